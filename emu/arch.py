@@ -1,0 +1,65 @@
+"""What the rest of the project must know of an architecture; one subclass in each folder."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from emu.board import Board
+    from emu.machine import Machine
+    from emu.unicorn_machine import UnicornMachine
+
+
+class TrapFrame:
+    """Layout of the kernel's ``struct trapframe``: field -> (byte offset, bytes)."""
+
+    def __init__(self, size: int, fields: Mapping[str, tuple[int, int]]) -> None:
+        self.size = size
+        self.fields = fields
+
+    def read(self, machine: "Machine", frame: int, name: str) -> int:
+        offset, size = self.fields[name]
+        return int.from_bytes(machine.read(frame + offset, size), "little")
+
+    def write(self, machine: "Machine", frame: int, name: str, value: int) -> None:
+        offset, size = self.fields[name]
+        machine.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+
+
+class Arch(ABC):
+    """An architecture: registers, calling convention, paging, trap frame."""
+
+    name: ClassVar[str]
+    elf_machine: ClassVar[str]  # e_machine as pyelftools names it, without EM_
+    registers: ClassVar[Mapping[str, int]]  # general registers, name -> bits
+    pc: ClassVar[str]
+    sp: ClassVar[str]
+    arguments: ClassVar[tuple[str, ...]]
+    result: ClassVar[str]
+    trap_frame: ClassVar[TrapFrame]
+
+    @abstractmethod
+    def translate(self, machine: "Machine", address: int) -> int | None:
+        """Walk the page tables of the machine's present address space."""
+
+    @abstractmethod
+    def instruction_length(self, code: bytes) -> int:
+        """Bytes of the first instruction of ``code`` (at most 15 given); 0 when not valid."""
+
+    @abstractmethod
+    def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
+        """Set registers (and stack) as a call instruction to the pc in force would, returning to
+        ``back``, with integer arguments in their places."""
+
+    @abstractmethod
+    def board(self, machine: "UnicornMachine") -> "Board":
+        """The computer around the CPU, for Unicorn."""
+
+    def count_instructions(self, code: bytes) -> int:
+        """Instructions in a piece of code; the last one may end behind it."""
+        at = count = 0
+        while at < len(code):
+            length = self.instruction_length(code[at : at + 15])
+            at += length or 1
+            count += 1
+        return count

@@ -1,0 +1,76 @@
+"""The one interface of devices.
+
+A device is given a ``Bus`` when it is made and answers reads and writes of its registers.  All
+that a snapshot must keep of it is in the attributes named in ``STATE``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+from emu.events import Timer
+
+
+class Bus(Protocol):
+    """What a device may ask of its machine."""
+
+    @property
+    def now(self) -> int:
+        """Virtual nanoseconds."""
+
+    def spend(self, nanoseconds: int) -> None:
+        """Let virtual time pass: what a slow register access costs."""
+
+    def timer(self, name: str, callback: Callable[[], None]) -> Timer:
+        """Make an alarm."""
+
+    def interrupts_changed(self) -> None:
+        """Tell that an interrupt line of the CPU may have changed."""
+
+
+class Device(ABC):
+    """A set of registers at ``size`` consecutive addresses."""
+
+    STATE: ClassVar[tuple[str, ...]] = ()
+    size: int
+
+    @abstractmethod
+    def read(self, offset: int, size: int) -> int:
+        """The register at byte ``offset``, ``size`` bytes wide."""
+
+    @abstractmethod
+    def write(self, offset: int, size: int, value: int) -> None:
+        """Set the register at byte ``offset``."""
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able state; bytes-like attributes as hexadecimal text."""
+        return {
+            name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value
+            for name in self.STATE
+            for value in (getattr(self, name),)
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in self.STATE:
+            value = state[name]
+            if isinstance(value, dict) and "hex" in value:
+                value = bytearray.fromhex(value["hex"])
+            setattr(self, name, value)
+
+
+class Line:
+    """An interrupt line from a device to a controller's input."""
+
+    def __init__(self, sink: Callable[[int, bool], None], number: int) -> None:
+        self._sink = sink
+        self.number = number
+
+    def set(self, level: bool) -> None:
+        self._sink(self.number, level)
+
+
+class Console(Protocol):
+    """Where a serial port's bytes go."""
+
+    def output(self, data: int) -> None:
+        """One byte the guest sent."""

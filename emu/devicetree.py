@@ -1,0 +1,86 @@
+"""Writes flattened device trees (Devicetree Specification v0.4, chapter 5)."""
+
+import struct
+from typing import Self
+
+Value = int | str | bytes | list[int] | list[str] | None
+
+MAGIC, VERSION, COMPATIBLE = 0xD00DFEED, 17, 16
+BEGIN_NODE, END_NODE, PROP, END = 1, 2, 3, 9
+
+
+def cells64(*values: int) -> bytes:
+    """Big-endian 64-bit numbers, two cells each."""
+    return struct.pack(f">{len(values)}Q", *values)
+
+
+def _encode(value: Value) -> bytes:
+    match value:
+        case None:
+            return b""
+        case bytes():
+            return value
+        case int():
+            return struct.pack(">I", value)
+        case str():
+            return value.encode() + b"\0"
+        case _:
+            return b"".join(_encode(item) for item in value)
+
+
+class Node:
+    """A node: properties, then children, in the order they were added."""
+
+    def __init__(self, name: str, **properties: Value) -> None:
+        self.name = name
+        self.properties: dict[str, Value] = {}
+        self.children: list[Node] = []
+        self.set(**properties)
+
+    def set(self, **properties: Value) -> Self:
+        """Set properties; ``_`` in a keyword stands for ``-``, ``__`` for ``,``, ``N_`` for ``#``."""
+        for key, value in properties.items():
+            name = key.replace("N_", "#").replace("__", ",").replace("_", "-")
+            self.properties[name] = value
+        return self
+
+    def add(self, *children: "Node") -> Self:
+        self.children += children
+        return self
+
+
+def flatten(root: Node) -> bytes:
+    """The blob a boot loader hands to a kernel."""
+    strings = bytearray()
+    offsets: dict[str, int] = {}
+    out = bytearray()
+
+    def pad() -> None:
+        out.extend(b"\0" * (-len(out) % 4))
+
+    def emit(node: Node) -> None:
+        out.extend(struct.pack(">I", BEGIN_NODE) + node.name.encode() + b"\0")
+        pad()
+        for key, value in node.properties.items():
+            if key not in offsets:
+                offsets[key] = len(strings)
+                strings.extend(key.encode() + b"\0")
+            data = _encode(value)
+            out.extend(struct.pack(">III", PROP, len(data), offsets[key]) + data)
+            pad()
+        for child in node.children:
+            emit(child)
+        out.extend(struct.pack(">I", END_NODE))
+
+    emit(root)
+    out.extend(struct.pack(">I", END))
+    header, reserve = 40, 16
+    structure = header + reserve
+    total = structure + len(out) + len(strings)
+    return (
+        struct.pack(
+            ">10I", MAGIC, total, structure, structure + len(out), header, VERSION, COMPATIBLE, 0,
+            len(strings), len(out),
+        )
+        + bytes(reserve) + bytes(out) + bytes(strings)
+    )

@@ -1,0 +1,285 @@
+"""Kernel ELF images: segments, symbols and build id, bounded against malformed input.
+
+pyelftools reads the headers; the symbol table is read in bulk, because walking it one object at
+a time takes more than a second on a GENERIC kernel.  Layouts: System V gABI, "Object Files".
+"""
+
+import bisect
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from emu.errors import ImageError
+
+SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
+PT_LOAD = "PT_LOAD"
+STT_OBJECT, STT_FUNC = 1, 2
+SHN_UNDEF, SHN_LORESERVE = 0, 0xFF00
+MAX_SECTIONS = 65536
+MAX_IMAGE = 4 << 30
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One PT_LOAD: where it goes, its bytes in the file, and its size in memory."""
+
+    virtual: int
+    physical: int
+    data: memoryview
+    memory_size: int
+    flags: int
+
+    @property
+    def virtual_end(self) -> int:
+        return self.virtual + self.memory_size
+
+    @property
+    def physical_end(self) -> int:
+        return self.physical + self.memory_size
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A symbol of the kernel: value is its virtual address."""
+
+    name: str
+    address: int
+    size: int
+    kind: int
+
+
+class SymbolTable:
+    """Symbols by name and by address.
+
+    Several functions may share a name (static functions of different files): ``named`` gives all.
+    """
+
+    def __init__(self, entries: bytes, strings: bytes) -> None:
+        self._strings = strings
+        self._entries = [
+            (value, size, name, info & 15)
+            for name, info, _other, section, value, size in SYMBOL.iter_unpack(
+                entries[: len(entries) - len(entries) % SYMBOL.size]
+            )
+            if section != SHN_UNDEF and (info & 15) <= STT_FUNC and name < len(strings)
+        ]
+        self._by_name: dict[str, list[int]] | None = None
+        self._functions: list[tuple[int, int, int, int]] | None = None
+        self._addresses: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _text(self, offset: int) -> str:
+        end = self._strings.find(b"\0", offset)
+        return self._strings[offset : end if end >= 0 else None].decode("utf-8", "replace")
+
+    def _symbol(self, entry: tuple[int, int, int, int]) -> Symbol:
+        value, size, name, kind = entry
+        return Symbol(self._text(name), value, size, kind)
+
+    def named(self, name: str) -> list[Symbol]:
+        """All symbols of that name, in table order; empty when there is none."""
+        if self._by_name is None:
+            names: dict[str, list[int]] = {}
+            for index, entry in enumerate(self._entries):
+                names.setdefault(self._text(entry[2]), []).append(index)
+            self._by_name = names
+        return [self._symbol(self._entries[i]) for i in self._by_name.get(name, ())]
+
+    def find(self, name: str) -> Symbol | None:
+        """The first symbol of that name; faster than ``named`` for one question."""
+        if self._by_name is not None:
+            found = self.named(name)
+            return found[0] if found else None
+        needle = b"\0" + name.encode() + b"\0"
+        start = 0
+        while (at := self._strings.find(needle, start)) >= 0:
+            offset = at + 1
+            for entry in self._entries:
+                if entry[2] == offset:
+                    return self._symbol(entry)
+            start = offset
+        # The linker may share the tail of a longer name.
+        found = self.named(name)
+        return found[0] if found else None
+
+    def _index(self) -> list[tuple[int, int, int, int]]:
+        if self._functions is None:
+            self._functions = sorted(e for e in self._entries if e[3] == STT_FUNC and e[1] > 0)
+            self._addresses = [e[0] for e in self._functions]
+        return self._functions
+
+    def functions(self) -> Iterator[Symbol]:
+        """Every STT_FUNC symbol with a size, by address."""
+        return (self._symbol(entry) for entry in self._index())
+
+    def function_at(self, address: int) -> Symbol | None:
+        """The function whose range holds the address."""
+        table = self._index()
+        at = bisect.bisect_right(self._addresses, address) - 1
+        while at >= 0 and table[at][0] + table[at][1] > address - (1 << 20):
+            if table[at][0] <= address < table[at][0] + table[at][1]:
+                return self._symbol(table[at])
+            if table[at][0] + (1 << 20) < address:
+                break
+            at -= 1
+        return None
+
+
+@dataclass(frozen=True)
+class Image:
+    """A kernel as its ELF file describes it."""
+
+    path: Path
+    machine: str  # e_machine without the EM_ prefix
+    entry: int
+    segments: tuple[Segment, ...]
+    symbols: SymbolTable
+    build_id: str
+
+    def virtual_to_file(self, address: int, size: int) -> bytes:
+        """Bytes of the image at a virtual address (zeros behind the file's part).
+
+        :raises ImageError: when the range is not inside one segment.
+        """
+        for segment in self.segments:
+            if segment.virtual <= address and address + size <= segment.virtual_end:
+                at = address - segment.virtual
+                return bytes(segment.data[at : at + size]).ljust(size, b"\0")
+        raise ImageError(f"{self.path}: no segment holds {address:#x}..{address + size:#x}")
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            if path.is_dir():
+                raise IsADirectoryError
+            return file.read()
+    except IsADirectoryError:
+        raise ImageError(f"{path}: is a directory, not a kernel ELF file") from None
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _sections(elf: ELFFile, path: Path, data: memoryview) -> tuple[bytes, bytes, str]:
+    """The symbol table's entries, its strings, and the build id (hex, or empty)."""
+    entries, strings, build_id = b"", b"", ""
+    if elf.num_sections() > MAX_SECTIONS:
+        raise ImageError(f"{path}: {elf.num_sections()} sections: damaged ELF file")
+
+    def content(header: dict[str, int]) -> bytes:
+        offset, size = header["sh_offset"], header["sh_size"]
+        if offset + size > len(data):
+            raise ImageError(f"{path}: truncated: a section ends behind the end of the file")
+        return bytes(data[offset : offset + size])
+
+    for index in range(elf.num_sections()):
+        header = elf._get_section_header(index)
+        if header["sh_type"] == "SHT_SYMTAB":
+            entries = content(header)
+            link = header["sh_link"]
+            if link >= elf.num_sections():
+                raise ImageError(f"{path}: the symbol table names no string table: damaged file")
+            strings = content(elf._get_section_header(link))
+        elif header["sh_type"] == "SHT_NOTE" and not build_id:
+            note = content(header)
+            if len(note) >= 16:
+                name_size, desc_size, kind = struct.unpack_from("<III", note)
+                if kind == 3 and note[12:16] == b"GNU\0" and name_size == 4 and desc_size <= 64:
+                    build_id = note[16 : 16 + desc_size].hex()
+    return entries, strings, build_id
+
+
+def load(path: Path, debug: Path | None = None) -> Image:
+    """Read a kernel image.
+
+    :param debug: a separate debug file; looked for beside the image (``kernel.debug``) when the
+        image has no symbols.
+    :raises ImageError: when it is not a 64-bit little-endian ELF executable with symbols, is
+        truncated, or its segments overlap.
+    """
+    raw = _read(path)
+    if raw[:4] != b"\x7fELF":
+        raise ImageError(f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel")
+    data = memoryview(raw)
+    try:
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            if elf.elfclass != 64 or not elf.little_endian:
+                raise ImageError(f"{path}: not a 64-bit little-endian ELF file")
+            machine = str(elf["e_machine"]).removeprefix("EM_")
+            if elf["e_type"] not in ("ET_EXEC", "ET_DYN"):
+                raise ImageError(f"{path}: not an executable kernel (ELF type {elf['e_type']})")
+            entry = int(elf["e_entry"])
+            segments = []
+            for index in range(elf.num_segments()):
+                header = elf._get_segment_header(index)
+                if header["p_type"] == PT_LOAD and header["p_memsz"]:
+                    segments.append(_segment(header, data, path))
+            entries, strings, build_id = _sections(elf, path, data)
+    except ELFError as error:
+        raise ImageError(f"{path}: damaged ELF file: {error}") from None
+    except (struct.error, UnicodeDecodeError, KeyError, IndexError, AttributeError, TypeError,
+            ValueError, OSError, OverflowError) as error:
+        # pyelftools meets malformed headers with whatever Python raises there.
+        raise ImageError(f"{path}: damaged ELF file ({type(error).__name__})") from None
+    if not segments:
+        raise ImageError(f"{path}: nothing to load: no PT_LOAD segment")
+    _check_overlap(segments, path)
+    if not entries:
+        debug = debug or path.with_name(path.name + ".debug")
+        if not debug.is_file():
+            raise ImageError(
+                f"{path}: has no symbols; put the matching debug file beside it as {debug.name}"
+            )
+        other = _debug_symbols(debug)
+        if build_id and other[2] and build_id != other[2]:
+            raise ImageError(f"{debug}: is of another build than {path}; get the matching one")
+        entries, strings = other[0], other[1]
+    symbols = SymbolTable(entries, strings)
+    return Image(path, machine, entry, tuple(segments), symbols, build_id)
+
+
+def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
+    raw = _read(path)
+    if raw[:4] != b"\x7fELF":
+        raise ImageError(f"{path}: not an ELF file")
+    try:
+        with path.open("rb") as file:
+            found = _sections(ELFFile(file), path, memoryview(raw))
+    except (ELFError, struct.error, UnicodeDecodeError, KeyError, IndexError, AttributeError,
+            TypeError, ValueError, OSError, OverflowError) as error:
+        raise ImageError(f"{path}: damaged ELF file ({type(error).__name__})") from None
+    if not found[0]:
+        raise ImageError(f"{path}: has no symbols either; get the kernel-dbg set of the release")
+    return found
+
+
+def _segment(header: dict[str, int], data: memoryview, path: Path) -> Segment:
+    offset, size, memory = header["p_offset"], header["p_filesz"], header["p_memsz"]
+    if offset + size > len(data):
+        raise ImageError(
+            f"{path}: truncated: a segment ends at {offset + size:#x}, the file at {len(data):#x}"
+        )
+    if memory < size or memory > MAX_IMAGE:
+        raise ImageError(f"{path}: a segment of {memory:#x} bytes in memory: damaged ELF file")
+    if header["p_vaddr"] + memory > 1 << 64 or header["p_paddr"] + memory > 1 << 64:
+        raise ImageError(f"{path}: a segment wraps around the address space: damaged ELF file")
+    return Segment(
+        header["p_vaddr"], header["p_paddr"], data[offset : offset + size], memory,
+        header["p_flags"],
+    )
+
+
+def _check_overlap(segments: list[Segment], path: Path) -> None:
+    ordered = sorted(segments, key=lambda s: s.virtual)
+    for one, next_ in zip(ordered, ordered[1:], strict=False):
+        if one.virtual_end > next_.virtual:
+            raise ImageError(
+                f"{path}: segments overlap at {next_.virtual:#x}: not a usable kernel image"
+            )

@@ -1,0 +1,191 @@
+"""The machine as everything above it sees it: one interface, independent of the CPU model."""
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from emu.arch import Arch
+from emu.elf import Image, Symbol
+from emu.errors import MachineError, MemoryAccessError
+
+
+class StopReason(enum.Enum):
+    """Why a run ended; there are no others."""
+
+    CONSOLE = "console text seen"
+    ADDRESS = "address reached"
+    INSTRUCTIONS = "instruction count reached"
+    TIME = "virtual time reached"
+    PANIC = "guest panic"
+    HALT = "halted with nothing to wake it"
+    POWER_OFF = "powered off"
+    RESET = "reset by the guest"
+    UNHANDLED = "unhandled exception"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """How a run ended: the reason, the program counter, and what there is to say about it."""
+
+    reason: StopReason
+    pc: int
+    detail: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.reason.value} at {self.pc:#x}"
+        return f"{text}: {self.detail}" if self.detail else text
+
+
+@dataclass(frozen=True)
+class Until:
+    """When a run is to end, beside what the guest does by itself.
+
+    :param addresses: virtual addresses to stop before.
+    :param console: stop when the console's output since the start of the run ends with this text.
+    :param instructions: stop when the machine has executed this many instructions in all.
+    :param time: stop at this virtual time in nanoseconds.
+    """
+
+    addresses: Sequence[int] = ()
+    console: str | None = None
+    instructions: int | None = None
+    time: int | None = None
+
+
+@dataclass
+class ConsoleLog:
+    """What the guest wrote to its console.
+
+    ``text`` is everything since the machine was made or restored; ``stream`` sees every byte.
+    """
+
+    text: bytearray = field(default_factory=bytearray)
+    stream: Callable[[int], None] | None = None
+
+    def output(self, data: int) -> None:
+        self.text.append(data)
+        if self.stream is not None:
+            self.stream(data)
+
+
+class Machine(ABC):
+    """A computer with one CPU that runs a kernel image.
+
+    Registers go by the names of the architecture manuals.  Memory is physical or, through the
+    guest's present page tables, virtual.  A machine delivers nothing that its CPU would not.
+    """
+
+    arch: Arch
+    image: Image
+    console: ConsoleLog
+
+    @abstractmethod
+    def read_register(self, name: str) -> int:
+        """:raises MachineError: when the architecture has no such register."""
+
+    @abstractmethod
+    def write_register(self, name: str, value: int) -> None:
+        """:raises MachineError: when the architecture has no such register."""
+
+    @abstractmethod
+    def read_physical(self, address: int, size: int) -> bytes:
+        """:raises MemoryAccessError: when the range is not RAM."""
+
+    @abstractmethod
+    def write_physical(self, address: int, data: bytes) -> None:
+        """:raises MemoryAccessError: when the range is not RAM."""
+
+    @abstractmethod
+    def run(self, until: Until) -> Stop:
+        """Run until ``until`` or the guest ends the run."""
+
+    @abstractmethod
+    def type(self, data: bytes) -> None:
+        """Type at the console."""
+
+    @property
+    @abstractmethod
+    def instructions(self) -> int:
+        """Guest instructions executed since the start of the boot."""
+
+    @property
+    @abstractmethod
+    def now(self) -> int:
+        """Virtual nanoseconds since the start of the boot."""
+
+    # -- what follows from the above --------------------------------------------------------------
+
+    @property
+    def pc(self) -> int:
+        return self.read_register(self.arch.pc)
+
+    @pc.setter
+    def pc(self, value: int) -> None:
+        self.write_register(self.arch.pc, value)
+
+    @property
+    def sp(self) -> int:
+        return self.read_register(self.arch.sp)
+
+    def translate(self, address: int) -> int | None:
+        """Physical address of a virtual one, by the guest's page tables; None: not mapped."""
+        return self.arch.translate(self, address)
+
+    def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
+        pieces = []
+        while size > 0:
+            physical = self.translate(address)
+            if physical is None:
+                raise MemoryAccessError(f"guest address {address:#x} is not mapped")
+            length = min(size, 4096 - address % 4096)
+            pieces.append((physical, length))
+            address += length
+            size -= length
+        return pieces
+
+    def read(self, address: int, size: int) -> bytes:
+        """Virtual memory.
+
+        :raises MemoryAccessError: when a page is not mapped.
+        """
+        return b"".join(self.read_physical(p, n) for p, n in self._pieces(address, size))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Virtual memory, regardless of page protection.
+
+        :raises MemoryAccessError: when a page is not mapped; nothing is written then.
+        """
+        at = 0
+        for physical, length in self._pieces(address, len(data)):
+            self.write_physical(physical, data[at : at + length])
+            at += length
+
+    def read_u64(self, address: int) -> int:
+        return int.from_bytes(self.read(address, 8), "little")
+
+    def write_u64(self, address: int, value: int) -> None:
+        self.write(address, value.to_bytes(8, "little"))
+
+    def read_string(self, address: int, limit: int = 4096) -> bytes:
+        """A NUL-terminated string, without the NUL; at most ``limit`` bytes."""
+        out = bytearray()
+        while len(out) < limit:
+            chunk = self.read(address + len(out), min(64, limit - len(out), 64 - address % 64))
+            end = chunk.find(b"\0")
+            if end >= 0:
+                return bytes(out + chunk[:end])
+            out += chunk
+        return bytes(out)
+
+    def symbol(self, name: str) -> Symbol:
+        """:raises MachineError: when the kernel has no such symbol."""
+        symbol = self.image.symbols.find(name)
+        if symbol is None:
+            raise MachineError(f"{self.image.path.name} has no symbol '{name}'")
+        return symbol
+
+    def registers(self) -> dict[str, int]:
+        """All general registers, in the architecture's order."""
+        return {name: self.read_register(name) for name in self.arch.registers}

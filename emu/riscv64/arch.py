@@ -1,0 +1,71 @@
+"""riscv64 as the rest of the project sees it."""
+
+from typing import TYPE_CHECKING
+
+from emu.arch import Arch, TrapFrame
+from emu.riscv64 import registers
+
+if TYPE_CHECKING:
+    from emu.board import Board
+    from emu.machine import Machine
+    from emu.unicorn_machine import UnicornMachine
+
+# struct trapframe of FreeBSD's riscv port, 280 bytes in a slot of 288.
+TRAP_FRAME = TrapFrame(
+    280,
+    {"ra": (0, 8), "sp": (8, 8), "gp": (16, 8), "tp": (24, 8)}
+    | {f"t{i}": (32 + 8 * i, 8) for i in range(7)}
+    | {f"s{i}": (88 + 8 * i, 8) for i in range(12)}
+    | {f"a{i}": (184 + 8 * i, 8) for i in range(8)}
+    | {"sepc": (248, 8), "sstatus": (256, 8), "stval": (264, 8), "scause": (272, 8)},
+)
+
+SATP_PPN = (1 << 44) - 1
+LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE: Sv39, Sv48, Sv57
+
+
+class Riscv64(Arch):
+    name = "riscv64"
+    elf_machine = "RISCV"
+    registers = registers.GENERAL
+    pc, sp = "pc", "sp"
+    arguments = ("a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7")
+    result = "a0"
+    trap_frame = TRAP_FRAME
+
+    def translate(self, machine: "Machine", address: int) -> int | None:
+        """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""
+        satp = machine.read_register("satp")
+        levels = LEVELS.get(satp >> 60)
+        if levels is None:
+            return address
+        table = (satp & SATP_PPN) << 12
+        for level in range(levels - 1, -1, -1):
+            index = address >> 12 + 9 * level & 0x1FF
+            entry = int.from_bytes(machine.read_physical(table + 8 * index, 8), "little")
+            if not entry & 1:
+                return None
+            table = (entry >> 10 & SATP_PPN) << 12
+            if entry & 0xE:
+                offset = (1 << 12 + 9 * level) - 1
+                return table & ~offset | address & offset
+        return None
+
+    def instruction_length(self, code: bytes) -> int:
+        return 4 if code[0] & 3 == 3 else 2
+
+    def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
+        sp = machine.sp & ~15
+        stacked = arguments[8:]
+        sp -= (8 * len(stacked) + 15) & ~15
+        for i, value in enumerate(stacked):
+            machine.write_u64(sp + 8 * i, value)
+        machine.write_register("sp", sp)
+        for name, value in zip(self.arguments, arguments, strict=False):
+            machine.write_register(name, value)
+        machine.write_register("ra", back)
+
+    def board(self, machine: "UnicornMachine") -> "Board":
+        from emu.riscv64.board import RiscvBoard
+
+        return RiscvBoard(machine)

@@ -1,0 +1,269 @@
+"""The riscv64 computer: RAM at 2 GiB, SBI firmware, PLIC, 16550, as QEMU's ``virt`` has them.
+
+Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
+"""
+
+from typing import Any
+
+import unicorn
+import unicorn.riscv_const as uc
+
+from emu import board
+from emu.board import Board
+from emu.device import Line
+from emu.devices.ns16550 import Ns16550
+from emu.devices.plic import Plic
+from emu.devicetree import Node, cells64, flatten
+from emu.elf import Image
+from emu.errors import ImageError
+from emu.machine import Stop, StopReason
+from emu.riscv64 import registers
+from emu.riscv64.effective_address import effective_address
+from emu.riscv64.sbi import Sbi
+from emu.unicorn_machine import UnicornMachine
+
+RAM_BASE, KERNEL_BASE = 0x80000000, 0x80200000
+UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
+UART_IRQ = 10
+TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
+TICK = 1_000_000_000 // TIMEBASE
+CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
+
+SIE, SPIE, SPP = 1 << 1, 1 << 5, 1 << 8
+SSI, STI, SEI = 1, 5, 9
+INTERRUPT = 1 << 63
+BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
+FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
+LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
+CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
+
+
+class RiscvBoard(Board):
+    engine = board.Engine(
+        unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64, uc.UC_CPU_RISCV64_SIFIVE_U54, 0,
+        registers.UNICORN,
+    )
+    ram_base = RAM_BASE
+    wakes_masked = True
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        e = self.engine
+        machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
+        machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
+        self.plic = Plic(machine.interrupts_changed)
+        self.uart = Ns16550(_Output(machine), Line(self.plic.set_line, UART_IRQ))
+        self.devices = {"plic": self.plic, "uart": self.uart}
+        machine.engine.map_device(PLIC_BASE, self.plic.size, self.plic.read, self.plic.write)
+        machine.engine.map_device(UART_BASE, 0x1000, self.uart.read, self.uart.write)
+        self.timer = machine.timer("sbi", machine.interrupts_changed)
+        self.timer_at = (1 << 64) - 1  # ns
+        self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown)
+
+    # -- boot ---------------------------------------------------------------------------------------
+
+    def load(self, image: Image) -> None:
+        """FreeBSD's locore enters at the first byte of the image with a0 = hart, a1 = tree."""
+        machine = self.machine
+        low = min(s.virtual for s in image.segments)
+        end = KERNEL_BASE
+        for segment in image.segments:
+            # The ELF's physical addresses are those of a link base; the first byte goes to base.
+            at = KERNEL_BASE + segment.virtual - low
+            if at + segment.memory_size > RAM_BASE + machine.memory:
+                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
+            machine.write_physical(at, bytes(segment.data))
+            end = max(end, at + segment.memory_size)
+        tree = flatten(self.device_tree())
+        # Above the kernel, on a 2 MiB boundary: not where the kernel's early tables go.
+        at = RAM_BASE + machine.memory - (2 << 20)
+        machine.write_physical(at, tree)
+        for name in ("mideleg", "medeleg"):
+            machine.write_register(name, 0x222 if name == "mideleg" else 0xB1FF)
+        machine.write_register("mcounteren", 7)
+        machine.write_register("priv", 1)
+        machine.write_register("a0", 0)
+        machine.write_register("a1", at)
+        machine.write_register("pc", KERNEL_BASE)
+
+    def device_tree(self) -> Node:
+        cpu, plic = 1, 2  # phandles
+        root = Node("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
+                    model="kinst,riscv64")
+        controller = Node("interrupt-controller", N_interrupt_cells=1, interrupt_controller=None,
+                          compatible="riscv,cpu-intc", phandle=cpu)
+        root.add(
+            Node("chosen", stdout_path=f"/soc/serial@{UART_BASE:x}"),
+            Node(f"memory@{RAM_BASE:x}", device_type="memory",
+                 reg=cells64(RAM_BASE, self.machine.memory)),
+            Node("cpus", N_address_cells=1, N_size_cells=0, timebase_frequency=TIMEBASE).add(
+                Node("cpu@0", device_type="cpu", reg=0, status="okay", compatible="riscv",
+                     riscv__isa="rv64imafdc", mmu_type="riscv,sv39").add(controller)
+            ),
+            Node("soc", N_address_cells=2, N_size_cells=2, compatible="simple-bus",
+                 ranges=None).add(
+                Node(f"plic@{PLIC_BASE:x}", compatible=["sifive,plic-1.0.0", "riscv,plic0"],
+                     reg=cells64(PLIC_BASE, self.plic.size), N_interrupt_cells=1,
+                     N_address_cells=0, interrupt_controller=None, riscv__ndev=63, phandle=plic,
+                     interrupts_extended=[cpu, 11, cpu, 9]),
+                Node(f"serial@{UART_BASE:x}", compatible="ns16550a",
+                     reg=cells64(UART_BASE, 0x100), clock_frequency=3686400,
+                     interrupt_parent=plic, interrupts=UART_IRQ),
+            ),
+        )
+        return root
+
+    # -- exceptions -----------------------------------------------------------------------------------
+
+    def exception(self, vector: int) -> str | None:
+        """Unicorn has advanced pc by 4."""
+        machine = self.machine
+        pc = machine.pc - 4 & (1 << 64) - 1
+        machine.pc = pc
+        machine.settle(pc)
+        if vector in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
+            if machine.read_register("priv") == 1:
+                return self._ecall(pc)
+            return self._trap(ECALL_U, pc, 0)
+        if vector == ILLEGAL:
+            code = self._code(pc)
+            if self._counter_read(pc, code):
+                return None
+            return self._trap(vector, pc, code)
+        if vector in (LOAD_FAULT, STORE_FAULT, LOAD_MISALIGNED, STORE_MISALIGNED,
+                      LOAD_ACCESS, STORE_ACCESS):
+            address = effective_address(
+                self._code(pc), lambda n: machine.read_register(registers.NAMES[n])
+            )
+            if address is None:
+                return f"memory fault {vector} of an instruction that accesses none"
+            if machine.translate(address) is not None and address % 4096 > 4088:
+                address = (address | 4095) + 1  # the second page of an access that crosses
+            return self._trap(vector, pc, address)
+        if vector == FETCH_FAULT:
+            crosses = pc % 4096 == 4094 and machine.translate(pc) is not None
+            return self._trap(vector, pc, pc + 2 if crosses else pc)
+        return self._trap(vector, pc, 0)
+
+    def invalid(self) -> str | None:
+        """EBREAK: pc is at it."""
+        pc = self.machine.pc
+        self.machine.settle(pc)
+        return self._trap(BREAKPOINT, pc, pc)
+
+    def bus_error(self, code: int) -> str | None:
+        pc = self.machine.pc
+        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+
+    def _code(self, pc: int) -> int:
+        code = int.from_bytes(self.machine.read(pc, 2), "little")
+        if code & 3 == 3:
+            code |= int.from_bytes(self.machine.read(pc + 2, 2), "little") << 16
+        return code
+
+    def _trap(self, cause: int, pc: int, value: int) -> str | None:
+        m = self.machine
+        vector = m.read_register("stvec")
+        base = vector & ~3
+        if base == 0:
+            return f"exception {cause} before stvec is set"
+        status = m.read_register("sstatus")
+        status &= ~(SPIE | SPP)
+        if status & SIE:
+            status |= SPIE
+        if m.read_register("priv") == 1:
+            status |= SPP
+        m.write_register("priv", 1)
+        m.write_register("sstatus", status & ~SIE)
+        m.write_register("sepc", pc)
+        m.write_register("scause", cause)
+        m.write_register("stval", value)
+        m.pc = base + 4 * (cause & 0xFF) if vector & 1 and cause & INTERRUPT else base
+        return None
+
+    def _ecall(self, pc: int) -> str | None:
+        m = self.machine
+        arguments = [m.read_register(f"a{i}") for i in range(8)]
+        m.engine.instructions += 1
+        m.pc = pc + 4
+        error, value = self.sbi.call(arguments[7], arguments[6], arguments)
+        m.write_register("a0", error)
+        if value is not None:
+            m.write_register("a1", value)
+        return None
+
+    def _counter_read(self, pc: int, code: int) -> bool:
+        """``rdtime`` and its like: CSRRS rd, csr, x0."""
+        csr = code >> 20
+        if code & 0x7F != 0x73 or code >> 12 & 7 not in (2, 3, 6, 7) or code >> 15 & 31:
+            return False
+        m = self.machine
+        if csr == CSR_TIME:
+            m.spend(CLOCK_READ_COST)
+            value = m.engine.instructions + m.engine.skew
+            value //= TICK
+        elif csr in (CSR_CYCLE, CSR_INSTRET):
+            value = m.engine.instructions
+        else:
+            return False
+        rd = code >> 7 & 31
+        if rd:
+            m.write_register(registers.NAMES[rd], value)
+        m.engine.instructions += 1
+        m.pc = pc + 4
+        return True
+
+    # -- interrupts -------------------------------------------------------------------------------------
+
+    def _set_timer(self, ticks: int) -> None:
+        self.timer_at = min(ticks * TICK, (1 << 64) - 1)
+        self.timer.set(self.timer_at)
+        self.machine.interrupts_changed()
+
+    def _lines(self) -> int:
+        lines = 1 << STI if self.machine.now >= self.timer_at else 0
+        return lines | (1 << SEI if self.plic.asserted else 0)
+
+    def interrupt_pending(self) -> bool:
+        lines = self._lines()
+        self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
+        return lines != 0
+
+    def deliver_interrupt(self) -> bool:
+        m = self.machine
+        lines = self._lines() & m.read_register("sie")
+        if not lines:
+            return False
+        if m.read_register("priv") == 1 and not m.read_register("sstatus") & SIE:
+            return False
+        cause = SEI if lines >> SEI & 1 else STI
+        self._trap(INTERRUPT | cause, m.pc, 0)
+        return True
+
+    def _shutdown(self, again: bool) -> None:
+        reason = StopReason.RESET if again else StopReason.POWER_OFF
+        self.machine.request_stop(Stop(reason, 0))
+
+    def type(self, data: bytes) -> None:
+        self.uart.type(data)
+
+    # -- snapshots ----------------------------------------------------------------------------------------
+
+    def cpu_state(self) -> dict[str, Any]:
+        return {name: self.machine.read_register(name) for name in registers.STATE} | {
+            "timer_at": self.timer_at
+        }
+
+    def restore_cpu(self, state: dict[str, Any]) -> None:
+        self.timer_at = state["timer_at"]
+        self.machine.write_register("mstatus", state["mstatus"])
+        for name in registers.STATE:
+            self.machine.write_register(name, state[name])
+
+
+class _Output:
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._machine = machine
+
+    def output(self, data: int) -> None:
+        self._machine.output(data)

@@ -1,0 +1,62 @@
+"""Supervisor binary interface, as firmware would answer it (RISC-V SBI specification 2.0)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SUCCESS, FAILED, NOT_SUPPORTED = 0, -1, -2
+BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
+LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
+EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
+
+
+@dataclass
+class Sbi:
+    """What the firmware does when called.
+
+    :param set_timer: program the next timer interrupt, in timebase ticks.
+    :param putchar: write a console byte.
+    :param getchar: a typed byte, or -1.
+    :param shutdown: end the machine; the argument tells whether to start again.
+    """
+
+    set_timer: Callable[[int], None]
+    putchar: Callable[[int], None]
+    getchar: Callable[[], int]
+    shutdown: Callable[[bool], None]
+
+    def call(self, extension: int, function: int, arguments: list[int]) -> tuple[int, int | None]:
+        """One ECALL from S-mode.
+
+        :return: a0 and a1; a1 is None for the legacy calls, which leave it alone.
+        """
+        if extension == LEGACY_SET_TIMER:
+            self.set_timer(arguments[0])
+            return SUCCESS, None
+        if extension == LEGACY_PUTCHAR:
+            self.putchar(arguments[0] & 0xFF)
+            return SUCCESS, None
+        if extension == LEGACY_GETCHAR:
+            return self.getchar(), None
+        if extension == LEGACY_SHUTDOWN:
+            self.shutdown(False)
+            return SUCCESS, None
+        if extension < 16:  # the other legacy calls: interprocessor; there is one hart
+            return SUCCESS, None
+        if extension == BASE:
+            answers = {0: 2 << 24, 1: 0x6B, 2: 1, 4: 0, 5: 0, 6: 0}
+            if function == 3:
+                return SUCCESS, int(arguments[0] in EXTENSIONS)
+            if function in answers:
+                return SUCCESS, answers[function]
+        elif extension == TIME and function == 0:
+            self.set_timer(arguments[0])
+            return SUCCESS, 0
+        elif extension in (IPI, RFENCE):
+            return SUCCESS, 0
+        elif extension == HSM:
+            if function == 2:  # hart_get_status: hart 0 is started, there is no other
+                return (SUCCESS, 0) if arguments[0] == 0 else (-3, 0)
+        elif extension == SRST and function == 0:
+            self.shutdown(arguments[0] != 0)
+            return SUCCESS, 0
+        return NOT_SUPPORTED, 0

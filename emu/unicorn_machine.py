@@ -1,0 +1,364 @@
+"""The machine on Unicorn: memory, time, the run loop.  Architectures are in ``Board``."""
+
+import ctypes
+import hashlib
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import unicorn
+from unicorn.unicorn_py3 import unicorn as unicorn_binding
+
+from emu import _engine
+from emu._engine import Engine
+from emu.elf import Image
+from emu.errors import MachineError, MemoryAccessError
+from emu.events import NEVER, EventQueue, Timer
+from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
+
+MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
+
+
+def _library_symbols() -> dict[str, int]:
+    library = unicorn_binding.uclib
+    return {
+        name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        for name in Engine.FUNCTIONS
+    }
+
+
+class UnicornMachine(Machine):
+    """A deterministic machine: its run is a function of the image and its input.
+
+    :param image: the kernel; its architecture chooses the board.
+    :param memory: bytes of RAM, a multiple of 2 MiB.
+    :raises MachineError: for an impossible memory size.
+    """
+
+    def __init__(self, image: Image, memory: int = 512 << 20) -> None:
+        from emu.architectures import arch_of
+
+        if memory % (2 << 20) or not MIN_MEMORY <= memory <= MAX_MEMORY:
+            raise MachineError(
+                f"memory of {memory} bytes: give a multiple of 2 MiB between 64M and 64G"
+            )
+        self.image = image
+        self.arch = arch_of(image)
+        self.memory = memory
+        self.console = ConsoleLog()
+        self.events = EventQueue()
+        self.events.notify = self._deadline_changed
+        self._ram = mmap.mmap(-1, memory, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._ram_address = ctypes.addressof(ctypes.c_char.from_buffer(self._ram))
+        self.ram = memoryview(self._ram)
+        self._extra: list[tuple[int, memoryview]] = []
+        self._keep: list[Any] = []
+        self.engine: Engine
+        self._uc: unicorn.Uc
+        self._stop: Stop | None = None
+        self._counts: dict[tuple[int, int], int] = {}
+        self._stops: set[int] = set()
+        self._time_limit = NEVER
+        self._console_wanted: bytes | None = None
+        self._console_start = 0
+        self.board = self.arch.board(self)
+        self.engine.map_ram(self.board.ram_base, memory, self._ram_address)
+        self.console_sink = self.console.output
+
+    # -- set-up, called by the board ----------------------------------------------------------
+
+    def make_engine(self, arch: int, mode: int, model: int, pc: int, fixed: int) -> None:
+        """Make the Unicorn engine (constants of unicorn.h)."""
+        self._uc = unicorn.Uc(arch, mode)
+        self._uc.ctl_set_cpu_model(model)
+        self.engine = Engine(self._uc._uch.value, _library_symbols(), pc, fixed)
+
+    @property
+    def uc(self) -> unicorn.Uc:
+        """Unicorn's own object, for what the native engine does not wrap."""
+        return self._uc
+
+    def add_memory(self, address: int, size: int) -> memoryview:
+        """RAM outside the main range (firmware tables)."""
+        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.engine.map_ram(address, size, ctypes.addressof(ctypes.c_char.from_buffer(area)))
+        self._keep.append(area)
+        view = memoryview(area)
+        self._extra.append((address, view))
+        return view
+
+    # -- Bus: what devices ask ----------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        return self.engine.now
+
+    def spend(self, nanoseconds: int) -> None:
+        self.engine.skew += nanoseconds
+
+    def timer(self, name: str, callback: Callable[[], None]) -> Timer:
+        return self.events.timer(name, callback)
+
+    def interrupts_changed(self) -> None:
+        self.engine.pending = self.board.interrupt_pending()
+
+    def _deadline_changed(self) -> None:
+        self.engine.deadline = min(self.events.next(), self._time_limit)
+
+    # -- registers and memory -------------------------------------------------------------------
+
+    def read_register(self, name: str) -> int:
+        try:
+            number = self.board.engine.registers[name]
+        except KeyError:
+            raise MachineError(f"{self.arch.name} has no register '{name}'") from None
+        return self.engine.read(number)
+
+    def write_register(self, name: str, value: int) -> None:
+        try:
+            number = self.board.engine.registers[name]
+        except KeyError:
+            raise MachineError(f"{self.arch.name} has no register '{name}'") from None
+        self.engine.write(number, value & (1 << 64) - 1)
+
+    def _area(self, address: int, size: int) -> tuple[memoryview, int]:
+        base = self.board.ram_base
+        if base <= address and address + size <= base + self.memory:
+            return self.ram, address - base
+        for start, view in self._extra:
+            if start <= address and address + size <= start + len(view):
+                return view, address - start
+        raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
+
+    def read_physical(self, address: int, size: int) -> bytes:
+        view, at = self._area(address, size)
+        return bytes(view[at : at + size])
+
+    def write_physical(self, address: int, data: bytes) -> None:
+        view, at = self._area(address, len(data))
+        view[at : at + len(data)] = data
+
+    def write_code(self, address: int, data: bytes) -> None:
+        """Write virtual memory that may have been executed: its translations are dropped."""
+        self.write(address, data)
+        self.engine.remove_translations(address, address + len(data))
+        self._counts.clear()
+
+    # -- running ----------------------------------------------------------------------------------
+
+    @property
+    def instructions(self) -> int:
+        return self.engine.instructions
+
+    def boot(self) -> None:
+        """Play the boot loader: the machine is then about to execute the kernel's first
+        instruction."""
+        self.board.load(self.image)
+
+    def type(self, data: bytes) -> None:
+        self.board.type(data)
+
+    def request_stop(self, stop: Stop) -> None:
+        """End the run before the next block; for devices and observers."""
+        if self._stop is None:
+            self._stop = stop
+        self.engine.request_stop()
+
+    def output(self, data: int) -> None:
+        """Console: one byte from the serial port."""
+        self.console_sink(data)
+        wanted = self._console_wanted
+        if wanted is not None and data == wanted[-1] and self.console.text.endswith(wanted):
+            if len(self.console.text) - self._console_start >= len(wanted):
+                self._console_wanted = None
+                self.request_stop(Stop(StopReason.CONSOLE, 0, wanted.decode("utf-8", "replace")))
+
+    def count(self, begin: int, end: int) -> int:
+        """Guest instructions in the code at virtual [begin, end)."""
+        if begin >= end:
+            return 0
+        known = self._counts.get((begin, end))
+        if known is None:
+            known = self.arch.count_instructions(self.read(begin, end - begin))
+            self._counts[begin, end] = known
+        return known
+
+    def settle(self, pc: int) -> None:
+        """The block in progress was left before ``pc``, which was not executed."""
+        begin, size, count = self.engine.block
+        if count and begin <= pc <= begin + size:
+            self.engine.settle(self.count(begin, pc))
+        else:
+            self.engine.settle()
+
+    def run(self, until: Until) -> Stop:
+        engine = self.engine
+        self._stop = None
+        self._time_limit = until.time if until.time is not None else NEVER
+        self._console_wanted = until.console.encode() if until.console else None
+        self._console_start = len(self.console.text)
+        engine.limit = until.instructions if until.instructions is not None else NEVER
+        self._set_stops(set(until.addresses))
+        self._deadline_changed()
+        self.interrupts_changed()
+        first = True
+        try:
+            while True:
+                stop = self._step(first)
+                first = False
+                if stop is not None:
+                    return stop
+        except KeyboardInterrupt:
+            engine.settle(0)
+            return Stop(StopReason.INTERRUPTED, self.pc)
+        finally:
+            self._time_limit = NEVER
+            engine.limit = NEVER
+            self._console_wanted = None
+
+    def _set_stops(self, addresses: set[int]) -> None:
+        for address in addresses ^ self._stops:
+            if self.translate(address) is not None:
+                self.engine.remove_translations(address, address + 1)
+        self._stops = addresses
+        self.engine.set_exits(sorted(addresses))
+
+    def _step(self, first: bool) -> Stop | None:
+        """Run once and deal with what stopped the CPU."""
+        engine, board = self.engine, self.board
+        pc = self.pc
+        if pc in self._stops:
+            if not first:
+                return Stop(StopReason.ADDRESS, pc)
+            self._over(pc)
+            return None
+        why, detail = engine.run(pc)
+        trouble: str | None = None
+        if why == _engine.STOP_EXCEPTION:
+            trouble = board.exception(detail)
+            engine.synchronize()
+        elif why == _engine.STOP_DEADLINE:
+            self._due()
+        elif why == _engine.STOP_INTERRUPT:
+            board.deliver_interrupt()
+            self.interrupts_changed()
+        elif why == _engine.STOP_NONE:
+            pc = self.pc
+            if pc in self._stops:
+                self.settle(pc)
+            else:
+                return self._halted()
+        elif why == _engine.STOP_INVALID:
+            trouble = board.invalid()
+            engine.synchronize()
+        elif why == _engine.STOP_UNCOUNTED:
+            begin, size = engine.unknown_block
+            engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
+        elif why == _engine.STOP_LIMIT:
+            return self._limit()
+        elif why == _engine.STOP_ERROR:
+            trouble = board.bus_error(detail)
+            engine.synchronize()
+        if trouble is not None:
+            return Stop(StopReason.UNHANDLED, self.pc, trouble)
+        if self._stop is not None:
+            stop = self._stop
+            return Stop(stop.reason, self.pc, stop.detail)
+        return None
+
+    def _over(self, pc: int) -> None:
+        """Execute the one instruction at a stop address, to go on from there."""
+        stops = self._stops
+        self._set_stops(set())
+        limit, deadline = self.engine.limit, self.engine.deadline
+        code = self.read(pc, min(15, 4096 - pc % 4096) if pc % 4096 < 4081 else 15)
+        after = pc + self.arch.instruction_length(code)
+        self._set_stops({after})
+        self.engine.limit = NEVER
+        self._step_plain(pc)
+        self._set_stops(stops)
+        self.engine.limit, self.engine.deadline = limit, deadline
+
+    def _step_plain(self, pc: int) -> None:
+        why, detail = self.engine.run(pc)
+        if why == _engine.STOP_UNCOUNTED:
+            begin, size = self.engine.unknown_block
+            self.engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
+            self._step_plain(pc)
+        elif why == _engine.STOP_EXCEPTION:
+            self.board.exception(detail)
+        elif why == _engine.STOP_INVALID:
+            self.board.invalid()
+        elif why == _engine.STOP_ERROR:
+            self.board.bus_error(detail)
+        else:
+            self.settle(self.pc)
+
+    def _due(self) -> None:
+        """The clock reached the deadline."""
+        self.events.run(self.engine.now)
+        if self.engine.now >= self._time_limit:
+            self._stop = Stop(StopReason.TIME, self.pc)
+        self._deadline_changed()
+        self.interrupts_changed()
+        if self.engine.pending and self.board.deliver_interrupt():
+            self.interrupts_changed()
+
+    def _halted(self) -> Stop | None:
+        """The CPU waits for an interrupt: skip to what wakes it."""
+        engine, board = self.engine, self.board
+        engine.settle()
+        engine.synchronize()
+        while not board.interrupt_pending():
+            when = min(self.events.next(), self._time_limit)
+            if when == NEVER:
+                return Stop(StopReason.HALT, self.pc)
+            if when > engine.now:
+                engine.skew += when - engine.now
+            self.events.run(engine.now)
+            self._deadline_changed()
+            if engine.now >= self._time_limit:
+                return Stop(StopReason.TIME, self.pc)
+            if self._stop is not None:
+                return self._stop
+        delivered = board.deliver_interrupt()
+        self.interrupts_changed()
+        if not delivered and not board.wakes_masked:
+            return Stop(StopReason.HALT, self.pc, "interrupts are masked")
+        return None
+
+    def _limit(self) -> Stop | None:
+        """Fewer instructions are left than the next block has: execute just these."""
+        engine = self.engine
+        left = engine.limit - engine.instructions
+        pc = self.pc
+        if left <= 0:
+            return Stop(StopReason.INSTRUCTIONS, pc)
+        at = pc
+        for _ in range(left):
+            at += self.arch.instruction_length(self.read(at, 15)) or 1
+        limit, stops = engine.limit, self._stops
+        engine.limit = NEVER
+        self._set_stops(stops | {at})
+        self._step_plain(pc)
+        self._set_stops(stops)
+        engine.limit = limit
+        return None
+
+    # -- digests -------------------------------------------------------------------------------------
+
+    def digest(self) -> str:
+        """SHA-256 over memory, CPU, devices, clock and console output."""
+        h = hashlib.sha256()
+        zero = bytes(1 << 20)
+        for base, view in [(self.board.ram_base, self.ram), *self._extra]:
+            for at in range(0, len(view), 1 << 20):
+                chunk = view[at : at + (1 << 20)]
+                if chunk != zero[: len(chunk)]:
+                    h.update((base + at).to_bytes(8, "little"))
+                    h.update(chunk)
+        h.update(repr(self.board.cpu_state()).encode())
+        h.update(repr(self.board.state()).encode())
+        h.update(repr((self.instructions, self.engine.skew, self.events.state())).encode())
+        h.update(self.console.text)
+        return h.hexdigest()
