@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from emu.device import Device
 from emu.elf import Image
+from emu.errors import MachineError
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,17 @@ class Board(ABC):
     @abstractmethod
     def type(self, data: bytes) -> None:
         """Bytes typed at the console."""
+
+    def read_system(self, name: str) -> int:
+        """A register that is no plain one of Unicorn's.
+
+        :raises MachineError: when there is none of that name.
+        """
+        raise MachineError(f"there is no register '{name}'")
+
+    def write_system(self, name: str, value: int) -> None:
+        """:raises MachineError: when there is none of that name."""
+        raise MachineError(f"there is no register '{name}'")
 
     @abstractmethod
     def cpu_state(self) -> dict[str, Any]:

@@ -108,18 +108,18 @@ class UnicornMachine(Machine):
     # -- registers and memory -------------------------------------------------------------------
 
     def read_register(self, name: str) -> int:
-        try:
-            number = self.board.engine.registers[name]
-        except KeyError:
-            raise MachineError(f"{self.arch.name} has no register '{name}'") from None
+        number = self.board.engine.registers.get(name)
+        if number is None:
+            return self.board.read_system(name)
         return self.engine.read(number)
 
     def write_register(self, name: str, value: int) -> None:
-        try:
-            number = self.board.engine.registers[name]
-        except KeyError:
-            raise MachineError(f"{self.arch.name} has no register '{name}'") from None
-        self.engine.write(number, value & (1 << 64) - 1)
+        number = self.board.engine.registers.get(name)
+        value &= (1 << 64) - 1
+        if number is None:
+            self.board.write_system(name, value)
+        else:
+            self.engine.write(number, value)
 
     def _area(self, address: int, size: int) -> tuple[memoryview, int]:
         base = self.board.ram_base

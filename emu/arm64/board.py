@@ -1,0 +1,289 @@
+"""The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as QEMU's ``virt`` has them.
+
+Exceptions: Arm ARM, "The AArch64 System Level Programmers' Model", exception entry.
+"""
+
+import functools
+from typing import Any
+
+import unicorn
+import unicorn.arm64_const as uc
+
+from emu import board
+from emu.arm64 import psci, registers
+from emu.arm64.generic_timer import CNTFRQ, COUNTERS, FREQUENCY, PHYSICAL, REGISTERS, TICK, VIRTUAL
+from emu.arm64.generic_timer import GenericTimer
+from emu.board import Board
+from emu.device import Line
+from emu.devices.gicv2 import CpuInterface, Distributor
+from emu.devices.pl011 import Pl011
+from emu.devicetree import Node, cells64, flatten
+from emu.elf import Image
+from emu.engine_probe import context_bytes, context_field, find_field
+from emu.errors import ImageError, MachineError
+from emu.machine import Stop, StopReason
+from emu.unicorn_machine import UnicornMachine
+
+RAM_BASE, KERNEL_BASE = 0x40000000, 0x40200000
+GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
+UART_SPI, PPI_VIRTUAL, PPI_PHYSICAL = 1, 11, 14
+UART_CLOCK = 24_000_000
+CLOCK_READ_COST = 100  # ns
+
+# Unicorn's numbers of exceptions (QEMU target/arm/cpu.h).
+UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13
+VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
+CURRENT_SPX, LOWER_A64 = 0x200, 0x400
+PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
+EL1H = 5
+EC_BRK, EC_SVC, EC_UNKNOWN, IL = 0x3C, 0x15, 0, 1 << 25
+
+
+@functools.cache
+def _exception_fields() -> tuple[int, int]:
+    """Where the CPU state holds the syndrome and the address of the last abort.
+
+    An alignment fault (SCTLR_EL1.A) with a chosen address tells.
+    """
+    states, addresses = [], (0x1357_9BDF, 0x0246_8ACF)
+    for address in addresses:
+        engine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+        engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
+        engine.mem_map(0x1000, 0x1000)
+        engine.mem_write(0x1000, bytes.fromhex("200040f9"))  # ldr x0, [x1]
+        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        _set_system(engine, "scr_el3", 0x501)
+        _set_system(engine, "hcr_el2", 1 << 31)
+        _set_system(engine, "sctlr_el1", 2)
+        engine.reg_write(uc.UC_ARM64_REG_PSTATE, 0x3C0 | EL1H)
+        _set_system(engine, "sctlr_el1", 2)
+        engine.reg_write(uc.UC_ARM64_REG_X1, address)
+        engine.emu_start(0x1000, 0x1004)
+        states.append(context_bytes(engine))
+    at = find_field(states, addresses, "<I4x", "the fault address of an arm64 abort")
+    # struct { uint32_t syndrome, fsr; uint64_t vaddress; }: the class of the syndrome must fit.
+    for state in states:
+        if int.from_bytes(state[at - 8 : at - 4], "little") >> 26 not in (0x24, 0x25):
+            find_field([state], [], "<I", "the syndrome of an arm64 abort")
+    return at - 8, at
+
+
+def _set_system(engine: unicorn.Uc, name: str, value: int) -> None:
+    op0, op1, crn, crm, op2 = registers.SYSTEM[name]
+    engine.reg_write(uc.UC_ARM64_REG_CP_REG, (crn, crm, op0, op1, op2, value))
+
+
+class ArmBoard(Board):
+    engine = board.Engine(
+        unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, uc.UC_CPU_ARM64_A57, 4, registers.UNICORN
+    )
+    ram_base = RAM_BASE
+    wakes_masked = True
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        e = self.engine
+        machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
+        machine.engine.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
+        changed = machine.interrupts_changed
+        self.distributor = Distributor(changed)
+        self.interface = CpuInterface(self.distributor, changed)
+        self.uart = Pl011(_Output(machine), Line(self.distributor.set_line, 32 + UART_SPI))
+        self.devices = {"gicd": self.distributor, "gicc": self.interface, "uart": self.uart}
+        for base, device in ((GICD_BASE, self.distributor), (GICC_BASE, self.interface),
+                             (UART_BASE, self.uart)):
+            machine.engine.map_device(base, device.size, device.read, device.write)
+        line = self.distributor.set_line
+        self.timers = {
+            VIRTUAL: GenericTimer(machine, "cntv", lambda up: line(16 + PPI_VIRTUAL, up)),
+            PHYSICAL: GenericTimer(machine, "cntp", lambda up: line(16 + PPI_PHYSICAL, up)),
+        }
+        machine.engine.hook_system(
+            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS, [CNTFRQ, *REGISTERS],
+            self._system_read, self._system_write, CLOCK_READ_COST, 1, TICK,
+        )
+        for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
+            self.write_system(name, value)
+
+    # -- system registers -------------------------------------------------------------------------
+
+    def read_system(self, name: str) -> int:
+        if name not in registers.SYSTEM:
+            raise MachineError(f"arm64 has no register '{name}'")
+        return self.machine.engine.read_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name])
+
+    def write_system(self, name: str, value: int) -> None:
+        if name not in registers.SYSTEM:
+            raise MachineError(f"arm64 has no register '{name}'")
+        self.machine.engine.write_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name], value)
+
+    def _system_read(self, number: int) -> int | None:
+        if number == CNTFRQ:
+            return FREQUENCY
+        timer, name = REGISTERS[number]
+        return self.timers[timer].read(name)
+
+    def _system_write(self, number: int, value: int) -> bool:
+        if number in REGISTERS:
+            timer, name = REGISTERS[number]
+            self.timers[timer].write(name, value)
+        return True
+
+    # -- boot ---------------------------------------------------------------------------------------
+
+    def load(self, image: Image) -> None:
+        """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree."""
+        machine = self.machine
+        low = min(s.virtual for s in image.segments)
+        for segment in image.segments:
+            at = KERNEL_BASE + segment.virtual - low
+            if at + segment.memory_size > RAM_BASE + machine.memory:
+                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
+            machine.write_physical(at, bytes(segment.data))
+        tree = RAM_BASE + machine.memory - (2 << 20)
+        machine.write_physical(tree, flatten(self.device_tree()))
+        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
+        machine.write_register("x0", tree)
+        machine.write_register("pc", KERNEL_BASE + image.entry - low)
+
+    def device_tree(self) -> Node:
+        gic, clock = 1, 2  # phandles
+        level, high = 4, 0xF04
+        root = Node("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
+                    model="kinst,arm64", interrupt_parent=gic)
+        root.add(
+            Node("chosen", stdout_path=f"/pl011@{UART_BASE:x}"),
+            Node(f"memory@{RAM_BASE:x}", device_type="memory",
+                 reg=cells64(RAM_BASE, self.machine.memory)),
+            Node("psci", compatible=["arm,psci-1.0", "arm,psci-0.2", "arm,psci"], method="hvc",
+                 cpu_off=psci.CPU_OFF, cpu_on=psci.CPU_ON_64),
+            Node("cpus", N_address_cells=1, N_size_cells=0).add(
+                Node("cpu@0", device_type="cpu", reg=0, compatible="arm,cortex-a57",
+                     enable_method="psci")
+            ),
+            Node("timer", compatible=["arm,armv8-timer", "arm,armv7-timer"], always_on=None,
+                 interrupts=[1, 13, high, 1, PPI_PHYSICAL, high, 1, PPI_VIRTUAL, high,
+                             1, 10, high]),
+            Node(f"intc@{GICD_BASE:x}", compatible="arm,cortex-a15-gic", N_interrupt_cells=3,
+                 interrupt_controller=None, phandle=gic, N_address_cells=2, N_size_cells=2,
+                 reg=cells64(GICD_BASE, 0x1000, GICC_BASE, 0x2000)),
+            Node("apb-pclk", compatible="fixed-clock", N_clock_cells=0,
+                 clock_frequency=UART_CLOCK, phandle=clock),
+            Node(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
+                 reg=cells64(UART_BASE, 0x1000), interrupts=[0, UART_SPI, level],
+                 clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"]),
+        )
+        return root
+
+    # -- exceptions -----------------------------------------------------------------------------------
+
+    def exception(self, vector: int) -> str | None:
+        machine = self.machine
+        pc = machine.pc
+        machine.settle(pc)
+        if vector in (HVC, SMC):
+            arguments = [machine.read_register(f"x{i}") for i in range(2)]
+            result = psci.call(arguments[0], arguments[1], self._shutdown)
+            machine.write_register("x0", result)
+            if vector == SMC:  # pc is at it
+                machine.pc = pc + 4
+                machine.engine.instructions += 1
+            return None
+        if vector in (DATA_ABORT, PREFETCH_ABORT):
+            syndrome, address = _exception_fields()
+            self.write_system("far_el1", context_field(machine.uc, address, "<Q"))
+            return self._enter(VECTOR_SYNC, pc, context_field(machine.uc, syndrome, "<I"))
+        if vector == BKPT:
+            code = int.from_bytes(machine.read(pc, 4), "little")
+            return self._enter(VECTOR_SYNC, pc, EC_BRK << 26 | IL | code >> 5 & 0xFFFF)
+        if vector == SVC:
+            code = int.from_bytes(machine.read(pc - 4, 4), "little")
+            return self._enter(VECTOR_SYNC, pc, EC_SVC << 26 | IL | code >> 5 & 0xFFFF)
+        if vector == UNDEFINED:
+            return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
+        return f"exception {vector} of the CPU model"
+
+    def invalid(self) -> str | None:
+        pc = self.machine.pc
+        self.machine.settle(pc)
+        return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
+
+    def bus_error(self, code: int) -> str | None:
+        pc = self.machine.pc
+        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+
+    def _set_pstate(self, value: int) -> None:
+        """Unicorn computes its cached translation flags anew only with a system register."""
+        self.machine.write_register("pstate", value)
+        self.write_system("contextidr_el1", self.read_system("contextidr_el1"))
+
+    def _enter(self, offset: int, pc: int, syndrome: int | None) -> str | None:
+        m = self.machine
+        vectors = self.read_system("vbar_el1")
+        if vectors == 0:
+            return "exception before VBAR_EL1 is set"
+        state = m.read_register("pstate")
+        if state & 0xF != EL1H:
+            return f"exception from exception level {state >> 2 & 3}: not run here"
+        self.write_system("spsr_el1", state)
+        self.write_system("elr_el1", pc)
+        if syndrome is not None:
+            self.write_system("esr_el1", syndrome)
+        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
+        m.pc = vectors + CURRENT_SPX + offset
+        return None
+
+    # -- interrupts -------------------------------------------------------------------------------------
+
+    def interrupt_pending(self) -> bool:
+        return self.interface.asserted
+
+    def deliver_interrupt(self) -> bool:
+        m = self.machine
+        if not self.interface.asserted or m.read_register("pstate") & PSTATE_I:
+            return False
+        self._enter(VECTOR_IRQ, m.pc, None)
+        return True
+
+    def _shutdown(self, again: bool) -> None:
+        self.machine.request_stop(Stop(StopReason.RESET if again else StopReason.POWER_OFF, 0))
+
+    def type(self, data: bytes) -> None:
+        self.uart.type(data)
+
+    # -- snapshots ----------------------------------------------------------------------------------------
+
+    def cpu_state(self) -> dict[str, Any]:
+        m = self.machine
+        state: dict[str, Any] = {name: m.read_register(name) for name in registers.GENERAL}
+        state |= {name: self.read_system(name) for name in registers.STATE_SYSTEM}
+        state["fpcr"] = m.engine.read(uc.UC_ARM64_REG_FPCR)
+        state["fpsr"] = m.engine.read(uc.UC_ARM64_REG_FPSR)
+        for i in range(32):
+            state[f"v{i}"] = m.engine.read_bytes(uc.UC_ARM64_REG_V0 + i, 16).hex()
+        state["timers"] = {str(n): t.state() for n, t in self.timers.items()}
+        return state
+
+    def restore_cpu(self, state: dict[str, Any]) -> None:
+        m = self.machine
+        m.write_register("pstate", state["pstate"])
+        for name in registers.STATE_SYSTEM:
+            self.write_system(name, state[name])
+        m.engine.write(uc.UC_ARM64_REG_FPCR, state["fpcr"])
+        m.engine.write(uc.UC_ARM64_REG_FPSR, state["fpsr"])
+        for i in range(32):
+            m.engine.write_bytes(uc.UC_ARM64_REG_V0 + i, bytes.fromhex(state[f"v{i}"]))
+        for name in registers.GENERAL:
+            m.write_register(name, state[name])
+        self._set_pstate(state["pstate"])
+        m.pc = state["pc"]
+        for number, timer in self.timers.items():
+            timer.restore(state["timers"][str(number)])
+
+
+class _Output:
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._machine = machine
+
+    def output(self, data: int) -> None:
+        self._machine.output(data)

@@ -1,0 +1,68 @@
+"""The Arm generic timer's EL1 registers (Arm ARM, "The Generic Timer in AArch64 state")."""
+
+from collections.abc import Callable
+from typing import Any
+
+from emu.arm64.registers import key
+from emu.device import Bus
+
+FREQUENCY = 62_500_000  # Hz
+TICK = 1_000_000_000 // FREQUENCY  # ns
+ENABLE, IMASK, ISTATUS = 1, 2, 4
+
+COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]  # CNTPCT, CNTVCT and their SS forms
+CNTFRQ = key(3, 3, 14, 0, 0)
+PHYSICAL, VIRTUAL = 2, 3  # CRm of CNTP_* and CNTV_*
+REGISTERS = {
+    key(3, 3, 14, crm, op2): (crm, name)
+    for crm in (PHYSICAL, VIRTUAL)
+    for op2, name in enumerate(("tval", "ctl", "cval"))
+}
+
+
+class GenericTimer:
+    """One of the two timers: compares the counter with ``cval`` and drives a level."""
+
+    def __init__(self, bus: Bus, name: str, output: Callable[[bool], None]) -> None:
+        self._bus = bus
+        self._output = output
+        self._alarm = bus.timer(name, self.update)
+        self.control = 0
+        self.compare = 0
+
+    @property
+    def _count(self) -> int:
+        return self._bus.now // TICK
+
+    def update(self) -> None:
+        """Set the output, and the alarm for when it will change."""
+        met = self._count >= self.compare
+        self._output(self.control & (ENABLE | IMASK) == ENABLE and met)
+        if self.control & (ENABLE | IMASK) == ENABLE and not met:
+            self._alarm.set(min(self.compare * TICK, (1 << 64) - 1))
+        else:
+            self._alarm.cancel()
+
+    def read(self, name: str) -> int:
+        if name == "ctl":
+            met = self.control & ENABLE and self._count >= self.compare
+            return self.control | (ISTATUS if met else 0)
+        if name == "cval":
+            return self.compare
+        return self.compare - self._count & 0xFFFFFFFF
+
+    def write(self, name: str, value: int) -> None:
+        if name == "ctl":
+            self.control = value & (ENABLE | IMASK)
+        elif name == "cval":
+            self.compare = value & (1 << 64) - 1
+        else:
+            signed = (value & 0xFFFFFFFF) - ((value & 0x80000000) << 1)
+            self.compare = self._count + signed & (1 << 64) - 1
+        self.update()
+
+    def state(self) -> dict[str, Any]:
+        return {"control": self.control, "compare": self.compare}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.control, self.compare = state["control"], state["compare"]

@@ -1,0 +1,34 @@
+"""Registers of arm64, spelled as in the Arm ARM (DDI 0487): x0-x30, SP, PC, PSTATE, system ones."""
+
+import unicorn.arm64_const as uc
+
+GENERAL = {name: 64 for name in [*(f"x{i}" for i in range(31)), "sp", "pc", "pstate"]}
+
+UNICORN = {f"x{i}": uc.UC_ARM64_REG_X0 + i for i in range(29)}
+UNICORN |= {
+    "x29": uc.UC_ARM64_REG_X29, "x30": uc.UC_ARM64_REG_X30, "sp": uc.UC_ARM64_REG_SP,
+    "pc": uc.UC_ARM64_REG_PC, "pstate": uc.UC_ARM64_REG_PSTATE, "lr": uc.UC_ARM64_REG_X30,
+}
+
+# (op0, op1, CRn, CRm, op2): Arm ARM, "AArch64 System register encoding".
+SYSTEM = {
+    "sctlr_el1": (3, 0, 1, 0, 0), "actlr_el1": (3, 0, 1, 0, 1), "cpacr_el1": (3, 0, 1, 0, 2),
+    "ttbr0_el1": (3, 0, 2, 0, 0), "ttbr1_el1": (3, 0, 2, 0, 1), "tcr_el1": (3, 0, 2, 0, 2),
+    "spsr_el1": (3, 0, 4, 0, 0), "elr_el1": (3, 0, 4, 0, 1), "sp_el0": (3, 0, 4, 1, 0),
+    "esr_el1": (3, 0, 5, 2, 0), "far_el1": (3, 0, 6, 0, 0), "par_el1": (3, 0, 7, 4, 0),
+    "mair_el1": (3, 0, 10, 2, 0), "amair_el1": (3, 0, 10, 3, 0), "vbar_el1": (3, 0, 12, 0, 0),
+    "contextidr_el1": (3, 0, 13, 0, 1), "tpidr_el1": (3, 0, 13, 0, 4),
+    "cntkctl_el1": (3, 0, 14, 1, 0), "csselr_el1": (3, 2, 0, 0, 0),
+    "tpidr_el0": (3, 3, 13, 0, 2), "tpidrro_el0": (3, 3, 13, 0, 3),
+    "mdscr_el1": (2, 0, 0, 2, 2),
+    "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0),
+}
+# ID registers and such are the model's; a snapshot holds these and not the EL2 and EL3 set-up.
+STATE_SYSTEM = [name for name in SYSTEM if not name.endswith(("_el2", "_el3"))]
+
+FPCR, FPSR = (3, 3, 4, 4, 0), (3, 3, 4, 4, 1)
+
+
+def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
+    """The number of a system register, as its MRS encodes it."""
+    return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
