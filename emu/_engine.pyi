@@ -23,6 +23,7 @@ class Engine:
     pending: bool
     frozen: bool
     resumed: bool
+    shadow: bool
     def __init__(
         self, handle: int, symbols: dict[str, int], pc_register: int, fixed: int
     ) -> None: ...
@@ -92,6 +93,8 @@ class Engine:
     def now(self) -> int: ...
     @property
     def blocks(self) -> int: ...
+    @property
+    def previous_end(self) -> int: ...
     @property
     def block(self) -> tuple[int, int, int]: ...
     @property

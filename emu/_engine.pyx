@@ -83,6 +83,9 @@ cdef struct Clock:
     # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
     int gate_register
     uint64_t gate_bits
+    # First byte behind the block before this one; no interrupt before the next block (STI).
+    uint64_t previous_end
+    bint shadow
     # The next block starts after a probe, not where the unprobed guest would start one.
     bint resumed
     # Probe code runs: no time passes, no event is due.
@@ -173,6 +176,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     # A stop already asked for in this run has its effect only behind this hook.
     c.instructions += c.count
     c.count = 0
+    if c.address != address:
+        c.previous_end = c.address + c.size
     c.address = address
     c.size = size
     if c.fixed:
@@ -196,7 +201,9 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             c.stop = STOP_DEADLINE_C
             c.emu_stop(uc)
             return
-        if c.pending:
+        if c.shadow:
+            c.shadow = False
+        elif c.pending:
             flags = 0
             c.reg_read(uc, c.mask_register, &flags)
             if flags & c.mask_bits == c.mask_value and gate_open(c):
@@ -759,6 +766,20 @@ cdef class Engine:
     @frozen.setter
     def frozen(self, bint value):
         self.clock.frozen = value
+
+    @property
+    def shadow(self):
+        """No interrupt is taken before the next block."""
+        return self.clock.shadow
+
+    @shadow.setter
+    def shadow(self, bint value):
+        self.clock.shadow = value
+
+    @property
+    def previous_end(self):
+        """The first address behind the block that ran before the one in progress."""
+        return self.clock.previous_end
 
     @property
     def resumed(self):

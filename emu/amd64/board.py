@@ -1,0 +1,308 @@
+"""The amd64 computer: a PC with serial port, APICs and ACPI.
+
+Interrupt delivery: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.
+"""
+
+import ctypes
+import functools
+import struct
+from typing import Any
+
+import unicorn
+import unicorn.x86_const as uc
+
+from emu import board
+from emu.amd64 import acpi, loader, registers
+from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
+from emu.board import Board
+from emu.device import Device, Line
+from emu.devices import lapic
+from emu.devices.acpi_power import AcpiPower
+from emu.devices.cmos import Cmos
+from emu.devices.i8254 import I8254
+from emu.devices.i8259 import I8259
+from emu.devices.ioapic import IoApic
+from emu.devices.lapic import LocalApic
+from emu.devices.ns16550 import Ns16550
+from emu.elf import Image
+from emu.engine_probe import context_bytes, find_field
+from emu.errors import ImageError, MachineError
+from emu.machine import Stop, StopReason
+from emu.unicorn_machine import UnicornMachine
+
+UART_PORT, UART_IRQ = 0x3F8, 4
+PORT_COST = 500  # ns of a port access: an ISA cycle
+TSC_COST = 20  # ns
+PAGE_FAULT, INVALID_OPCODE = 14, 6
+WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
+STI = 0xFB
+CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
+EFER_LME, EFER_LMA = 1 << 8, 1 << 10
+MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
+
+
+@functools.cache
+def _exception_fields() -> tuple[int, int]:
+    """Where the CPU state holds the error code, and the exception in flight.
+
+    Loading a selector beyond the descriptor table raises #GP with the selector as error code.
+    Unicorn never finishes an exception, so that the second page fault would be a double fault;
+    the field of the exception in flight is put back to none (-1).
+    """
+    before, after, codes = [], [], (0x1230, 0x5678)
+    for code in codes:
+        engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+        engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
+        engine.mem_map(0x1000, 0x1000)
+        engine.mem_write(0x1000, b"\x8e\xe0")  # mov fs, eax
+        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        engine.reg_write(uc.UC_X86_REG_RAX, code)
+        before.append(context_bytes(engine))
+        engine.emu_start(0x1000, 0x1002)
+        after.append(context_bytes(engine))
+    error = find_field(after, codes, "<i", "the error code of an amd64 exception")
+    flight = find_field([*before, *after], [-1, -1, 13, 13], "<i",
+                        "the amd64 exception in flight")
+    return error, flight
+
+
+class Amd64Board(Board):
+    engine = board.Engine(
+        unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
+    )
+    ram_base = 0
+    wakes_masked = False
+    max_memory = 3 << 30
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        if machine.memory > self.max_memory:
+            raise MachineError("amd64 takes at most 3072 MiB of memory: devices lie above")
+        e = self.engine
+        machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_X86_REG_RIP, e.fixed_length)
+        native = machine.engine
+        native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
+        self.lapic = LocalApic(machine)
+        self.ioapic = IoApic(self.lapic.request)
+        pin = self.ioapic.set_line
+        self.uart = Ns16550(_Output(machine), Line(pin, UART_IRQ), needs_out2=True)
+        self.pit = I8254(machine, Line(pin, 2))
+        self.cmos = Cmos(machine)
+        self.power = AcpiPower(machine)
+        self.pics = I8259(), I8259()
+        self.devices = {
+            "lapic": self.lapic, "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
+            "cmos": self.cmos, "power": self.power, "pic0": self.pics[0], "pic1": self.pics[1],
+        }
+        ports: list[tuple[int, Device]] = [
+            (UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
+            (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]), (0xA0, self.pics[1]),
+        ]
+        self._ports = {
+            base + i: (device, i) for base, device in ports for i in range(device.size)
+        }
+        native.map_device(acpi.LAPIC_BASE, 0x1000, self.lapic.read, self._lapic_write)
+        native.map_device(acpi.IOAPIC_BASE, 0x1000, self.ioapic.read, self.ioapic.write)
+        native.hook_ports(uc.UC_X86_INS_IN, uc.UC_X86_INS_OUT, self._port_read, self._port_write)
+        native.hook_tsc(
+            uc.UC_X86_INS_RDTSC, uc.UC_X86_INS_RDTSCP, uc.UC_X86_REG_RAX, uc.UC_X86_REG_RDX,
+            uc.UC_X86_REG_RCX, TSC_COST, 1, 1,
+        )
+
+    # -- ports --------------------------------------------------------------------------------------
+
+    def _port_read(self, port: int, size: int) -> int:
+        found = self._ports.get(port)
+        if found is not None:
+            return found[0].read(found[1], size)
+        if port == 0x61:
+            return self.pit.gate()
+        self.machine.spend(PORT_COST)
+        return (1 << 8 * size) - 1  # nothing there: an empty PCI bus among it
+
+    def _port_write(self, port: int, size: int, value: int) -> None:
+        found = self._ports.get(port)
+        if found is not None:
+            found[0].write(found[1], size, value)
+        elif port == 0x61:
+            self.pit.set_gate(value)
+        elif port == 0xCF9 and value & 4:
+            self.machine.request_stop(Stop(StopReason.RESET, 0))
+        elif port == 0x64 and value == 0xFE:
+            self.machine.request_stop(Stop(StopReason.RESET, 0))
+        else:
+            self.machine.spend(PORT_COST)
+
+    def _lapic_write(self, offset: int, size: int, value: int) -> None:
+        if offset & ~15 == lapic.EOI and self.lapic.isr:
+            self.ioapic.end_of_interrupt(self.lapic.isr.bit_length() - 1)
+        self.lapic.write(offset, size, value)
+
+    # -- boot ---------------------------------------------------------------------------------------
+
+    def load(self, image: Image) -> None:
+        machine = self.machine
+        for segment in image.segments:
+            if segment.physical < 0x200000 or segment.physical_end > machine.memory - (1 << 20):
+                raise ImageError(
+                    f"{image.path}: segment at physical {segment.physical:#x} does not fit "
+                    f"{machine.memory >> 20} MiB of memory"
+                )
+            machine.write_physical(segment.physical, bytes(segment.data))
+        end = max(s.physical_end for s in image.segments)
+        module, data, kernend = loader.metadata(image, end, loader.memory_map(machine.memory))
+        machine.write_physical((end + 0xFFF) & ~0xFFF, data)
+        machine.write_physical(acpi.RSDP_BASE, acpi.tables())
+        machine.write_physical(loader.PML4, loader.page_tables())
+        machine.write_physical(loader.GDT, loader.GDT_ENTRIES)
+        sp, words = loader.stack(module, kernend)
+        machine.write_physical(sp, words)
+        native = machine.engine
+        limit = len(loader.GDT_ENTRIES) - 1
+        native.write_bytes(uc.UC_X86_REG_GDTR, MMR.pack(0, loader.GDT, limit, 0))
+        self.write_system("efer", EFER_LME | EFER_LMA)
+        for name, value in (("cr4", CR4_PAE | 1 << 9), ("cr3", loader.PML4),
+                            ("cr0", CR0_PG | CR0_WP | 0x13), ("rflags", 2), ("rsp", sp),
+                            ("rip", image.entry), ("cs", 8), ("ss", 16)):
+            machine.write_register(name, value)
+
+    # -- system registers -------------------------------------------------------------------------
+
+    def read_system(self, name: str) -> int:
+        if name not in registers.MSRS:
+            raise MachineError(f"amd64 has no register '{name}'")
+        return self.machine.engine.read_msr(uc.UC_X86_REG_MSR, registers.MSRS[name])
+
+    def write_system(self, name: str, value: int) -> None:
+        if name not in registers.MSRS:
+            raise MachineError(f"amd64 has no register '{name}'")
+        self.machine.engine.write_msr(uc.UC_X86_REG_MSR, registers.MSRS[name], value)
+
+    # -- exceptions -----------------------------------------------------------------------------------
+
+    def exception(self, vector: int) -> str | None:
+        machine = self.machine
+        pc = machine.pc
+        machine.settle(pc)
+        code = self._finish_exception()
+        return self._enter(vector, pc, code if vector in WITH_ERROR_CODE else None)
+
+    def invalid(self) -> str | None:
+        pc = self.machine.pc
+        self.machine.settle(pc)
+        return self._enter(INVALID_OPCODE, pc, None)
+
+    def bus_error(self, code: int) -> str | None:
+        pc = self.machine.pc
+        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+
+    def _finish_exception(self) -> int:
+        """The error code; afterwards Unicorn takes the exception for handled."""
+        error, flight = _exception_fields()
+        engine = self.machine.uc
+        context = engine.context_save()
+        address = ctypes.cast(context.context, ctypes.c_void_p).value or 0
+        code = struct.unpack("<i", ctypes.string_at(address + error, 4))[0]
+        ctypes.memmove(address + flight, struct.pack("<i", -1), 4)
+        engine.context_restore(context)
+        return int(code)
+
+    def _enter(self, vector: int, pc: int, code: int | None) -> str | None:
+        """Through the IDT, from ring 0."""
+        m = self.machine
+        _sel, base, limit, _flags = MMR.unpack(
+            m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size)
+        )
+        if 16 * vector + 15 > limit:
+            return f"exception {vector} before the IDT is set"
+        if m.read_register("cs") & 3:
+            return f"exception {vector} from user mode: not run here"
+        low, high = struct.unpack("<QQ", m.read(base + 16 * vector, 16))
+        if not low >> 47 & 1:
+            return f"exception {vector}: its IDT gate is not present (triple fault)"
+        target = low & 0xFFFF | low >> 48 << 16 | (high & 0xFFFFFFFF) << 32
+        kind, ist = low >> 40 & 0xF, low >> 32 & 7
+        sp, flags = m.read_register("rsp"), m.read_register("rflags")
+        top = sp
+        if ist:
+            _sel, task, _limit, _flags = MMR.unpack(
+                m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size)
+            )
+            top = m.read_u64(task + 28 + 8 * ist)
+        frame = [pc, m.read_register("cs"), flags, sp, m.read_register("ss")]
+        if code is not None:
+            frame.insert(0, code & 0xFFFFFFFF)
+        top = (top & ~15) - 8 * len(frame)
+        m.write(top, struct.pack(f"<{len(frame)}Q", *frame))
+        flags &= ~(RFLAGS_TF | RFLAGS_NT | RFLAGS_RF | RFLAGS_VM)
+        if kind == 0xE:
+            flags &= ~RFLAGS_IF
+        m.write_register("rflags", flags)
+        m.write_register("rsp", top)
+        m.write_register("cs", low >> 16 & 0xFFFF)
+        m.pc = target
+        return None
+
+    # -- interrupts -------------------------------------------------------------------------------------
+
+    def interrupt_pending(self) -> bool:
+        return self.lapic.pending() is not None
+
+    def deliver_interrupt(self) -> bool:
+        m = self.machine
+        if self.lapic.pending() is None or not m.read_register("rflags") & RFLAGS_IF:
+            return False
+        pc = m.pc
+        if m.engine.previous_end == pc and m.engine.block[0] == pc and m.read(pc - 1, 1)[0] == STI:
+            m.engine.shadow = True  # the instruction after STI runs first
+            return False
+        self._enter(self.lapic.acknowledge(), pc, None)
+        return True
+
+    def type(self, data: bytes) -> None:
+        self.uart.type(data)
+
+    # -- snapshots ----------------------------------------------------------------------------------------
+
+    def cpu_state(self) -> dict[str, Any]:
+        m = self.machine
+        state: dict[str, Any] = {name: m.read_register(name) for name in registers.UNICORN}
+        state |= {name: self.read_system(name) for name in registers.MSRS}
+        for name, number in registers.WIDE.items():
+            state[name] = m.engine.read_bytes(number, registers.WIDE_SIZE).hex()
+        for name, number in (("fpcw", uc.UC_X86_REG_FPCW), ("fpsw", uc.UC_X86_REG_FPSW),
+                             ("fptag", uc.UC_X86_REG_FPTAG), ("mxcsr", uc.UC_X86_REG_MXCSR)):
+            state[name] = m.engine.read(number)
+        for i in range(8):
+            state[f"fp{i}"] = m.engine.read_bytes(uc.UC_X86_REG_FP0 + i, 10).hex()
+        for i in range(16):
+            state[f"xmm{i}"] = m.engine.read_bytes(uc.UC_X86_REG_XMM0 + i, 16).hex()
+        return state
+
+    def restore_cpu(self, state: dict[str, Any]) -> None:
+        m = self.machine
+        for name, number in registers.WIDE.items():
+            m.engine.write_bytes(number, bytes.fromhex(state[name]))
+        self.write_system("efer", state["efer"])
+        for name in ("cr4", "cr3", "cr0", "cr2", "cr8"):
+            m.write_register(name, state[name])
+        for name in registers.MSRS:
+            self.write_system(name, state[name])
+        for name, number in (("fpcw", uc.UC_X86_REG_FPCW), ("fpsw", uc.UC_X86_REG_FPSW),
+                             ("fptag", uc.UC_X86_REG_FPTAG), ("mxcsr", uc.UC_X86_REG_MXCSR)):
+            m.engine.write(number, state[name])
+        for i in range(8):
+            m.engine.write_bytes(uc.UC_X86_REG_FP0 + i, bytes.fromhex(state[f"fp{i}"]))
+        for i in range(16):
+            m.engine.write_bytes(uc.UC_X86_REG_XMM0 + i, bytes.fromhex(state[f"xmm{i}"]))
+        for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
+                     *registers.NAMES]:
+            m.write_register(name, state[name])
+
+
+class _Output:
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._machine = machine
+
+    def output(self, data: int) -> None:
+        self._machine.output(data)

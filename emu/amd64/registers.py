@@ -1,0 +1,25 @@
+"""Registers of amd64, spelled as in Intel's SDM volume 1, chapter 3."""
+
+import unicorn.x86_const as uc
+
+NAMES = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15 rip rflags".split()
+SEGMENTS = "cs ss ds es fs gs".split()
+GENERAL = {name: 64 for name in NAMES}
+
+_BASES = {"fs_base": uc.UC_X86_REG_FS_BASE, "gs_base": uc.UC_X86_REG_GS_BASE}
+CONTROL = ("cr0", "cr2", "cr3", "cr4", "cr8")
+DEBUG = tuple(f"dr{i}" for i in (0, 1, 2, 3, 6, 7))
+UNICORN = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
+           for name in [*NAMES, *SEGMENTS, *CONTROL, *DEBUG]} | _BASES
+WIDE = {"gdtr": uc.UC_X86_REG_GDTR, "idtr": uc.UC_X86_REG_IDTR, "tr": uc.UC_X86_REG_TR,
+        "ldtr": uc.UC_X86_REG_LDTR}
+WIDE_SIZE = 24  # uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
+
+# Model-specific registers (SDM volume 4; AMD APM volume 2, appendix A).
+MSRS = {
+    "sysenter_cs": 0x174, "sysenter_esp": 0x175, "sysenter_eip": 0x176, "pat": 0x277,
+    "efer": 0xC0000080, "star": 0xC0000081, "lstar": 0xC0000082, "cstar": 0xC0000083,
+    "sfmask": 0xC0000084, "kernel_gs_base": 0xC0000102, "tsc_aux": 0xC0000103,
+}
+
+RFLAGS_TF, RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_VM = 1 << 8, 1 << 9, 1 << 14, 1 << 16, 1 << 17

@@ -1,0 +1,24 @@
+"""A masked pair of Intel 8259A controllers: GENERIC programs them and uses the APICs instead."""
+
+from emu.device import Device
+
+
+class I8259(Device):
+    STATE = ("mask", "words")
+    size = 2
+
+    def __init__(self) -> None:
+        self.mask = 0xFF
+        self.words = 0  # initialization command words still to come
+
+    def read(self, offset: int, size: int) -> int:
+        return self.mask if offset else 0
+
+    def write(self, offset: int, size: int, value: int) -> None:
+        if offset == 0:
+            if value & 0x10:
+                self.words = 3 if value & 1 else 2
+        elif self.words:
+            self.words -= 1
+        else:
+            self.mask = value & 0xFF
