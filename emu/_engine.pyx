@@ -114,7 +114,7 @@ STOP_EXCEPTION = 3     # the CPU raised exception ``vector``
 STOP_INVALID = 4       # an instruction the model does not know (amd64), EBREAK (riscv64)
 STOP_LIMIT = 5         # fewer instructions are left to ``limit`` than the block has
 STOP_UNCOUNTED = 6     # a block of unknown instruction count
-STOP_REQUEST = 7       # ``request_stop`` was called
+STOP_REQUEST = 7       # a device callback raised
 STOP_ERROR = 8         # libunicorn reported an error
 
 
@@ -651,12 +651,6 @@ cdef class Engine:
         if code:
             return STOP_ERROR, code
         return STOP_NONE, 0
-
-    def request_stop(self):
-        """Stop before the next block; for use in a device callback."""
-        if self.clock.stop == 0:
-            self.clock.stop = STOP_REQUEST_C
-        self.clock.emu_stop(self.uc)
 
     def settle(self, count=None):
         """End the block in progress.

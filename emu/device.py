@@ -24,6 +24,9 @@ class Bus(Protocol):
     def timer(self, name: str, callback: Callable[[], None]) -> Timer:
         """Make an alarm."""
 
+    def output(self, data: int) -> None:
+        """One byte for the console."""
+
     def interrupts_changed(self) -> None:
         """Tell that an interrupt line of the CPU may have changed."""
 
@@ -68,9 +71,3 @@ class Line:
     def set(self, level: bool) -> None:
         self._sink(self.number, level)
 
-
-class Console(Protocol):
-    """Where a serial port's bytes go."""
-
-    def output(self, data: int) -> None:
-        """One byte the guest sent."""

@@ -5,6 +5,8 @@ a time takes more than a second on a GENERIC kernel.  Layouts: System V gABI, "O
 """
 
 import bisect
+import hashlib
+import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,6 +144,17 @@ class Image:
     symbols: SymbolTable
     build_id: str
 
+    @property
+    def identity(self) -> str:
+        """What tells this image from others: its build id, or a digest of its segments."""
+        if self.build_id:
+            return self.build_id
+        h = hashlib.sha256(self.entry.to_bytes(8, "little"))
+        for segment in self.segments:
+            h.update(segment.virtual.to_bytes(8, "little"))
+            h.update(segment.data)
+        return h.hexdigest()
+
     def virtual_to_file(self, address: int, size: int) -> bytes:
         """Bytes of the image at a virtual address (zeros behind the file's part).
 
@@ -154,14 +167,14 @@ class Image:
         raise ImageError(f"{self.path}: no segment holds {address:#x}..{address + size:#x}")
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> memoryview:
     try:
         with path.open("rb") as file:
-            if path.is_dir():
-                raise IsADirectoryError
-            return file.read()
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except IsADirectoryError:
         raise ImageError(f"{path}: is a directory, not a kernel ELF file") from None
+    except ValueError:
+        raise ImageError(f"{path}: is empty, not a kernel ELF file") from None
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -203,10 +216,9 @@ def load(path: Path, debug: Path | None = None) -> Image:
     :raises ImageError: when it is not a 64-bit little-endian ELF executable with symbols, is
         truncated, or its segments overlap.
     """
-    raw = _read(path)
-    if raw[:4] != b"\x7fELF":
+    data = _read(path)
+    if data[:4] != b"\x7fELF":
         raise ImageError(f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel")
-    data = memoryview(raw)
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -251,7 +263,7 @@ def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
         raise ImageError(f"{path}: not an ELF file")
     try:
         with path.open("rb") as file:
-            found = _sections(ELFFile(file), path, memoryview(raw))
+            found = _sections(ELFFile(file), path, raw)
     except (ELFError, struct.error, UnicodeDecodeError, KeyError, IndexError, AttributeError,
             TypeError, ValueError, OSError, OverflowError) as error:
         raise ImageError(f"{path}: damaged ELF file ({type(error).__name__})") from None

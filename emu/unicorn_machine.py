@@ -2,8 +2,8 @@
 
 import ctypes
 import hashlib
-import mmap
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import unicorn
@@ -14,6 +14,7 @@ from emu._engine import Engine
 from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import NEVER, EventQueue, Timer
+from emu.guest_memory import PAGE, GuestMemory, MemoryImage
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
 
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
@@ -25,6 +26,26 @@ def _library_symbols() -> dict[str, int]:
         name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
         for name in Engine.FUNCTIONS
     }
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """Everything of a machine but its memory; JSON-able but for the console's bytes."""
+
+    cpu: dict[str, Any]
+    devices: dict[str, Any]
+    timers: dict[str, int]
+    instructions: int
+    skew: int
+    console: bytes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state kept in memory."""
+
+    state: MachineState
+    memory: MemoryImage
 
 
 class UnicornMachine(Machine):
@@ -48,11 +69,10 @@ class UnicornMachine(Machine):
         self.console = ConsoleLog()
         self.events = EventQueue()
         self.events.notify = self._deadline_changed
-        self._ram = mmap.mmap(-1, memory, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._ram_address = ctypes.addressof(ctypes.c_char.from_buffer(self._ram))
-        self.ram = memoryview(self._ram)
-        self._extra: list[tuple[int, memoryview]] = []
-        self._keep: list[Any] = []
+        try:
+            self.memory_part = GuestMemory(memory)
+        except OSError as error:
+            raise MachineError(f"no {memory >> 20} MiB of memory: {error.strerror}") from None
         self.engine: Engine
         self._uc: unicorn.Uc
         self._stop: Stop | None = None
@@ -62,7 +82,7 @@ class UnicornMachine(Machine):
         self._console_wanted: bytes | None = None
         self._console_start = 0
         self.board = self.arch.board(self)
-        self.engine.map_ram(self.board.ram_base, memory, self._ram_address)
+        self.engine.map_ram(self.board.ram_base, memory, self.memory_part.address)
         self.console_sink = self.console.output
 
     # -- set-up, called by the board ----------------------------------------------------------
@@ -77,15 +97,6 @@ class UnicornMachine(Machine):
     def uc(self) -> unicorn.Uc:
         """Unicorn's own object, for what the native engine does not wrap."""
         return self._uc
-
-    def add_memory(self, address: int, size: int) -> memoryview:
-        """RAM outside the main range (firmware tables)."""
-        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.engine.map_ram(address, size, ctypes.addressof(ctypes.c_char.from_buffer(area)))
-        self._keep.append(area)
-        view = memoryview(area)
-        self._extra.append((address, view))
-        return view
 
     # -- Bus: what devices ask ----------------------------------------------------------------
 
@@ -103,7 +114,9 @@ class UnicornMachine(Machine):
         self.engine.pending = self.board.interrupt_pending()
 
     def _deadline_changed(self) -> None:
-        self.engine.deadline = min(self.events.next(), self._time_limit)
+        # A stop asked for by a device takes effect where an event would: at a block's start.
+        now = self._stop is not None
+        self.engine.deadline = 0 if now else min(self.events.next(), self._time_limit)
 
     # -- registers and memory -------------------------------------------------------------------
 
@@ -121,22 +134,17 @@ class UnicornMachine(Machine):
         else:
             self.engine.write(number, value)
 
-    def _area(self, address: int, size: int) -> tuple[memoryview, int]:
-        base = self.board.ram_base
-        if base <= address and address + size <= base + self.memory:
-            return self.ram, address - base
-        for start, view in self._extra:
-            if start <= address and address + size <= start + len(view):
-                return view, address - start
-        raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
+    def _area(self, address: int, size: int) -> memoryview:
+        at = address - self.board.ram_base
+        if at < 0 or at + size > self.memory:
+            raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
+        return self.memory_part.view[at : at + size]
 
     def read_physical(self, address: int, size: int) -> bytes:
-        view, at = self._area(address, size)
-        return bytes(view[at : at + size])
+        return bytes(self._area(address, size))
 
     def write_physical(self, address: int, data: bytes) -> None:
-        view, at = self._area(address, len(data))
-        view[at : at + len(data)] = data
+        self._area(address, len(data))[:] = data
 
     def write_code(self, address: int, data: bytes) -> None:
         """Write virtual memory that may have been executed: its translations are dropped."""
@@ -162,7 +170,7 @@ class UnicornMachine(Machine):
         """End the run before the next block; for devices and observers."""
         if self._stop is None:
             self._stop = stop
-        self.engine.request_stop()
+        self._deadline_changed()
 
     def output(self, data: int) -> None:
         """Console: one byte from the serial port."""
@@ -345,20 +353,46 @@ class UnicornMachine(Machine):
         engine.limit = limit
         return None
 
-    # -- digests -------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------
+
+    def state(self) -> MachineState:
+        """Everything but memory."""
+        return MachineState(
+            self.board.cpu_state(), self.board.state(), self.events.state(), self.instructions,
+            self.engine.skew, bytes(self.console.text),
+        )
+
+    def restore_state(self, state: MachineState) -> None:
+        """Everything but memory, which must be in place already."""
+        self.engine.flush_tlb()
+        self.engine.flush_translations()
+        self.engine.instructions = state.instructions
+        self.engine.skew = state.skew
+        self.board.restore_cpu(state.cpu)
+        self.board.restore(state.devices)
+        self.events.restore(state.timers)
+        self.console.text[:] = state.console
+        self._counts.clear()
+        self.interrupts_changed()
+
+    def snapshot(self) -> Snapshot:
+        """Keep the present state, in memory, copy-on-write."""
+        return Snapshot(self.state(), self.memory_part.snapshot())
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a state kept by ``snapshot``."""
+        self.memory_part.restore(snapshot.memory)
+        self.restore_state(snapshot.state)
 
     def digest(self) -> str:
         """SHA-256 over memory, CPU, devices, clock and console output."""
         h = hashlib.sha256()
-        zero = bytes(1 << 20)
-        for base, view in [(self.board.ram_base, self.ram), *self._extra]:
-            for at in range(0, len(view), 1 << 20):
-                chunk = view[at : at + (1 << 20)]
-                if chunk != zero[: len(chunk)]:
-                    h.update((base + at).to_bytes(8, "little"))
-                    h.update(chunk)
-        h.update(repr(self.board.cpu_state()).encode())
-        h.update(repr(self.board.state()).encode())
-        h.update(repr((self.instructions, self.engine.skew, self.events.state())).encode())
-        h.update(self.console.text)
+        view, zero = self.memory_part.view, bytes(PAGE)
+        for first, count in self.memory_part.used():
+            for page in range(first, first + count):
+                data = view[page * PAGE : (page + 1) * PAGE]
+                if data != zero:
+                    h.update(page.to_bytes(8, "little"))
+                    h.update(data)
+        h.update(repr(self.state()).encode())
         return h.hexdigest()

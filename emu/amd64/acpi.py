@@ -3,7 +3,7 @@
 import struct
 
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
-LAPIC_BASE, IOAPIC_BASE = 0xFEE00000, 0xFEC00000
+LAPIC_BASE, IOAPIC_BASE, IOAPIC_ID = 0xFEE00000, 0xFEC00000, 1
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
 HEADER = struct.Struct("<4sIBB6s8sI4sI")
 
@@ -37,7 +37,7 @@ def _fadt(facs: int, dsdt: int) -> bytes:
 def _madt() -> bytes:
     body = struct.pack("<II", LAPIC_BASE, 0)
     body += struct.pack("<BBBBI", 0, 8, 0, 0, 1)  # processor 0, APIC 0, enabled
-    body += struct.pack("<BBBBII", 1, 12, 1, 0, IOAPIC_BASE, 0)
+    body += struct.pack("<BBBBII", 1, 12, IOAPIC_ID, 0, IOAPIC_BASE, 0)
     body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is on pin 2
     return _table(b"APIC", 1, body)
 

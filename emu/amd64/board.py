@@ -83,9 +83,9 @@ class Amd64Board(Board):
         native = machine.engine
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
         self.lapic = LocalApic(machine)
-        self.ioapic = IoApic(self.lapic.request)
+        self.ioapic = IoApic(self.lapic.request, acpi.IOAPIC_ID)
         pin = self.ioapic.set_line
-        self.uart = Ns16550(_Output(machine), Line(pin, UART_IRQ), needs_out2=True)
+        self.uart = Ns16550(machine, Line(pin, UART_IRQ), needs_out2=True)
         self.pit = I8254(machine, Line(pin, 2))
         self.cmos = Cmos(machine)
         self.power = AcpiPower(machine)
@@ -299,10 +299,3 @@ class Amd64Board(Board):
                      *registers.NAMES]:
             m.write_register(name, state[name])
 
-
-class _Output:
-    def __init__(self, machine: UnicornMachine) -> None:
-        self._machine = machine
-
-    def output(self, data: int) -> None:
-        self._machine.output(data)

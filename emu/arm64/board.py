@@ -88,7 +88,7 @@ class ArmBoard(Board):
         changed = machine.interrupts_changed
         self.distributor = Distributor(changed)
         self.interface = CpuInterface(self.distributor, changed)
-        self.uart = Pl011(_Output(machine), Line(self.distributor.set_line, 32 + UART_SPI))
+        self.uart = Pl011(machine, Line(self.distributor.set_line, 32 + UART_SPI))
         self.devices = {"gicd": self.distributor, "gicc": self.interface, "uart": self.uart}
         for base, device in ((GICD_BASE, self.distributor), (GICC_BASE, self.interface),
                              (UART_BASE, self.uart)):
@@ -280,10 +280,3 @@ class ArmBoard(Board):
         for number, timer in self.timers.items():
             timer.restore(state["timers"][str(number)])
 
-
-class _Output:
-    def __init__(self, machine: UnicornMachine) -> None:
-        self._machine = machine
-
-    def output(self, data: int) -> None:
-        self._machine.output(data)

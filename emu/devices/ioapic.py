@@ -10,12 +10,13 @@ MASKED, LEVEL, REMOTE_IRR, ACTIVE_LOW = 1 << 16, 1 << 15, 1 << 14, 1 << 13
 
 
 class IoApic(Device):
-    STATE = ("select", "redirection", "levels")
+    STATE = ("select", "redirection", "levels", "identity")
     size = 0x1000
 
-    def __init__(self, send: Callable[[int], None]) -> None:
+    def __init__(self, send: Callable[[int], None], identity: int) -> None:
         self._send = send
         self.select = 0
+        self.identity = identity << 24
         self.redirection = [MASKED] * PINS
         self.levels = 0
 
@@ -47,6 +48,8 @@ class IoApic(Device):
             return self.select
         if offset != WINDOW:
             return 0
+        if self.select in (0, 2):
+            return self.identity
         if self.select == 1:
             return 0x20 | PINS - 1 << 16
         if 0x10 <= self.select < 0x10 + 2 * PINS:
@@ -59,6 +62,8 @@ class IoApic(Device):
             self.select = value & 0xFF
         elif offset == EOI:
             self.end_of_interrupt(value & 0xFF)
+        elif offset == WINDOW and self.select == 0:
+            self.identity = value & 0x0F000000
         elif offset == WINDOW and 0x10 <= self.select < 0x10 + 2 * PINS:
             pin = (self.select - 0x10) // 2
             entry = self.redirection[pin]

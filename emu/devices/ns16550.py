@@ -3,7 +3,8 @@
 Sending takes no time.  Registers are bytes, ``stride`` apart.
 """
 
-from emu.device import Console, Device, Line
+from emu.device import Bus, Device, Line
+from emu.devices.terminal import Terminal
 
 IER_RX, IER_THRE, IER_RLS, IER_MODEM = 1, 2, 4, 8
 LSR_DATA, LSR_OVERRUN, LSR_THRE, LSR_TEMT = 1, 2, 0x20, 0x40
@@ -18,8 +19,9 @@ class Ns16550(Device):
     STATE = ("ier", "fcr", "lcr", "mcr", "scratch", "divisor", "overrun", "thre", "fifo", "waiting")
     size = 8
 
-    def __init__(self, console: Console, line: Line, needs_out2: bool = False) -> None:
-        self._console = console
+    def __init__(self, bus: Bus, line: Line, needs_out2: bool = False) -> None:
+        self._bus = bus
+        self._terminal = Terminal(bus, "uart", self._receive)
         self._line = line
         self._needs_out2 = needs_out2
         self.ier = self.fcr = self.lcr = self.mcr = self.scratch = 0
@@ -27,20 +29,22 @@ class Ns16550(Device):
         self.overrun = False
         self.thre = False
         self.fifo = bytearray()
-        self.waiting = bytearray()  # typed, not yet in the receive FIFO
+        self.type = self._terminal.type
 
-    def type(self, data: bytes) -> None:
-        """Bytes typed at the terminal."""
-        self.waiting += data
-        self._refill()
+    @property
+    def waiting(self) -> bytearray:
+        return self._terminal.waiting
+
+    @waiting.setter
+    def waiting(self, value: bytearray) -> None:
+        self._terminal.waiting = value
+
+    def _receive(self, byte: int) -> bool:
+        if self.mcr & MCR_LOOPBACK or len(self.fifo) >= (FIFO if self.fcr & 1 else 1):
+            return False
+        self.fifo.append(byte)
         self._update()
-
-    def _refill(self) -> None:
-        depth = FIFO if self.fcr & 1 else 1
-        if not self.mcr & MCR_LOOPBACK:
-            room = depth - len(self.fifo)
-            self.fifo += self.waiting[:room]
-            del self.waiting[:room]
+        return True
 
     def _identification(self) -> int:
         fifos = 0xC0 if self.fcr & 1 else 0
@@ -63,7 +67,6 @@ class Ns16550(Device):
                 return self.divisor & 0xFF
             if self.fifo:
                 value = self.fifo.pop(0)
-            self._refill()
         elif offset == 1:
             return self.divisor >> 8 if self.lcr & LCR_DLAB else self.ier
         elif offset == 2:
@@ -100,7 +103,7 @@ class Ns16550(Device):
                 else:
                     self.overrun = True
             else:
-                self._console.output(value)
+                self._bus.output(value)
             self.thre = True
         elif offset == 1:
             if self.lcr & LCR_DLAB:
@@ -113,12 +116,10 @@ class Ns16550(Device):
             if (value ^ self.fcr) & 1 or value & 2:
                 self.fifo.clear()
             self.fcr = value & 0xC9
-            self._refill()
         elif offset == 3:
             self.lcr = value
         elif offset == 4:
             self.mcr = value & 0x1F
-            self._refill()
         elif offset == 7:
             self.scratch = value
         self._update()

@@ -1,6 +1,7 @@
 """PrimeCell PL011 UART (ARM DDI 0183, chapter 3).  Sending takes no time."""
 
-from emu.device import Console, Device, Line
+from emu.device import Bus, Device, Line
+from emu.devices.terminal import Terminal
 
 DR, FR, IBRD, FBRD, LCR_H, CR, IFLS = 0x00, 0x18, 0x24, 0x28, 0x2C, 0x30, 0x34
 IMSC, RIS, MIS, ICR = 0x38, 0x3C, 0x40, 0x44
@@ -16,38 +17,48 @@ class Pl011(Device):
     STATE = ("registers", "imsc", "raw", "fifo", "waiting")
     size = 0x1000
 
-    def __init__(self, console: Console, line: Line) -> None:
-        self._console = console
+    def __init__(self, bus: Bus, line: Line) -> None:
+        self._bus = bus
+        self._terminal = Terminal(bus, "uart", self._receive)
         self._line = line
         self.registers = {str(r): 0 for r in (IBRD, FBRD, LCR_H, CR, IFLS)}
         self.registers[str(CR)], self.registers[str(IFLS)] = 0x300, 0x12
         self.imsc = 0
         self.raw = 0
         self.fifo = bytearray()
-        self.waiting = bytearray()
+        self.type = self._terminal.type
 
-    def type(self, data: bytes) -> None:
-        """Bytes typed at the terminal."""
-        self.waiting += data
-        self._refill()
+    @property
+    def waiting(self) -> bytearray:
+        return self._terminal.waiting
 
-    def _refill(self) -> None:
-        depth = FIFO if self.registers[str(LCR_H)] & 0x10 else 1
-        room = depth - len(self.fifo)
-        self.fifo += self.waiting[:room]
-        del self.waiting[:room]
+    @waiting.setter
+    def waiting(self, value: bytearray) -> None:
+        self._terminal.waiting = value
+
+    def _receive(self, byte: int) -> bool:
+        if len(self.fifo) >= self._depth:
+            return False
+        self.fifo.append(byte)
+        self._update()
+        return True
+
+    @property
+    def _depth(self) -> int:
+        return FIFO if self.registers[str(LCR_H)] & 0x10 else 1
+
+    def _update(self) -> None:
         self.raw = self.raw & ~(INT_RX | INT_RT) | (INT_RX | INT_RT if self.fifo else 0)
         self._line.set(bool(self.raw & self.imsc))
 
     def read(self, offset: int, size: int) -> int:
         if offset == DR:
             value = self.fifo.pop(0) if self.fifo else 0
-            self._refill()
+            self._update()
             return value
         if offset == FR:
-            depth = FIFO if self.registers[str(LCR_H)] & 0x10 else 1
             return FR_TXFE | (0 if self.fifo else FR_RXFE) | (
-                FR_RXFF if len(self.fifo) >= depth else 0
+                FR_RXFF if len(self.fifo) >= self._depth else 0
             )
         if offset == IMSC:
             return self.imsc
@@ -61,7 +72,7 @@ class Pl011(Device):
 
     def write(self, offset: int, size: int, value: int) -> None:
         if offset == DR:
-            self._console.output(value & 0xFF)
+            self._bus.output(value & 0xFF)
             self.raw |= INT_TX
         elif offset == IMSC:
             self.imsc = value & 0x7FF
@@ -69,4 +80,4 @@ class Pl011(Device):
             self.raw &= ~value
         elif str(offset) in self.registers:
             self.registers[str(offset)] = value & 0xFFFF
-        self._refill()
+        self._update()

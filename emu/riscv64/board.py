@@ -3,6 +3,8 @@
 Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import unicorn
@@ -29,7 +31,7 @@ TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
 TICK = 1_000_000_000 // TIMEBASE
 CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
 
-SIE, SPIE, SPP = 1 << 1, 1 << 5, 1 << 8
+SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
@@ -52,7 +54,7 @@ class RiscvBoard(Board):
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
-        self.uart = Ns16550(_Output(machine), Line(self.plic.set_line, UART_IRQ))
+        self.uart = Ns16550(machine, Line(self.plic.set_line, UART_IRQ))
         self.devices = {"plic": self.plic, "uart": self.uart}
         machine.engine.map_device(PLIC_BASE, self.plic.size, self.plic.read, self.plic.write)
         machine.engine.map_device(UART_BASE, 0x1000, self.uart.read, self.uart.write)
@@ -78,13 +80,19 @@ class RiscvBoard(Board):
         # Above the kernel, on a 2 MiB boundary: not where the kernel's early tables go.
         at = RAM_BASE + machine.memory - (2 << 20)
         machine.write_physical(at, tree)
-        for name in ("mideleg", "medeleg"):
-            machine.write_register(name, 0x222 if name == "mideleg" else 0xB1FF)
-        machine.write_register("mcounteren", 7)
-        machine.write_register("priv", 1)
+        self._enter_supervisor()
         machine.write_register("a0", 0)
         machine.write_register("a1", at)
         machine.write_register("pc", KERNEL_BASE)
+
+    def _enter_supervisor(self) -> None:
+        """What firmware does in M-mode, where the CPU model starts, before it enters the kernel."""
+        m = self.machine
+        m.write_register("priv", 3)
+        m.write_register("mideleg", 1 << SSI | 1 << STI | 1 << SEI)
+        m.write_register("medeleg", 0xB1FF)
+        m.write_register("mcounteren", 7)
+        m.write_register("priv", 1)
 
     def device_tree(self) -> Node:
         cpu, plic = 1, 2  # phandles
@@ -173,7 +181,8 @@ class RiscvBoard(Board):
             status |= SPIE
         if m.read_register("priv") == 1:
             status |= SPP
-        m.write_register("priv", 1)
+        else:
+            m.write_register("priv", 1)
         m.write_register("sstatus", status & ~SIE)
         m.write_register("sepc", pc)
         m.write_register("scause", cause)
@@ -250,20 +259,27 @@ class RiscvBoard(Board):
     # -- snapshots ----------------------------------------------------------------------------------------
 
     def cpu_state(self) -> dict[str, Any]:
-        return {name: self.machine.read_register(name) for name in registers.STATE} | {
-            "timer_at": self.timer_at
-        }
+        m = self.machine
+        state: dict[str, Any] = {name: m.read_register(name) for name in registers.STATE}
+        with self._float_unit():
+            state["fcsr"] = m.read_register("fcsr")
+        state["timer_at"] = self.timer_at
+        return state
 
     def restore_cpu(self, state: dict[str, Any]) -> None:
-        self.timer_at = state["timer_at"]
-        self.machine.write_register("mstatus", state["mstatus"])
+        m = self.machine
+        self._enter_supervisor()
+        with self._float_unit():
+            m.write_register("fcsr", state["fcsr"])
         for name in registers.STATE:
-            self.machine.write_register(name, state[name])
+            m.write_register(name, state[name])
+        self.timer_at = state["timer_at"]
 
-
-class _Output:
-    def __init__(self, machine: UnicornMachine) -> None:
-        self._machine = machine
-
-    def output(self, data: int) -> None:
-        self._machine.output(data)
+    @contextlib.contextmanager
+    def _float_unit(self) -> Iterator[None]:
+        """fcsr can be reached only while sstatus.FS is not off."""
+        m = self.machine
+        status = m.read_register("sstatus")
+        m.write_register("sstatus", status | FS_INITIAL)
+        yield
+        m.write_register("sstatus", status)

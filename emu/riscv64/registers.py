@@ -9,8 +9,10 @@ NAMES = (
 
 GENERAL = {name: 64 for name in [*NAMES, "pc"]}
 
-CSRS = ("sstatus", "sie", "stvec", "scounteren", "sscratch", "sepc", "scause", "stval", "satp",
-        "mstatus", "mideleg", "medeleg", "mcounteren", "fcsr")
+SUPERVISOR = ("sstatus", "sie", "stvec", "scounteren", "sscratch", "sepc", "scause", "stval",
+              "satp")
+MACHINE = ("mideleg", "medeleg", "mcounteren")  # M-mode's: not the guest's to change
+CSRS = (*SUPERVISOR, *MACHINE, "fcsr")
 
 UNICORN = {name: uc.UC_RISCV_REG_X0 + i for i, name in enumerate(NAMES)}
 UNICORN["pc"] = uc.UC_RISCV_REG_PC
@@ -18,5 +20,5 @@ UNICORN["priv"] = uc.UC_RISCV_REG_PRIV
 UNICORN |= {f"f{i}": uc.UC_RISCV_REG_F0 + i for i in range(32)}
 UNICORN |= {name: getattr(uc, f"UC_RISCV_REG_{name.upper()}") for name in CSRS}
 
-# What a snapshot holds, in the order it is restored: the mode first, FS on before the F registers.
-STATE = ["priv", *CSRS, *NAMES, *(f"f{i}" for i in range(32)), "pc"]
+# What a snapshot holds, in the order it is restored.
+STATE = ["priv", *SUPERVISOR, *NAMES, *(f"f{i}" for i in range(32)), "pc"]

@@ -1,0 +1,113 @@
+"""Guest RAM as a private mapping of the host, so that snapshots in memory are copy-on-write.
+
+RAM is anonymous memory, or a private mapping of a memory file that holds a snapshot: pages the
+guest writes are then copied by the host's kernel, and going back drops the copies.  The host
+address never changes, so Unicorn's pointers stay good.
+"""
+
+import ctypes
+import mmap
+import os
+from array import array
+from collections.abc import Iterator
+
+PAGE = 4096
+_PRESENT, _SWAPPED = 1 << 63, 1 << 62
+_FILE = 1 << 61
+MAP_FIXED, MADV_DONTNEED = 0x10, 4
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
+                       ctypes.c_int64]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class MemoryImage:
+    """What RAM held at one moment; backed by a memory file."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.file = os.memfd_create("kinst-snapshot", os.MFD_CLOEXEC)
+        os.ftruncate(self.file, size)
+
+    def __del__(self) -> None:
+        os.close(self.file)
+
+
+class GuestMemory:
+    """RAM of ``size`` bytes (a multiple of the page size).
+
+    :raises OSError: when the host has no memory for it.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
+        self.view = memoryview(self._area)
+        self.base: MemoryImage | None = None
+
+    def _pagemap(self) -> "array[int]":
+        entries = array("Q")
+        with open("/proc/self/pagemap", "rb") as file:
+            file.seek(self.address // PAGE * 8)
+            entries.frombytes(file.read(self.size // PAGE * 8))
+        return entries
+
+    def used(self) -> list[tuple[int, int]]:
+        """Runs of pages that may hold something but zeros: (first page, pages)."""
+        pages = set()
+        changed = _PRESENT | _SWAPPED
+        for page, entry in enumerate(self._pagemap()):
+            if entry & changed and not entry & _FILE:
+                pages.add(page)
+        if self.base is not None:
+            pages.update(_data_pages(self.base.file, self.size))
+        return list(_runs(sorted(pages)))
+
+    def snapshot(self) -> MemoryImage:
+        """Keep the present contents; RAM goes on as a copy-on-write view of them."""
+        image = MemoryImage(self.size)
+        for page, count in self.used():
+            at = page * PAGE
+            os.pwrite(image.file, self.view[at : at + count * PAGE], at)
+        self.restore(image)
+        return image
+
+    def restore(self, image: MemoryImage) -> None:
+        """Make RAM what it was when ``image`` was taken."""
+        if self.base is image:
+            if _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
+                raise OSError(ctypes.get_errno(), "madvise")
+            return
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        got = _libc.mmap(self.address, self.size, protection, mmap.MAP_PRIVATE | MAP_FIXED,
+                         image.file, 0)
+        if got != self.address:
+            raise OSError(ctypes.get_errno(), "mmap")
+        self.base = image
+
+
+def _data_pages(file: int, size: int) -> Iterator[int]:
+    at = 0
+    while at < size:
+        try:
+            start = os.lseek(file, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: only a hole is left
+            return
+        at = os.lseek(file, start, os.SEEK_HOLE)
+        yield from range(start // PAGE, (at + PAGE - 1) // PAGE)
+
+
+def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
+    start = count = 0
+    for page in pages:
+        if count and page == start + count:
+            count += 1
+            continue
+        if count:
+            yield start, count
+        start, count = page, 1
+    if count:
+        yield start, count
