@@ -14,6 +14,8 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
+from cpython.exc cimport PyErr_CheckSignals
+
 ctypedef int (*emu_start_fn)(void *uc, uint64_t begin, uint64_t until, uint64_t timeout,
                              size_t count) noexcept nogil
 ctypedef int (*emu_stop_fn)(void *uc) noexcept nogil
@@ -101,6 +103,7 @@ cdef struct Clock:
     uint64_t table_mask
     uint64_t table_used
     void *uc
+    void *engine
     emu_stop_fn emu_stop
     reg_fn reg_read
     uint64_t unknown_address
@@ -169,6 +172,14 @@ cdef inline bint gate_open(Clock *c) noexcept nogil:
     return enabled & c.gate_bits != 0
 
 
+cdef void check_signals(Clock *c) noexcept with gil:
+    # Ctrl-C must end a guest that never enters Python.
+    try:
+        PyErr_CheckSignals()
+    except BaseException as error:
+        (<Engine>c.engine).failed(error)
+
+
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef uint32_t n
@@ -193,6 +204,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     if c.frozen:
         return
     c.blocks += 1
+    if c.blocks & 0xFFFFF == 0:
+        check_signals(c)
     if c.resumed:
         c.resumed = False
     else:
@@ -455,6 +468,7 @@ cdef class Engine:
         self.hook_add = <kinst_hook_add_fn><uintptr_t>symbols["uc_hook_add"]
         self.ctl = <kinst_ctl_fn><uintptr_t>symbols["uc_ctl"]
         self.clock.uc = self.uc
+        self.clock.engine = <void *>self
         self.clock.emu_stop = <emu_stop_fn><uintptr_t>symbols["uc_emu_stop"]
         self.clock.reg_read = self.reg_read_fn
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF

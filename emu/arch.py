@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from emu.elf import Image
     from emu.board import Board
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
@@ -50,6 +51,18 @@ class Arch(ABC):
     def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
         """Set registers (and stack) as a call instruction to the pc in force would, returning to
         ``back``, with integer arguments in their places."""
+
+    def entry_address(self, image: "Image") -> int:
+        """Virtual address of the kernel's first instruction, executed once, by the boot."""
+        return image.entry
+
+    def stack_after_return(self, machine: "Machine") -> int:
+        """The stack pointer when the function that was just entered has returned."""
+        return machine.sp
+
+    def settle_registers(self, machine: "Machine") -> None:
+        """Called when all general registers were set: whatever the CPU model needs then."""
+        return None
 
     @abstractmethod
     def board(self, machine: "UnicornMachine") -> "Board":

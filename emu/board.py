@@ -37,6 +37,13 @@ class Board(ABC):
         """
 
     @abstractmethod
+    def place(self, image: Image) -> None:
+        """Load the image, map it and RAM by page tables of ours, give the CPU a stack.
+
+        :raises ImageError: when the image does not fit this machine.
+        """
+
+    @abstractmethod
     def exception(self, vector: int) -> str | None:
         """Deliver what the CPU raised, or answer it (hypervisor and firmware calls).
 

@@ -5,6 +5,7 @@ a time takes more than a second on a GENERIC kernel.  Layouts: System V gABI, "O
 """
 
 import bisect
+import difflib
 import hashlib
 import mmap
 import struct
@@ -109,6 +110,11 @@ class SymbolTable:
         # The linker may share the tail of a longer name.
         found = self.named(name)
         return found[0] if found else None
+
+    def similar(self, name: str) -> list[str]:
+        """Function names a person may have meant."""
+        names = {self._text(e[2]) for e in self._entries if e[3] == STT_FUNC}
+        return difflib.get_close_matches(name, names, 3, 0.8)
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:

@@ -43,13 +43,14 @@ class Until:
     """When a run is to end, beside what the guest does by itself.
 
     :param addresses: virtual addresses to stop before.
-    :param console: stop when the console's output since the start of the run ends with this text.
+    :param console: stop when the console's output since the start of the run ends with this text,
+        or with one of these.
     :param instructions: stop when the machine has executed this many instructions in all.
     :param time: stop at this virtual time in nanoseconds.
     """
 
     addresses: Sequence[int] = ()
-    console: str | None = None
+    console: str | tuple[str, ...] = ()
     instructions: int | None = None
     time: int | None = None
 

@@ -79,7 +79,7 @@ class UnicornMachine(Machine):
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
         self._time_limit = NEVER
-        self._console_wanted: bytes | None = None
+        self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
         self.board = self.arch.board(self)
         self.engine.map_ram(self.board.ram_base, memory, self.memory_part.address)
@@ -163,6 +163,11 @@ class UnicornMachine(Machine):
         instruction."""
         self.board.load(self.image)
 
+    def place_image(self) -> None:
+        """Put the image into memory and map it where it was linked, without starting it: its leaf
+        functions can be called then."""
+        self.board.place(self.image)
+
     def type(self, data: bytes) -> None:
         self.board.type(data)
 
@@ -175,11 +180,12 @@ class UnicornMachine(Machine):
     def output(self, data: int) -> None:
         """Console: one byte from the serial port."""
         self.console_sink(data)
-        wanted = self._console_wanted
-        if wanted is not None and data == wanted[-1] and self.console.text.endswith(wanted):
-            if len(self.console.text) - self._console_start >= len(wanted):
-                self._console_wanted = None
-                self.request_stop(Stop(StopReason.CONSOLE, 0, wanted.decode("utf-8", "replace")))
+        for wanted in self._console_wanted:
+            if data == wanted[-1] and self.console.text.endswith(wanted, self._console_start):
+                self._console_wanted = ()
+                text = wanted.decode("utf-8", "replace")
+                self.request_stop(Stop(StopReason.CONSOLE, 0, text))
+                return
 
     def count(self, begin: int, end: int) -> int:
         """Guest instructions in the code at virtual [begin, end)."""
@@ -203,7 +209,8 @@ class UnicornMachine(Machine):
         engine = self.engine
         self._stop = None
         self._time_limit = until.time if until.time is not None else NEVER
-        self._console_wanted = until.console.encode() if until.console else None
+        wanted = (until.console,) if isinstance(until.console, str) else until.console
+        self._console_wanted = tuple(text.encode() for text in wanted if text)
         self._console_start = len(self.console.text)
         engine.limit = until.instructions if until.instructions is not None else NEVER
         self._set_stops(set(until.addresses))
@@ -222,7 +229,7 @@ class UnicornMachine(Machine):
         finally:
             self._time_limit = NEVER
             engine.limit = NEVER
-            self._console_wanted = None
+            self._console_wanted = ()
 
     def _set_stops(self, addresses: set[int]) -> None:
         for address in addresses ^ self._stops:

@@ -76,6 +76,9 @@ class Amd64(Arch):
             machine.write_register(name, value)
         machine.write_register("rax", 0)  # no vector registers in a variadic call
 
+    def stack_after_return(self, machine: "Machine") -> int:
+        return machine.sp + 8
+
     def board(self, machine: "UnicornMachine") -> "Board":
         from emu.amd64.board import Amd64Board
 

@@ -166,6 +166,12 @@ class Amd64Board(Board):
                             ("rip", image.entry), ("cs", 8), ("ss", 16)):
             machine.write_register(name, value)
 
+    def place(self, image: Image) -> None:
+        """The loader's page tables map all there is."""
+        self.load(image)
+        # The loader's stack page is for its few words; calls get the end of memory.
+        self.machine.write_register("rsp", self.machine.memory - (1 << 20) | loader.KERNBASE)
+
     # -- system registers -------------------------------------------------------------------------
 
     def read_system(self, name: str) -> int:

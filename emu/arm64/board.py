@@ -134,17 +134,47 @@ class ArmBoard(Board):
     def load(self, image: Image) -> None:
         """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree."""
         machine = self.machine
-        low = min(s.virtual for s in image.segments)
-        for segment in image.segments:
-            at = KERNEL_BASE + segment.virtual - low
-            if at + segment.memory_size > RAM_BASE + machine.memory:
-                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
-            machine.write_physical(at, bytes(segment.data))
+        low = self._copy(image)
         tree = RAM_BASE + machine.memory - (2 << 20)
         machine.write_physical(tree, flatten(self.device_tree()))
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
         machine.write_register("x0", tree)
         machine.write_register("pc", KERNEL_BASE + image.entry - low)
+
+    def _copy(self, image: Image) -> int:
+        machine = self.machine
+        low = min(s.virtual for s in image.segments)
+        for segment in image.segments:
+            at = KERNEL_BASE + segment.virtual - low
+            if at + segment.memory_size > RAM_BASE + machine.memory - (4 << 20):
+                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
+            machine.write_physical(at, bytes(segment.data))
+        return low
+
+    def place(self, image: Image) -> None:
+        """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
+        machine = self.machine
+        low = self._copy(image)
+        top = RAM_BASE + machine.memory
+        ram, level0, level1, level2 = (top - (2 << 20) + 4096 * i for i in range(4))
+        block, table = 0x701, 3  # access flag, inner shareable, attribute 0
+        put = machine.write_physical
+        for at in range(RAM_BASE, top, 1 << 30):
+            put(ram + 8 * (at >> 30), (at | block).to_bytes(8, "little"))
+        put(level0 + 8 * (low >> 39 & 0x1FF), (level1 | table).to_bytes(8, "little"))
+        put(level1 + 8 * (low >> 30 & 0x1FF), (level2 | table).to_bytes(8, "little"))
+        first = low >> 21 & 0x1FF
+        for i in range(512 - first):
+            at = KERNEL_BASE + (i << 21)
+            if at < top:
+                put(level2 + 8 * (first + i), (at | block).to_bytes(8, "little"))
+        for name, value in (("mair_el1", 0xFF), ("ttbr0_el1", ram), ("ttbr1_el1", level0),
+                            ("tcr_el1", 25 | 16 << 16 | 2 << 30 | 2 << 32),
+                            ("cpacr_el1", 3 << 20), ("sctlr_el1", 0x30D00801)):
+            self.write_system(name, value)
+        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
+        machine.write_register("sp", top - (3 << 20))
+        machine.pc = image.entry
 
     def device_tree(self) -> Node:
         gic, clock = 1, 2  # phandles

@@ -40,6 +40,11 @@ LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
 
+def _entry(physical: int, flags: int) -> bytes:
+    """A page table entry."""
+    return (physical >> 12 << 10 | flags).to_bytes(8, "little")
+
+
 class RiscvBoard(Board):
     engine = board.Engine(
         unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64, uc.UC_CPU_RISCV64_SIFIVE_U54, 0,
@@ -67,15 +72,7 @@ class RiscvBoard(Board):
     def load(self, image: Image) -> None:
         """FreeBSD's locore enters at the first byte of the image with a0 = hart, a1 = tree."""
         machine = self.machine
-        low = min(s.virtual for s in image.segments)
-        end = KERNEL_BASE
-        for segment in image.segments:
-            # The ELF's physical addresses are those of a link base; the first byte goes to base.
-            at = KERNEL_BASE + segment.virtual - low
-            if at + segment.memory_size > RAM_BASE + machine.memory:
-                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
-            machine.write_physical(at, bytes(segment.data))
-            end = max(end, at + segment.memory_size)
+        self._copy(image)
         tree = flatten(self.device_tree())
         # Above the kernel, on a 2 MiB boundary: not where the kernel's early tables go.
         at = RAM_BASE + machine.memory - (2 << 20)
@@ -84,6 +81,36 @@ class RiscvBoard(Board):
         machine.write_register("a0", 0)
         machine.write_register("a1", at)
         machine.write_register("pc", KERNEL_BASE)
+
+    def _copy(self, image: Image) -> None:
+        """The ELF's physical addresses are those of a link base; the first byte goes to ours."""
+        machine = self.machine
+        low = min(s.virtual for s in image.segments)
+        for segment in image.segments:
+            at = KERNEL_BASE + segment.virtual - low
+            if at + segment.memory_size > RAM_BASE + machine.memory - (4 << 20):
+                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
+            machine.write_physical(at, bytes(segment.data))
+
+    def place(self, image: Image) -> None:
+        """Sv39: the kernel by 2 MiB pages, RAM at its physical address by 1 GiB pages."""
+        machine = self.machine
+        self._copy(image)
+        low = min(s.virtual for s in image.segments)
+        top = RAM_BASE + machine.memory
+        root, kernel = top - (2 << 20), top - (2 << 20) + 4096
+        leaf = 0xCF  # V R W X A D
+        for at in range(RAM_BASE, top, 1 << 30):
+            machine.write_physical(root + 8 * (at >> 30), _entry(at, leaf))
+        machine.write_physical(root + 8 * (low >> 30 & 0x1FF), _entry(kernel, 1))
+        for i in range(512 - (low >> 21 & 0x1FF)):
+            if KERNEL_BASE + (i << 21) < top:
+                at = kernel + 8 * ((low >> 21 & 0x1FF) + i)
+                machine.write_physical(at, _entry(KERNEL_BASE + (i << 21), leaf))
+        self._enter_supervisor()
+        machine.write_register("satp", 8 << 60 | root >> 12)
+        machine.write_register("sp", top - (3 << 20))
+        machine.pc = image.entry
 
     def _enter_supervisor(self) -> None:
         """What firmware does in M-mode, where the CPU model starts, before it enters the kernel."""

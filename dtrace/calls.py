@@ -1,0 +1,300 @@
+"""The little language of injected calls: ``strlen("hello")``, ``p = buf(64); f(p, &sym, 3)``.
+
+A program is calls and assignments separated by ``;``.  Arguments are integers, strings, ``buf(N)``
+(N zero bytes), ``bytes("..")`` (no NUL is added), ``&symbol`` (an address, ``+N`` and ``-N`` may
+follow), names assigned before, and calls.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from emu.call import Caller
+from emu.elf import STT_FUNC, Image
+from emu.errors import KinstError
+
+MAX_SOURCE, MAX_DEPTH, MAX_BUFFER = 65536, 32, 64 << 20
+
+TOKEN = re.compile(
+    r"""\s*(?:(?P<number>-?(?:0[xX][0-9a-fA-F]+|\d+))|(?P<name>[A-Za-z_.$][\w.$]*)"""
+    r"""|(?P<string>"(?:[^"\\]|\\.)*")|(?P<char>'(?:[^'\\]|\\.)+')|(?P<mark>[(),;=&+\-]))""",
+    re.DOTALL,
+)
+ESCAPES = {"n": 10, "t": 9, "r": 13, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11, "e": 27,
+           "\\": 92, '"': 34, "'": 39}
+
+
+class CallSyntaxError(KinstError):
+    """The call's text is wrong: says where."""
+
+
+@dataclass(frozen=True)
+class Number:
+    value: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """Bytes to be placed in guest memory."""
+
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Address:
+    symbol: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Name:
+    name: str
+
+
+@dataclass(frozen=True)
+class Call:
+    function: str
+    arguments: tuple["Argument", ...]
+
+
+Argument = Number | Data | Address | Name | Call
+
+
+@dataclass(frozen=True)
+class Statement:
+    target: str | None
+    value: Argument
+
+
+def unescape(text: str) -> bytes:
+    """The bytes of a C string literal's inside."""
+    out = bytearray()
+    at = 0
+    while at < len(text):
+        char = text[at]
+        if char != "\\":
+            out += char.encode()
+            at += 1
+            continue
+        code = text[at + 1 : at + 2]
+        if code == "x" and re.fullmatch("[0-9a-fA-F]{2}", text[at + 2 : at + 4]):
+            out.append(int(text[at + 2 : at + 4], 16))
+            at += 4
+        elif code in ESCAPES:
+            out.append(ESCAPES[code])
+            at += 2
+        else:
+            raise CallSyntaxError(f"unknown escape '\\{code}' in a string")
+    return bytes(out)
+
+
+class _Parser:
+    def __init__(self, source: str) -> None:
+        if len(source) > MAX_SOURCE:
+            raise CallSyntaxError(f"the call is longer than {MAX_SOURCE} characters")
+        self.source = source
+        self.tokens: list[tuple[str, str, int]] = []
+        at = 0
+        while source[at:].strip():
+            match = TOKEN.match(source, at)
+            if match is None:
+                start = at + len(source[at:]) - len(source[at:].lstrip())
+                raise CallSyntaxError(
+                    f"'{source}': cannot read '{source[start : start + 10]}' at column {start + 1}"
+                )
+            kind = match.lastgroup or ""
+            self.tokens.append((kind, match[kind], match.start(kind)))
+            at = match.end()
+        self.at = 0
+
+    def peek(self, ahead: int = 0) -> tuple[str, str, int]:
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else ("end", "", len(self.source))
+
+    def fail(self, expected: str) -> CallSyntaxError:
+        _kind, text, column = self.peek()
+        found = f"'{text}'" if text else "the end"
+        return CallSyntaxError(
+            f"'{self.source}': expected {expected}, found {found} at column {column + 1}"
+        )
+
+    def mark(self, text: str) -> bool:
+        if self.peek()[:2] == ("mark", text):
+            self.at += 1
+            return True
+        return False
+
+    def need(self, text: str) -> None:
+        if not self.mark(text):
+            raise self.fail(f"'{text}'")
+
+    def program(self) -> list[Statement]:
+        statements = []
+        while self.peek()[0] != "end":
+            if self.mark(";"):
+                continue
+            target = None
+            if self.peek()[0] == "name" and self.peek(1)[:2] == ("mark", "="):
+                target = self.peek()[1]
+                self.at += 2
+            statements.append(Statement(target, self.argument(0)))
+            if self.peek()[0] != "end":
+                self.need(";")
+        if not statements:
+            raise CallSyntaxError("the call is empty; give one, like: strlen(\"hello\")")
+        return statements
+
+    def argument(self, depth: int) -> Argument:
+        if depth > MAX_DEPTH:
+            raise CallSyntaxError(f"calls nested deeper than {MAX_DEPTH}")
+        kind, text, _column = self.peek()
+        if kind == "number":
+            self.at += 1
+            return Number(_integer(text))
+        if kind == "string":
+            self.at += 1
+            return Data(unescape(text[1:-1]) + b"\0")
+        if kind == "char":
+            self.at += 1
+            return Number(int.from_bytes(unescape(text[1:-1])[:1], "little"))
+        if self.mark("&"):
+            return self.address()
+        if kind != "name":
+            raise self.fail("an argument")
+        self.at += 1
+        if not self.mark("("):
+            return Name(text)
+        if text == "buf":
+            kind, size, _column = self.peek()
+            if kind != "number" or not 0 < _integer(size) <= MAX_BUFFER:
+                raise self.fail(f"a size from 1 to {MAX_BUFFER}")
+            self.at += 1
+            self.need(")")
+            return Data(bytes(_integer(size)))
+        if text == "bytes":
+            kind, content, _column = self.peek()
+            if kind != "string":
+                raise self.fail("a string")
+            self.at += 1
+            self.need(")")
+            return Data(unescape(content[1:-1]))
+        arguments: list[Argument] = []
+        if not self.mark(")"):
+            while True:
+                arguments.append(self.argument(depth + 1))
+                if self.mark(")"):
+                    break
+                self.need(",")
+        return Call(text, tuple(arguments))
+
+    def address(self) -> Address:
+        kind, text, _column = self.peek()
+        if kind != "name":
+            raise self.fail("a symbol")
+        self.at += 1
+        offset = 0
+        kind, number, _column = self.peek()
+        if kind == "number" and number.startswith("-"):
+            self.at += 1
+            offset = _integer(number)
+        elif self.mark("+"):
+            kind, number, _column = self.peek()
+            if kind != "number":
+                raise self.fail("a number")
+            self.at += 1
+            offset = _integer(number)
+        return Address(text, offset)
+
+
+def _integer(text: str) -> int:
+    sign = -1 if text.startswith("-") else 1
+    digits = text.lstrip("-")
+    if digits[:2].lower() == "0x":
+        return sign * int(digits, 16)
+    return sign * int(digits, 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10)
+
+
+def parse(source: str) -> list[Statement]:
+    """:raises CallSyntaxError: naming the column."""
+    return _Parser(source).program()
+
+
+def find_symbol(image: Image, name: str) -> int:
+    """:raises KinstError: when the kernel has none of that name."""
+    symbol = image.symbols.find(name)
+    if symbol is None:
+        raise KinstError(f"{image.path} has no symbol '{name}'")
+    return symbol.address
+
+
+def find_function(image: Image, name: str) -> int:
+    """:raises KinstError: when the kernel has none of that name; says which are like it."""
+    for symbol in image.symbols.named(name):
+        if symbol.kind == STT_FUNC:
+            return symbol.address
+    near = image.symbols.similar(name)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise KinstError(f"{image.path} has no function '{name}'{hint}")
+
+
+def check(image: Image, program: list[Statement]) -> None:
+    """Look every name up before anything runs.
+
+    :raises KinstError: for an unknown function, symbol or name.
+    """
+    known: set[str] = set()
+
+    def visit(argument: Argument) -> None:
+        match argument:
+            case Call(function, arguments):
+                find_function(image, function)
+                for inner in arguments:
+                    visit(inner)
+            case Address(symbol, _):
+                find_symbol(image, symbol)
+            case Name(name) if name not in known:
+                raise KinstError(f"'{name}' was not assigned; did you mean &{name}?")
+            case _:
+                pass
+
+    for statement in program:
+        visit(statement.value)
+        if statement.target:
+            known.add(statement.target)
+
+
+@dataclass
+class Evaluation:
+    """Evaluates programs on a machine; keeps names and where the last call's buffers lie."""
+
+    caller: Caller
+    names: dict[str, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    last_arguments: list[int] = field(default_factory=list)
+
+    def run(self, program: list[Statement]) -> int:
+        """Run the program and give its last value."""
+        value = 0
+        for statement in program:
+            value = self._value(statement.value)
+            if statement.target:
+                self.names[statement.target] = value
+        return value
+
+    def _value(self, argument: Argument) -> int:
+        match argument:
+            case Number(value):
+                return value & (1 << 64) - 1
+            case Data(content):
+                address = self.caller.place(content)
+                self.sizes[address] = len(content)
+                return address
+            case Address(symbol, offset):
+                return find_symbol(self.caller.machine.image, symbol) + offset & (1 << 64) - 1
+            case Name(name):
+                return self.names[name]
+            case Call(function, arguments):
+                values = [self._value(inner) for inner in arguments]
+                address = find_function(self.caller.machine.image, function)
+                result = self.caller.call(address, values, function)
+                self.last_arguments = values
+                return result

@@ -1,0 +1,261 @@
+"""The ``kinst`` command: everything that is not tracing."""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from dtrace.calls import Evaluation, check, parse, unescape
+from dtrace.terminal import ConsoleStream, parse_size, run_command
+from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
+from emu import snapshot
+from emu.call import DEFAULT_LIMIT, CallError, Caller
+from emu.errors import KinstError
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn_machine import UnicornMachine
+from images import catalog
+from images.fetch import fetch
+
+
+def main() -> None:
+    run_command("kinst", _main)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kinst", description="Boots FreeBSD kernels inside Python, and calls into them."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    boot = commands.add_parser("boot", help="boot a kernel to its prompt")
+    _image_options(boot)
+    boot.add_argument("--until", metavar="TEXT", help="stop at this console text, not the prompt")
+    boot.add_argument("--instructions", type=int, metavar="N", help="stop after N instructions")
+    boot.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
+                      help=r"type at the prompt and wait for the next, e.g. '?\r'; may be repeated")
+    boot.add_argument("-i", "--interactive", action="store_true",
+                      help="go on at the prompt with standard input as the keyboard")
+    boot.add_argument("--digest", action="store_true",
+                      help="print the SHA-256 of memory, registers, clock and console")
+    boot.add_argument("--save", type=Path, metavar="FILE", help="write a snapshot at the end")
+    boot.add_argument("--restore", type=Path, metavar="FILE", help="go on from a snapshot")
+    boot.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
+    boot.add_argument("--json", action="store_true", help="print the result as JSON")
+
+    call = commands.add_parser("call", help="call a function of the booted kernel")
+    _image_options(call)
+    call.add_argument("call", metavar="CALL", help="e.g. 'strlen(\"hello\")'")
+    call.add_argument("--no-boot", action="store_true", help="call into the unbooted image")
+    call.add_argument("--snapshot", type=Path, metavar="FILE", help="call in this snapshot")
+    call.add_argument("--show", action="append", default=[], metavar="ARG",
+                      help="dump a buffer after the call: arg0, arg1, ..., or an assigned name")
+    call.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N",
+                      help="instructions after which the call is given up (%(default)s)")
+    call.add_argument("--json", action="store_true", help="print the result as JSON")
+
+    images = commands.add_parser("images", help="list, add and fetch kernel images")
+    images.add_argument("--json", action="store_true", help="print the list as JSON")
+    actions = images.add_subparsers(dest="action", metavar="ACTION")
+    add = actions.add_parser("add", help="copy a kernel into the store")
+    add.add_argument("file", type=Path)
+    add.add_argument("--name", help="NAME/ARCH; default: its folder's name")
+    get = actions.add_parser("fetch", help="get an official kernel with its debug data")
+    get.add_argument("name", metavar="RELEASE/ARCH", help="e.g. 15.0-RELEASE/amd64")
+    return parser
+
+
+def _image_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
+                        help="a kernel file, or a name from 'kinst images'")
+    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+
+
+def _main() -> int:
+    arguments = _parser().parse_args()
+    commands = {"boot": _boot, "call": _call, "images": _images}
+    return commands[arguments.command](arguments)
+
+
+# -- boot ---------------------------------------------------------------------------------------------
+
+
+def _boot(arguments: argparse.Namespace) -> int:
+    began = time.perf_counter()
+    image = catalog.find(arguments.kernel)
+    if arguments.restore:
+        machine = snapshot.restore(arguments.restore, image)
+    else:
+        machine = UnicornMachine(image, parse_size(arguments.memory))
+        machine.boot()
+    if not arguments.quiet and not arguments.json:
+        machine.console.stream = ConsoleStream()
+    prompt: str | tuple[str, ...] = arguments.until or PROMPTS
+    limit = arguments.instructions
+    stop: Stop | None = None
+    if not arguments.restore:
+        stop = machine.run(Until(console=prompt, instructions=limit))
+    for keys in arguments.keys:
+        if stop is None or stop.reason is StopReason.CONSOLE:
+            machine.type(unescape(keys))
+            stop = machine.run(Until(console=prompt, instructions=limit))
+    if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
+        from dtrace.interactive import interact
+
+        stop = interact(machine) or stop
+    good = stop is None or stop.reason in (
+        StopReason.CONSOLE, StopReason.INSTRUCTIONS, StopReason.POWER_OFF
+    )
+    if limit is None and stop is not None and stop.reason is StopReason.INSTRUCTIONS:
+        good = False
+    wall = time.perf_counter() - began
+    if arguments.save:
+        settle_at_reader(machine)
+        snapshot.save(machine, arguments.save)
+    result = {
+        "stop": stop.reason.name.lower() if stop else "restored",
+        "instructions": machine.instructions, "virtual_seconds": machine.now / 1e9,
+        "wall_seconds": round(wall, 3),
+    }
+    if arguments.digest:
+        result["digest"] = machine.digest()
+    if arguments.json:
+        result["console"] = machine.console.text.decode("utf-8", "replace")
+        print(json.dumps(result))
+    else:
+        if arguments.digest:
+            print(f"\ndigest {result['digest']}", end="")
+        print(f"\n{machine.instructions} instructions, {machine.now / 1e9:.6f} virtual seconds, "
+              f"{wall:.2f} wall seconds")
+    if not good:
+        raise KinstError(f"{image.path}: the boot ended early: {stop}")
+    return 0
+
+
+# -- call ---------------------------------------------------------------------------------------------
+
+
+def _call(arguments: argparse.Namespace) -> int:
+    program = parse(arguments.call)
+    if arguments.limit <= 0:
+        raise KinstError("--limit must be positive")
+    image = catalog.find(arguments.kernel)
+    memory = parse_size(arguments.memory)
+    check(image, program)
+    try:
+        if arguments.snapshot:
+            machine = snapshot.restore(arguments.snapshot, image)
+        else:
+            machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
+    except BootError as error:
+        _show_console(error.console)
+        raise
+    machine.console.text.clear()
+    evaluation = Evaluation(Caller(machine, arguments.limit))
+    try:
+        value = evaluation.run(program)
+    except CallError as error:
+        _show_console(error.console)
+        raise
+    console = bytes(machine.console.text)
+    shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}
+    if arguments.json:
+        print(json.dumps({
+            "value": value, "instructions": machine.instructions,
+            "console": console.decode("utf-8", "replace"),
+            "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
+        }))
+        return 0
+    _show_console(console)
+    print(f"{arguments.call} = {describe(value)}")
+    for name, (address, data) in shown.items():
+        print(f"{name}:")
+        print(hexdump(address, data))
+    return 0
+
+
+def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple[int, bytes]:
+    if name in evaluation.names:
+        address = evaluation.names[name]
+    else:
+        number = name.removeprefix("arg")
+        if not number.isdecimal() or int(number) >= len(evaluation.last_arguments):
+            raise KinstError(
+                f"--show {name}: the call has arg0 to arg{len(evaluation.last_arguments) - 1}"
+                + (f" and {', '.join(evaluation.names)}" if evaluation.names else "")
+            )
+        address = evaluation.last_arguments[int(number)]
+    return address, machine.read(address, evaluation.sizes.get(address, 64))
+
+
+def describe(value: int) -> str:
+    """A return value as a person reads it: decimal, hexadecimal, and signed where that differs."""
+    text = f"{value} ({value:#x}"
+    low = value & 0xFFFFFFFF
+    if value >> 63:
+        text += f", long {value - (1 << 64)}"
+    elif low >> 31 and value >> 32 == 0:
+        text += f", int {low - (1 << 32)}"
+    return text + ")"
+
+
+def hexdump(address: int, data: bytes) -> str:
+    """Sixteen bytes a line, as ``hexdump -C`` shows them."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        cells = " ".join(f"{byte:02x}" for byte in row[:8])
+        if len(row) > 8:
+            cells += "  " + " ".join(f"{byte:02x}" for byte in row[8:])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{address + at:016x}  {cells:<49} |{text}|")
+    return "\n".join(lines)
+
+
+def _show_console(text: bytes) -> None:
+    if text:
+        shown = text.replace(b"\r", b"").decode("utf-8", "replace")
+        print(shown, end="" if shown.endswith("\n") else "\n")
+        sys.stdout.flush()
+
+
+# -- images -------------------------------------------------------------------------------------------
+
+
+def _images(arguments: argparse.Namespace) -> int:
+    if arguments.action == "add":
+        image = catalog.add(arguments.file, arguments.name)
+        print(f"{image.name}: {image.path}")
+        return 0
+    if arguments.action == "fetch":
+        return _fetch(arguments.name)
+    images = catalog.known()
+    if arguments.json:
+        print(json.dumps([
+            {"name": i.name, "path": str(i.path) if i.path else None, "origin": i.origin}
+            for i in images
+        ]))
+        return 0
+    width = max(len(image.name) for image in images)
+    for image in images:
+        print(f"{image.name:<{width}}  {image.path or f'not here; get it by: {image.origin}'}")
+    return 0
+
+
+def _fetch(name: str) -> int:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
+               TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        tasks: dict[str, int] = {}
+
+        def progress(file: str, done: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bar.add_task(file, total=total or None)
+            bar.update(tasks[file], completed=done)  # type: ignore[arg-type]
+
+        image = fetch(name, progress)
+    print(f"{image.name}: {image.path}")
+    return 0

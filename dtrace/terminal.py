@@ -1,0 +1,55 @@
+"""What the commands share: one line for an error, the console on the terminal, sizes."""
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from emu.errors import KinstError
+
+
+def run_command(program: str, main: Callable[[], int]) -> NoReturn:
+    """Run a command; a KinstError becomes one line and exit status 1."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except KinstError as error:
+        sys.stdout.flush()
+        print(f"{program}: {error}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        status = 141
+    sys.exit(status)
+
+
+class ConsoleStream:
+    """Writes the guest's console to standard output as it comes."""
+
+    def __init__(self) -> None:
+        self._line = bytearray()
+
+    def __call__(self, byte: int) -> None:
+        if byte == 0x0D:
+            return
+        sys.stdout.buffer.write(bytes((byte,)))
+        if byte == 0x0A or not sys.stdout.isatty():
+            sys.stdout.buffer.flush() if byte == 0x0A else None
+        else:
+            sys.stdout.buffer.flush()
+
+
+def parse_size(text: str) -> int:
+    """``512M``, ``1G``, or a number of MiB.
+
+    :raises KinstError: for anything else.
+    """
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units.get(text[-1:].upper())) if text else ("", None)
+    if unit is None:
+        number, unit = text, 1 << 20
+    if not number.isdecimal():
+        raise KinstError(f"'{text}' is not a memory size; give one like 512M or 1G")
+    return int(number) * unit

@@ -1,0 +1,88 @@
+"""Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+from emu import snapshot
+from emu.architectures import arch_of
+from emu.elf import Image
+from emu.errors import KinstError, SnapshotError
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn_machine import UnicornMachine
+
+# Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
+# asks for a command), and waits in the function that reads the console, with no lock held.
+PROMPTS = ("mountroot> ", "teaching> ")
+READER = "cngetc"
+MEMORY = 512 << 20
+# Changes when the machine does: snapshots of another machine are not gone on from.
+GENERATION = 1
+
+
+class BootError(KinstError):
+    """The kernel did not get to its prompt; ``console`` is what it wrote."""
+
+    def __init__(self, text: str, console: bytes) -> None:
+        super().__init__(text)
+        self.console = console
+
+
+def cache_directory() -> Path:
+    """``$KINST_CACHE``, or the user's cache directory."""
+    named = os.environ.get("KINST_CACHE")
+    return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
+
+
+def boot_to_prompt(machine: UnicornMachine) -> Stop:
+    """Run a machine that was given its kernel until it waits at its prompt.
+
+    :raises BootError: when it stops otherwise.
+    """
+    stop = machine.run(Until(console=PROMPTS))
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if stop.reason is not StopReason.CONSOLE:
+        raise BootError(f"{machine.image.path}: the boot ended early: {stop}",
+                        bytes(machine.console.text))
+    return stop
+
+
+def settle_at_reader(machine: UnicornMachine) -> None:
+    """From the prompt to the function that waits for input, so that no lock is held."""
+    reader = machine.image.symbols.find(READER)
+    if reader is not None:
+        machine.run(Until(addresses=[reader.address],
+                          instructions=machine.instructions + 100_000_000))
+
+
+def snapshot_path(image: Image, memory: int) -> Path:
+    name = f"{arch_of(image).name}-{image.identity[:32]}-{memory >> 20}M-{GENERATION}.kinst"
+    return cache_directory() / "snapshots" / name
+
+
+def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
+    """A machine at its prompt; booted once, then restored from the cache.
+
+    :raises BootError: when the kernel does not boot.
+    """
+    path = snapshot_path(image, memory)
+    if path.exists():
+        try:
+            return snapshot.restore(path, image)
+        except SnapshotError:
+            path.unlink(missing_ok=True)  # made again below
+    machine = UnicornMachine(image, memory)
+    machine.boot()
+    boot_to_prompt(machine)
+    settle_at_reader(machine)
+    snapshot.save(machine, path)
+    return machine
+
+
+def unbooted(image: Image, memory: int = MEMORY) -> UnicornMachine:
+    """A machine with the image in memory, mapped where it was linked, nothing executed."""
+    machine = UnicornMachine(image, memory)
+    machine.place_image()
+    return machine

@@ -1,0 +1,118 @@
+"""Calls of guest functions, injected into a machine that stands still.
+
+A call borrows the CPU: it runs on the interrupted thread's stack, returns to the kernel's entry
+point, which nothing executes after the boot, and is over when it gets there on its own stack.
+"""
+
+from collections.abc import Sequence
+
+from emu.errors import KinstError
+from emu.machine import Machine, Stop, StopReason, Until
+
+STACK_GAP = 512  # bytes below the interrupted stack pointer that are left alone
+SMALL = 2048  # bytes of arguments that are placed on the stack
+DEFAULT_LIMIT = 2_000_000_000  # instructions
+M_WAITOK_ZERO = 0x102  # malloc(9)
+
+
+class CallError(KinstError):
+    """A call did not return; ``console`` is what the guest wrote meanwhile."""
+
+    def __init__(self, text: str, console: bytes) -> None:
+        super().__init__(text)
+        self.console = console
+
+
+class Caller:
+    """Calls on one machine.  Arguments placed in memory stay there until the machine goes back.
+
+    :param limit: instructions after which a call is taken to never return.
+    """
+
+    def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT) -> None:
+        self.machine = machine
+        self.limit = limit
+        self._free = (machine.sp - STACK_GAP) & ~15
+        self._room = SMALL
+        self._back = machine.arch.entry_address(machine.image)
+        self._panic = machine.image.symbols.find("vpanic")
+
+    def place(self, data: bytes) -> int:
+        """Put bytes into guest memory, 16-byte aligned, and give their address.
+
+        Small ones go on the stack, others into memory from the guest's own ``malloc``.
+        """
+        size = (len(data) + 15) & ~15
+        if size <= self._room:
+            self._room -= size
+            self._free -= size
+            address = self._free
+        else:
+            address = self._allocate(size)
+        self.machine.write(address, data)
+        return address
+
+    def _allocate(self, size: int) -> int:
+        symbols = self.machine.image.symbols
+        function, kind = symbols.find("malloc"), symbols.find("M_TEMP")
+        if function is None or kind is None:
+            raise KinstError(
+                f"{size} bytes of arguments: this kernel has no malloc(9) to hold more than {SMALL}"
+            )
+        address = self.call(function.address, [size, kind.address, M_WAITOK_ZERO], "malloc")
+        if address == 0:
+            raise KinstError(f"the guest has no memory for {size} bytes of arguments")
+        return address
+
+    def call(self, address: int, arguments: Sequence[int], name: str) -> int:
+        """Call the function and give its return value.
+
+        :raises CallError: when it panics, faults, or does not return.
+        """
+        m = self.machine
+        saved = m.registers()
+        seen = len(m.console.text)
+        m.write_register(m.arch.sp, self._free)
+        m.arch.prepare_call(m, tuple(arguments), self._back)
+        m.pc = address
+        top = m.arch.stack_after_return(m)
+        stops = {self._back, *([self._panic.address] if self._panic else [])}
+        limit = m.instructions + self.limit
+        while True:
+            stop = m.run(Until(addresses=sorted(stops), instructions=limit))
+            if stop.reason is StopReason.ADDRESS and stop.pc == self._back:
+                if m.sp != top:
+                    continue  # another thread's, or a deeper frame's
+                break
+            self._failed(name, stop, seen)
+        value = m.read_register(m.arch.result)
+        for register, content in saved.items():
+            m.write_register(register, content)
+        m.arch.settle_registers(m)
+        return value
+
+    def _failed(self, name: str, stop: Stop, seen: int) -> None:
+        m = self.machine
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if stop.reason is StopReason.INSTRUCTIONS:
+            why = f"did not return within {self.limit} instructions (at {self._where(stop.pc)})"
+        elif self._panic is not None and stop.pc == self._panic.address:
+            # Let the kernel print what it has to say: its console is polled by then.
+            m.run(Until(console="\n", instructions=m.instructions + 20_000_000))
+            for _ in range(40):
+                end = m.run(Until(console="\n", instructions=m.instructions + 2_000_000))
+                if end.reason is not StopReason.CONSOLE:
+                    break
+            text = bytes(m.console.text[seen:]).decode("utf-8", "replace")
+            lines = [line for line in text.splitlines() if line.startswith("panic:")]
+            why = "panicked" + (f" ({lines[0].removeprefix('panic:').strip()})" if lines else "")
+        elif stop.reason is StopReason.UNHANDLED:
+            why = f"faulted: {stop.detail} at {self._where(stop.pc)}"
+        else:
+            why = f"did not return: {stop.reason.value} at {self._where(stop.pc)}"
+        raise CallError(f"{name} {why}", bytes(m.console.text[seen:]))
+
+    def _where(self, pc: int) -> str:
+        function = self.machine.image.symbols.function_at(pc)
+        return f"{function.name}+{pc - function.address:#x}" if function else f"{pc:#x}"

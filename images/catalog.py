@@ -1,0 +1,107 @@
+"""Which kernel images there are, by name, and where they lie."""
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from emu import elf
+from emu.architectures import ARCHITECTURES, arch_of
+from emu.errors import ImageError, KinstError
+
+TEACHING = Path(__file__).resolve().parent / "build"
+
+
+@dataclass(frozen=True)
+class KnownImage:
+    """A name a user may give to ``-k``; ``path`` is None while the image is not here."""
+
+    name: str
+    path: Path | None
+    origin: str
+
+
+def data_directory() -> Path:
+    """``$KINST_DATA``, or the user's data directory."""
+    named = os.environ.get("KINST_DATA")
+    return Path(named) if named else Path(platformdirs.user_data_dir("kinst-emu"))
+
+
+def store() -> Path:
+    return data_directory() / "images"
+
+
+def known() -> list[KnownImage]:
+    """Everything ``kinst images`` lists."""
+    images = []
+    for arch in ARCHITECTURES:
+        path = TEACHING / arch / "kernel"
+        images.append(
+            KnownImage(f"teaching/{arch}", path if path.is_file() else None, "make images")
+        )
+    kernels = os.environ.get("KINST_KERNELS")
+    if kernels:
+        for arch in ARCHITECTURES:
+            path = Path(kernels) / arch / "kernel"
+            if path.is_file():
+                images.append(KnownImage(f"kernels/{arch}", path, "$KINST_KERNELS"))
+    if store().is_dir():
+        for path in sorted(store().glob("*/*/kernel")):
+            name = str(path.parent.relative_to(store()))
+            images.append(KnownImage(name, path, "kinst images"))
+    names = {image.name for image in images}
+    for arch in ARCHITECTURES:
+        name = f"15.0-RELEASE/{arch}"
+        if name not in names:
+            images.append(KnownImage(name, None, f"kinst images fetch {name}"))
+    return images
+
+
+def find(text: str) -> elf.Image:
+    """The image a user named: a file, or a name ``kinst images`` lists.
+
+    :raises ImageError: when there is no such image, or it is not a usable kernel.
+    """
+    path = Path(text)
+    if not path.exists():
+        for image in known():
+            if image.name == text:
+                if image.path is None:
+                    raise ImageError(f"{text}: not here yet; get it by: {image.origin}")
+                path = image.path
+                break
+        else:
+            raise ImageError(f"{text}: no such file, and no image of that name; see: kinst images")
+    found = elf.load(path)
+    arch_of(found)
+    return found
+
+
+def add(path: Path, name: str | None = None) -> KnownImage:
+    """Copy a kernel (and the debug file beside it) into the store.
+
+    :raises ImageError: when it is not a usable kernel.
+    """
+    image = elf.load(path)
+    arch = arch_of(image)
+    name = name or f"{path.resolve().parent.name}/{arch.name}"
+    parts = name.split("/")
+    if len(parts) != 2 or any(not part or part.startswith(".") for part in parts):
+        raise KinstError(f"'{name}': an image's name is of the form NAME/ARCH, like 15.0/amd64")
+    target = store() / name
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".adding-") as directory:
+            shutil.copyfile(path, Path(directory) / "kernel")
+            debug = path.with_name(path.name + ".debug")
+            if debug.is_file():
+                shutil.copyfile(debug, Path(directory) / "kernel.debug")
+            target.mkdir(exist_ok=True)
+            for file in Path(directory).iterdir():
+                os.replace(file, target / file.name)
+    except OSError as error:
+        raise ImageError(f"{target}: cannot be written: {error.strerror}") from None
+    return KnownImage(name, target / "kernel", "kinst images")
