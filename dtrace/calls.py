@@ -2,7 +2,7 @@
 
 A program is calls and assignments separated by ``;``.  Arguments are integers, strings, ``buf(N)``
 (N zero bytes), ``bytes("..")`` (no NUL is added), ``&symbol`` (an address, ``+N`` and ``-N`` may
-follow), names assigned before, and calls.
+follow), names assigned before (``p+8``), and calls.
 """
 
 import re
@@ -48,6 +48,7 @@ class Address:
 @dataclass(frozen=True)
 class Name:
     name: str
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _Parser:
             raise self.fail("an argument")
         self.at += 1
         if not self.mark("("):
-            return Name(text)
+            return Name(text, self.offset())
         if text == "buf":
             kind, size, _column = self.peek()
             if kind != "number" or not 0 < _integer(size) <= MAX_BUFFER:
@@ -191,18 +192,22 @@ class _Parser:
         if kind != "name":
             raise self.fail("a symbol")
         self.at += 1
-        offset = 0
+        return Address(text, self.offset())
+
+    def offset(self) -> int:
+        """``+N`` or ``-N`` behind an address, if there is one."""
         kind, number, _column = self.peek()
         if kind == "number" and number.startswith("-"):
             self.at += 1
-            offset = _integer(number)
-        elif self.mark("+"):
-            kind, number, _column = self.peek()
-            if kind != "number":
-                raise self.fail("a number")
-            self.at += 1
-            offset = _integer(number)
-        return Address(text, offset)
+            return _integer(number)
+        sign = 1 if self.mark("+") else -1 if self.mark("-") else 0
+        if not sign:
+            return 0
+        kind, number, _column = self.peek()
+        if kind != "number":
+            raise self.fail("a number")
+        self.at += 1
+        return sign * _integer(number)
 
 
 def _integer(text: str) -> int:
@@ -251,7 +256,7 @@ def check(image: Image, program: list[Statement]) -> None:
                     visit(inner)
             case Address(symbol, _):
                 find_symbol(image, symbol)
-            case Name(name) if name not in known:
+            case Name(name, _) if name not in known:
                 raise KinstError(f"'{name}' was not assigned; did you mean &{name}?")
             case _:
                 pass
@@ -290,8 +295,8 @@ class Evaluation:
                 return address
             case Address(symbol, offset):
                 return find_symbol(self.caller.machine.image, symbol) + offset & (1 << 64) - 1
-            case Name(name):
-                return self.names[name]
+            case Name(name, offset):
+                return self.names[name] + offset & (1 << 64) - 1
             case Call(function, arguments):
                 values = [self._value(inner) for inner in arguments]
                 address = find_function(self.caller.machine.image, function)

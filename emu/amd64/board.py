@@ -56,7 +56,7 @@ def _exception_fields() -> tuple[int, int]:
         engine.mem_map(0x1000, 0x1000)
         engine.mem_write(0x1000, b"\x8e\xe0")  # mov fs, eax
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        engine.reg_write(uc.UC_X86_REG_RAX, code)
+        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # FS takes the low half
         before.append(context_bytes(engine))
         engine.emu_start(0x1000, 0x1002)
         after.append(context_bytes(engine))
