@@ -1,0 +1,213 @@
+/* The teaching kernel: console, clock, two threads, a prompt.  SPDX-License-Identifier: BSD-2-Clause */
+#include "kernel.h"
+
+int (*dtrace_invop_jump_addr)(struct trapframe *);
+
+static u64 thread_main_context, thread_worker_context;
+static u8 worker_stack[8192] __attribute__((aligned(16)));
+static volatile int worker_runs;
+
+volatile u64 ticks;
+volatile u64 worker_turns;
+struct spinlock console_lock, work_lock;
+u64 work_done;
+
+void
+cnputs(const char *text)
+{
+	while (*text != '\0') {
+		if (*text == '\n')
+			uart_put('\r');
+		uart_put(*text++);
+	}
+}
+
+void
+print_number(u64 value, int base)
+{
+	char digits[24];
+	int at = sizeof(digits) - 1;
+
+	digits[at] = '\0';
+	do {
+		digits[--at] = "0123456789abcdef"[value % base];
+		value /= base;
+	} while (value != 0);
+	cnputs(digits + at);
+}
+
+__attribute__((noinline)) void
+vpanic(const char *why)
+{
+	machine_interrupts_off();
+	cnputs("panic: ");
+	cnputs(why);
+	cnputs("\n");
+	machine_off();
+	for (;;)
+		machine_idle();
+}
+
+void
+panic(const char *why)
+{
+	vpanic(why);
+}
+
+/* The clock's interrupt: the worker gets a turn now and then. */
+void
+clock_interrupt(void)
+{
+	ticks++;
+}
+
+static void
+yield(void)
+{
+	if (worker_runs) {
+		worker_runs = 0;
+		cpu_switch(&thread_worker_context, &thread_main_context);
+	} else {
+		worker_runs = 1;
+		cpu_switch(&thread_main_context, &thread_worker_context);
+	}
+}
+
+static void
+worker(void)
+{
+	for (;;) {
+		spin_lock(&work_lock);
+		work_done += classify((int)(worker_turns & 7), worker_turns);
+		spin_unlock(&work_lock);
+		worker_turns++;
+		yield();
+	}
+}
+
+int
+cngetc(void)
+{
+	static u64 seen;
+	int c;
+
+	while ((c = uart_get()) < 0) {
+		if (ticks != seen) {
+			seen = ticks;
+			yield();
+		}
+		machine_idle();
+	}
+	return c;
+}
+
+struct command {
+	const char *name;
+	const char *help;
+	void (*run)(void);
+};
+
+static void
+run_ticks(void)
+{
+	cnputs("the clock ticks\n");
+}
+
+static void
+run_strings(void)
+{
+	print_number(strlen("hello"), 10);
+	cnputs(" ");
+	print_number(crc32(0, "hello", 5), 16);
+	cnputs("\n");
+}
+
+static void
+run_lesson(void)
+{
+	for (int kind = 0; kind < 9; kind++) {
+		cnputs(describe(kind));
+		cnputs(" ");
+		print_number(classify(kind, 1000 + kind), 10);
+		cnputs("\n");
+	}
+}
+
+static void
+run_off(void)
+{
+	machine_off();
+}
+
+/* Addresses in data: the image is linked for one place. */
+static const struct command commands[] = {
+	{ "ticks", "is the clock running", run_ticks },
+	{ "strings", "call the string functions", run_strings },
+	{ "lesson", "run the code shapes", run_lesson },
+	{ "off", "power off", run_off },
+};
+#define	NCOMMANDS	(int)(sizeof(commands) / sizeof(commands[0]))
+
+static void
+run_command(const char *line)
+{
+	if (*line == '\0')
+		return;
+	for (int i = 0; i < NCOMMANDS; i++) {
+		if (strcmp(line, commands[i].name) == 0) {
+			commands[i].run();
+			return;
+		}
+	}
+	for (int i = 0; i < NCOMMANDS; i++) {
+		cnputs("  ");
+		cnputs(commands[i].name);
+		cnputs("\t");
+		cnputs(commands[i].help);
+		cnputs("\n");
+	}
+}
+
+static void
+read_line(char *line, int size)
+{
+	int at = 0;
+
+	for (;;) {
+		int c = cngetc();
+		if (c == '\r' || c == '\n')
+			break;
+		if (at < size - 1) {
+			line[at++] = (char)c;
+			uart_put(c);
+		}
+	}
+	line[at] = '\0';
+	cnputs("\n");
+}
+
+void
+kernel_main(void)
+{
+	char line[64];
+
+	machine_init();
+	cnputs("The teaching kernel\n");
+	machine_thread(&thread_worker_context, worker,
+	    (u64)(worker_stack + sizeof(worker_stack)));
+	machine_interrupts_restore(1);
+	while (ticks < 3)
+		machine_idle();
+	while (worker_turns < 4)
+		yield();
+	spin_lock(&work_lock);
+	cnputs("Two threads, work done ");
+	print_number(work_done, 10);
+	cnputs("\n");
+	spin_unlock(&work_lock);
+	for (;;) {
+		cnputs("teaching> ");
+		read_line(line, sizeof(line));
+		run_command(line);
+	}
+}
