@@ -148,14 +148,14 @@ def _call(arguments: argparse.Namespace) -> int:
         else:
             machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
     except BootError as error:
-        _show_console(error.console)
+        show_console(error.console)
         raise
     machine.console.text.clear()
     evaluation = Evaluation(Caller(machine, arguments.limit))
     try:
         value = evaluation.run(program)
     except CallError as error:
-        _show_console(error.console)
+        show_console(error.console)
         raise
     console = bytes(machine.console.text)
     shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}
@@ -166,7 +166,7 @@ def _call(arguments: argparse.Namespace) -> int:
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
         }))
         return 0
-    _show_console(console)
+    show_console(console)
     print(f"{arguments.call} = {describe(value)}")
     for name, (address, data) in shown.items():
         print(f"{name}:")
@@ -212,7 +212,7 @@ def hexdump(address: int, data: bytes) -> str:
     return "\n".join(lines)
 
 
-def _show_console(text: bytes) -> None:
+def show_console(text: bytes) -> None:
     if text:
         shown = text.replace(b"\r", b"").decode("utf-8", "replace")
         print(shown, end="" if shown.endswith("\n") else "\n")

@@ -92,6 +92,9 @@ cdef struct Clock:
     bint resumed
     # Probe code runs: no time passes, no event is due.
     bint frozen
+    # Time goes on at a block that starts here; whether that start is a canonical one.
+    uint64_t thaw
+    bint thaw_resumed
     # Why the last run ended.
     int stop
     uint32_t vector
@@ -191,6 +194,13 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
         c.previous_end = c.address + c.size
     c.address = address
     c.size = size
+    if c.frozen:
+        if address != c.thaw:
+            return
+        # The displaced instruction is done: the guest goes on behind it.
+        c.frozen = False
+        c.resumed = c.thaw_resumed
+        c.instructions += 1
     if c.fixed:
         n = size // c.fixed
     else:
@@ -201,8 +211,6 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             c.stop = STOP_UNCOUNTED_C
             c.emu_stop(uc)
             return
-    if c.frozen:
-        return
     c.blocks += 1
     if c.blocks & 0xFFFFF == 0:
         check_signals(c)
@@ -774,6 +782,14 @@ cdef class Engine:
     @frozen.setter
     def frozen(self, bint value):
         self.clock.frozen = value
+
+    def thaw_at(self, uint64_t address, bint canonical):
+        """While frozen: time goes on at ``address``, one instruction later than it stopped.
+
+        :param canonical: a block would have started there without the probe, too.
+        """
+        self.clock.thaw = address
+        self.clock.thaw_resumed = not canonical
 
     @property
     def shadow(self):

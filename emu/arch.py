@@ -1,8 +1,11 @@
 """What the rest of the project must know of an architecture; one subclass in each folder."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+from emu.errors import MachineError
 
 if TYPE_CHECKING:
     from emu.elf import Image
@@ -27,6 +30,34 @@ class TrapFrame:
         machine.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
 
+@dataclass(frozen=True)
+class Hole:
+    """2 MiB of unused address space: what to write to make its first pages executable.
+
+    :param entry: physical address of the entry that shall point to the table, and its content.
+    :param leaf: gives the last-level entry for a physical page.
+    """
+
+    virtual: int
+    entry: int
+    content: int
+    leaf: Callable[[int], int]
+
+
+def find_hole(
+    machine: "Machine", table: int, first: int, present: Callable[[int], bool]
+) -> tuple[int, int]:
+    """The last entry that is not present in a table of 512: its index and physical address.
+
+    :raises MachineError: when there is none from index ``first`` on.
+    """
+    for index in range(511, first - 1, -1):
+        at = table + 8 * index
+        if not present(int.from_bytes(machine.read_physical(at, 8), "little")):
+            return index, at
+    raise MachineError("the kernel's address space has no hole for trampolines")
+
+
 class Arch(ABC):
     """An architecture: registers, calling convention, paging, trap frame."""
 
@@ -42,6 +73,16 @@ class Arch(ABC):
     @abstractmethod
     def translate(self, machine: "Machine", address: int) -> int | None:
         """Walk the page tables of the machine's present address space."""
+
+    @abstractmethod
+    def executable_hole(self, machine: "Machine", near: int, table: int) -> "Hole | None":
+        """A place for executable pages near the code at ``near``, in tables that all address
+        spaces of the kernel share.
+
+        :param table: physical address of a page for the hole's last-level table.
+        :return: None when the MMU is off: physical addresses are executable then.
+        :raises MachineError: when the address space has no hole.
+        """
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:

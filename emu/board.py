@@ -26,6 +26,7 @@ class Board(ABC):
 
     engine: ClassVar[Engine]
     ram_base: ClassVar[int]
+    hidden_base: ClassVar[int]  # physical address where the guest expects nothing
     wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
     devices: dict[str, Device]
 

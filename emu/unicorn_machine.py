@@ -78,6 +78,10 @@ class UnicornMachine(Machine):
         self._stop: Stop | None = None
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
+        self._exits: set[int] = set()
+        self._hidden: tuple[int, GuestMemory] | None = None
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self.breakpoints: set[int] = set()  # patched addresses: time stands still from there on
         self._time_limit = NEVER
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
@@ -134,8 +138,32 @@ class UnicornMachine(Machine):
         else:
             self.engine.write(number, value)
 
+    def hidden_memory(self, size: int) -> int:
+        """Memory the guest knows nothing of, for trampolines; not part of digests or snapshots.
+
+        :return: its physical address; the same at every call.
+        """
+        if self._hidden is None:
+            base = self.board.hidden_base
+            area = GuestMemory(size)
+            self.engine.map_ram(base, size, area.address)
+            self._hidden = base, area
+        return self._hidden[0]
+
+    def handle(self, address: int, handler: Callable[[], None] | None) -> None:
+        """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
+        if handler is None:
+            self._handlers.pop(address, None)
+        else:
+            self._handlers[address] = handler
+        self._set_stops(self._stops)
+
     def _area(self, address: int, size: int) -> memoryview:
         at = address - self.board.ram_base
+        if self._hidden is not None:
+            base, area = self._hidden
+            if base <= address and address + size <= base + area.size:
+                return area.view[address - base : address - base + size]
         if at < 0 or at + size > self.memory:
             raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
         return self.memory_part.view[at : at + size]
@@ -197,6 +225,11 @@ class UnicornMachine(Machine):
             self._counts[begin, end] = known
         return known
 
+    def left_at(self, pc: int) -> None:
+        """An exception that is no probe's left the block in progress before ``pc``; for boards."""
+        self.engine.frozen = False  # a fault of a displaced instruction: the guest's own time
+        self.settle(pc)
+
     def settle(self, pc: int) -> None:
         """The block in progress was left before ``pc``, which was not executed."""
         begin, size, count = self.engine.block
@@ -232,16 +265,20 @@ class UnicornMachine(Machine):
             self._console_wanted = ()
 
     def _set_stops(self, addresses: set[int]) -> None:
-        for address in addresses ^ self._stops:
+        exits = addresses | self._handlers.keys()
+        for address in exits ^ self._exits:
             if self.translate(address) is not None:
                 self.engine.remove_translations(address, address + 1)
-        self._stops = addresses
-        self.engine.set_exits(sorted(addresses))
+        self._stops, self._exits = addresses, exits
+        self.engine.set_exits(sorted(exits))
 
     def _step(self, first: bool) -> Stop | None:
         """Run once and deal with what stopped the CPU."""
         engine, board = self.engine, self.board
         pc = self.pc
+        if pc in self._handlers:
+            self._handlers[pc]()
+            return None
         if pc in self._stops:
             if not first:
                 return Stop(StopReason.ADDRESS, pc)
@@ -251,7 +288,7 @@ class UnicornMachine(Machine):
         trouble: str | None = None
         if why == _engine.STOP_EXCEPTION:
             trouble = board.exception(detail)
-            engine.synchronize()
+            self._delivered()
         elif why == _engine.STOP_DEADLINE:
             self._due()
         elif why == _engine.STOP_INTERRUPT:
@@ -259,13 +296,13 @@ class UnicornMachine(Machine):
             self.interrupts_changed()
         elif why == _engine.STOP_NONE:
             pc = self.pc
-            if pc in self._stops:
+            if pc in self._exits:
                 self.settle(pc)
             else:
                 return self._halted()
         elif why == _engine.STOP_INVALID:
             trouble = board.invalid()
-            engine.synchronize()
+            self._delivered()
         elif why == _engine.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
             engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
@@ -280,6 +317,22 @@ class UnicornMachine(Machine):
             stop = self._stop
             return Stop(stop.reason, self.pc, stop.detail)
         return None
+
+    def at_breakpoint(self, address: int) -> bool:
+        """A breakpoint instruction was executed; for boards.
+
+        :return: whether it is one of the provider's: the clock is frozen then.
+        """
+        ours = address in self.breakpoints
+        if ours:
+            self.settle(address)
+            self.engine.frozen = True
+        return ours
+
+    def _delivered(self) -> None:
+        """An exception was delivered, or answered."""
+        if not self.engine.frozen:
+            self.engine.synchronize()
 
     def _over(self, pc: int) -> None:
         """Execute the one instruction at a stop address, to go on from there."""

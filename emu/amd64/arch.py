@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import capstone
 
 from emu.amd64 import registers
-from emu.arch import Arch, TrapFrame
+from emu.arch import Arch, Hole, TrapFrame, find_hole
 
 if TYPE_CHECKING:
     from emu.board import Board
@@ -58,6 +58,18 @@ class Amd64(Arch):
                 return entry & FRAME & ~offset | address & offset
             table = entry & FRAME
         return None
+
+    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole:
+        """In the page directory of the kernel's GiB: all address spaces share it."""
+        directory = machine.read_register("cr3") & FRAME
+        entry = 0
+        for shift in (39, 30):
+            at = directory + 8 * (near >> shift & 0x1FF)
+            entry = int.from_bytes(machine.read_physical(at, 8), "little")
+            directory = entry & FRAME
+        index, at = find_hole(machine, directory, 0, lambda e: bool(e & PRESENT))
+        virtual = near & ~((1 << 30) - 1) | index << 21
+        return Hole(virtual, at, table | 0x23, lambda page: page | 0x63)  # present, written, used
 
     def instruction_length(self, code: bytes) -> int:
         for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):

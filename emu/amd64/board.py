@@ -33,7 +33,7 @@ from emu.unicorn_machine import UnicornMachine
 UART_PORT, UART_IRQ = 0x3F8, 4
 PORT_COST = 500  # ns of a port access: an ISA cycle
 TSC_COST = 20  # ns
-PAGE_FAULT, INVALID_OPCODE = 14, 6
+BREAKPOINT, INVALID_OPCODE = 3, 6
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
 CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
@@ -71,6 +71,7 @@ class Amd64Board(Board):
         unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
     )
     ram_base = 0
+    hidden_base = 0xE0000000
     wakes_masked = False
     max_memory = 3 << 30
 
@@ -88,7 +89,9 @@ class Amd64Board(Board):
         self.uart = Ns16550(machine, Line(pin, UART_IRQ), needs_out2=True)
         self.pit = I8254(machine, Line(pin, 2))
         self.cmos = Cmos(machine)
-        self.power = AcpiPower(machine)
+        self.power = AcpiPower(
+            machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
+        )
         self.pics = I8259(), I8259()
         self.devices = {
             "lapic": self.lapic, "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
@@ -189,13 +192,14 @@ class Amd64Board(Board):
     def exception(self, vector: int) -> str | None:
         machine = self.machine
         pc = machine.pc
-        machine.settle(pc)
+        if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
+            machine.left_at(pc)
         code = self._finish_exception()
         return self._enter(vector, pc, code if vector in WITH_ERROR_CODE else None)
 
     def invalid(self) -> str | None:
         pc = self.machine.pc
-        self.machine.settle(pc)
+        self.machine.left_at(pc)
         return self._enter(INVALID_OPCODE, pc, None)
 
     def bus_error(self, code: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, TrapFrame
+from emu.arch import Arch, Hole, TrapFrame, find_hole
 from emu.arm64 import registers
 
 if TYPE_CHECKING:
@@ -16,6 +16,10 @@ TRAP_FRAME = TrapFrame(
     {"sp": (0, 8), "lr": (8, 8), "elr": (16, 8), "spsr": (24, 8), "esr": (32, 8), "far": (40, 8)}
     | {f"x{i}": (48 + 8 * i, 8) for i in range(30)},
 )
+
+
+ADDRESS = 0xFFFFFFFFF000
+CONTIGUOUS = 1 << 52
 
 
 class Arm64(Arch):
@@ -37,7 +41,7 @@ class Arm64(Arch):
         top = address >> size
         if top != ((1 << 64 - size) - 1 if upper else 0):
             return None
-        table = machine.read_register("ttbr1_el1" if upper else "ttbr0_el1") & 0xFFFFFFFFF000
+        table = machine.read_register("ttbr1_el1" if upper else "ttbr0_el1") & ADDRESS
         level = 3 - (size - 13) // 9
         while True:
             shift = 12 + 9 * (3 - level)
@@ -47,9 +51,28 @@ class Arm64(Arch):
                 return None
             if level == 3 or not entry & 2:
                 offset = (1 << shift) - 1
-                return entry & 0xFFFFFFFFF000 & ~offset | address & offset
-            table = entry & 0xFFFFFFFFF000
+                return entry & ADDRESS & ~offset | address & offset
+            table = entry & ADDRESS
             level += 1
+
+    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole | None:
+        """In the level 2 table of the kernel's GiB, with the attributes of the code there."""
+        if not machine.read_register("sctlr_el1") & 1:
+            return None
+        size = 64 - (machine.read_register("tcr_el1") >> 16 & 63)
+        at = machine.read_register("ttbr1_el1") & ADDRESS
+        for level in range(3 - (size - 13) // 9, 2):
+            shift = 12 + 9 * (3 - level)
+            index = (near & (1 << size) - 1) >> shift & 0x1FF
+            at = int.from_bytes(machine.read_physical(at + 8 * index, 8), "little") & ADDRESS
+        entry = int.from_bytes(machine.read_physical(at + 8 * (near >> 21 & 0x1FF), 8), "little")
+        if entry & 2:  # a table of pages: take the page's attributes
+            page = (entry & ADDRESS) + 8 * (near >> 12 & 0x1FF)
+            entry = int.from_bytes(machine.read_physical(page, 8), "little")
+        attributes = entry & ~ADDRESS & ~CONTIGUOUS | 3
+        index, hole = find_hole(machine, at, 0, lambda e: bool(e & 1))
+        virtual = near & ~((1 << 30) - 1) | index << 21
+        return Hole(virtual, hole, table | 3, lambda page: page | attributes)
 
     def instruction_length(self, code: bytes) -> int:
         return 4

@@ -84,6 +84,7 @@ class ArmBoard(Board):
         unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, uc.UC_CPU_ARM64_A57, 4, registers.UNICORN
     )
     ram_base = RAM_BASE
+    hidden_base = 0x30000000
     wakes_masked = True
 
     def __init__(self, machine: UnicornMachine) -> None:
@@ -216,7 +217,8 @@ class ArmBoard(Board):
     def exception(self, vector: int) -> str | None:
         machine = self.machine
         pc = machine.pc
-        machine.settle(pc)
+        if vector != BKPT or not machine.at_breakpoint(pc):
+            machine.left_at(pc)
         if vector in (HVC, SMC):
             arguments = [machine.read_register(f"x{i}") for i in range(2)]
             result = psci.call(arguments[0], arguments[1], self._shutdown)
@@ -241,7 +243,7 @@ class ArmBoard(Board):
 
     def invalid(self) -> str | None:
         pc = self.machine.pc
-        self.machine.settle(pc)
+        self.machine.left_at(pc)
         return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
 
     def bus_error(self, code: int) -> str | None:

@@ -1,10 +1,12 @@
 """The fixed hardware of ACPI (ACPI 6.5, 4.8.3): PM1 event and control blocks, PM timer."""
 
+from collections.abc import Callable
+
 from emu.device import Bus, Device
 
 PM1_STATUS, PM1_ENABLE, PM1_CONTROL, PM_TIMER = 0, 2, 4, 8
 FREQUENCY = 3_579_545
-SCI_ENABLED = 1
+SCI_ENABLED, SLEEP_ENABLE = 1, 1 << 13
 ACCESS_COST = 500
 
 
@@ -12,8 +14,10 @@ class AcpiPower(Device):
     STATE = ("status", "enable", "control")
     size = 12
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, sleep: Callable[[], None]) -> None:
+        """:param sleep: called when the guest asks for S5: off."""
         self._bus = bus
+        self._sleep = sleep
         self.status = self.enable = 0
         self.control = SCI_ENABLED
 
@@ -31,4 +35,6 @@ class AcpiPower(Device):
         elif offset == PM1_ENABLE:
             self.enable = value & 0xFFFF
         elif offset == PM1_CONTROL:
-            self.control = value & ~(1 << 13) & 0xFFFF | SCI_ENABLED
+            self.control = value & ~SLEEP_ENABLE & 0xFFFF | SCI_ENABLED
+            if value & SLEEP_ENABLE:
+                self._sleep()

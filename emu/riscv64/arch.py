@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, TrapFrame
+from emu.arch import Arch, Hole, TrapFrame, find_hole
+from emu.errors import MachineError
 from emu.riscv64 import registers
 
 if TYPE_CHECKING:
@@ -50,6 +51,23 @@ class Riscv64(Arch):
                 offset = (1 << 12 + 9 * level) - 1
                 return table & ~offset | address & offset
         return None
+
+    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole | None:
+        """In the level 1 table of the kernel's GiB: all address spaces share it."""
+        satp = machine.read_register("satp")
+        levels = LEVELS.get(satp >> 60)
+        if levels is None:
+            return None
+        at = (satp & SATP_PPN) << 12
+        for level in range(levels - 1, 1, -1):
+            index = near >> 12 + 9 * level & 0x1FF
+            entry = int.from_bytes(machine.read_physical(at + 8 * index, 8), "little")
+            if entry & 0xE:
+                raise MachineError("the kernel is mapped by 1 GiB pages: no hole for trampolines")
+            at = (entry >> 10 & SATP_PPN) << 12
+        index, hole = find_hole(machine, at, 0, lambda e: bool(e & 1))
+        virtual = near & ~((1 << 30) - 1) | index << 21
+        return Hole(virtual, hole, table >> 12 << 10 | 1, lambda page: page >> 12 << 10 | 0xEF)
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2

@@ -51,6 +51,7 @@ class RiscvBoard(Board):
         registers.UNICORN,
     )
     ram_base = RAM_BASE
+    hidden_base = 0x40000000
     wakes_masked = True
 
     def __init__(self, machine: UnicornMachine) -> None:
@@ -155,7 +156,7 @@ class RiscvBoard(Board):
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
         machine.pc = pc
-        machine.settle(pc)
+        machine.left_at(pc)
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
             if machine.read_register("priv") == 1:
                 return self._ecall(pc)
@@ -183,7 +184,8 @@ class RiscvBoard(Board):
     def invalid(self) -> str | None:
         """EBREAK: pc is at it."""
         pc = self.machine.pc
-        self.machine.settle(pc)
+        if not self.machine.at_breakpoint(pc):
+            self.machine.left_at(pc)
         return self._trap(BREAKPOINT, pc, pc)
 
     def bus_error(self, code: int) -> str | None:

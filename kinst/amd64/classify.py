@@ -1,0 +1,197 @@
+"""Verdicts for amd64 instructions (Intel SDM volume 2; opcode names as there)."""
+
+import functools
+import struct
+from dataclasses import dataclass
+
+import capstone
+from capstone import x86_const as x86
+
+from emu.amd64 import registers
+from kinst.verdict import Condition, ConditionalJump, Copy, Jump, Refuse, Rewrite, State, Verdict
+
+MASK = (1 << 64) - 1
+CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
+
+# Left alone, and why.
+REFUSED = {
+    x86.X86_INS_POPF: "changes the interrupt flag", x86.X86_INS_POPFQ: "changes the interrupt flag",
+    x86.X86_INS_STI: "changes the interrupt flag",
+    x86.X86_INS_HLT: "waits for an interrupt",
+    x86.X86_INS_INT3: "is a breakpoint already", x86.X86_INS_INT: "raises an exception",
+    x86.X86_INS_UD2: "raises an exception", x86.X86_INS_UD0: "raises an exception",
+    x86.X86_INS_UD1: "raises an exception", x86.X86_INS_INTO: "raises an exception",
+    x86.X86_INS_IRET: "returns from an exception", x86.X86_INS_IRETD: "returns from an exception",
+    x86.X86_INS_IRETQ: "returns from an exception",
+    x86.X86_INS_SYSRET: "returns from an exception", x86.X86_INS_SYSEXIT: "returns from an exception",
+    x86.X86_INS_SYSCALL: "enters the kernel", x86.X86_INS_SYSENTER: "enters the kernel",
+    x86.X86_INS_RETF: "changes the code segment", x86.X86_INS_RETFQ: "changes the code segment",
+    x86.X86_INS_LJMP: "changes the code segment", x86.X86_INS_LCALL: "changes the code segment",
+    x86.X86_INS_LOOP: "counts and jumps", x86.X86_INS_LOOPE: "counts and jumps",
+    x86.X86_INS_LOOPNE: "counts and jumps", x86.X86_INS_JRCXZ: "counts and jumps",
+    x86.X86_INS_JECXZ: "counts and jumps", x86.X86_INS_XBEGIN: "is relative to the instruction",
+}
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A condition code, 0 to 15 (SDM volume 1, appendix B)."""
+
+    code: int
+
+    def holds(self, state: State) -> bool:
+        flags = state.get("rflags")
+        sign = bool(flags & SF) != bool(flags & OF)
+        truth = (
+            flags & OF, flags & CF, flags & ZF, flags & (CF | ZF), flags & SF, flags & PF,
+            sign, sign or flags & ZF,
+        )[self.code >> 1]
+        return bool(truth) != bool(self.code & 1)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A memory operand: ``segment + base + index * scale + displacement``."""
+
+    base: str | None
+    index: str | None
+    scale: int
+    displacement: int
+    segment: str | None = None
+
+    def address(self, state: State) -> int:
+        total = self.displacement
+        if self.base:
+            total += state.get(self.base)
+        if self.index:
+            total += state.get(self.index) * self.scale
+        if self.segment:
+            total += state.get(self.segment)
+        return total & MASK
+
+
+@dataclass(frozen=True)
+class Indirect:
+    """``jmp`` or ``call`` through a register or memory; a call pushes the original next address."""
+
+    register: str | None
+    memory: Memory | None
+    pushes: int | None
+
+    def next_pc(self, state: State) -> int:
+        if self.memory is not None:
+            target = state.load(self.memory.address(state), 8)
+        else:
+            target = state.get(self.register or "")
+        if self.pushes is not None:
+            _push(state, self.pushes)
+        return target
+
+
+@dataclass(frozen=True)
+class Call:
+    target: int
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        _push(state, self.after)
+        return self.target
+
+
+@dataclass(frozen=True)
+class Return:
+    """``ret`` with the bytes of arguments it pops."""
+
+    extra: int
+
+    def next_pc(self, state: State) -> int:
+        sp = state.get("rsp")
+        target = state.load(sp, 8)
+        state.set("rsp", sp + 8 + self.extra & MASK)
+        return target
+
+
+def _push(state: State, value: int) -> None:
+    sp = state.get("rsp") - 8 & MASK
+    state.set("rsp", sp)
+    state.store(sp, 8, value)
+
+
+@functools.cache
+def _decoder() -> capstone.Cs:
+    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    decoder.detail = True
+    return decoder
+
+
+def classify(code: bytes, address: int) -> tuple[int, Verdict]:
+    """The instruction's length and its verdict; length 0 when it is none."""
+    instruction = next(_decoder().disasm(code, address, 1), None)
+    if instruction is None:
+        return 0, Refuse("is not an instruction")
+    return instruction.size, _verdict(instruction)
+
+
+def _verdict(i: capstone.CsInsn) -> Verdict:
+    after = i.address + i.size
+    if i.id in REFUSED:
+        return Refuse(REFUSED[i.id])
+    opcode = i.opcode[0]
+    if i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL):
+        call = i.group(x86.X86_GRP_CALL)
+        operand = i.operands[0]
+        if operand.type == x86.X86_OP_IMM:
+            target = operand.imm & MASK
+            if call:
+                return Call(target, after)
+            if opcode in (0xEB, 0xE9):
+                return Jump(target)
+            short, near = 0x70 <= opcode <= 0x7F, opcode == 0x0F and 0x80 <= i.opcode[1] <= 0x8F
+            if short or near:
+                number = (opcode if short else i.opcode[1]) & 15
+                condition: Condition = Flags(number)
+                return ConditionalJump(condition, target, after)
+            return Refuse("is a jump the table does not know")
+        return _indirect(i, after if call else None)
+    if i.id == x86.X86_INS_RET:
+        return Return(i.operands[0].imm if i.operands else 0)
+    if i.group(x86.X86_GRP_INT) or i.group(x86.X86_GRP_IRET):
+        return Refuse("raises an exception")
+    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP for o in i.operands):
+        return _rip_relative(i, after)
+    return Copy()
+
+
+def _name(i: capstone.CsInsn, register: int) -> str | None:
+    return str(i.reg_name(register)) if register else None
+
+
+def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
+    operand = i.operands[0]
+    if operand.size != 8:
+        return Refuse("jumps to an address of another size")
+    if operand.type == x86.X86_OP_REG:
+        name = _name(i, operand.reg)
+        return Indirect(name, None, pushes) if name in registers.GENERAL else Refuse("is unknown")
+    memory = operand.mem
+    base, index = _name(i, memory.base), _name(i, memory.index)
+    displacement = memory.disp
+    if base == "rip":
+        base, displacement = None, displacement + i.address + i.size
+    segments = {x86.X86_REG_FS: "fs_base", x86.X86_REG_GS: "gs_base"}
+    if index in ("riz", "eiz"):
+        index = None
+    if any(r is not None and r not in registers.GENERAL for r in (base, index)):
+        return Refuse("uses an address the table does not know")
+    where = Memory(base, index, memory.scale, displacement, segments.get(memory.segment))
+    return Indirect(None, where, pushes)
+
+
+def _rip_relative(i: capstone.CsInsn, after: int) -> Verdict:
+    """The displacement is made to reach the same place from the trampoline."""
+    at = i.disp_offset
+    if not at:
+        return Refuse("uses an address the table does not know")
+    code = bytes(i.bytes)
+    (displacement,) = struct.unpack_from("<i", code, at)
+    return Rewrite(code, displacement=(at, after + displacement))

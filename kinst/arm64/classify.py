@@ -1,0 +1,204 @@
+"""Verdicts for arm64 instructions (Arm ARM, chapter C4, "A64 Instruction Set Encoding").
+
+A row is (mask, value, verdict); the first that fits decides, and what fits none is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kinst.verdict import (
+    ConditionalJump,
+    Copy,
+    Jump,
+    JumpAndLink,
+    Refuse,
+    Rewrite,
+    State,
+    Verdict,
+)
+
+MASK = (1 << 64) - 1
+Row = tuple[int, int, Callable[[int, int], Verdict]]
+
+
+def signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> bits - 1 & 1 else value
+
+
+@dataclass(frozen=True)
+class Flags:
+    """A condition of NZCV (Arm ARM C1.2.4)."""
+
+    code: int
+
+    def holds(self, state: State) -> bool:
+        flags = state.get("pstate") >> 28
+        n, z, c, v = flags >> 3 & 1, flags >> 2 & 1, flags >> 1 & 1, flags & 1
+        truth = (z, c, n, v, c and not z, n == v, n == v and not z, True)[self.code >> 1]
+        return bool(truth) != (bool(self.code & 1) and self.code != 15)
+
+
+@dataclass(frozen=True)
+class Zero:
+    """CBZ and CBNZ: the register, in the given width, is zero (or is not)."""
+
+    register: str
+    bits: int
+    wanted: bool
+
+    def holds(self, state: State) -> bool:
+        return (state.get(self.register) & (1 << self.bits) - 1 == 0) == self.wanted
+
+
+@dataclass(frozen=True)
+class Bit:
+    """TBZ and TBNZ."""
+
+    register: str
+    number: int
+    wanted: bool
+
+    def holds(self, state: State) -> bool:
+        return bool(state.get(self.register) >> self.number & 1) == self.wanted
+
+
+def register(number: int) -> str:
+    """A register operand where 31 is the zero register."""
+    return "xzr" if number == 31 else f"x{number}"
+
+
+def _branch(code: int, pc: int) -> Verdict:
+    target = pc + 4 * signed(code & 0x3FFFFFF, 26) & MASK
+    return JumpAndLink("x30", pc + 4, offset=target) if code >> 31 else Jump(target)
+
+
+def _conditional(code: int, pc: int) -> Verdict:
+    target = pc + 4 * signed(code >> 5 & 0x7FFFF, 19) & MASK
+    return ConditionalJump(Flags(code & 15), target, pc + 4)
+
+
+def _compare(code: int, pc: int) -> Verdict:
+    target = pc + 4 * signed(code >> 5 & 0x7FFFF, 19) & MASK
+    condition = Zero(register(code & 31), 64 if code >> 31 else 32, not code >> 24 & 1)
+    return ConditionalJump(condition, target, pc + 4)
+
+
+def _test(code: int, pc: int) -> Verdict:
+    target = pc + 4 * signed(code >> 5 & 0x3FFF, 14) & MASK
+    number = code >> 31 << 5 | code >> 19 & 31
+    return ConditionalJump(Bit(register(code & 31), number, bool(code >> 24 & 1)), target, pc + 4)
+
+
+def _to_register(code: int, pc: int) -> Verdict:
+    link = "x30" if code >> 21 & 3 == 1 else None
+    return JumpAndLink(link, pc + 4, register=register(code >> 5 & 31))
+
+
+# A trampoline of a rewritten instruction is: code, breakpoint, data at the next multiple of 8.
+def _constant(number: int, value: int) -> Rewrite:
+    """``ldr xN, =value``: any register, also those the kernel's return path does not restore."""
+    if number == 31:
+        return Rewrite(NOP)
+    return Rewrite(_word(0x58000000 | 2 << 5 | number), value.to_bytes(8, "little"))
+
+
+def _address(code: int, pc: int) -> Verdict:
+    immediate = signed(code >> 5 & 0x7FFFF, 19) << 2 | code >> 29 & 3
+    if code >> 31:
+        return _constant(code & 31, (pc & ~0xFFF) + (immediate << 12) & MASK)
+    return _constant(code & 31, pc + immediate & MASK)
+
+
+def _literal(code: int, pc: int) -> Verdict:
+    """LDR and LDRSW (literal): the address into the register, then the load through it."""
+    number = code & 31
+    target = pc + 4 * signed(code >> 5 & 0x7FFFF, 19) & MASK
+    loads = {0: 0xB9400000, 1: 0xF9400000, 2: 0xB9800000}
+    size = code >> 30
+    if code >> 26 & 1:
+        return Refuse("loads a vector register from beside it")
+    if size == 3 or number == 31:
+        return Refuse("loads from beside it into no register")
+    # ldr xN, [pc + 12 rounded to data]; ldr (w|x)N, [xN]; the breakpoint and a pad; the address
+    first = _word(0x58000000 | 4 << 5 | number)
+    return Rewrite(first + _word(loads[size] | number << 5 | number), target.to_bytes(8, "little"))
+
+
+def _word(code: int) -> bytes:
+    return code.to_bytes(4, "little")
+
+
+NOP = _word(0xD503201F)
+
+
+def _copy(code: int, pc: int) -> Verdict:
+    return Copy()
+
+
+def _refuse(reason: str) -> Callable[[int, int], Verdict]:
+    return lambda code, pc: Refuse(reason)
+
+
+ROWS: tuple[Row, ...] = (
+    # branches, exception generation, system
+    (0x7C000000, 0x14000000, _branch),  # B, BL
+    (0xFF000010, 0x54000000, _conditional),  # B.cond
+    (0x7E000000, 0x34000000, _compare),  # CBZ, CBNZ
+    (0x7E000000, 0x36000000, _test),  # TBZ, TBNZ
+    (0xFFFFFC1F, 0xD61F0000, _to_register),  # BR
+    (0xFFFFFC1F, 0xD63F0000, _to_register),  # BLR
+    (0xFFFFFC1F, 0xD65F0000, _to_register),  # RET
+    (0xFFFFFFFF, 0xD69F03E0, _refuse("returns from an exception")),  # ERET
+    (0xFE000000, 0xD6000000, _refuse("is an authenticated branch")),
+    (0xFF000000, 0xD4000000, _refuse("raises an exception")),  # SVC HVC SMC BRK HLT
+    (0xFFFFFFFF, 0xD503203F, _copy),  # YIELD
+    (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
+    (0xFFFFFF3F, 0xD503241F, _refuse("is a branch target")),  # BTI
+    (0xFFFFF01F, 0xD503201F, _copy),  # other hints
+    (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX
+    (0xFFFFF01F, 0xD503301F, _copy),  # barriers
+    (0xFFFFF0DF, 0xD50340DF, _refuse("changes the interrupt mask")),  # MSR DAIFSet, DAIFClr
+    (0xFFDFFFE0, 0xD51B4220, _refuse("sees or changes the interrupt mask")),  # MRS/MSR DAIF
+    (0xFFF8F01F, 0xD500401F, _copy),  # MSR (immediate), others
+    (0xFFC00000, 0xD5000000, _copy),  # SYS, SYSL, MRS, MSR (register)
+    # PC-relative
+    (0x1F000000, 0x10000000, _address),  # ADR, ADRP
+    (0xFF000000, 0xD8000000, _refuse("prefetches from beside it")),  # PRFM (literal)
+    (0x3B000000, 0x18000000, _literal),  # LDR, LDRSW (literal), also vector
+    # exclusive accesses: the monitor does not survive a trap; CAS and CASP are plain atomics
+    (0x3FA07C00, 0x08A07C00, _copy),  # CAS
+    (0xBFA07C00, 0x08207C00, _copy),  # CASP
+    (0x3F800000, 0x08000000, _refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
+    (0x3F800000, 0x08800000, _copy),  # LDAR, STLR
+    # the rest of loads and stores, data processing, vectors
+    (0x0A000000, 0x08000000, _copy),
+    (0x1C000000, 0x10000000, _copy),
+    (0x0E000000, 0x0A000000, _copy),
+    (0x0E000000, 0x0E000000, _copy),
+)
+
+
+def classify(code: bytes, address: int) -> tuple[int, Verdict]:
+    """The instruction's length and its verdict."""
+    word = int.from_bytes(code[:4], "little")
+    for mask, value, verdict in ROWS:
+        if word & mask == value:
+            return 4, verdict(word, address)
+    return 4, Refuse("is not in the table")
+
+
+def starts_exclusive(code: bytes) -> bool:
+    """LDXR, LDAXR, LDXP, LDAXP: what follows up to the store belongs to it."""
+    word = int.from_bytes(code[:4], "little")
+    return word & 0x3FC00000 == 0x08400000 and not _is_casp(word)
+
+
+def ends_exclusive(code: bytes) -> bool:
+    """STXR, STLXR, STXP, STLXP, or CLREX."""
+    word = int.from_bytes(code[:4], "little")
+    store = word & 0x3FC00000 == 0x08000000 and not _is_casp(word)
+    return store or word & 0xFFFFF0FF == 0xD503305F
+
+
+def _is_casp(word: int) -> bool:
+    return word & 0xBFA07C00 == 0x08207C00

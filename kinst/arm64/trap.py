@@ -1,0 +1,62 @@
+"""arm64: BRK #0x40d, the seam is called with the frame, and a second breakpoint comes back."""
+
+from typing import ClassVar
+
+from emu.arm64.arch import TRAP_FRAME
+from emu.machine import Machine
+from kinst.arm64 import classify
+from kinst.trap import FrameState, GuestTrap
+from kinst.verdict import Copy, Rewrite, Verdict
+
+BRK = (0xD42081A0).to_bytes(4, "little")
+PSTATE_I = 1 << 7
+NAMES = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
+
+
+class Arm64Trap(GuestTrap):
+    excluded: ClassVar[frozenset[str]] = frozenset(
+        {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
+    )
+    second_breakpoint: ClassVar[bool] = True
+
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:  # type: ignore[override]
+        return classify.classify(code, address)
+
+    def starts_exclusive(self, code: bytes) -> bool:
+        return classify.starts_exclusive(code)
+
+    def ends_exclusive(self, code: bytes) -> bool:
+        return classify.ends_exclusive(code)
+
+    def breakpoint(self, length: int) -> bytes:
+        return BRK
+
+    def trampoline(
+        self, at: int, code: bytes, verdict: Copy | Rewrite, after: int
+    ) -> tuple[bytes, int]:
+        if isinstance(verdict, Copy):
+            return code + BRK, 4
+        body = verdict.code + BRK
+        second = len(verdict.code)
+        return body + bytes(-len(body) % 8) + verdict.data, second
+
+    def enter(self, machine: Machine) -> tuple[int, FrameState]:
+        state = FrameState(machine, TRAP_FRAME, machine.read_register("x0"), NAMES)
+        return state.get("pc"), state
+
+    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
+        state.set("pc", pc)
+        machine.write_register("x0", 0)
+        machine.pc = machine.read_register("x30")
+
+    def decline(self, machine: Machine, state: FrameState) -> None:
+        machine.write_register("x0", 1)
+        machine.pc = machine.read_register("x30")
+
+    def mask(self, state: FrameState) -> int:
+        saved = state.get("pstate") & PSTATE_I
+        state.set("pstate", state.get("pstate") | PSTATE_I)
+        return saved
+
+    def unmask(self, state: FrameState, saved: int) -> None:
+        state.set("pstate", state.get("pstate") & ~PSTATE_I | saved)

@@ -1,0 +1,171 @@
+"""Verdicts for riscv64 instructions (unprivileged manual, "RV32/64G Instruction Set Listings",
+and "C" extension).  A row is (mask, value, verdict); the first that fits decides.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from emu.riscv64.registers import NAMES
+from kinst.verdict import (
+    ConditionalJump,
+    Copy,
+    Jump,
+    JumpAndLink,
+    Refuse,
+    SetRegister,
+    State,
+    Verdict,
+)
+
+MASK = (1 << 64) - 1
+Row = tuple[int, int, Callable[[int, int], Verdict]]
+# The kernel's return path leaves these as they are: an emulation cannot change them.
+UNRESTORED = {"sp", "gp", "tp"}
+
+
+def signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> bits - 1 & 1 else value
+
+
+def pick(code: int, *places: tuple[int, int, int]) -> int:
+    """An immediate put together: (lowest bit in the code, bits, lowest bit in the immediate)."""
+    return sum((code >> at & (1 << bits) - 1) << to for at, bits, to in places)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """The condition of a branch: funct3 of BEQ, BNE, BLT, BGE, BLTU, BGEU."""
+
+    funct: int
+    left: str
+    right: str
+
+    def holds(self, state: State) -> bool:
+        a, b = state.get(self.left), state.get(self.right)
+        if self.funct in (4, 5):
+            a, b = signed(a, 64), signed(b, 64)
+        truth = a == b if self.funct < 2 else a < b
+        return truth != bool(self.funct & 1)
+
+
+def _branch(code: int, pc: int) -> Verdict:
+    offset = signed(pick(code, (31, 1, 12), (7, 1, 11), (25, 6, 5), (8, 4, 1)), 13)
+    condition = Compare(code >> 12 & 7, NAMES[code >> 15 & 31], NAMES[code >> 20 & 31])
+    return ConditionalJump(condition, pc + offset & MASK, pc + 4)
+
+
+def _link(number: int) -> str | None:
+    return NAMES[number] if number else None
+
+
+def _unless_lost(register: str | None, verdict: Verdict) -> Verdict:
+    if register in UNRESTORED:
+        return Refuse(f"writes {register}, which the kernel's return path does not restore")
+    return verdict
+
+
+def _jal(code: int, pc: int) -> Verdict:
+    offset = signed(pick(code, (31, 1, 20), (12, 8, 12), (20, 1, 11), (21, 10, 1)), 21)
+    target, link = pc + offset & MASK, _link(code >> 7 & 31)
+    if link is None:
+        return Jump(target)
+    return _unless_lost(link, JumpAndLink(link, pc + 4, offset=target))
+
+
+def _jalr(code: int, pc: int) -> Verdict:
+    link = _link(code >> 7 & 31)
+    base, offset = NAMES[code >> 15 & 31], signed(code >> 20, 12)
+    return _unless_lost(link, JumpEven(JumpAndLink(link, pc + 4, base, offset)))
+
+
+@dataclass(frozen=True)
+class JumpEven:
+    """JALR clears the lowest bit of its target."""
+
+    jump: JumpAndLink
+
+    def next_pc(self, state: State) -> int:
+        return self.jump.next_pc(state) & ~1
+
+
+def _auipc(code: int, pc: int) -> Verdict:
+    rd = _link(code >> 7 & 31)
+    if rd is None:
+        return Jump(pc + 4)
+    value = pc + signed(code >> 12, 20) * 4096 & MASK
+    return _unless_lost(rd, SetRegister(rd, value, pc + 4))
+
+
+def _c_jump(code: int, pc: int) -> Verdict:
+    offset = signed(
+        pick(code, (12, 1, 11), (11, 1, 4), (9, 2, 8), (8, 1, 10), (7, 1, 6), (6, 1, 7), (3, 3, 1),
+             (2, 1, 5)), 12)
+    return Jump(pc + offset & MASK)
+
+
+def _c_branch(code: int, pc: int) -> Verdict:
+    offset = signed(pick(code, (12, 1, 8), (10, 2, 3), (5, 2, 6), (3, 2, 1), (2, 1, 5)), 9)
+    condition = Compare(code >> 13 & 1, NAMES[8 + (code >> 7 & 7)], "zero")
+    return ConditionalJump(condition, pc + offset & MASK, pc + 2)
+
+
+def _c_register(code: int, pc: int) -> Verdict:
+    number = code >> 7 & 31
+    if not number:
+        return Refuse("is a reserved instruction")
+    link = "ra" if code >> 12 & 1 else None
+    return JumpEven(JumpAndLink(link, pc + 2, NAMES[number]))
+
+
+def _copy(code: int, pc: int) -> Verdict:
+    return Copy()
+
+
+def _refuse(reason: str) -> Callable[[int, int], Verdict]:
+    return lambda code, pc: Refuse(reason)
+
+
+WIDE: tuple[Row, ...] = (
+    (0x7F, 0x63, _branch),
+    (0x7F, 0x6F, _jal),
+    (0x707F, 0x67, _jalr),
+    (0x7F, 0x17, _auipc),
+    (0x7F, 0x73, _refuse("is a system instruction")),
+    (0xF800007F, 0x1000002F, _refuse("lies in a load-reserved sequence")),  # LR
+    (0xF800007F, 0x1800002F, _refuse("lies in a load-reserved sequence")),  # SC
+    (0x7F, 0x2F, _copy),  # other AMOs
+    (0x7F, 0x03, _copy), (0x7F, 0x07, _copy), (0x7F, 0x0F, _copy), (0x7F, 0x13, _copy),
+    (0x7F, 0x1B, _copy), (0x7F, 0x23, _copy), (0x7F, 0x27, _copy), (0x7F, 0x33, _copy),
+    (0x7F, 0x37, _copy), (0x7F, 0x3B, _copy), (0x7F, 0x43, _copy), (0x7F, 0x47, _copy),
+    (0x7F, 0x4B, _copy), (0x7F, 0x4F, _copy), (0x7F, 0x53, _copy),
+)
+COMPRESSED: tuple[Row, ...] = (
+    (0xFFFF, 0x0000, _refuse("is not an instruction")),
+    (0xFFFF, 0x9002, _refuse("is a breakpoint already")),
+    (0xE003, 0xA001, _c_jump),
+    (0xC003, 0xC001, _c_branch),
+    (0xE07F, 0x8002, _c_register),  # C.JR, C.JALR
+    (0xE003, 0x8000, _refuse("is a reserved instruction")),
+    (0x0003, 0x0000, _copy), (0x0003, 0x0001, _copy), (0x0003, 0x0002, _copy),
+)
+
+
+def classify(code: bytes, address: int) -> tuple[int, Verdict]:
+    """The instruction's length and its verdict."""
+    wide = code[0] & 3 == 3
+    size = 4 if wide else 2
+    word = int.from_bytes(code[:size], "little")
+    for mask, value, verdict in WIDE if wide else COMPRESSED:
+        if word & mask == value:
+            return size, verdict(word, address)
+    return size, Refuse("is not in the table")
+
+
+def starts_exclusive(code: bytes) -> bool:
+    """LR: what follows up to the SC belongs to it."""
+    return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1000002F
+
+
+def ends_exclusive(code: bytes) -> bool:
+    """SC."""
+    return len(code) >= 4 and int.from_bytes(code[:4], "little") & 0xF800007F == 0x1800002F
