@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from emu.errors import MachineError
-
 if TYPE_CHECKING:
     from emu.elf import Image
     from emu.board import Board
@@ -34,28 +32,39 @@ class TrapFrame:
 class Hole:
     """2 MiB of unused address space: what to write to make its first pages executable.
 
-    :param entry: physical address of the entry that shall point to the table, and its content.
+    :param writes: page table entries to set: (physical address, content).
     :param leaf: gives the last-level entry for a physical page.
     """
 
     virtual: int
-    entry: int
-    content: int
+    writes: tuple[tuple[int, int], ...]
     leaf: Callable[[int], int]
 
 
 def find_hole(
-    machine: "Machine", table: int, first: int, present: Callable[[int], bool]
-) -> tuple[int, int]:
-    """The last entry that is not present in a table of 512: its index and physical address.
+    machine: "Machine", directory: int, next_table: Callable[[int], int | None]
+) -> tuple[int, int] | None:
+    """The last unused entry of a directory of 512: its index and physical address.
 
-    :raises MachineError: when there is none from index ``first`` on.
+    Unused is an entry that is not present, or that points to a table of nothing.
+
+    :param next_table: for an entry, 0 when it is not present, the physical address of the table
+        it points to, or None when it is a large page.
     """
-    for index in range(511, first - 1, -1):
-        at = table + 8 * index
-        if not present(int.from_bytes(machine.read_physical(at, 8), "little")):
-            return index, at
-    raise MachineError("the kernel's address space has no hole for trampolines")
+    raw = machine.read_physical(directory, 4096)
+    entries = [int.from_bytes(raw[i : i + 8], "little") for i in range(0, 4096, 8)]
+    tables = [next_table(entry) for entry in entries]
+    for index in range(511, -1, -1):
+        if tables[index] == 0:
+            return index, directory + 8 * index
+    for index in range(511, -1, -1):
+        table = tables[index]
+        if table is not None and not any(machine.read_physical(table, 4096)):
+            return index, directory + 8 * index
+    return None
+
+
+NO_HOLE = "the kernel's address space has no hole for trampolines"
 
 
 class Arch(ABC):
@@ -75,11 +84,14 @@ class Arch(ABC):
         """Walk the page tables of the machine's present address space."""
 
     @abstractmethod
-    def executable_hole(self, machine: "Machine", near: int, table: int) -> "Hole | None":
+    def executable_hole(
+        self, machine: "Machine", near: int, table: int, directory: int
+    ) -> "Hole | None":
         """A place for executable pages near the code at ``near``, in tables that all address
         spaces of the kernel share.
 
         :param table: physical address of a page for the hole's last-level table.
+        :param directory: of an empty page for the table above it, should that be needed.
         :return: None when the MMU is off: physical addresses are executable then.
         :raises MachineError: when the address space has no hole.
         """

@@ -1,7 +1,7 @@
 """Trampolines: slots in pages the guest does not know, mapped executable in its page tables.
 
-Physical layout of the hidden memory: one page for the last-level table, then pages of slots,
-filled with breakpoints so that a stray jump stops cleanly.  Slot 0 is the seam's address.
+Physical layout of the hidden memory: a page for the last-level table, one for the table above
+it, then pages of slots, filled with breakpoints so that a stray jump stops cleanly.  Slot 1 is the seam's address.
 """
 
 from emu.errors import MachineError
@@ -18,10 +18,11 @@ class Trampolines:
     def __init__(self, machine: UnicornMachine, near: int, filler: bytes) -> None:
         self.machine = machine
         self._filler = filler
-        table = machine.hidden_memory((PAGES + 1) * PAGE)
-        self._first = table + PAGE
-        hole = machine.arch.executable_hole(machine, near, table)
-        self._undo: tuple[int, bytes] | None = None
+        table = machine.hidden_memory((PAGES + 2) * PAGE)
+        directory, self._first = table + PAGE, table + 2 * PAGE
+        machine.write_physical(directory, bytes(PAGE))
+        hole = machine.arch.executable_hole(machine, near, table, directory)
+        self._undo: list[tuple[int, bytes]] = []
         if hole is None:
             self.base = self._first
         else:
@@ -29,18 +30,19 @@ class Trampolines:
                 hole.leaf(self._first + i * PAGE).to_bytes(8, "little") for i in range(PAGES)
             )
             machine.write_physical(table, entries.ljust(PAGE, b"\0"))
-            self._undo = hole.entry, machine.read_physical(hole.entry, 8)
-            machine.write_physical(hole.entry, hole.content.to_bytes(8, "little"))
+            for address, content in hole.writes:
+                self._undo.insert(0, (address, machine.read_physical(address, 8)))
+                machine.write_physical(address, content.to_bytes(8, "little"))
             machine.engine.flush_tlb()
             self.base = hole.virtual
         size = PAGES * PAGE
         machine.write_physical(self._first, (filler * (size // len(filler) + 1))[:size])
-        self._next = SLOT
+        self._next = 2 * SLOT
 
     @property
     def seam(self) -> int:
         """The address the kernel's seam points to."""
-        return self.base
+        return self.base + SLOT  # Unicorn also looks at the byte before a stop address
 
     def allocate(self) -> int:
         """The address of a free slot.
@@ -58,7 +60,7 @@ class Trampolines:
         self.machine.write_physical(self._first + address - self.base, code)
 
     def close(self) -> None:
-        if self._undo is not None:
-            self.machine.write_physical(*self._undo)
-            self._undo = None
-            self.machine.engine.flush_tlb()
+        for address, content in self._undo:
+            self.machine.write_physical(address, content)
+        self._undo.clear()
+        self.machine.engine.flush_tlb()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import capstone
 
 from emu.amd64 import registers
-from emu.arch import Arch, Hole, TrapFrame, find_hole
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
+from emu.errors import MachineError
 
 if TYPE_CHECKING:
     from emu.board import Board
@@ -59,17 +60,29 @@ class Amd64(Arch):
             table = entry & FRAME
         return None
 
-    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole:
-        """In the page directory of the kernel's GiB: all address spaces share it."""
-        directory = machine.read_register("cr3") & FRAME
-        entry = 0
+    def executable_hole(
+        self, machine: "Machine", near: int, table: int, directory: int
+    ) -> Hole:
+        """In the page directory of the kernel's GiB, which all address spaces share, or in the
+        GiB behind it: within reach of 32-bit displacements."""
+
+        def next_table(entry: int) -> int | None:
+            return 0 if not entry & PRESENT else None if entry & LARGE else entry & FRAME
+
+        at = machine.read_register("cr3") & FRAME
+        tables = [at]
         for shift in (39, 30):
-            at = directory + 8 * (near >> shift & 0x1FF)
-            entry = int.from_bytes(machine.read_physical(at, 8), "little")
-            directory = entry & FRAME
-        index, at = find_hole(machine, directory, 0, lambda e: bool(e & PRESENT))
-        virtual = near & ~((1 << 30) - 1) | index << 21
-        return Hole(virtual, at, table | 0x23, lambda page: page | 0x63)  # present, written, used
+            entry = machine.read_physical(tables[-1] + 8 * (near >> shift & 0x1FF), 8)
+            tables.append(int.from_bytes(entry, "little") & FRAME)
+        leaf, gib = lambda page: page | 0x63, near & -1 << 30  # present, writable, used
+        found = find_hole(machine, tables[2], next_table)
+        if found is not None:
+            return Hole(gib | found[0] << 21, ((found[1], table | 0x23),), leaf)
+        last = tables[1] + 8 * 511
+        if machine.read_physical(last, 1)[0] & PRESENT:
+            raise MachineError(NO_HOLE)
+        return Hole(-1 << 30 & (1 << 64) - 1,
+                    ((directory, table | 0x23), (last, directory | 0x23)), leaf)
 
     def instruction_length(self, code: bytes) -> int:
         for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):

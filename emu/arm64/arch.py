@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, Hole, TrapFrame, find_hole
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
 from emu.arm64 import registers
+from emu.errors import MachineError
 
 if TYPE_CHECKING:
     from emu.board import Board
@@ -55,7 +56,9 @@ class Arm64(Arch):
             table = entry & ADDRESS
             level += 1
 
-    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole | None:
+    def executable_hole(
+        self, machine: "Machine", near: int, table: int, directory: int
+    ) -> Hole | None:
         """In the level 2 table of the kernel's GiB, with the attributes of the code there."""
         if not machine.read_register("sctlr_el1") & 1:
             return None
@@ -70,9 +73,13 @@ class Arm64(Arch):
             page = (entry & ADDRESS) + 8 * (near >> 12 & 0x1FF)
             entry = int.from_bytes(machine.read_physical(page, 8), "little")
         attributes = entry & ~ADDRESS & ~CONTIGUOUS | 3
-        index, hole = find_hole(machine, at, 0, lambda e: bool(e & 1))
-        virtual = near & ~((1 << 30) - 1) | index << 21
-        return Hole(virtual, hole, table | 3, lambda page: page | attributes)
+        found = find_hole(
+            machine, at, lambda e: 0 if not e & 1 else e & ADDRESS if e & 2 else None
+        )
+        if found is None:
+            raise MachineError(NO_HOLE)
+        virtual = near & -1 << 30 | found[0] << 21
+        return Hole(virtual, ((found[1], table | 3),), lambda page: page | attributes)
 
     def instruction_length(self, code: bytes) -> int:
         return 4

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, Hole, TrapFrame, find_hole
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
 from emu.errors import MachineError
 from emu.riscv64 import registers
 
 if TYPE_CHECKING:
     from emu.board import Board
+    from emu.elf import Image
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
 
@@ -52,7 +53,9 @@ class Riscv64(Arch):
                 return table & ~offset | address & offset
         return None
 
-    def executable_hole(self, machine: "Machine", near: int, table: int) -> Hole | None:
+    def executable_hole(
+        self, machine: "Machine", near: int, table: int, directory: int
+    ) -> Hole | None:
         """In the level 1 table of the kernel's GiB: all address spaces share it."""
         satp = machine.read_register("satp")
         levels = LEVELS.get(satp >> 60)
@@ -65,9 +68,15 @@ class Riscv64(Arch):
             if entry & 0xE:
                 raise MachineError("the kernel is mapped by 1 GiB pages: no hole for trampolines")
             at = (entry >> 10 & SATP_PPN) << 12
-        index, hole = find_hole(machine, at, 0, lambda e: bool(e & 1))
-        virtual = near & ~((1 << 30) - 1) | index << 21
-        return Hole(virtual, hole, table >> 12 << 10 | 1, lambda page: page >> 12 << 10 | 0xEF)
+        found = find_hole(
+            machine, at,
+            lambda e: 0 if not e & 1 else None if e & 0xE else (e >> 10 & SATP_PPN) << 12,
+        )
+        if found is None:
+            raise MachineError(NO_HOLE)
+        virtual = near & -1 << 30 | found[0] << 21
+        entry = table >> 12 << 10 | 1
+        return Hole(virtual, ((found[1], entry),), lambda page: page >> 12 << 10 | 0xEF)
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2
@@ -82,6 +91,11 @@ class Riscv64(Arch):
         for name, value in zip(self.arguments, arguments, strict=False):
             machine.write_register(name, value)
         machine.write_register("ra", back)
+
+    def entry_address(self, image: "Image") -> int:
+        """Behind the first instruction: Unicorn also looks at the byte before a stop address,
+        and nothing is mapped before the first."""
+        return image.entry + 4
 
     def board(self, machine: "UnicornMachine") -> "Board":
         from emu.riscv64.board import RiscvBoard
