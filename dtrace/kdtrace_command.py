@@ -102,3 +102,7 @@ def split_description(text: str) -> tuple[str, str]:
     if not function:
         raise KinstError(f"invalid probe specifier {text}: kinst needs a function's name")
     return function, name
+
+
+if __name__ == "__main__":
+    main()

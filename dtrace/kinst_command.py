@@ -259,3 +259,7 @@ def _fetch(name: str) -> int:
         image = fetch(name, progress)
     print(f"{image.name}: {image.path}")
     return 0
+
+
+if __name__ == "__main__":
+    main()
