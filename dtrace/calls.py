@@ -215,7 +215,8 @@ def _integer(text: str) -> int:
     digits = text.lstrip("-")
     if digits[:2].lower() == "0x":
         return sign * int(digits, 16)
-    return sign * int(digits, 8 if digits.startswith("0") and digits.strip("01234567") == "" else 10)
+    octal = digits.startswith("0") and not digits.strip("01234567")
+    return sign * int(digits, 8 if octal else 10)
 
 
 def parse(source: str) -> list[Statement]:

@@ -7,7 +7,7 @@ from dtrace.calls import Evaluation, check, parse
 from dtrace.kinst_command import describe, show_console
 from dtrace.terminal import parse_size, run_command
 from dtrace.workload import booted
-from emu.call import DEFAULT_LIMIT, CallError, Caller
+from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from images import catalog
 from kinst.provider import Kinst, Probe, ProbeError

@@ -10,7 +10,7 @@ from dtrace.calls import Evaluation, check, parse, unescape
 from dtrace.terminal import ConsoleStream, parse_size, run_command
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from emu import snapshot
-from emu.call import DEFAULT_LIMIT, CallError, Caller
+from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
@@ -77,7 +77,7 @@ def _main() -> int:
     return commands[arguments.command](arguments)
 
 
-# -- boot ---------------------------------------------------------------------------------------------
+# -- boot ------------------------------------------------------------------------------------
 
 
 def _boot(arguments: argparse.Namespace) -> int:
@@ -132,7 +132,7 @@ def _boot(arguments: argparse.Namespace) -> int:
     return 0
 
 
-# -- call ---------------------------------------------------------------------------------------------
+# -- call ------------------------------------------------------------------------------------
 
 
 def _call(arguments: argparse.Namespace) -> int:
@@ -219,7 +219,7 @@ def show_console(text: bytes) -> None:
         sys.stdout.flush()
 
 
-# -- images -------------------------------------------------------------------------------------------
+# -- images ----------------------------------------------------------------------------------
 
 
 def _images(arguments: argparse.Namespace) -> int:

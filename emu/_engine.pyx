@@ -594,7 +594,7 @@ cdef class Engine:
         self.clock.gate_register = register
         self.clock.gate_bits = bits
 
-    # -- registers --------------------------------------------------------------------------------
+    # -- registers ----------------------------------------------------------------------------
 
     def read(self, int register):
         """A register of at most 64 bits, by Unicorn's number."""
@@ -649,7 +649,7 @@ cdef class Engine:
         cdef MsrReg msr = MsrReg(number, value)
         self._ok(f"write MSR {number:#x}", self.reg_write_fn(self.uc, register, &msr))
 
-    # -- running ------------------------------------------------------------------------------------
+    # -- running ------------------------------------------------------------------------------
 
     def run(self, uint64_t pc):
         """Run from ``pc`` until something stops the CPU.
@@ -726,7 +726,7 @@ cdef class Engine:
     def flush_tlb(self):
         self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
-    # -- the clock ----------------------------------------------------------------------------------
+    # -- the clock ----------------------------------------------------------------------------
 
     @property
     def now(self):

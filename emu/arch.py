@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from emu.elf import Image
     from emu.board import Board
+    from emu.elf import Image
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
 

@@ -38,7 +38,7 @@ class Node:
         self.set(**properties)
 
     def set(self, **properties: Value) -> Self:
-        """Set properties; ``_`` in a keyword stands for ``-``, ``__`` for ``,``, ``N_`` for ``#``."""
+        """Set properties; in a keyword ``_`` is ``-``, ``__`` is ``,``, ``N_`` is ``#``."""
         for key, value in properties.items():
             name = key.replace("N_", "#").replace("__", ",").replace("_", "-")
             self.properties[name] = value

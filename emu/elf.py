@@ -7,6 +7,7 @@ a time takes more than a second on a GENERIC kernel.  Layouts: System V gABI, "O
 import bisect
 import difflib
 import hashlib
+import itertools
 import mmap
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from emu.errors import ImageError
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
 PT_LOAD = "PT_LOAD"
+ELF_MAGIC = b"\x7fELF"
 STT_OBJECT, STT_FUNC = 1, 2
 SHN_UNDEF, SHN_LORESERVE = 0, 0xFF00
 MAX_SECTIONS = 65536
@@ -223,8 +225,10 @@ def load(path: Path, debug: Path | None = None) -> Image:
         truncated, or its segments overlap.
     """
     data = _read(path)
-    if data[:4] != b"\x7fELF":
-        raise ImageError(f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel")
+    if bytes(data[:4]) != ELF_MAGIC:
+        raise ImageError(
+            f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel"
+        )
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -265,7 +269,7 @@ def load(path: Path, debug: Path | None = None) -> Image:
 
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
     raw = _read(path)
-    if raw[:4] != b"\x7fELF":
+    if bytes(raw[:4]) != ELF_MAGIC:
         raise ImageError(f"{path}: not an ELF file")
     try:
         with path.open("rb") as file:
@@ -296,7 +300,7 @@ def _segment(header: dict[str, int], data: memoryview, path: Path) -> Segment:
 
 def _check_overlap(segments: list[Segment], path: Path) -> None:
     ordered = sorted(segments, key=lambda s: s.virtual)
-    for one, next_ in zip(ordered, ordered[1:], strict=False):
+    for one, next_ in itertools.pairwise(ordered):
         if one.virtual_end > next_.virtual:
             raise ImageError(
                 f"{path}: segments overlap at {next_.virtual:#x}: not a usable kernel image"

@@ -116,7 +116,7 @@ class Machine(ABC):
     def now(self) -> int:
         """Virtual nanoseconds since the start of the boot."""
 
-    # -- what follows from the above --------------------------------------------------------------
+    # -- what follows from the above ----------------------------------------------------------
 
     @property
     def pc(self) -> int:

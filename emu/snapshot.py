@@ -91,7 +91,7 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         if header["architecture"] != arch_of(image).name or header["build_id"] != image.identity:
             raise SnapshotError(
                 f"{path}: is of another kernel ({header['architecture']}, "
-                f"{str(header['build_id'])[:16]}), not of {image.path}; remove it or give its kernel"
+                f"{str(header['build_id'])[:16]}), not of {image.path}; give its own kernel"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_memory(machine, header["pages"], body, path)
@@ -145,7 +145,7 @@ def _restore_memory(
     view = machine.memory_part.view
     try:
         for first, count in pages:
-            if not (0 <= first and 0 < count and first + count <= limit):
+            if not (first >= 0 and count > 0 and first + count <= limit):
                 raise SnapshotError(f"{path}: damaged: pages outside memory")
             part = view[first * PAGE : (first + count) * PAGE]
             at = 0

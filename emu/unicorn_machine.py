@@ -122,7 +122,7 @@ class UnicornMachine(Machine):
         now = self._stop is not None
         self.engine.deadline = 0 if now else min(self.events.next(), self._time_limit)
 
-    # -- registers and memory -------------------------------------------------------------------
+    # -- registers and memory -----------------------------------------------------------------
 
     def read_register(self, name: str) -> int:
         number = self.board.engine.registers.get(name)
@@ -180,7 +180,7 @@ class UnicornMachine(Machine):
         self.engine.remove_translations(address, address + len(data))
         self._counts.clear()
 
-    # -- running ----------------------------------------------------------------------------------
+    # -- running ------------------------------------------------------------------------------
 
     @property
     def instructions(self) -> int:
@@ -413,7 +413,7 @@ class UnicornMachine(Machine):
         engine.limit = limit
         return None
 
-    # -- snapshots -----------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------
 
     def state(self) -> MachineState:
         """Everything but memory."""

@@ -136,7 +136,9 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
         raise FetchError(f"{url}: broke off after {done} bytes; run the command again to go on")
     if _hash(path).hexdigest() != digest:
         path.unlink()
-        raise FetchError(f"{url}: its SHA-256 is not the MANIFEST's; removed, run the command again")
+        raise FetchError(
+            f"{url}: its SHA-256 is not the MANIFEST's; removed, run the command again"
+        )
 
 
 def _extract(archive: Path, member: str, target: Path) -> None:

@@ -70,7 +70,7 @@ class Kinst:
     def __post_init__(self) -> None:
         self.trap = TRAPS[self.machine.arch.name]
 
-    # -- where a probe goes -----------------------------------------------------------------------
+    # -- where a probe goes -------------------------------------------------------------------
 
     def instructions(self, function: Symbol) -> Iterator[Instruction]:
         """Every instruction of a function with its verdict, from the image."""
@@ -149,7 +149,7 @@ class Kinst:
             self.probes[instruction.address] = probe
         return probe
 
-    # -- enabling -----------------------------------------------------------------------------------
+    # -- enabling -----------------------------------------------------------------------------
 
     def enable(self) -> None:
         """Write the breakpoints and set the seam.
@@ -208,7 +208,7 @@ class Kinst:
         self._trampolines = None
         self._enabled = False
 
-    # -- firing -------------------------------------------------------------------------------------
+    # -- firing -------------------------------------------------------------------------------
 
     def _seam(self) -> None:
         """The kernel has come to ``dtrace_invop_jump_addr``."""

@@ -1,7 +1,8 @@
 """Trampolines: slots in pages the guest does not know, mapped executable in its page tables.
 
 Physical layout of the hidden memory: a page for the last-level table, one for the table above
-it, then pages of slots, filled with breakpoints so that a stray jump stops cleanly.  Slot 1 is the seam's address.
+it, then pages of slots, filled with breakpoints so that a stray jump stops cleanly.  Slot 1 is
+the seam's address.
 """
 
 from emu.errors import MachineError

@@ -112,7 +112,7 @@ class Amd64Board(Board):
             uc.UC_X86_REG_RCX, TSC_COST, 1, 1,
         )
 
-    # -- ports --------------------------------------------------------------------------------------
+    # -- ports --------------------------------------------------------------------------------
 
     def _port_read(self, port: int, size: int) -> int:
         found = self._ports.get(port)
@@ -129,9 +129,7 @@ class Amd64Board(Board):
             found[0].write(found[1], size, value)
         elif port == 0x61:
             self.pit.set_gate(value)
-        elif port == 0xCF9 and value & 4:
-            self.machine.request_stop(Stop(StopReason.RESET, 0))
-        elif port == 0x64 and value == 0xFE:
+        elif (port == 0xCF9 and value & 4) or (port == 0x64 and value == 0xFE):
             self.machine.request_stop(Stop(StopReason.RESET, 0))
         else:
             self.machine.spend(PORT_COST)
@@ -141,7 +139,7 @@ class Amd64Board(Board):
             self.ioapic.end_of_interrupt(self.lapic.isr.bit_length() - 1)
         self.lapic.write(offset, size, value)
 
-    # -- boot ---------------------------------------------------------------------------------------
+    # -- boot ---------------------------------------------------------------------------------
 
     def load(self, image: Image) -> None:
         machine = self.machine
@@ -175,7 +173,7 @@ class Amd64Board(Board):
         # The loader's stack page is for its few words; calls get the end of memory.
         self.machine.write_register("rsp", self.machine.memory - (1 << 20) | loader.KERNBASE)
 
-    # -- system registers -------------------------------------------------------------------------
+    # -- system registers ---------------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
         if name not in registers.MSRS:
@@ -187,7 +185,7 @@ class Amd64Board(Board):
             raise MachineError(f"amd64 has no register '{name}'")
         self.machine.engine.write_msr(uc.UC_X86_REG_MSR, registers.MSRS[name], value)
 
-    # -- exceptions -----------------------------------------------------------------------------------
+    # -- exceptions ---------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
         machine = self.machine
@@ -253,7 +251,7 @@ class Amd64Board(Board):
         m.pc = target
         return None
 
-    # -- interrupts -------------------------------------------------------------------------------------
+    # -- interrupts ---------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
         return self.lapic.pending() is not None
@@ -272,7 +270,7 @@ class Amd64Board(Board):
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
-    # -- snapshots ----------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------
 
     def cpu_state(self) -> dict[str, Any]:
         m = self.machine

@@ -11,8 +11,16 @@ import unicorn.arm64_const as uc
 
 from emu import board
 from emu.arm64 import psci, registers
-from emu.arm64.generic_timer import CNTFRQ, COUNTERS, FREQUENCY, PHYSICAL, REGISTERS, TICK, VIRTUAL
-from emu.arm64.generic_timer import GenericTimer
+from emu.arm64.generic_timer import (
+    CNTFRQ,
+    COUNTERS,
+    FREQUENCY,
+    PHYSICAL,
+    REGISTERS,
+    TICK,
+    VIRTUAL,
+    GenericTimer,
+)
 from emu.board import Board
 from emu.device import Line
 from emu.devices.gicv2 import CpuInterface, Distributor
@@ -112,7 +120,7 @@ class ArmBoard(Board):
         for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
             self.write_system(name, value)
 
-    # -- system registers -------------------------------------------------------------------------
+    # -- system registers ---------------------------------------------------------------------
 
     def read_system(self, name: str) -> int:
         if name not in registers.SYSTEM:
@@ -136,7 +144,7 @@ class ArmBoard(Board):
             self.timers[timer].write(name, value)
         return True
 
-    # -- boot ---------------------------------------------------------------------------------------
+    # -- boot ---------------------------------------------------------------------------------
 
     def load(self, image: Image) -> None:
         """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree."""
@@ -212,7 +220,7 @@ class ArmBoard(Board):
         )
         return root
 
-    # -- exceptions -----------------------------------------------------------------------------------
+    # -- exceptions ---------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
         machine = self.machine
@@ -271,7 +279,7 @@ class ArmBoard(Board):
         m.pc = vectors + CURRENT_SPX + offset
         return None
 
-    # -- interrupts -------------------------------------------------------------------------------------
+    # -- interrupts ---------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
         return self.interface.asserted
@@ -289,7 +297,7 @@ class ArmBoard(Board):
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
-    # -- snapshots ----------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------
 
     def cpu_state(self) -> dict[str, Any]:
         m = self.machine

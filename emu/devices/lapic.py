@@ -23,7 +23,7 @@ class LocalApic(Device):
         self.irr = self.isr = 0
         self.timer_start = self.timer_initial = 0
 
-    # -- interrupts -------------------------------------------------------------------------------
+    # -- interrupts ---------------------------------------------------------------------------
 
     def request(self, vector: int) -> None:
         """An interrupt message arrives."""
@@ -50,7 +50,7 @@ class LocalApic(Device):
         self.isr |= 1 << vector
         return vector
 
-    # -- timer ------------------------------------------------------------------------------------
+    # -- timer --------------------------------------------------------------------------------
 
     @property
     def _period(self) -> int:
@@ -74,7 +74,7 @@ class LocalApic(Device):
             return self.timer_initial - passed % self.timer_initial
         return max(0, self.timer_initial - passed)
 
-    # -- registers ----------------------------------------------------------------------------------
+    # -- registers ----------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> int:
         offset &= ~15

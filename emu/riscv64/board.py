@@ -68,7 +68,7 @@ class RiscvBoard(Board):
         self.timer_at = (1 << 64) - 1  # ns
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown)
 
-    # -- boot ---------------------------------------------------------------------------------------
+    # -- boot ---------------------------------------------------------------------------------
 
     def load(self, image: Image) -> None:
         """FreeBSD's locore enters at the first byte of the image with a0 = hart, a1 = tree."""
@@ -149,7 +149,7 @@ class RiscvBoard(Board):
         )
         return root
 
-    # -- exceptions -----------------------------------------------------------------------------------
+    # -- exceptions ---------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
         """Unicorn has advanced pc by 4."""
@@ -251,7 +251,7 @@ class RiscvBoard(Board):
         m.pc = pc + 4
         return True
 
-    # -- interrupts -------------------------------------------------------------------------------------
+    # -- interrupts ---------------------------------------------------------------------------
 
     def _set_timer(self, ticks: int) -> None:
         self.timer_at = min(ticks * TICK, (1 << 64) - 1)
@@ -285,7 +285,7 @@ class RiscvBoard(Board):
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
-    # -- snapshots ----------------------------------------------------------------------------------------
+    # -- snapshots ----------------------------------------------------------------------------
 
     def cpu_state(self) -> dict[str, Any]:
         m = self.machine

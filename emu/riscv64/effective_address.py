@@ -29,7 +29,10 @@ def effective_address(code: int, register: Callable[[int], int]) -> int | None:
             return None
     else:
         quadrant, kind = code & 3, code >> 13 & 7
-        bits = lambda *places: sum((code >> at & 1) << to for at, to in places)  # noqa: E731
+
+        def bits(*places: tuple[int, int]) -> int:
+            return sum((code >> at & 1) << to for at, to in places)
+
         if quadrant == 0 and kind in (1, 3, 5, 7):  # c.fld c.ld c.fsd c.sd
             base = 8 + (code >> 7 & 7)
             offset = (code >> 10 & 7) << 3 | (code >> 5 & 3) << 6

@@ -14,22 +14,20 @@ MASK = (1 << 64) - 1
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
 # Left alone, and why.
-REFUSED = {
-    x86.X86_INS_POPF: "changes the interrupt flag", x86.X86_INS_POPFQ: "changes the interrupt flag",
-    x86.X86_INS_STI: "changes the interrupt flag",
-    x86.X86_INS_HLT: "waits for an interrupt",
-    x86.X86_INS_INT3: "is a breakpoint already", x86.X86_INS_INT: "raises an exception",
-    x86.X86_INS_UD2: "raises an exception", x86.X86_INS_UD0: "raises an exception",
-    x86.X86_INS_UD1: "raises an exception", x86.X86_INS_INTO: "raises an exception",
-    x86.X86_INS_IRET: "returns from an exception", x86.X86_INS_IRETD: "returns from an exception",
-    x86.X86_INS_IRETQ: "returns from an exception",
-    x86.X86_INS_SYSRET: "returns from an exception", x86.X86_INS_SYSEXIT: "returns from an exception",
-    x86.X86_INS_SYSCALL: "enters the kernel", x86.X86_INS_SYSENTER: "enters the kernel",
-    x86.X86_INS_RETF: "changes the code segment", x86.X86_INS_RETFQ: "changes the code segment",
-    x86.X86_INS_LJMP: "changes the code segment", x86.X86_INS_LCALL: "changes the code segment",
-    x86.X86_INS_LOOP: "counts and jumps", x86.X86_INS_LOOPE: "counts and jumps",
-    x86.X86_INS_LOOPNE: "counts and jumps", x86.X86_INS_JRCXZ: "counts and jumps",
-    x86.X86_INS_JECXZ: "counts and jumps", x86.X86_INS_XBEGIN: "is relative to the instruction",
+REFUSED: dict[int, str] = {
+    getattr(x86, f"X86_INS_{name}"): reason
+    for names, reason in (
+        ("POPF POPFQ STI", "changes the interrupt flag"),
+        ("HLT", "waits for an interrupt"),
+        ("INT3", "is a breakpoint already"),
+        ("INT INTO UD0 UD1 UD2", "raises an exception"),
+        ("IRET IRETD IRETQ SYSRET SYSEXIT", "returns from an exception"),
+        ("SYSCALL SYSENTER", "enters the kernel"),
+        ("RETF RETFQ LJMP LCALL", "changes the code segment"),
+        ("LOOP LOOPE LOOPNE JRCXZ JECXZ", "counts and jumps"),
+        ("XBEGIN", "is relative to the instruction"),
+    )
+    for name in names.split()
 }
 
 

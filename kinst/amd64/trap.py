@@ -22,7 +22,7 @@ class Amd64Trap(GuestTrap):
     excluded: ClassVar[frozenset[str]] = frozenset({"Xbpt", "alltraps", "calltrap", "trap"})
     second_breakpoint: ClassVar[bool] = False
 
-    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:  # type: ignore[override]
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
 
     def breakpoint(self, length: int) -> bytes:

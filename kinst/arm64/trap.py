@@ -19,7 +19,7 @@ class Arm64Trap(GuestTrap):
     )
     second_breakpoint: ClassVar[bool] = True
 
-    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:  # type: ignore[override]
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
 
     def starts_exclusive(self, code: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""riscv64: EBREAK or C.EBREAK, the seam is called with the frame, a second breakpoint comes back."""
+"""riscv64: EBREAK or C.EBREAK, the seam gets the frame, a second breakpoint comes back."""
 
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ class Riscv64Trap(GuestTrap):
     )
     second_breakpoint: ClassVar[bool] = True
 
-    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:  # type: ignore[override]
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
 
     def starts_exclusive(self, code: bytes) -> bool:
