@@ -111,6 +111,8 @@ cdef struct Clock:
     reg_fn reg_read
     uint64_t unknown_address
     uint32_t unknown_size
+    uint64_t exits[64]
+    size_t exit_count
 
 # Why ``Engine.run`` returned.
 STOP_NONE = 0          # the CPU stopped by itself: halted, or at an exit address
@@ -255,7 +257,14 @@ cdef struct UcTb:
 
 
 cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcept nogil:
-    table_put(<Clock *>data, current.pc, current.size, current.icount)
+    cdef Clock *c = <Clock *>data
+    cdef size_t i
+    # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
+    # such a block is left to the decoder (STOP_UNCOUNTED).
+    for i in range(c.exit_count):
+        if current.pc + current.size == c.exits[i]:
+            return
+    table_put(c, current.pc, current.size, current.icount)
 
 
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
@@ -698,6 +707,10 @@ cdef class Engine:
         if table_put(&self.clock, address, size, count) != 0:
             raise MemoryError
 
+    def block_count(self, uint64_t address, uint32_t size):
+        """Instructions of a block as they are known, or None."""
+        return table_find(&self.clock, address, size) or None
+
     def forget(self):
         """Forget all block instruction counts (they are learned again with the translations)."""
         memset(self.clock.table, 0, (self.clock.table_mask + 1) * sizeof(BlockCount))
@@ -705,15 +718,15 @@ cdef class Engine:
 
     def set_exits(self, addresses):
         """Addresses before whose execution the CPU stops (STOP_NONE)."""
-        cdef uint64_t buffer[64]
         cdef size_t n = len(addresses)
         cdef size_t i
         if n > 64:
             raise ValueError("at most 64 exit addresses")
         for i in range(n):
-            buffer[i] = addresses[i]
+            self.clock.exits[i] = addresses[i]
+        self.clock.exit_count = n
         self._ok("set exits", self.ctl(self.uc, ctl_word(CTL_EXITS, 2, CTL_WRITE),
-                                       <void *>buffer, n))
+                                       <void *>self.clock.exits, n))
 
     def remove_translations(self, uint64_t begin, uint64_t end):
         """Drop translations of code at virtual [begin, end); the pages must be mapped."""
@@ -790,6 +803,13 @@ cdef class Engine:
         """
         self.clock.thaw = address
         self.clock.thaw_resumed = not canonical
+
+    def thaw_if_at(self, uint64_t address):
+        """The same, where the CPU was stopped before a block at ``address`` could start."""
+        if self.clock.frozen and self.clock.thaw == address:
+            self.clock.frozen = False
+            self.clock.resumed = self.clock.thaw_resumed
+            self.clock.instructions += 1
 
     @property
     def shadow(self):

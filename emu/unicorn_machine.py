@@ -276,6 +276,8 @@ class UnicornMachine(Machine):
         """Run once and deal with what stopped the CPU."""
         engine, board = self.engine, self.board
         pc = self.pc
+        if engine.frozen:
+            engine.thaw_if_at(pc)
         if pc in self._handlers:
             self._handlers[pc]()
             return None

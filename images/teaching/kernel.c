@@ -85,7 +85,7 @@ worker(void)
 	}
 }
 
-int
+__attribute__((noinline)) int
 cngetc(void)
 {
 	static u64 seen;

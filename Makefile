@@ -1,0 +1,46 @@
+# make demo    set everything up and show the main job on the built-in teaching kernel
+# make test    set everything up, lint, and run the tests
+# make images  build the teaching kernel for amd64, arm64 and riscv64
+# make bench   run the benchmarks (real kernels: KINST_KERNELS=DIR)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld)
+KERNELS := $(foreach arch,amd64 arm64 riscv64,images/build/$(arch)/kernel)
+
+.PHONY: all demo test images lint bench clean setup
+
+all: setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py emu/_engine.pyx setup-system.sh
+	sh ./setup-system.sh build
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+$(KERNELS) &: $(SOURCES) images/build_teaching.py $(STAMP)
+	sh ./setup-system.sh kernels
+	$(BIN)/python -m images.build_teaching
+
+images: $(KERNELS)
+
+demo: $(STAMP) $(KERNELS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" sh ./demo.sh
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint $(KERNELS)
+	sh ./setup-system.sh qemu
+	$(BIN)/python -m pytest
+
+bench: $(STAMP)
+	bench/boot
+
+clean:
+	rm -rf $(VENV) images/build build *.egg-info emu/*.so emu/_engine.c

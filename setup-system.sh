@@ -1,0 +1,45 @@
+#!/bin/sh
+# Installs the Debian packages that are missing: setup-system.sh build|kernels|qemu
+set -eu
+
+missing=""
+
+need() { # need COMMAND PACKAGE...
+	command -v "$1" >/dev/null 2>&1 && return 0
+	shift
+	missing="$missing $*"
+}
+
+case "$1" in
+build)
+	need gcc gcc libc6-dev
+	"${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
+	"${PYTHON:-python3}" -c 'import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
+		missing="$missing python3-dev libc6-dev"
+	;;
+kernels)
+	need clang clang
+	need ld.lld lld
+	;;
+qemu)
+	need qemu-system-x86_64 qemu-system-x86 seabios
+	need qemu-system-aarch64 qemu-system-arm
+	need qemu-system-riscv64 qemu-system-misc opensbi
+	;;
+*)
+	echo "usage: setup-system.sh build|kernels|qemu" >&2
+	exit 2
+	;;
+esac
+
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null 2>&1; then
+	echo "setup-system.sh: please install:$missing" >&2
+	exit 1
+fi
+sudo=""
+[ "$(id -u)" -eq 0 ] || sudo="sudo"
+$sudo apt-get -qq update
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null

@@ -1,0 +1,55 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from emu import elf
+from emu.unicorn_machine import UnicornMachine
+from images import catalog
+
+ARCHES = ("amd64", "arm64", "riscv64")
+MEMORY = 64 << 20
+
+
+@pytest.fixture(autouse=True, scope="session")
+def private_directories(tmp_path_factory):
+    """Tests leave the user's cache and store alone."""
+    for name in ("KINST_CACHE", "KINST_DATA"):
+        os.environ[name] = str(tmp_path_factory.mktemp(name))
+
+
+@pytest.fixture(params=ARCHES)
+def arch(request):
+    return request.param
+
+
+@pytest.fixture
+def image(arch):
+    return catalog.find(f"teaching/{arch}")
+
+
+@pytest.fixture
+def booted(image):
+    """The teaching kernel at its prompt."""
+    from dtrace import workload
+
+    return workload.booted(image, MEMORY)
+
+
+@pytest.fixture
+def fresh(image):
+    """The teaching kernel, about to execute its first instruction."""
+    machine = UnicornMachine(image, MEMORY)
+    machine.boot()
+    return machine
+
+
+def real_kernel(arch: str) -> elf.Image:
+    """The kernel a user gave for tests, or a skip that says so."""
+    directory = os.environ.get("KINST_KERNELS")
+    if not directory:
+        pytest.skip("KINST_KERNELS is not set: no real kernel to test on")
+    path = Path(directory) / arch / "kernel"
+    if not path.exists():
+        pytest.skip(f"there is no {path}")
+    return elf.load(path)

@@ -1,0 +1,243 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinst.amd64.classify import classify as amd64
+from kinst.arm64.classify import classify as arm64
+from kinst.arm64.classify import ends_exclusive, starts_exclusive
+from kinst.riscv64.classify import classify as riscv64
+from kinst.verdict import Copy, Jump, Refuse, Rewrite, SetRegister
+
+PC = 0xFFFFFFFF80200000
+MASK = (1 << 64) - 1
+
+
+class State:
+    """Registers and memory a test sets; what it does not set is an error."""
+
+    def __init__(self, memory=None, **registers):
+        self.registers, self.memory = registers, dict(memory or {})
+
+    def get(self, register):
+        return 0 if register in ("xzr", "zero") else self.registers[register]
+
+    def set(self, register, value):
+        self.registers[register] = value & MASK
+
+    def load(self, address, size):
+        return self.memory[address]
+
+    def store(self, address, size, value):
+        self.memory[address] = value
+
+
+def next_pc(classify, code, state):
+    length, verdict = classify(bytes.fromhex(code), PC)
+    return verdict.next_pc(state)
+
+
+@pytest.mark.parametrize("code", ["55", "4889e5", "c3", "e800000000", "0f05"])
+def test_amd64_lengths_are_the_instructions_own(code):
+    raw = bytes.fromhex(code)
+    assert amd64(raw + b"\x90" * 8, PC)[0] == len(raw)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("9d", "interrupt flag"), ("fb", "interrupt flag"), ("f4", "waits"), ("cc", "breakpoint"),
+    ("0f0b", "exception"), ("48cf", "returns"), ("e2fe", "counts"), ("e3fe", "counts"),
+    ("c7f800000000", "relative"), ("0f05", "enters"), ("cb", "segment"),
+])
+def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("code", ["55", "4889e5", "0fb606", "f00fb10f", "0f01f8", "fa", "ee"])
+def test_amd64_copies_what_does_not_depend_on_its_place(code):
+    assert isinstance(amd64(bytes.fromhex(code), PC)[1], Copy)
+
+
+@pytest.mark.parametrize("code, target", [
+    ("488b0510000000", PC + 7 + 16),  # mov rax, [rip + 16]
+    ("c70510000000efbeadde", PC + 10 + 16),  # mov dword [rip + 16], imm32
+    ("4883250800000001", PC + 8 + 8),  # and qword [rip + 8], 1
+    ("488d05f0ffffff", PC + 7 - 16),  # lea rax, [rip - 16]
+])
+def test_amd64_rip_relative_operands_are_moved_with_their_target(code, target):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Rewrite) and verdict.displacement[1] == target
+
+
+TRUTHS = [  # condition code, flags that make it true, flags that make it false
+    (0, 1 << 11, 0), (1, 0, 1 << 11), (2, 1, 0), (3, 0, 1), (4, 1 << 6, 0), (5, 0, 1 << 6),
+    (6, 1 << 6, 0), (7, 0, 1), (8, 1 << 7, 0), (9, 0, 1 << 7), (10, 4, 0), (11, 0, 4),
+    (12, 1 << 7, 1 << 7 | 1 << 11), (13, 0, 1 << 7), (14, 1 << 6, 0), (15, 0, 1 << 6),
+]
+
+
+@pytest.mark.parametrize("code, true, false", TRUTHS)
+@pytest.mark.parametrize("short", [True, False])
+def test_amd64_conditions(code, true, false, short):
+    text = f"7{code:x}10" if short else f"0f8{code:x}10000000"
+    size = len(text) // 2
+    assert next_pc(amd64, text, State(rflags=true)) == PC + size + 16
+    assert next_pc(amd64, text, State(rflags=false)) == PC + size
+
+
+def test_amd64_calls_push_the_original_return_address():
+    state = State(rsp=0x1000)
+    assert next_pc(amd64, "e810000000", state) == PC + 5 + 16
+    assert state.registers["rsp"] == 0xFF8 and state.memory[0xFF8] == PC + 5
+
+
+@pytest.mark.parametrize("code, registers, address", [
+    ("ff10", {"rax": 0x5000}, 0x5000),  # call [rax]
+    ("ff5008", {"rax": 0x5000}, 0x5008),  # call [rax + 8]
+    ("ff542408", {"rsp": 0x1000}, 0x1008),  # call [rsp + 8]: SIB index 4 is none
+    ("ff14c500000010", {"rax": 2}, 0x10000010),  # call [rax * 8 + disp32]: base 5, mod 0
+    ("ff54c508", {"rbp": 0x2000, "rax": 1}, 0x2010),  # call [rbp + rax * 8 + 8]: base 5, mod 1
+    ("41ff55f8", {"r13": 0x2000}, 0x1FF8),  # call [r13 - 8]
+    ("ff1510000000", {}, PC + 6 + 16),  # call [rip + 16]
+    ("65ff142510000000", {"gs_base": 0x7000}, 0x7010),  # call gs:[16]
+])
+def test_amd64_calls_through_memory_find_the_operand(code, registers, address):
+    state = State({address: 0x1234}, **{"rsp": 0x1000, **registers})
+    assert next_pc(amd64, code, state) == 0x1234
+    assert state.memory[state.registers["rsp"]] == PC + len(code) // 2
+
+
+def test_amd64_returns_pop_their_arguments_too():
+    state = State({0x1000: 0x77}, rsp=0x1000)
+    assert next_pc(amd64, "c20800", state) == 0x77 and state.registers["rsp"] == 0x1010
+
+
+@given(st.binary(min_size=15, max_size=15))
+def test_amd64_gives_every_byte_string_a_verdict(code):
+    length, verdict = amd64(code, PC)
+    assert 0 <= length <= 15 and verdict is not None
+
+
+def word(code):
+    return code.to_bytes(4, "little").hex()
+
+
+@pytest.mark.parametrize("code, state, target", [
+    (0x14000004, State(), PC + 16),  # b
+    (0x17FFFFFF, State(), PC - 4),
+    (0xD61F0060, State(x3=0x1234), 0x1234),  # br x3
+    (0xD65F03C0, State(x30=0x1234), 0x1234),  # ret
+    (0x54000080, State(pstate=1 << 30), PC + 16),  # b.eq
+    (0x54000080, State(pstate=0), PC + 4),
+    (0x5400008E, State(pstate=0), PC + 16),  # b.al
+    (0x5400008B, State(pstate=1 << 31), PC + 16),  # b.lt
+    (0x34000085, State(x5=0xFFFFFFFF00000000), PC + 16),  # cbz w5: the upper half is not looked at
+    (0xB4000085, State(x5=0xFFFFFFFF00000000), PC + 4),  # cbz x5
+    (0xB400009F, State(), PC + 16),  # cbz xzr
+    (0x37F80085, State(x5=1 << 31), PC + 16),  # tbnz w5, #31
+    (0xB7000085, State(x5=1 << 32), PC + 16),  # tbnz x5, #32
+    (0xB7000085, State(x5=1), PC + 4),
+])
+def test_arm64_branches(code, state, target):
+    assert next_pc(arm64, word(code), state) == target
+
+
+@pytest.mark.parametrize("code", [0x94000004, 0xD63F0060])  # bl, blr x3
+def test_arm64_calls_set_the_original_link(code):
+    state = State(x3=PC + 16)
+    assert next_pc(arm64, word(code), state) == PC + 16
+    assert state.registers["x30"] == PC + 4
+
+
+@pytest.mark.parametrize("code, value", [
+    (0x10000080, PC + 16),  # adr x0, .+16
+    (0xB0000000, (PC & ~0xFFF) + 0x1000),  # adrp x0, .+0x1000
+    (0xF0FFFFF3, (PC & ~0xFFF) - 0x1000),  # adrp x19, .-0x1000
+])
+def test_arm64_addresses_become_constants(code, value):
+    verdict = arm64(bytes.fromhex(word(code)), PC)[1]
+    assert isinstance(verdict, Rewrite)
+    assert int.from_bytes(verdict.data, "little") == value
+    assert int.from_bytes(verdict.code, "little") & 31 == code & 31
+
+
+@pytest.mark.parametrize("code, reason", [
+    (0xD69F03E0, "returns"), (0xD4000001, "exception"), (0xD503207F, "waits"),
+    (0xD50342DF, "interrupt mask"), (0xD53B4220, "interrupt mask"), (0xD503245F, "branch target"),
+    (0x885F7C41, "exclusive"), (0xC8037C41, "exclusive"), (0x1C000080, "vector"),
+    (0xD8000080, "prefetches"), (0x00000000, "not in the table"),
+])
+def test_arm64_refuses(code, reason):
+    verdict = arm64(bytes.fromhex(word(code)), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("code", [0xA9BF7BFD, 0x8B010000, 0x08A07C41, 0x48207C82, 0x88DFFC41,
+                                  0xD5033FDF, 0xD53BD040, 0x4E040C20, 0xD503201F])
+def test_arm64_copies(code):
+    assert isinstance(arm64(bytes.fromhex(word(code)), PC)[1], Copy)
+
+
+def test_arm64_casp_is_no_exclusive_access():
+    assert not starts_exclusive(bytes.fromhex(word(0x48607C82)))
+    assert starts_exclusive(bytes.fromhex(word(0x885F7C41)))
+    assert ends_exclusive(bytes.fromhex(word(0x88037C41)))
+
+
+@given(st.integers(0, (1 << 32) - 1))
+def test_arm64_gives_every_word_a_verdict(code):
+    assert arm64(code.to_bytes(4, "little"), PC)[0] == 4
+
+
+@pytest.mark.parametrize("code, state, target", [
+    ("6f000001", State(), PC + 16),  # j .+16
+    ("6ff0dfff", State(), PC - 4),
+    ("01a8", State(), PC + 16),  # c.j
+    ("63085000", State(t0=0), PC + 16),  # beq zero, t0
+    ("63085000", State(t0=1), PC + 4),
+    ("63485000", State(t0=1), PC + 16),  # blt zero, t0
+    ("63485000", State(t0=MASK), PC + 4),
+    ("63685000", State(t0=MASK), PC + 16),  # bltu zero, t0
+    ("01c9", State(a0=0), PC + 16),  # c.beqz a0
+    ("01e9", State(a0=0), PC + 2),  # c.bnez a0
+    ("8280", State(ra=0x1235), 0x1234),  # ret: the lowest bit is cleared
+    ("67804500", State(a1=0x1000), 0x1004),  # jr 4(a1)
+])
+def test_riscv64_jumps(code, state, target):
+    assert next_pc(riscv64, code, state) == target
+
+
+@pytest.mark.parametrize("code, size", [("ef000001", 4), ("e7800500", 4), ("8295", 2)])
+def test_riscv64_calls_set_the_original_link(code, size):
+    state = State(a1=PC + 16)
+    assert next_pc(riscv64, code, state) == PC + 16
+    assert state.registers["ra"] == PC + size
+
+
+def test_riscv64_jalr_reads_its_base_before_it_writes_the_link():
+    state = State(ra=0x4000)
+    assert next_pc(riscv64, "e7804000", state) == 0x4004  # jalr ra, 4(ra)
+    assert state.registers["ra"] == PC + 4
+
+
+def test_riscv64_auipc_into_no_register_writes_nothing():
+    assert isinstance(riscv64(bytes.fromhex("17100000"), PC)[1], Jump)
+
+
+def test_riscv64_auipc_sets_its_register():
+    verdict = riscv64(bytes.fromhex("17150000"), PC)[1]
+    assert verdict == SetRegister("a0", PC + 0x1000, PC + 4)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("17110000", "writes sp"), ("97110000", "writes gp"), ("73001000", "system"),
+    ("0290", "breakpoint"), ("2f250510", "load-reserved"), ("2f25b518", "load-reserved"),
+    ("0000", "not an instruction"),
+])
+def test_riscv64_refuses(code, reason):
+    verdict = riscv64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_riscv64_gives_every_word_a_verdict(code):
+    assert riscv64(code, PC)[0] in (2, 4)

@@ -1,0 +1,149 @@
+import hashlib
+
+import pytest
+
+from emu.call import Caller
+from kinst.provider import Kinst, ProbeError
+from kinst.verdict import Refuse
+
+# Functions of the teaching kernel with arguments that take every way through them.
+CALLS = [
+    ("strlen", ["hello"]), ("strcmp", ["abc", "abd"]), ("memcmp", ["abc", "abc", 3]),
+    ("strtoul", [" -0x1fg", 0, 0]), ("strtoul", ["0755", 0, 0]), ("crc32", [0, "hello", 5]),
+    ("fletcher32", ["abcdefgh", 4]), ("adler32", ["abcdefgh", 8]), ("fibonacci", [6]),
+    ("collatz", [27]), ("account", [5]), ("account", [2_000_000]), ("refund", [999_999]),
+    ("audit", [7]), ("tail_even", [4]), ("tail_even", [7]), ("describe", [3]),
+    *(("classify", [kind, 12]) for kind in range(9)),
+    ("spin_lock", [b"\0" * 8]), ("spin_unlock", [b"\1" + b"\0" * 7]), ("cnputs", ["text\n"]),
+    ("print_number", [123456, 10]),
+]
+
+
+def run(machine, name, arguments):
+    caller = Caller(machine)
+    values = []
+    for argument in arguments:
+        if isinstance(argument, str):
+            argument = argument.encode() + b"\0"
+        values.append(caller.place(argument) if isinstance(argument, bytes) else argument)
+    return caller.call(machine.symbol(name).address, values, name)
+
+
+def state_of(machine):
+    """All that a probe must leave alone.
+
+    The dead part of the stack holds the remains of trap frames, and the registers that describe
+    the last exception are what they are; both are as on real hardware.
+    """
+    sp = machine.sp
+    machine.write(sp - 6144, bytes(6144))
+    left = machine.image.symbols.find("dtrace_invop_calltrap_addr")
+    if left is not None:
+        machine.write_u64(left.address, 0)
+    state = machine.state()
+    memory = hashlib.sha256(machine.memory_part.view).hexdigest()
+    return (memory, machine.registers(), state.devices, state.timers, state.instructions,
+            state.skew, state.console)
+
+
+@pytest.mark.parametrize("name, arguments", CALLS, ids=lambda v: str(v))
+def test_tracing_every_instruction_changes_nothing(booted, name, arguments):
+    machine = booted
+    plain = machine.snapshot()
+    value = run(machine, name, arguments)
+    untraced = state_of(machine)
+    machine.restore(plain)
+
+    fired = []
+    kinst = Kinst(machine, lambda probe, state: fired.append(probe))
+    probes = kinst.create(name, "")
+    kinst.enable()
+    traced = run(machine, name, arguments)
+    kinst.disable()
+    assert traced == value
+    assert fired and {p.id for p in fired} <= {p.id for p in probes}
+    assert state_of(machine) == untraced
+
+
+def test_probes_fire_in_the_order_of_execution(booted):
+    kinst = Kinst(booted)
+    order = []
+    kinst.fire = lambda probe, state: order.append(probe.instruction.offset)
+    kinst.create("fibonacci", "")
+    kinst.enable()
+    assert run(booted, "fibonacci", [3]) == 2
+    assert order[0] == 0 and order[-1] == max(order)
+
+
+def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
+    kinst = Kinst(booted)
+    seen = []
+    first = booted.arch.arguments[0]
+    kinst.fire = lambda probe, state: seen.append((state.get(first), state.get(booted.arch.pc)))
+    kinst.create("fibonacci", "0")
+    kinst.enable()
+    run(booted, "fibonacci", [3])
+    assert seen[0][0] == 3 and seen[1][0] == 2
+
+
+def test_disabling_leaves_memory_as_it_was(booted):
+    before = booted.digest()
+    kinst = Kinst(booted)
+    for name in ("strlen", "crc32", "classify"):
+        kinst.create(name, "")
+    kinst.enable()
+    assert booted.digest() != before
+    kinst.disable()
+    assert booted.digest() == before
+
+
+def test_probes_of_several_functions_work_together(booted):
+    kinst = Kinst(booted)
+    names = set()
+    kinst.fire = lambda probe, state: names.add(probe.function)
+    for name in ("classify", "account", "fibonacci"):
+        kinst.create(name, "")
+    kinst.enable()
+    assert run(booted, "classify", [4, 10]) == 55
+    assert names == {"classify", "fibonacci"}
+
+
+def test_an_exclusive_access_is_left_alone(booted, arch):
+    if arch == "amd64":
+        kinst = Kinst(booted)
+        assert kinst.create("spin_lock", "")  # lock-prefixed: nothing to leave alone
+        return
+    kinst = Kinst(booted)
+    refused = [i for i in kinst.instructions(booted.symbol("spin_lock"))
+               if isinstance(i.verdict, Refuse)]
+    assert len(refused) >= 3
+    assert all("exclusive" in i.verdict.reason or "reserved" in i.verdict.reason
+               for i in refused)
+
+
+@pytest.mark.parametrize("function, name, says", [
+    ("strlne", "", "no function 'strlne'; did you mean strlen"),
+    ("strlen", "100000", "ends at offset"),
+    ("strlen", "-1", "not a decimal byte offset"),
+    ("strlen", "two", "not a decimal byte offset"),
+    ("cpu_switch", "", "excluded"),
+])
+def test_a_probe_that_cannot_be_says_why(booted, function, name, says):
+    with pytest.raises(ProbeError, match=says):
+        Kinst(booted).create(function, name)
+
+
+def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
+    kinst = Kinst(booted)
+    table = list(kinst.instructions(booted.symbol("crc32")))
+    long = next(i for i in table if len(i.code) > 2 and i.offset)
+    after = long.offset + len(long.code)
+    with pytest.raises(ProbeError, match=f"nearest are {long.offset} and {after}"):
+        kinst.create("crc32", str(long.offset + 1))
+
+
+def test_the_same_probe_asked_for_twice_is_one(booted):
+    kinst = Kinst(booted)
+    one = kinst.create("strlen", "0")
+    every = kinst.create("strlen", "")
+    assert one[0] in every and len(kinst.probes) == len(every)
