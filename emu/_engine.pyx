@@ -111,7 +111,7 @@ cdef struct Clock:
     reg_fn reg_read
     uint64_t unknown_address
     uint32_t unknown_size
-    uint64_t exits[64]
+    uint64_t exits[256]
     size_t exit_count
 
 # Why ``Engine.run`` returned.
@@ -720,8 +720,8 @@ cdef class Engine:
         """Addresses before whose execution the CPU stops (STOP_NONE)."""
         cdef size_t n = len(addresses)
         cdef size_t i
-        if n > 64:
-            raise ValueError("at most 64 exit addresses")
+        if n > 256:
+            raise ValueError("at most 256 exit addresses")
         for i in range(n):
             self.clock.exits[i] = addresses[i]
         self.clock.exit_count = n

@@ -267,7 +267,7 @@ class UnicornMachine(Machine):
     def _set_stops(self, addresses: set[int]) -> None:
         exits = addresses | self._handlers.keys()
         for address in exits ^ self._exits:
-            if self.translate(address) is not None:
+            if self.instructions and self.translate(address) is not None:
                 self.engine.remove_translations(address, address + 1)
         self._stops, self._exits = addresses, exits
         self.engine.set_exits(sorted(exits))

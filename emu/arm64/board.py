@@ -32,6 +32,7 @@ from emu.errors import ImageError, MachineError
 from emu.machine import Stop, StopReason
 from emu.unicorn_machine import UnicornMachine
 
+PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanosecond
 RAM_BASE, KERNEL_BASE = 0x40000000, 0x40200000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
 UART_SPI, PPI_VIRTUAL, PPI_PHYSICAL = 1, 11, 14
@@ -114,7 +115,7 @@ class ArmBoard(Board):
             PHYSICAL: GenericTimer(machine, "cntp", lambda up: line(16 + PPI_PHYSICAL, up)),
         }
         machine.engine.hook_system(
-            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS, [CNTFRQ, *REGISTERS],
+            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS, [CNTFRQ, PMCCNTR, *REGISTERS],
             self._system_read, self._system_write, CLOCK_READ_COST, 1, TICK,
         )
         for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
@@ -135,6 +136,8 @@ class ArmBoard(Board):
     def _system_read(self, number: int) -> int | None:
         if number == CNTFRQ:
             return FREQUENCY
+        if number == PMCCNTR:  # the model would read the host's clock
+            return self.machine.now
         timer, name = REGISTERS[number]
         return self.timers[timer].read(name)
 

@@ -4,6 +4,7 @@ Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,12 +38,34 @@ INTERRUPT = 1 << 63
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
 LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
+# csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
+CYCLE_READ = re.compile(rb"[\x73\xf3][\x20-\x2f][\x00\x20]\xc0", re.DOTALL)
+EXECUTABLE = 1  # ELF PF_X
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
 
 def _entry(physical: int, flags: int) -> bytes:
     """A page table entry."""
     return (physical >> 12 << 10 | flags).to_bytes(8, "little")
+
+
+def cycle_reads(image: Image) -> list[int]:
+    """Where the image's functions read the cycle or instruction counter."""
+    found = []
+    for segment in image.segments:
+        if not segment.flags & EXECUTABLE:
+            continue
+        for match in CYCLE_READ.finditer(segment.data):
+            address = segment.virtual + match.start()
+            function = image.symbols.function_at(address)
+            if address % 2 == 0 and function is not None:
+                before = image.virtual_to_file(function.address, address - function.address)
+                at = 0
+                while at < len(before):  # only where an instruction begins
+                    at += 4 if before[at] & 3 == 3 else 2
+                if at == len(before):
+                    found.append(address)
+    return found
 
 
 class RiscvBoard(Board):
@@ -82,6 +105,7 @@ class RiscvBoard(Board):
         machine.write_register("a0", 0)
         machine.write_register("a1", at)
         machine.write_register("pc", KERNEL_BASE)
+        self._watch_cycle_reads(image)
 
     def _copy(self, image: Image) -> None:
         """The ELF's physical addresses are those of a link base; the first byte goes to ours."""
@@ -112,6 +136,17 @@ class RiscvBoard(Board):
         machine.write_register("satp", 8 << 60 | root >> 12)
         machine.write_register("sp", top - (3 << 20))
         machine.pc = image.entry
+        self._watch_cycle_reads(image)
+
+    def _watch_cycle_reads(self, image: Image) -> None:
+        """The model answers RDCYCLE and RDINSTRET from the host's clock and cannot be told to
+        trap: the image's own ones are stopped at, and answered from the virtual clock."""
+        for address in cycle_reads(image):
+            self.machine.handle(address, self._cycle_read)
+
+    def _cycle_read(self) -> None:
+        pc = self.machine.pc
+        self._counter_read(pc, self._code(pc))
 
     def _enter_supervisor(self) -> None:
         """What firmware does in M-mode, where the CPU model starts, before it enters the kernel."""
@@ -302,6 +337,7 @@ class RiscvBoard(Board):
             m.write_register("fcsr", state["fcsr"])
         for name in registers.STATE:
             m.write_register(name, state[name])
+        self._watch_cycle_reads(m.image)
         self.timer_at = state["timer_at"]
 
     @contextlib.contextmanager

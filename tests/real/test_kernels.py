@@ -1,0 +1,132 @@
+"""On GENERIC kernels of FreeBSD: $KINST_KERNELS/<arch>/kernel."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dtrace import workload
+from dtrace.calls import Evaluation, check, parse
+from emu import snapshot
+from emu.call import CallError, Caller
+from emu.machine import StopReason, Until
+from emu.unicorn_machine import UnicornMachine
+from kinst.provider import Kinst
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst.test_provider import state_of
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return real_kernel(request.param)
+
+
+@pytest.fixture
+def machine(kernel):
+    return workload.booted(kernel)
+
+
+def kinst(*words, **environment):
+    return subprocess.run([sys.executable, "-m", "dtrace.kinst_command", *words],
+                          capture_output=True, text=True, env=os.environ | environment,
+                          check=False)
+
+
+def evaluate(machine, text):
+    program = parse(text)
+    check(machine.image, program)
+    return Evaluation(Caller(machine)).run(program)
+
+
+def test_it_boots_to_the_mountroot_prompt_and_lists_the_empty_devices(kernel):
+    result = kinst("boot", "-k", str(kernel.path), "--type", r"?\r")
+    assert result.returncode == 0, result.stderr
+    assert "mountroot> ?" in result.stdout
+    assert "List of GEOM managed disk devices:" in result.stdout
+    assert "wall seconds" in result.stdout.splitlines()[-1]
+
+
+def test_two_boots_in_two_processes_are_equal(kernel):
+    digests = {
+        json.loads(kinst("boot", "-k", str(kernel.path), "--digest", "--json", TZ=zone).stdout)
+        ["digest"]
+        for zone in ("UTC", "Pacific/Auckland")
+    }
+    assert len(digests) == 1
+
+
+def test_a_snapshot_is_small_and_goes_on_as_the_machine_itself(machine, tmp_path):
+    path = tmp_path / "s.kinst"
+    snapshot.save(machine, path)
+    assert path.stat().st_size < 48 << 20
+    other = snapshot.restore(path, machine.image)
+    ends = []
+    for one in (machine, other):
+        one.type(b"?\r")
+        assert one.run(Until(console="mountroot> ")).reason is StopReason.CONSOLE
+        ends.append(one.digest())
+    assert ends[0] == ends[1]
+
+
+CALLS = [
+    ('strlen("hello")', 5),
+    ('memcmp("abc", "abc", 3)', 0),
+    ('strtoul("1234zz", 0, 10)', 1234),
+    ('crc32(0, "hello", 5)', 0x3610A686),
+    ('strcmp("a", "a")', 0),
+    ('snprintf(buf(64), 64, "%d-%s", 42, "xyz")', 6),
+    ('m = buf(64); _mtx_init(m+24, "x", 0, 0); __mtx_lock_flags(m+24, 0, "f", 1); '
+     '__mtx_unlock_flags(m+24, 0, "f", 2); memcmp(m+24, bytes("\\x04"), 1)', None),
+    ('p = malloc(100, &M_TEMP, 0x102); memcmp(p, buf(100), 100)', 0),
+    ('free(malloc(5000, &M_TEMP, 2), &M_TEMP); strlen(buf(100000))', 0),
+]
+
+
+@pytest.mark.parametrize("text, value", CALLS, ids=lambda v: str(v)[:30])
+def test_calls_give_the_right_answer(machine, text, value):
+    got = evaluate(machine, text)
+    assert value is None or got & 0xFFFFFFFF == value
+
+
+def test_a_call_unbooted_gives_the_right_answer(kernel):
+    assert evaluate(workload.unbooted(kernel), 'strlen("hello")') == 5
+
+
+def test_a_fault_panics_the_guest_through_its_own_handlers(machine):
+    with pytest.raises(CallError, match="strlen panicked") as error:
+        evaluate(machine, "strlen(0)")
+    assert b"panic:" in error.value.console or b"Fatal trap" in error.value.console
+
+
+TRACED = [
+    ("strlen", 'strlen("hello, world")'), ("memcmp", 'memcmp("abcdefghij", "abcdefghik", 10)'),
+    ("strtoul", 'strtoul(" -0x1fz", 0, 0)'), ("strcmp", 'strcmp("abc", "abd")'),
+    ("snprintf", 'snprintf(buf(64), 64, "%d", 42)'),
+    ("kvprintf", 'snprintf(buf(64), 64, "%5d|%s|%lx", 42, "xyz", -1)'),
+    ("malloc", "malloc(100, &M_TEMP, 2)"), ("free", "free(malloc(100, &M_TEMP, 2), &M_TEMP)"),
+    ("crc32", 'crc32(0, "hello", 5)'), ("qsort", 'qsort("dcba", 4, 1, &strcmp)'),
+]
+
+
+@pytest.mark.parametrize("function, text", TRACED, ids=lambda v: v[:12])
+def test_tracing_every_instruction_changes_nothing(machine, function, text):
+    plain = machine.snapshot()
+    value = evaluate(machine, text)
+    untraced = state_of(machine)
+    machine.restore(plain)
+    fired = []
+    provider = Kinst(machine, lambda probe, state: fired.append(probe.id))
+    provider.create(function, "")
+    provider.enable()
+    assert evaluate(machine, text) == value
+    provider.disable()
+    assert fired
+    assert state_of(machine) == untraced
+
+
+def test_the_boot_is_the_same_with_memory_of_another_size(kernel):
+    machine = UnicornMachine(kernel, 256 << 20)
+    machine.boot()
+    assert workload.boot_to_prompt(machine).reason is StopReason.CONSOLE
