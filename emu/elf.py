@@ -229,6 +229,7 @@ def load(path: Path, debug: Path | None = None) -> Image:
         raise ImageError(
             f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel"
         )
+    _check_headers(data, path)
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -267,10 +268,25 @@ def load(path: Path, debug: Path | None = None) -> Image:
     return Image(path, machine, entry, tuple(segments), symbols, build_id)
 
 
+def _check_headers(data: memoryview, path: Path) -> None:
+    """Say so when a file ends before its own tables do (Elf64_Ehdr)."""
+    if len(data) >= 64 and data[4] == 2:
+        program, section = struct.unpack_from("<QQ", data, 32)
+        program_size, programs, section_size, sections = struct.unpack_from("<4H", data, 54)
+        end = max(program + program_size * programs, section + section_size * sections)
+    else:
+        end = 64
+    if end > len(data):
+        raise ImageError(
+            f"{path}: truncated: its tables end at {end:#x}, the file at {len(data):#x}"
+        )
+
+
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
     raw = _read(path)
     if bytes(raw[:4]) != ELF_MAGIC:
         raise ImageError(f"{path}: not an ELF file")
+    _check_headers(raw, path)
     try:
         with path.open("rb") as file:
             found = _sections(ELFFile(file), path, raw)

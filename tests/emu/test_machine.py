@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dtrace import workload
 from emu import snapshot
-from emu.call import CallError, Caller
+from emu.call import Caller, CallError
 from emu.errors import ImageError, KinstError, MachineError, SnapshotError
 from emu.machine import StopReason, Until
 from emu.unicorn_machine import UnicornMachine

@@ -32,7 +32,7 @@ class State:
 
 
 def next_pc(classify, code, state):
-    length, verdict = classify(bytes.fromhex(code), PC)
+    _length, verdict = classify(bytes.fromhex(code), PC)
     return verdict.next_pc(state)
 
 

@@ -10,7 +10,7 @@ import pytest
 from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
 from emu import snapshot
-from emu.call import CallError, Caller
+from emu.call import Caller, CallError
 from emu.machine import StopReason, Until
 from emu.unicorn_machine import UnicornMachine
 from kinst.provider import Kinst

@@ -1,0 +1,179 @@
+"""The commands as a user runs them: whole processes, their output, their exit status."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from images import catalog
+from tests.elfwriter import Elf
+
+
+def run(program, *words, stdin=None):
+    module = {"kinst": "dtrace.kinst_command", "kdtrace": "dtrace.kdtrace_command"}[program]
+    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True,
+                          input=stdin, env=dict(os.environ), check=False, timeout=120)
+
+
+def refused(result, says, program="kinst"):
+    """One clear line on standard error, exit status 1, nothing like a traceback."""
+    assert result.returncode == 1, result
+    assert says in result.stderr, result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert result.stderr.startswith(f"{program}: ")
+
+
+def test_boot_streams_the_console_and_ends_with_a_line_of_figures(arch):
+    result = run("kinst", "boot", "-k", f"teaching/{arch}", "--type", r"strings\r")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "The teaching kernel" and "5 3610a686" in lines
+    assert re.fullmatch(r"\d+ instructions, \d+\.\d+ virtual seconds, \d+\.\d+ wall seconds",
+                        lines[-1])
+
+
+def test_boot_gives_equal_digests_in_two_processes(arch):
+    digests = {json.loads(run("kinst", "boot", "-k", f"teaching/{arch}", "--digest", "--json")
+                          .stdout)["digest"] for _ in range(2)}
+    assert len(digests) == 1
+
+
+def test_boot_takes_its_keyboard_from_a_pipe():
+    result = run("kinst", "boot", "-k", "teaching/arm64", "-i", stdin="strings\nlesson\n")
+    assert result.returncode == 0
+    assert "5 3610a686" in result.stdout and "fibonacci 3" in result.stdout
+
+
+def test_boot_saves_and_restores(tmp_path):
+    path = tmp_path / "s.kinst"
+    assert run("kinst", "boot", "-k", "teaching/riscv64", "--save", str(path)).returncode == 0
+    result = run("kinst", "boot", "-k", "teaching/riscv64", "--restore", str(path), "--type",
+                 r"strings\r")
+    assert result.returncode == 0 and "5 3610a686" in result.stdout
+
+
+def test_boot_that_ends_early_says_so():
+    result = run("kinst", "boot", "-k", "teaching/amd64", "--until", "never said", "--type",
+                 r"off\r", "--instructions", "20000")
+    assert result.returncode == 0
+    result = run("kinst", "boot", "-q", "-k", "teaching/amd64", "--type", r"off\r")
+    assert result.returncode == 0
+
+
+def test_call_prints_the_value_and_the_buffer(arch):
+    result = run("kinst", "call", "-k", f"teaching/{arch}", 'memcpy(buf(8), "hello", 6)', "--show",
+                 "arg0")
+    assert result.returncode == 0
+    assert re.search(r"68 65 6c 6c 6f 00 00 00 +\|hello\.\.\.\|", result.stdout)
+
+
+def test_call_shows_what_the_guest_said():
+    result = run("kinst", "call", "-k", "teaching/amd64", 'cnputs("a line\\n")')
+    assert result.stdout.splitlines()[0] == "a line"
+
+
+@pytest.mark.parametrize("boot", [[], ["--no-boot"]])
+def test_call_works_booted_and_unbooted(arch, boot):
+    result = run("kinst", "call", "-k", f"teaching/{arch}", 'strlen("hello")', *boot)
+    assert result.stdout == 'strlen("hello") = 5 (0x5)\n'
+
+
+def test_call_that_faults_shows_the_console_and_fails(arch):
+    result = run("kinst", "call", "-k", f"teaching/{arch}", 'panic("on purpose")')
+    assert result.returncode == 1
+    assert "panic: on purpose" in result.stdout
+    assert result.stderr == "kinst: panic panicked (on purpose)\n"
+
+
+@pytest.mark.parametrize("words, says", [
+    (["strlne(1)"], "no function 'strlne'; did you mean strlen"),
+    (["strlen("], "expected an argument"),
+    (['strlen("x")', "--show", "arg7"], "--show arg7: the call has arg0 to arg0"),
+    (['strlen("x")', "--memory", "lots"], "not a memory size"),
+    (['strlen("x")', "--memory", "65"], "memory of"),
+    (['strlen("x")', "--limit", "0"], "--limit must be positive"),
+    (['strlen("x")', "--snapshot", "/nonexistent"], "cannot be read"),
+    (["memcpy(buf(8), 0x7fff00000000, 0)", "--show", "arg1"], "is not mapped"),
+])
+def test_a_wrong_call_is_refused_with_one_line(words, says):
+    refused(run("kinst", "call", "-k", "teaching/amd64", *words), says)
+
+
+def test_an_unusable_image_is_refused_with_one_line(tmp_path, arch):
+    other = {"amd64": "arm64", "arm64": "riscv64", "riscv64": "amd64"}[arch]
+    raw = catalog.find(f"teaching/{arch}").path.read_bytes()
+    cases = {
+        "text": (b"not a kernel", "not an ELF file"), "cut": (raw[: len(raw) // 2], "truncated"),
+        "mips": (Elf(arch="mips").build(), "made for"),
+        "nosymbols": (Elf(arch=other, symbols=[]).build(), "no symbols"),
+    }
+    for name, (data, says) in cases.items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        refused(run("kinst", "boot", "-k", str(path)), says)
+    refused(run("kinst", "boot", "-k", str(tmp_path / "nothing")), "no such file")
+    refused(run("kinst", "boot", "-k", str(tmp_path)), "directory")
+
+
+def test_images_are_listed():
+    result = run("kinst", "images")
+    assert "teaching/amd64" in result.stdout and "15.0-RELEASE/riscv64" in result.stdout
+    listed = json.loads(run("kinst", "images", "--json").stdout)
+    assert {"name", "path", "origin"} == set(listed[0])
+
+
+def test_a_kernel_is_added_to_the_store_and_found_by_name(tmp_path):
+    path = catalog.find("teaching/riscv64").path
+    assert run("kinst", "images", "add", str(path), "--name", "mine/riscv64").returncode == 0
+    result = run("kinst", "call", "-k", "mine/riscv64", 'strlen("ab")')
+    assert result.stdout == 'strlen("ab") = 2 (0x2)\n'
+    refused(run("kinst", "images", "add", str(path), "--name", "../x/y"), "of the form")
+    refused(run("kinst", "images", "add", str(path), "--name", "../x"), "of the form")
+    refused(run("kinst", "images", "add", str(tmp_path)), "directory")
+
+
+def test_the_first_trace(arch):
+    result = run("kdtrace", "-k", f"teaching/{arch}", "-n", "kinst::strlen:", "-c",
+                 'strlen("hello")')
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "CPU     ID                    FUNCTION:NAME"
+    assert lines[1] == "  0      1                         strlen:0 "
+    assert lines[-1] == 'strlen("hello") = 5 (0x5)'
+    assert re.fullmatch(r"dtrace: description 'kinst::strlen:' matched \d+ probes\n",
+                        result.stderr)
+    rows = [re.fullmatch(r"  0 {1,6}\d+ +strlen:\d+ ", line) for line in lines[1:-1]]
+    assert all(rows) and len(rows) > 10
+
+
+def test_one_probe_matches_in_the_singular():
+    result = run("kdtrace", "-k", "teaching/amd64", "-n", "kinst::strlen:0", "-c", 'strlen("a")')
+    assert result.stderr == "dtrace: description 'kinst::strlen:0' matched 1 probe\n"
+    assert len(result.stdout.splitlines()) == 3
+
+
+def test_probes_are_listed_in_the_columns_of_dtrace():
+    result = run("kdtrace", "-l", "-k", "teaching/amd64", "-n", "kinst::strlen:0")
+    assert result.stdout == (
+        "   ID   PROVIDER            MODULE                          FUNCTION NAME\n"
+        "    1      kinst            kernel                            strlen 0\n"
+    )
+
+
+@pytest.mark.parametrize("words, says", [
+    (["-n", "kinst::strlne:", "-c", "strlen(1)"], "did you mean strlen"),
+    (["-n", "kinst::strlen:2", "-c", "strlen(1)"], "nearest are 1 and 4"),
+    (["-n", "kinst::strlen:999", "-c", "strlen(1)"], "ends at offset"),
+    (["-n", "kinst::strlen:-4", "-c", "strlen(1)"], "not a decimal"),
+    (["-n", "fbt::strlen:entry", "-c", "strlen(1)"], "invalid probe specifier"),
+    (["-n", "nonsense", "-c", "strlen(1)"], "invalid probe specifier"),
+    (["-n", "kinst::strlen:", "-c", "strlne(1)"], "no function 'strlne'"),
+    (["-n", "kinst::strlen:"], "nothing to run"),
+    (["-c", "strlen(1)"], "no probes specified"),
+    (["-n", "kinst:zfs:strlen:", "-c", "strlen(1)"], "no module 'zfs'"),
+])
+def test_a_wrong_probe_is_refused_with_one_line(words, says):
+    refused(run("kdtrace", "-k", "teaching/amd64", *words), says, "dtrace")
