@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass, field
 
 from emu.call import Caller
-from emu.elf import STT_FUNC, Image
+from emu.elf import STT_FUNC, STT_GNU_IFUNC, Image, Symbol
 from emu.errors import KinstError
 
-MAX_SOURCE, MAX_DEPTH, MAX_BUFFER = 65536, 32, 64 << 20
+MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>-?(?:0[xX][0-9a-fA-F]+|\d+))|(?P<name>[A-Za-z_.$][\w.$]*)"""
@@ -73,7 +73,7 @@ def unescape(text: str) -> bytes:
     while at < len(text):
         char = text[at]
         if char != "\\":
-            out += char.encode()
+            out += char.encode("utf-8", "surrogateescape")
             at += 1
             continue
         code = text[at + 1 : at + 2]
@@ -211,6 +211,8 @@ class _Parser:
 
 
 def _integer(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise CallSyntaxError(f"the number {text[:20]}... has more than {MAX_DIGITS} digits")
     sign = -1 if text.startswith("-") else 1
     digits = text.lstrip("-")
     if digits[:2].lower() == "0x":
@@ -232,11 +234,14 @@ def find_symbol(image: Image, name: str) -> int:
     return symbol.address
 
 
-def find_function(image: Image, name: str) -> int:
-    """:raises KinstError: when the kernel has none of that name; says which are like it."""
+def find_function(image: Image, name: str) -> Symbol:
+    """A function, or an ifunc: a function that gives the address of the one to call.
+
+    :raises KinstError: when the kernel has none of that name; says which are like it.
+    """
     for symbol in image.symbols.named(name):
-        if symbol.kind == STT_FUNC:
-            return symbol.address
+        if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
+            return symbol
     near = image.symbols.similar(name)
     hint = f"; did you mean {', '.join(near)}?" if near else ""
     raise KinstError(f"{image.path} has no function '{name}'{hint}")
@@ -300,7 +305,10 @@ class Evaluation:
                 return self.names[name] + offset & (1 << 64) - 1
             case Call(function, arguments):
                 values = [self._value(inner) for inner in arguments]
-                address = find_function(self.caller.machine.image, function)
+                target = find_function(self.caller.machine.image, function)
+                address = target.address
+                if target.kind == STT_GNU_IFUNC:
+                    address = self.caller.call(address, [], function)
                 result = self.caller.call(address, values, function)
                 self.last_arguments = values
                 return result

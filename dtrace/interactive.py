@@ -6,6 +6,7 @@ import sys
 import termios
 import tty
 
+from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason, Until
 
 SLICE = 20_000_000  # ns of virtual time between looks at the keyboard
@@ -19,6 +20,8 @@ def interact(machine: Machine) -> Stop | None:
 
     :return: why the guest ended the run, or None when the user did.
     """
+    if sys.stdin is None:
+        raise KinstError("-i needs a standard input to be the keyboard")
     keyboard = sys.stdin.fileno()
     terminal = os.isatty(keyboard)
     saved = termios.tcgetattr(keyboard) if terminal else None

@@ -5,7 +5,7 @@ import sys
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.kinst_command import describe, show_console
-from dtrace.terminal import parse_size, run_command
+from dtrace.terminal import parse_count, parse_size, run_command
 from dtrace.workload import booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-l", dest="listing", action="store_true", help="list probes, do not run")
     parser.add_argument("-q", dest="quiet", action="store_true", help="only what actions print")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
-    parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N",
+    parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
                         help="instructions after which the call is given up (%(default)s)")
     return parser
 
@@ -40,6 +40,7 @@ def _main() -> int:
     arguments = _parser().parse_args()
     if not arguments.names:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+    limit = parse_count(arguments.limit, "--limit")
     descriptions = [(text, *split_description(text)) for text in arguments.names]
     image = catalog.find(arguments.kernel)
     program = None
@@ -69,7 +70,7 @@ def _main() -> int:
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
         kinst.fire = _print_row
     kinst.enable()
-    evaluation = Evaluation(Caller(machine, arguments.limit))
+    evaluation = Evaluation(Caller(machine, limit))
     try:
         value = evaluation.run(program)
     except CallError as error:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse, unescape
-from dtrace.terminal import ConsoleStream, parse_size, run_command
+from dtrace.terminal import ConsoleStream, parse_count, parse_size, run_command
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from emu import snapshot
 from emu.call import DEFAULT_LIMIT, Caller, CallError
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     boot = commands.add_parser("boot", help="boot a kernel to its prompt")
     _image_options(boot)
     boot.add_argument("--until", metavar="TEXT", help="stop at this console text, not the prompt")
-    boot.add_argument("--instructions", type=int, metavar="N", help="stop after N instructions")
+    boot.add_argument("--instructions", metavar="N", help="stop after N instructions")
     boot.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
                       help=r"type at the prompt and wait for the next, e.g. '?\r'; may be repeated")
     boot.add_argument("-i", "--interactive", action="store_true",
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     call.add_argument("--snapshot", type=Path, metavar="FILE", help="call in this snapshot")
     call.add_argument("--show", action="append", default=[], metavar="ARG",
                       help="dump a buffer after the call: arg0, arg1, ..., or an assigned name")
-    call.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N",
+    call.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
                       help="instructions after which the call is given up (%(default)s)")
     call.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -91,9 +91,11 @@ def _boot(arguments: argparse.Namespace) -> int:
     if not arguments.quiet and not arguments.json:
         machine.console.stream = ConsoleStream()
     prompt: str | tuple[str, ...] = arguments.until or PROMPTS
-    limit = arguments.instructions
+    limit = None
+    if arguments.instructions is not None:
+        limit = parse_count(arguments.instructions, "--instructions")
     stop: Stop | None = None
-    if not arguments.restore:
+    if not arguments.restore or arguments.until or limit is not None:
         stop = machine.run(Until(console=prompt, instructions=limit))
     for keys in arguments.keys:
         if stop is None or stop.reason is StopReason.CONSOLE:
@@ -109,9 +111,6 @@ def _boot(arguments: argparse.Namespace) -> int:
     if limit is None and stop is not None and stop.reason is StopReason.INSTRUCTIONS:
         good = False
     wall = time.perf_counter() - began
-    if arguments.save:
-        settle_at_reader(machine)
-        snapshot.save(machine, arguments.save)
     result = {
         "stop": stop.reason.name.lower() if stop else "restored",
         "instructions": machine.instructions, "virtual_seconds": machine.now / 1e9,
@@ -127,6 +126,10 @@ def _boot(arguments: argparse.Namespace) -> int:
             print(f"\ndigest {result['digest']}", end="")
         print(f"\n{machine.instructions} instructions, {machine.now / 1e9:.6f} virtual seconds, "
               f"{wall:.2f} wall seconds")
+    if arguments.save:
+        if stop is not None and stop.reason is StopReason.CONSOLE and not arguments.until:
+            settle_at_reader(machine)
+        snapshot.save(machine, arguments.save)
     if not good:
         raise KinstError(f"{image.path}: the boot ended early: {stop}")
     return 0
@@ -137,8 +140,7 @@ def _boot(arguments: argparse.Namespace) -> int:
 
 def _call(arguments: argparse.Namespace) -> int:
     program = parse(arguments.call)
-    if arguments.limit <= 0:
-        raise KinstError("--limit must be positive")
+    limit = parse_count(arguments.limit, "--limit")
     image = catalog.find(arguments.kernel)
     memory = parse_size(arguments.memory)
     check(image, program)
@@ -151,7 +153,7 @@ def _call(arguments: argparse.Namespace) -> int:
         show_console(error.console)
         raise
     machine.console.text.clear()
-    evaluation = Evaluation(Caller(machine, arguments.limit))
+    evaluation = Evaluation(Caller(machine, limit))
     try:
         value = evaluation.run(program)
     except CallError as error:
@@ -179,11 +181,10 @@ def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple
         address = evaluation.names[name]
     else:
         number = name.removeprefix("arg")
-        if not number.isdecimal() or int(number) >= len(evaluation.last_arguments):
-            raise KinstError(
-                f"--show {name}: the call has arg0 to arg{len(evaluation.last_arguments) - 1}"
-                + (f" and {', '.join(evaluation.names)}" if evaluation.names else "")
-            )
+        known = [f"arg{i}" for i in range(len(evaluation.last_arguments))]
+        if f"arg{number}" not in known:
+            known += evaluation.names
+            raise KinstError(f"--show {name}: the call has {', '.join(known) or 'no arguments'}")
         address = evaluation.last_arguments[int(number)]
     return address, machine.read(address, evaluation.sizes.get(address, 64))
 

@@ -22,6 +22,14 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         status = 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        status = 1
+    try:
+        sys.stdout.close()
+    except OSError:  # what could not be written was said above
+        status = status or 1
     sys.exit(status)
 
 
@@ -50,6 +58,16 @@ def parse_size(text: str) -> int:
     number, unit = (text[:-1], units.get(text[-1:].upper())) if text else ("", None)
     if unit is None:
         number, unit = text, 1 << 20
-    if not number.isdecimal():
-        raise KinstError(f"'{text}' is not a memory size; give one like 512M or 1G")
+    if not number.isdecimal() or len(number) > 12:
+        raise KinstError(f"'{text[:40]}' is not a memory size; give one like 512M or 1G")
     return int(number) * unit
+
+
+def parse_count(text: str, what: str) -> int:
+    """A positive number of at most 18 digits.
+
+    :raises KinstError: for anything else, naming ``what``.
+    """
+    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
+        raise KinstError(f"{what} must be a positive number, not '{text[:40]}'")
+    return int(text)

@@ -1,6 +1,7 @@
 """Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
 
 import os
+import sys
 from pathlib import Path
 
 import platformdirs
@@ -58,7 +59,7 @@ def settle_at_reader(machine: UnicornMachine) -> None:
 
 
 def snapshot_path(image: Image, memory: int) -> Path:
-    name = f"{arch_of(image).name}-{image.identity[:32]}-{memory >> 20}M-{GENERATION}.kinst"
+    name = f"{arch_of(image).name}-{image.identity[-32:]}-{memory >> 20}M-{GENERATION}.kinst"
     return cache_directory() / "snapshots" / name
 
 
@@ -72,12 +73,15 @@ def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
         try:
             return snapshot.restore(path, image)
         except SnapshotError:
-            path.unlink(missing_ok=True)  # made again below
+            pass  # made again below
     machine = UnicornMachine(image, memory)
     machine.boot()
     boot_to_prompt(machine)
     settle_at_reader(machine)
-    snapshot.save(machine, path)
+    try:
+        snapshot.save(machine, path)
+    except SnapshotError as error:
+        print(f"kinst: the boot is not kept: {error}", file=sys.stderr)
     return machine
 
 

@@ -95,6 +95,10 @@ cdef struct Clock:
     # Time goes on at a block that starts here; whether that start is a canonical one.
     uint64_t thaw
     bint thaw_resumed
+    # The trampoline in use, and how often a block was entered at its first instruction.
+    uint64_t slot
+    uint64_t slot_entries
+    uint64_t frozen_blocks
     # Why the last run ended.
     int stop
     uint32_t vector
@@ -197,12 +201,17 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     c.address = address
     c.size = size
     if c.frozen:
+        c.frozen_blocks += 1
+        if c.frozen_blocks & 0xFFFFF == 0:
+            check_signals(c)
+        if address == c.slot:
+            c.slot_entries += 1  # a REP instruction enters its block for every repetition
         if address != c.thaw:
             return
         # The displaced instruction is done: the guest goes on behind it.
         c.frozen = False
         c.resumed = c.thaw_resumed
-        c.instructions += 1
+        c.instructions += c.slot_entries if c.slot_entries else 1
     if c.fixed:
         n = size // c.fixed
     else:
@@ -226,6 +235,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             return
         if c.shadow:
             c.shadow = False
+            c.previous_end = 0
         elif c.pending:
             flags = 0
             c.reg_read(uc, c.mask_register, &flags)
@@ -804,12 +814,26 @@ cdef class Engine:
         self.clock.thaw = address
         self.clock.thaw_resumed = not canonical
 
+    def use_trampoline(self, uint64_t address):
+        """While frozen: the displaced instruction is executed at ``address``; 0: nowhere."""
+        self.clock.slot = address
+        self.clock.slot_entries = 0
+
+    def thaw(self):
+        """Forget all about a probe in progress: time goes on."""
+        self.clock.frozen = False
+        self.clock.resumed = False
+        self.clock.shadow = False
+        self.clock.thaw = 0
+        self.clock.slot = 0
+        self.clock.slot_entries = 0
+
     def thaw_if_at(self, uint64_t address):
         """The same, where the CPU was stopped before a block at ``address`` could start."""
         if self.clock.frozen and self.clock.thaw == address:
             self.clock.frozen = False
             self.clock.resumed = self.clock.thaw_resumed
-            self.clock.instructions += 1
+            self.clock.instructions += self.clock.slot_entries or 1
 
     @property
     def shadow(self):

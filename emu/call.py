@@ -35,7 +35,6 @@ class Caller:
         self._free = (machine.sp - STACK_GAP) & ~15
         self._room = SMALL
         self._back = machine.arch.entry_address(machine.image)
-        self._panic = machine.image.symbols.find("vpanic")
 
     def place(self, data: bytes) -> int:
         """Put bytes into guest memory, 16-byte aligned, and give their address.
@@ -76,10 +75,9 @@ class Caller:
         m.arch.prepare_call(m, tuple(arguments), self._back)
         m.pc = address
         top = m.arch.stack_after_return(m)
-        stops = {self._back, *([self._panic.address] if self._panic else [])}
         limit = m.instructions + self.limit
         while True:
-            stop = m.run(Until(addresses=sorted(stops), instructions=limit))
+            stop = m.run(Until(addresses=[self._back], instructions=limit))
             if stop.reason is StopReason.ADDRESS and stop.pc == self._back:
                 if m.sp != top:
                     continue  # another thread's, or a deeper frame's
@@ -97,16 +95,8 @@ class Caller:
             raise KeyboardInterrupt
         if stop.reason is StopReason.INSTRUCTIONS:
             why = f"did not return within {self.limit} instructions (at {self._where(stop.pc)})"
-        elif self._panic is not None and stop.pc == self._panic.address:
-            # Let the kernel print what it has to say: its console is polled by then.
-            m.run(Until(console="\n", instructions=m.instructions + 20_000_000))
-            for _ in range(40):
-                end = m.run(Until(console="\n", instructions=m.instructions + 2_000_000))
-                if end.reason is not StopReason.CONSOLE:
-                    break
-            text = bytes(m.console.text[seen:]).decode("utf-8", "replace")
-            lines = [line for line in text.splitlines() if line.startswith("panic:")]
-            why = "panicked" + (f" ({lines[0].removeprefix('panic:').strip()})" if lines else "")
+        elif stop.reason is StopReason.PANIC:
+            why = f"panicked ({stop.detail})" if stop.detail else "panicked"
         elif stop.reason is StopReason.UNHANDLED:
             why = f"faulted: {stop.detail} at {self._where(stop.pc)}"
         else:

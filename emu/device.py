@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Protocol
 
 from emu.events import Timer
 
+MAX_LIST = 4096
+
 
 class Bus(Protocol):
     """What a device may ask of its machine."""
@@ -54,11 +56,41 @@ class Device(ABC):
         }
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Take on a state.
+
+        :raises ValueError: when it is not one of such a device.
+        :raises KeyError: when something is missing.
+        """
+        own = self.state()
         for name in self.STATE:
             value = state[name]
+            if not _alike(own[name], value):
+                raise ValueError(f"{name} is not what it should be")
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
             setattr(self, name, value)
+
+
+def _alike(own: object, other: object) -> bool:
+    """Whether a value from a file has the shape of the device's own."""
+    if isinstance(own, dict):
+        return isinstance(other, dict) and own.keys() == other.keys() and all(
+            _alike(own[key], other[key]) for key in own
+        )
+    if isinstance(own, list):
+        if not isinstance(other, list) or len(other) > MAX_LIST:
+            return False
+        if own and isinstance(own[0], int | dict):
+            return len(own) == len(other) and all(map(_alike, own, other))
+        # A list that grows and shrinks: of numbers, or of pairs of numbers.
+        return all(
+            isinstance(item, int)
+            or (isinstance(item, list) and len(item) == 2 and all(isinstance(i, int) for i in item))
+            for item in other
+        )
+    if isinstance(own, str):
+        return isinstance(other, str)
+    return isinstance(own, int) and isinstance(other, int)
 
 
 class Line:

@@ -6,6 +6,7 @@ a time takes more than a second on a GENERIC kernel.  Layouts: System V gABI, "O
 
 import bisect
 import difflib
+import functools
 import hashlib
 import itertools
 import mmap
@@ -22,9 +23,12 @@ from emu.errors import ImageError
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
 PT_LOAD = "PT_LOAD"
 ELF_MAGIC = b"\x7fELF"
-STT_OBJECT, STT_FUNC = 1, 2
+STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 1, 2, 10
+MAX_NAME = 4096
 SHN_UNDEF, SHN_LORESERVE = 0, 0xFF00
+KINDS = (0, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 MAX_SECTIONS = 65536
+MAX_NOTE = 65536
 MAX_IMAGE = 4 << 30
 
 
@@ -70,7 +74,7 @@ class SymbolTable:
             for name, info, _other, section, value, size in SYMBOL.iter_unpack(
                 entries[: len(entries) - len(entries) % SYMBOL.size]
             )
-            if section != SHN_UNDEF and (info & 15) <= STT_FUNC and name < len(strings)
+            if section != SHN_UNDEF and info & 15 in KINDS and name < len(strings)
         ]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
@@ -80,8 +84,10 @@ class SymbolTable:
         return len(self._entries)
 
     def _text(self, offset: int) -> str:
-        end = self._strings.find(b"\0", offset)
-        return self._strings[offset : end if end >= 0 else None].decode("utf-8", "replace")
+        end = self._strings.find(b"\0", offset, offset + MAX_NAME)
+        return self._strings[offset : end if end >= 0 else offset + MAX_NAME].decode(
+            "utf-8", "replace"
+        )
 
     def _symbol(self, entry: tuple[int, int, int, int]) -> Symbol:
         value, size, name, kind = entry
@@ -101,15 +107,12 @@ class SymbolTable:
         if self._by_name is not None:
             found = self.named(name)
             return found[0] if found else None
-        needle = b"\0" + name.encode() + b"\0"
-        start = 0
-        while (at := self._strings.find(needle, start)) >= 0:
-            offset = at + 1
+        # The first time the name stands alone in the table; the linker may share tails of names.
+        at = self._strings.find(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0")
+        if at >= 0:
             for entry in self._entries:
-                if entry[2] == offset:
+                if entry[2] == at + 1:
                     return self._symbol(entry)
-            start = offset
-        # The linker may share the tail of a longer name.
         found = self.named(name)
         return found[0] if found else None
 
@@ -152,16 +155,15 @@ class Image:
     symbols: SymbolTable
     build_id: str
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
-        """What tells this image from others: its build id, or a digest of its segments."""
-        if self.build_id:
-            return self.build_id
-        h = hashlib.sha256(self.entry.to_bytes(8, "little"))
+        """What tells this image from others: its build id and a digest of its segments (a file
+        that was changed in place keeps its build id)."""
+        h = hashlib.sha256(self.build_id.encode() + self.entry.to_bytes(8, "little"))
         for segment in self.segments:
-            h.update(segment.virtual.to_bytes(8, "little"))
+            h.update(segment.virtual.to_bytes(8, "little") + segment.physical.to_bytes(8, "little"))
             h.update(segment.data)
-        return h.hexdigest()
+        return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def virtual_to_file(self, address: int, size: int) -> bytes:
         """Bytes of the image at a virtual address (zeros behind the file's part).
@@ -187,6 +189,19 @@ def _read(path: Path) -> memoryview:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def _build_id(notes: bytes) -> str:
+    """The NT_GNU_BUILD_ID among the notes of a section, in hexadecimal, or nothing."""
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, at)
+        name = at + 12
+        content = name + (name_size + 3 & ~3)
+        if kind == 3 and notes[name : name + name_size] == b"GNU\0" and size <= 64:
+            return notes[content : content + size].hex()
+        at = content + (size + 3 & ~3)
+    return ""
+
+
 def _sections(elf: ELFFile, path: Path, data: memoryview) -> tuple[bytes, bytes, str]:
     """The symbol table's entries, its strings, and the build id (hex, or empty)."""
     entries, strings, build_id = b"", b"", ""
@@ -201,18 +216,14 @@ def _sections(elf: ELFFile, path: Path, data: memoryview) -> tuple[bytes, bytes,
 
     for index in range(elf.num_sections()):
         header = elf._get_section_header(index)
-        if header["sh_type"] == "SHT_SYMTAB":
+        if header["sh_type"] == "SHT_SYMTAB" and not entries:
             entries = content(header)
             link = header["sh_link"]
             if link >= elf.num_sections():
                 raise ImageError(f"{path}: the symbol table names no string table: damaged file")
             strings = content(elf._get_section_header(link))
-        elif header["sh_type"] == "SHT_NOTE" and not build_id:
-            note = content(header)
-            if len(note) >= 16:
-                name_size, desc_size, kind = struct.unpack_from("<III", note)
-                if kind == 3 and note[12:16] == b"GNU\0" and name_size == 4 and desc_size <= 64:
-                    build_id = note[16 : 16 + desc_size].hex()
+        elif header["sh_type"] == "SHT_NOTE" and not build_id and header["sh_size"] <= MAX_NOTE:
+            build_id = _build_id(content(header))
     return entries, strings, build_id
 
 

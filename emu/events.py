@@ -69,7 +69,7 @@ class EventQueue:
     def restore(self, state: dict[str, int]) -> None:
         self._heap.clear()
         for name, timer in self.timers.items():
-            timer.when = state.get(name, NEVER)
+            timer.when = int(state.get(name, NEVER))
             if timer.when != NEVER:
                 heapq.heappush(self._heap, (timer.when, name))
         self.notify()

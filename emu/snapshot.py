@@ -15,6 +15,7 @@ from typing import Any
 
 import zstandard
 
+from emu._engine import EngineError
 from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import SnapshotError
@@ -102,7 +103,8 @@ def restore(path: Path, image: Image) -> UnicornMachine:
                 state["skew"], bytes.fromhex(state["console"])[:MAX_CONSOLE],
             )
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,
+            struct.error, EngineError) as error:
         raise SnapshotError(f"{path}: damaged ({type(error).__name__} in its header)") from None
     return machine
 
@@ -126,9 +128,10 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     if hashlib.sha256(view).digest() != digest:
         raise SnapshotError(f"{path}: damaged: its checksum does not fit; make it again")
     try:
-        text = zstandard.ZstdDecompressor().decompress(
-            view[:head_size], max_output_size=MAX_HEADER
-        )
+        # A frame may claim any size; what is read of it is bounded.
+        text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
+        if len(text) > MAX_HEADER:
+            raise ValueError
         header = json.loads(text)
     except (zstandard.ZstdError, ValueError, RecursionError):
         raise SnapshotError(f"{path}: damaged header; make it again") from None

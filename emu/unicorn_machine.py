@@ -17,6 +17,11 @@ from emu.events import NEVER, EventQueue, Timer
 from emu.guest_memory import PAGE, GuestMemory, MemoryImage
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
 
+# Where a kernel's panic begins, what it says at its end, and how long that may take.
+PANIC = "vpanic"
+PANIC_ENDS = (b"Uptime: ", b"KDB: enter: ", b"db> ")
+PANIC_INSTRUCTIONS = 100_000_000
+MAX_EXCEPTIONS = 64
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
 
@@ -79,9 +84,12 @@ class UnicornMachine(Machine):
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
         self._exits: set[int] = set()
+        self._translated = False  # code was run: there may be translations to drop
         self._hidden: tuple[int, GuestMemory] | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
         self.breakpoints: set[int] = set()  # patched addresses: time stands still from there on
+        self._exception_at = self._exceptions = 0
+        self._panic_text: int | None = None  # length of the console's text when a panic began
         self._time_limit = NEVER
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
@@ -190,11 +198,24 @@ class UnicornMachine(Machine):
         """Play the boot loader: the machine is then about to execute the kernel's first
         instruction."""
         self.board.load(self.image)
+        self._watch_panic()
 
     def place_image(self) -> None:
         """Put the image into memory and map it where it was linked, without starting it: its leaf
         functions can be called then."""
         self.board.place(self.image)
+        self._watch_panic()
+
+    def _watch_panic(self) -> None:
+        panic = self.image.symbols.find(PANIC)
+        if panic is not None:
+            self.handle(panic.address, self._panicked)
+
+    def _panicked(self) -> None:
+        """The guest panics: the run goes on until it has said why."""
+        if self._panic_text is None:
+            self._panic_text = len(self.console.text)
+            self.engine.limit = min(self.engine.limit, self.instructions + PANIC_INSTRUCTIONS)
 
     def type(self, data: bytes) -> None:
         self.board.type(data)
@@ -208,6 +229,10 @@ class UnicornMachine(Machine):
     def output(self, data: int) -> None:
         """Console: one byte from the serial port."""
         self.console_sink(data)
+        if self._panic_text is not None and data == 0x0A:
+            line = self.console.text[self._panic_text :].rstrip().rsplit(b"\n", 1)[-1]
+            if line.startswith(PANIC_ENDS):
+                self.request_stop(Stop(StopReason.PANIC, 0))
         for wanted in self._console_wanted:
             if data == wanted[-1] and self.console.text.endswith(wanted, self._console_start):
                 self._console_wanted = ()
@@ -241,11 +266,12 @@ class UnicornMachine(Machine):
     def run(self, until: Until) -> Stop:
         engine = self.engine
         self._stop = None
+        self._panic_text = None
         self._time_limit = until.time if until.time is not None else NEVER
         wanted = (until.console,) if isinstance(until.console, str) else until.console
-        self._console_wanted = tuple(text.encode() for text in wanted if text)
+        self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
         self._console_start = len(self.console.text)
-        engine.limit = until.instructions if until.instructions is not None else NEVER
+        engine.limit = NEVER if until.instructions is None else min(until.instructions, NEVER)
         self._set_stops(set(until.addresses))
         self._deadline_changed()
         self.interrupts_changed()
@@ -255,7 +281,7 @@ class UnicornMachine(Machine):
                 stop = self._step(first)
                 first = False
                 if stop is not None:
-                    return stop
+                    return stop if self._panic_text is None else self._panic(stop.pc)
         except KeyboardInterrupt:
             engine.settle(0)
             return Stop(StopReason.INTERRUPTED, self.pc)
@@ -264,32 +290,42 @@ class UnicornMachine(Machine):
             engine.limit = NEVER
             self._console_wanted = ()
 
+    def _panic(self, pc: int) -> Stop:
+        text = self.console.text[self._panic_text :].decode("utf-8", "replace")
+        said = [line for line in text.splitlines() if line.startswith("panic: ")]
+        return Stop(StopReason.PANIC, pc, said[0].removeprefix("panic: ").strip() if said else "")
+
     def _set_stops(self, addresses: set[int]) -> None:
-        exits = addresses | self._handlers.keys()
+        self._stops = addresses
+        self._install(addresses | self._handlers.keys())
+
+    def _install(self, exits: set[int]) -> None:
+        """Make Unicorn stop before these addresses, and before no others."""
         for address in exits ^ self._exits:
-            if self.instructions and self.translate(address) is not None:
+            if self._translated and self.translate(address) is not None:
                 self.engine.remove_translations(address, address + 1)
-        self._stops, self._exits = addresses, exits
+        self._exits = exits
         self.engine.set_exits(sorted(exits))
 
     def _step(self, first: bool) -> Stop | None:
         """Run once and deal with what stopped the CPU."""
-        engine, board = self.engine, self.board
         pc = self.pc
-        if engine.frozen:
-            engine.thaw_if_at(pc)
+        if self.engine.frozen:
+            self.engine.thaw_if_at(pc)
         if pc in self._handlers:
             self._handlers[pc]()
-            return None
+            return self._over(pc) if self.pc == pc else None
         if pc in self._stops:
-            if not first:
-                return Stop(StopReason.ADDRESS, pc)
-            self._over(pc)
-            return None
-        why, detail = engine.run(pc)
+            return self._over(pc) if first else Stop(StopReason.ADDRESS, pc)
+        return self._dispatch(*self.engine.run(pc))
+
+    def _dispatch(self, why: int, detail: int) -> Stop | None:
+        """Deal with why the engine came back."""
+        engine, board = self.engine, self.board
+        self._translated = True
         trouble: str | None = None
         if why == _engine.STOP_EXCEPTION:
-            trouble = board.exception(detail)
+            trouble = board.exception(detail) or self._endless()
             self._delivered()
         elif why == _engine.STOP_DEADLINE:
             self._due()
@@ -298,12 +334,11 @@ class UnicornMachine(Machine):
             self.interrupts_changed()
         elif why == _engine.STOP_NONE:
             pc = self.pc
-            if pc in self._exits:
-                self.settle(pc)
-            else:
+            if pc not in self._exits:
                 return self._halted()
+            self.settle(pc)
         elif why == _engine.STOP_INVALID:
-            trouble = board.invalid()
+            trouble = board.invalid() or self._endless()
             self._delivered()
         elif why == _engine.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
@@ -316,8 +351,7 @@ class UnicornMachine(Machine):
         if trouble is not None:
             return Stop(StopReason.UNHANDLED, self.pc, trouble)
         if self._stop is not None:
-            stop = self._stop
-            return Stop(stop.reason, self.pc, stop.detail)
+            return Stop(self._stop.reason, self.pc, self._stop.detail)
         return None
 
     def at_breakpoint(self, address: int) -> bool:
@@ -336,33 +370,44 @@ class UnicornMachine(Machine):
         if not self.engine.frozen:
             self.engine.synchronize()
 
-    def _over(self, pc: int) -> None:
-        """Execute the one instruction at a stop address, to go on from there."""
-        stops = self._stops
-        self._set_stops(set())
-        limit, deadline = self.engine.limit, self.engine.deadline
-        code = self.read(pc, min(15, 4096 - pc % 4096) if pc % 4096 < 4081 else 15)
-        after = pc + self.arch.instruction_length(code)
-        self._set_stops({after})
-        self.engine.limit = NEVER
-        self._step_plain(pc)
-        self._set_stops(stops)
-        self.engine.limit, self.engine.deadline = limit, deadline
+    def _endless(self) -> str | None:
+        """Exceptions upon exceptions, with no instruction executed between them."""
+        if self.instructions != self._exception_at:
+            self._exception_at, self._exceptions = self.instructions, 0
+        self._exceptions += 1
+        if self._exceptions > MAX_EXCEPTIONS:
+            return f"{MAX_EXCEPTIONS} exceptions and no instruction between them"
+        return None
 
-    def _step_plain(self, pc: int) -> None:
-        why, detail = self.engine.run(pc)
-        if why == _engine.STOP_UNCOUNTED:
-            begin, size = self.engine.unknown_block
-            self.engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
-            self._step_plain(pc)
-        elif why == _engine.STOP_EXCEPTION:
-            self.board.exception(detail)
-        elif why == _engine.STOP_INVALID:
-            self.board.invalid()
-        elif why == _engine.STOP_ERROR:
-            self.board.bus_error(detail)
-        else:
-            self.settle(self.pc)
+    def _over(self, pc: int) -> Stop | None:
+        """Execute the one instruction at a stop address, to go on from there."""
+        engine = self.engine
+        start, limit, exits = engine.instructions, engine.limit, self._exits
+        if start >= limit:
+            return Stop(StopReason.INSTRUCTIONS, pc)
+        after = pc + self.arch.instruction_length(self._code(pc))
+        # One instruction: the block is cut behind it, and no second block is begun.
+        self._install((exits - {pc}) | {after})
+        engine.limit = start + 1
+        try:
+            while engine.instructions == start and self.pc == pc:
+                why, detail = engine.run(pc)
+                if why == _engine.STOP_LIMIT:
+                    break
+                stop = self._dispatch(why, detail)
+                if stop is not None:
+                    return stop
+        finally:
+            self._install(exits)
+            engine.limit = limit
+        return None
+
+    def _code(self, pc: int) -> bytes:
+        """The bytes of the instruction at ``pc``, and some more where the next page is mapped."""
+        room = 4096 - pc % 4096
+        if room < 15 and self.translate(pc + room) is None:
+            return self.read(pc, room)
+        return self.read(pc, 15)
 
     def _due(self) -> None:
         """The clock reached the deadline."""
@@ -390,7 +435,7 @@ class UnicornMachine(Machine):
             if engine.now >= self._time_limit:
                 return Stop(StopReason.TIME, self.pc)
             if self._stop is not None:
-                return self._stop
+                return Stop(self._stop.reason, self.pc, self._stop.detail)
         delivered = board.deliver_interrupt()
         self.interrupts_changed()
         if not delivered and not board.wakes_masked:
@@ -400,20 +445,21 @@ class UnicornMachine(Machine):
     def _limit(self) -> Stop | None:
         """Fewer instructions are left than the next block has: execute just these."""
         engine = self.engine
-        left = engine.limit - engine.instructions
+        limit, exits = engine.limit, self._exits
+        left = limit - engine.instructions
         pc = self.pc
         if left <= 0:
             return Stop(StopReason.INSTRUCTIONS, pc)
         at = pc
         for _ in range(left):
-            at += self.arch.instruction_length(self.read(at, 15)) or 1
-        limit, stops = engine.limit, self._stops
+            at += self.arch.instruction_length(self._code(at)) or 1
         engine.limit = NEVER
-        self._set_stops(stops | {at})
-        self._step_plain(pc)
-        self._set_stops(stops)
-        engine.limit = limit
-        return None
+        self._install(exits | {at})
+        try:
+            return self._dispatch(*engine.run(pc))
+        finally:
+            self._install(exits)
+            engine.limit = limit
 
     # -- snapshots ----------------------------------------------------------------------------
 
@@ -428,6 +474,7 @@ class UnicornMachine(Machine):
         """Everything but memory, which must be in place already."""
         self.engine.flush_tlb()
         self.engine.flush_translations()
+        self.engine.thaw()
         self.engine.instructions = state.instructions
         self.engine.skew = state.skew
         self.board.restore_cpu(state.cpu)
@@ -435,6 +482,7 @@ class UnicornMachine(Machine):
         self.events.restore(state.timers)
         self.console.text[:] = state.console
         self._counts.clear()
+        self._watch_panic()
         self.interrupts_changed()
 
     def snapshot(self) -> Snapshot:

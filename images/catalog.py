@@ -66,7 +66,11 @@ def find(text: str) -> elf.Image:
     :raises ImageError: when there is no such image, or it is not a usable kernel.
     """
     path = Path(text)
-    if not path.exists():
+    try:
+        there = path.exists()
+    except OSError as error:
+        raise ImageError(f"{text[:80]}: {error.strerror}") from None
+    if not there:
         for image in known():
             if image.name == text:
                 if image.path is None:

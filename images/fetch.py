@@ -5,9 +5,12 @@ and a description, separated by tabs.
 """
 
 import hashlib
+import http
 import http.client
+import lzma
 import os
 import re
+import ssl
 import tarfile
 import tempfile
 import urllib.error
@@ -77,8 +80,10 @@ def _open(url: str, start: int = 0) -> http.client.HTTPResponse:
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=60)
         return response
     except urllib.error.HTTPError as error:
+        if start and error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return _open(url)  # what is here is not a beginning of it
         raise FetchError(f"{url}: the server says {error.code} {error.reason}") from None
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         raise FetchError(f"{url}: cannot be reached: {reason}; try again later") from None
 
@@ -115,7 +120,8 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
     with response:
         if have and response.status != 206:
             have = 0  # the server starts from the beginning
-        length = int(response.headers.get("Content-Length") or 0)
+        said = response.headers.get("Content-Length") or "0"
+        length = int(said) if said.isdecimal() and len(said) < 16 else 0
         if have + length > MAX_SET:
             raise FetchError(f"{url}: {have + length} bytes: not a kernel set")
         with path.open("ab" if have else "wb") as file:
@@ -127,7 +133,8 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
                     if done > MAX_SET:
                         raise FetchError(f"{url}: longer than {MAX_SET} bytes: not a kernel set")
                     progress(path.name, done, have + length if length else 0)
-            except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
+            except (http.client.HTTPException, TimeoutError, ConnectionError,
+                    ssl.SSLError) as error:
                 raise FetchError(
                     f"{url}: broke off after {done} bytes ({type(error).__name__}); "
                     "run the command again to go on from there"
@@ -153,7 +160,7 @@ def _extract(archive: Path, member: str, target: Path) -> None:
                     if source is not None:
                         _write(source, target)  # type: ignore[arg-type]
                         return
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise FetchError(f"{archive.name}: damaged archive: {error}") from None
     raise FetchError(f"{archive.name}: holds no {member}")
 

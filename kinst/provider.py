@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from emu.elf import STT_FUNC, Symbol
+from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.errors import KinstError
 from emu.unicorn_machine import UnicornMachine
 from kinst.trampoline import Trampolines
@@ -64,7 +64,7 @@ class Kinst:
     probes: dict[int, Probe] = field(default_factory=dict)
     _trampolines: Trampolines | None = None
     _seconds: dict[int, Probe] = field(default_factory=dict)
-    _saved_mask: int = 0
+    _saved_masks: dict[int, int] = field(default_factory=dict)
     _enabled: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +93,8 @@ class Kinst:
         """Whether probing the function could bring DTrace into itself."""
         if name in EXCLUDED or name in self.trap.excluded:
             return True
+        if self.trap.excluded_prefixes and name.startswith(self.trap.excluded_prefixes):
+            return True
         return name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)
 
     def create(self, function: str, name: str) -> list[Probe]:
@@ -106,14 +108,21 @@ class Kinst:
             s.address: s for s in self.machine.image.symbols.named(function)
             if s.kind == STT_FUNC and s.size
         }
+        if not symbols and any(
+            s.kind == STT_GNU_IFUNC for s in self.machine.image.symbols.named(function)
+        ):
+            raise ProbeError(
+                f"{where}: {function} is an ifunc: the kernel chose its code at boot; give the "
+                f"name of that, e.g. {function}_std or {function}_erms on amd64"
+            )
         if not symbols:
             near = self.machine.image.symbols.similar(function)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise ProbeError(f"{where}: the kernel has no function '{function}'{hint}")
         if self.excluded(function):
             raise ProbeError(f"{where}: {function} is excluded: the trap path runs through it")
-        if name and not name.isdecimal():
-            raise ProbeError(f"{where}: '{name}' is not a decimal byte offset")
+        if name and (not name.isdecimal() or len(name) > 12):
+            raise ProbeError(f"{where}: '{name[:40]}' is not a decimal byte offset")
         chosen = []
         for symbol in symbols.values():
             table = list(self.instructions(symbol))
@@ -203,6 +212,7 @@ class Kinst:
         for probe in self.probes.values():
             machine.write_code(probe.instruction.address, probe.instruction.code)
         machine.breakpoints.clear()
+        machine.engine.thaw()
         self._seconds.clear()
         self._trampolines.close()
         self._trampolines = None
@@ -219,18 +229,20 @@ class Kinst:
             self.fire(probe, state)
             verdict = probe.instruction.verdict
             if isinstance(verdict, Copy | Rewrite):
-                self._saved_mask = trap.mask(state)
+                self._saved_masks[probe.slot] = trap.mask(state)
+                machine.engine.use_trampoline(probe.slot)
                 machine.engine.thaw_at(0 if probe.second else probe.after, False)
                 trap.leave(machine, state, probe.slot)
                 return
             assert not isinstance(verdict, Refuse)
             pc = verdict.next_pc(state)
+            machine.engine.use_trampoline(0)
             machine.engine.thaw_at(pc, not isinstance(verdict, SetRegister))
             trap.leave(machine, state, pc)
             return
         probe = self._seconds.get(address)
         if probe is not None:
-            trap.unmask(state, self._saved_mask)
+            trap.unmask(state, self._saved_masks.get(probe.slot, 0))
             machine.engine.thaw_at(probe.after, False)
             trap.leave(machine, state, probe.after)
             return

@@ -38,6 +38,7 @@ class Trampolines:
             self.base = hole.virtual
         size = PAGES * PAGE
         machine.write_physical(self._first, (filler * (size // len(filler) + 1))[:size])
+        machine.engine.flush_translations()  # of what stood in the slots before
         self._next = 2 * SLOT
 
     @property

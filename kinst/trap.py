@@ -54,6 +54,7 @@ class GuestTrap(ABC):
     """Breakpoints, trampolines and the seam of one architecture."""
 
     excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
+    excluded_prefixes: ClassVar[tuple[str, ...]] = ()
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
     classify: Callable[[bytes, int], tuple[int, Verdict]]
 

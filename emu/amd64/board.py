@@ -5,6 +5,7 @@ Interrupt delivery: SDM volume 3, chapter "Interrupt and Exception Handling", 64
 
 import ctypes
 import functools
+import itertools
 import struct
 from typing import Any
 
@@ -26,7 +27,7 @@ from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
 from emu.elf import Image
 from emu.engine_probe import context_bytes, find_field
-from emu.errors import ImageError, MachineError
+from emu.errors import ImageError, MachineError, MemoryAccessError
 from emu.machine import Stop, StopReason
 from emu.unicorn_machine import UnicornMachine
 
@@ -143,6 +144,13 @@ class Amd64Board(Board):
 
     def load(self, image: Image) -> None:
         machine = self.machine
+        ordered = sorted(image.segments, key=lambda s: s.physical)
+        for one, next_ in itertools.pairwise(ordered):
+            if one.physical_end > next_.physical:
+                raise ImageError(
+                    f"{image.path}: segments overlap at physical {next_.physical:#x}: not a "
+                    "usable kernel image"
+                )
         for segment in image.segments:
             if segment.physical < 0x200000 or segment.physical_end > machine.memory - (1 << 20):
                 raise ImageError(
@@ -241,7 +249,10 @@ class Amd64Board(Board):
         if code is not None:
             frame.insert(0, code & 0xFFFFFFFF)
         top = (top & ~15) - 8 * len(frame)
-        m.write(top, struct.pack(f"<{len(frame)}Q", *frame))
+        try:
+            m.write(top, struct.pack(f"<{len(frame)}Q", *frame))
+        except MemoryAccessError:
+            return f"exception {vector} with no stack at {top:#x} (double fault)"
         flags &= ~(RFLAGS_TF | RFLAGS_NT | RFLAGS_RF | RFLAGS_VM)
         if kind == 0xE:
             flags &= ~RFLAGS_IF
@@ -264,7 +275,9 @@ class Amd64Board(Board):
         if m.engine.previous_end == pc and m.engine.block[0] == pc and m.read(pc - 1, 1)[0] == STI:
             m.engine.shadow = True  # the instruction after STI runs first
             return False
-        self._enter(self.lapic.acknowledge(), pc, None)
+        trouble = self._enter(self.lapic.acknowledge(), pc, None)
+        if trouble is not None:
+            m.request_stop(Stop(StopReason.UNHANDLED, pc, trouble))
         return True
 
     def type(self, data: bytes) -> None:

@@ -291,7 +291,9 @@ class ArmBoard(Board):
         m = self.machine
         if not self.interface.asserted or m.read_register("pstate") & PSTATE_I:
             return False
-        self._enter(VECTOR_IRQ, m.pc, None)
+        trouble = self._enter(VECTOR_IRQ, m.pc, None)
+        if trouble is not None:
+            m.request_stop(Stop(StopReason.UNHANDLED, m.pc, trouble))
         return True
 
     def _shutdown(self, again: bool) -> None:

@@ -41,6 +41,8 @@ class Riscv64(Arch):
         levels = LEVELS.get(satp >> 60)
         if levels is None:
             return address
+        if address >> 8 + 9 * levels + 3 not in (0, (1 << 53 - 9 * levels) - 1):
+            return None  # not a sign-extended address
         table = (satp & SATP_PPN) << 12
         for level in range(levels - 1, -1, -1):
             index = address >> 12 + 9 * level & 0x1FF

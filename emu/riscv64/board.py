@@ -310,7 +310,9 @@ class RiscvBoard(Board):
         if m.read_register("priv") == 1 and not m.read_register("sstatus") & SIE:
             return False
         cause = SEI if lines >> SEI & 1 else STI
-        self._trap(INTERRUPT | cause, m.pc, 0)
+        trouble = self._trap(INTERRUPT | cause, m.pc, 0)
+        if trouble is not None:
+            m.request_stop(Stop(StopReason.UNHANDLED, m.pc, trouble))
         return True
 
     def _shutdown(self, again: bool) -> None:

@@ -11,6 +11,7 @@ from emu.amd64 import registers
 from kinst.verdict import Condition, ConditionalJump, Copy, Jump, Refuse, Rewrite, State, Verdict
 
 MASK = (1 << 64) - 1
+OPERAND_SIZE = 0x66
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
 # Left alone, and why.
@@ -26,6 +27,7 @@ REFUSED: dict[int, str] = {
         ("RETF RETFQ LJMP LCALL", "changes the code segment"),
         ("LOOP LOOPE LOOPNE JRCXZ JECXZ", "counts and jumps"),
         ("XBEGIN", "is relative to the instruction"),
+        ("RSM VMLAUNCH VMRESUME VMRUN", "leaves for another machine state"),
     )
     for name in names.split()
 }
@@ -135,6 +137,13 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
+    transfers = i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL) or i.id == x86.X86_INS_RET
+    if transfers and OPERAND_SIZE in i.prefix:
+        return Refuse("is a jump with an operand-size prefix")
+    if opcode == 0xFF and i.modrm >> 3 & 7 in (3, 5):
+        return Refuse("changes the code segment")
+    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_EIP for o in i.operands):
+        return Refuse("uses a 32-bit address relative to itself")
     if i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL):
         call = i.group(x86.X86_GRP_CALL)
         operand = i.operands[0]

@@ -159,7 +159,12 @@ ROWS: tuple[Row, ...] = (
     (0xFFFFF01F, 0xD503301F, _copy),  # barriers
     (0xFFFFF0DF, 0xD50340DF, _refuse("changes the interrupt mask")),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _refuse("sees or changes the interrupt mask")),  # MRS/MSR DAIF
+    (0xFFFFF0FF, 0xD50040BF, _refuse("selects the stack pointer")),  # MSR SPSel
     (0xFFF8F01F, 0xD500401F, _copy),  # MSR (immediate), others
+    (0xFFDFFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR_EL1, ELR_EL1
+    (0xFFDFFFE0, 0xD5185200, _refuse("is about the last exception")),  # ESR_EL1
+    (0xFFDFFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR_EL1
+    (0xFFDFFFE0, 0xD5184200, _refuse("selects the stack pointer")),  # MRS/MSR SPSel
     (0xFFC00000, 0xD5000000, _copy),  # SYS, SYSL, MRS, MSR (register)
     # PC-relative
     (0x1F000000, 0x10000000, _address),  # ADR, ADRP

@@ -17,6 +17,7 @@ class Arm64Trap(GuestTrap):
     excluded: ClassVar[frozenset[str]] = frozenset(
         {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
     )
+    excluded_prefixes: ClassVar[tuple[str, ...]] = ("handle_el",)
     second_breakpoint: ClassVar[bool] = True
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:

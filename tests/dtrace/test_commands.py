@@ -91,10 +91,10 @@ def test_call_that_faults_shows_the_console_and_fails(arch):
 @pytest.mark.parametrize("words, says", [
     (["strlne(1)"], "no function 'strlne'; did you mean strlen"),
     (["strlen("], "expected an argument"),
-    (['strlen("x")', "--show", "arg7"], "--show arg7: the call has arg0 to arg0"),
+    (['strlen("x")', "--show", "arg7"], "--show arg7: the call has arg0"),
     (['strlen("x")', "--memory", "lots"], "not a memory size"),
     (['strlen("x")', "--memory", "65"], "memory of"),
-    (['strlen("x")', "--limit", "0"], "--limit must be positive"),
+    (['strlen("x")', "--limit", "0"], "--limit must be a positive number"),
     (['strlen("x")', "--snapshot", "/nonexistent"], "cannot be read"),
     (["memcpy(buf(8), 0x7fff00000000, 0)", "--show", "arg1"], "is not mapped"),
 ])

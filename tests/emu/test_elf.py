@@ -22,7 +22,7 @@ def test_segments_symbols_and_build_id_are_read(tmp_path):
                                build_id=b"\x12\x34").build())
     assert [(s.virtual, bytes(s.data), s.memory_size) for s in image.segments] == [
         (0x1000, b"abc", 16), (0x3000, b"xy", 2)]
-    assert image.build_id == image.identity == "1234"
+    assert image.build_id == "1234" and image.identity.startswith("1234-")
     assert image.symbols.find("start").address == 0x1000
     assert image.virtual_to_file(0x1001, 4) == b"bc\0\0"
 
@@ -40,6 +40,12 @@ def test_a_name_that_is_the_tail_of_another_is_found(tmp_path):
                  .build())
     assert image.symbols.find("strlen").address == 0x1001
     assert image.symbols.find("len") is None
+
+
+def test_an_image_changed_in_place_is_another_one(tmp_path):
+    one = load(tmp_path, Elf(build_id=b"id").build(), "one")
+    two = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"\x91", 1)]).build(), "two")
+    assert one.build_id == two.build_id and one.identity != two.identity
 
 
 def test_an_image_without_a_build_id_is_known_by_its_content(tmp_path):

@@ -117,6 +117,16 @@ def test_it_stops_at_a_virtual_time(fresh):
     assert stop.reason is StopReason.TIME and 20_000_000 <= fresh.now < 20_100_000
 
 
+def test_a_panic_ends_the_run_with_its_message(fresh):
+    fresh.run(PROMPT)
+    fresh.pc = fresh.symbol("panic").address
+    text = fresh.sp - 256
+    fresh.write(text, b"for a test\0")
+    fresh.write_register(fresh.arch.arguments[0], text)
+    stop = fresh.run(Until())
+    assert stop.reason is StopReason.PANIC and stop.detail == "for a test"
+
+
 def test_powering_off_ends_the_run(fresh):
     fresh.run(PROMPT)
     fresh.type(b"off\r")
