@@ -41,6 +41,7 @@ test: lint $(KERNELS)
 
 bench: $(STAMP)
 	bench/boot
+	bench/snapshot
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info emu/*.so emu/_engine.c
