@@ -5,7 +5,7 @@ import sys
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.kinst_command import describe, show_console
-from dtrace.terminal import parse_count, parse_size, run_command
+from dtrace.terminal import parse_count, parse_size, run_command, working
 from dtrace.workload import booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
@@ -49,7 +49,9 @@ def _main() -> int:
             raise KinstError("nothing to run; give a call, like: -c 'strlen(\"hello\")'")
         program = parse(arguments.call)
         check(image, program)
-    machine = booted(image, parse_size(arguments.memory))
+    memory = parse_size(arguments.memory)
+    with working(f"booting {image.path} (the next time it comes from the cache)"):
+        machine = booted(image, memory)
     machine.console.text.clear()
     kinst = Kinst(machine)
     for text, function, name in descriptions:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse, unescape
-from dtrace.terminal import ConsoleStream, parse_count, parse_size, run_command
+from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from emu import snapshot
 from emu.call import DEFAULT_LIMIT, Caller, CallError
@@ -89,7 +89,7 @@ def _boot(arguments: argparse.Namespace) -> int:
         machine = UnicornMachine(image, parse_size(arguments.memory))
         machine.boot()
     if not arguments.quiet and not arguments.json:
-        machine.console.stream = ConsoleStream()
+        machine.console.stream = show_byte
     prompt: str | tuple[str, ...] = arguments.until or PROMPTS
     limit = None
     if arguments.instructions is not None:
@@ -148,7 +148,8 @@ def _call(arguments: argparse.Namespace) -> int:
         if arguments.snapshot:
             machine = snapshot.restore(arguments.snapshot, image)
         else:
-            machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
+            with working(f"booting {image.path} (the next time it comes from the cache)"):
+                machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
     except BootError as error:
         show_console(error.console)
         raise

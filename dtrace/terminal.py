@@ -1,7 +1,8 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from emu.errors import KinstError
@@ -33,20 +34,24 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-class ConsoleStream:
-    """Writes the guest's console to standard output as it comes."""
-
-    def __init__(self) -> None:
-        self._line = bytearray()
-
-    def __call__(self, byte: int) -> None:
-        if byte == 0x0D:
-            return
+def show_byte(byte: int) -> None:
+    """Write a byte of the guest's console to standard output as it comes."""
+    if byte != 0x0D:
         sys.stdout.buffer.write(bytes((byte,)))
-        if byte == 0x0A or not sys.stdout.isatty():
-            sys.stdout.buffer.flush() if byte == 0x0A else None
-        else:
+        if byte == 0x0A or sys.stdout.isatty():
             sys.stdout.buffer.flush()
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Say on a terminal what takes longer than a moment."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(text):
+            yield
+    else:
+        yield
 
 
 def parse_size(text: str) -> int:

@@ -19,7 +19,7 @@ PROMPTS = ("mountroot> ", "teaching> ")
 READER = "cngetc"
 MEMORY = 512 << 20
 # Changes when the machine does: snapshots of another machine are not gone on from.
-GENERATION = 1
+GENERATION = 2
 
 
 class BootError(KinstError):

@@ -77,6 +77,7 @@ class Arch(ABC):
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
+    link: ClassVar[str | None]  # where a call leaves its return address; None: on the stack
     trap_frame: ClassVar[TrapFrame]
 
     @abstractmethod
@@ -100,10 +101,23 @@ class Arch(ABC):
     def instruction_length(self, code: bytes) -> int:
         """Bytes of the first instruction of ``code`` (at most 15 given); 0 when not valid."""
 
-    @abstractmethod
     def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
-        """Set registers (and stack) as a call instruction to the pc in force would, returning to
-        ``back``, with integer arguments in their places."""
+        """Set registers and stack as a call instruction to the pc in force would, returning to
+        ``back``, with integer arguments in their places; those that do not fit registers go on
+        the stack, eight bytes each."""
+        sp = machine.sp & ~15
+        stacked = arguments[len(self.arguments) :]
+        sp -= (8 * len(stacked) + 15) & ~15
+        for i, value in enumerate(stacked):
+            machine.write_u64(sp + 8 * i, value)
+        if self.link is None:
+            sp -= 8
+            machine.write_u64(sp, back)
+        else:
+            machine.write_register(self.link, back)
+        machine.write_register(self.sp, sp)
+        for name, value in zip(self.arguments, arguments, strict=False):
+            machine.write_register(name, value)
 
     def entry_address(self, image: "Image") -> int:
         """Virtual address of the kernel's first instruction, executed once, by the boot."""
@@ -111,11 +125,7 @@ class Arch(ABC):
 
     def stack_after_return(self, machine: "Machine") -> int:
         """The stack pointer when the function that was just entered has returned."""
-        return machine.sp
-
-    def settle_registers(self, machine: "Machine") -> None:
-        """Called when all general registers were set: whatever the CPU model needs then."""
-        return None
+        return machine.sp + (8 if self.link is None else 0)
 
     @abstractmethod
     def board(self, machine: "UnicornMachine") -> "Board":

@@ -86,7 +86,6 @@ class Caller:
         value = m.read_register(m.arch.result)
         for register, content in saved.items():
             m.write_register(register, content)
-        m.arch.settle_registers(m)
         return value
 
     def _failed(self, name: str, stop: Stop, seen: int) -> None:

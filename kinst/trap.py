@@ -6,7 +6,6 @@ is this.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -56,7 +55,10 @@ class GuestTrap(ABC):
     excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
     excluded_prefixes: ClassVar[tuple[str, ...]] = ()
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
-    classify: Callable[[bytes, int], tuple[int, Verdict]]
+
+    @abstractmethod
+    def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
+        """The first instruction's length (0: there is none) and its verdict."""
 
     def starts_exclusive(self, code: bytes) -> bool:
         """Whether an instruction opens a sequence that no trap may interrupt."""
@@ -94,3 +96,32 @@ class GuestTrap(ABC):
     def unmask(self, state: FrameState, saved: int) -> None:
         """Undo ``mask``."""
         return None
+
+
+class CalledSeam(GuestTrap):
+    """Where the kernel calls the seam as a function of the trap frame, and 0 means handled.
+
+    :cvar names: our register names -> fields of the frame, where they differ.
+    """
+
+    names: ClassVar[dict[str, str]]
+    second_breakpoint: ClassVar[bool] = True
+
+    def enter(self, machine: Machine) -> tuple[int, FrameState]:
+        arch = machine.arch
+        frame = machine.read_register(arch.arguments[0])
+        state = FrameState(machine, arch.trap_frame, frame, self.names)
+        return state.get("pc"), state
+
+    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
+        state.set("pc", pc)
+        self._answer(machine, 0)
+
+    def decline(self, machine: Machine, state: FrameState) -> None:
+        self._answer(machine, 1)
+
+    def _answer(self, machine: Machine, value: int) -> None:
+        arch = machine.arch
+        assert arch.link is not None
+        machine.write_register(arch.result, value)
+        machine.pc = machine.read_register(arch.link)

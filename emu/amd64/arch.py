@@ -40,6 +40,7 @@ class Amd64(Arch):
     pc, sp = "rip", "rsp"
     arguments = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
     result = "rax"
+    link = None
     trap_frame = TRAP_FRAME
 
     def translate(self, machine: "Machine", address: int) -> int | None:
@@ -90,19 +91,8 @@ class Amd64(Arch):
         return 0
 
     def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
-        sp = machine.sp & ~15
-        stacked = arguments[6:]
-        sp -= (8 * len(stacked) + 15) & ~15
-        for i, value in enumerate(stacked):
-            machine.write_u64(sp + 8 * i, value)
-        machine.write_u64(sp - 8, back)
-        machine.write_register("rsp", sp - 8)
-        for name, value in zip(self.arguments, arguments, strict=False):
-            machine.write_register(name, value)
+        super().prepare_call(machine, arguments, back)
         machine.write_register("rax", 0)  # no vector registers in a variadic call
-
-    def stack_after_return(self, machine: "Machine") -> int:
-        return machine.sp + 8
 
     def board(self, machine: "UnicornMachine") -> "Board":
         from emu.amd64.board import Amd64Board

@@ -25,6 +25,7 @@ from emu.devices.i8259 import I8259
 from emu.devices.ioapic import IoApic
 from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
+from emu.devices.pci_configuration import PciConfiguration
 from emu.elf import Image
 from emu.engine_probe import context_bytes, find_field
 from emu.errors import ImageError, MachineError, MemoryAccessError
@@ -93,14 +94,17 @@ class Amd64Board(Board):
         self.power = AcpiPower(
             machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
         )
+        self.pci = PciConfiguration(machine)
         self.pics = I8259(), I8259()
         self.devices = {
             "lapic": self.lapic, "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
             "cmos": self.cmos, "power": self.power, "pic0": self.pics[0], "pic1": self.pics[1],
+            "pci": self.pci,
         }
         ports: list[tuple[int, Device]] = [
             (UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
-            (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]), (0xA0, self.pics[1]),
+            (0xCF8, self.pci), (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]),
+            (0xA0, self.pics[1]),
         ]
         self._ports = {
             base + i: (device, i) for base, device in ports for i in range(device.size)
@@ -126,12 +130,12 @@ class Amd64Board(Board):
 
     def _port_write(self, port: int, size: int, value: int) -> None:
         found = self._ports.get(port)
-        if found is not None:
+        if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
+            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control; the 8042
+        elif found is not None:
             found[0].write(found[1], size, value)
         elif port == 0x61:
             self.pit.set_gate(value)
-        elif (port == 0xCF9 and value & 4) or (port == 0x64 and value == 0xFE):
-            self.machine.request_stop(Stop(StopReason.RESET, 0))
         else:
             self.machine.spend(PORT_COST)
 

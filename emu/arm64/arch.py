@@ -30,6 +30,7 @@ class Arm64(Arch):
     pc, sp = "pc", "sp"
     arguments = ("x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7")
     result = "x0"
+    link = "x30"
     trap_frame = TRAP_FRAME
 
     def translate(self, machine: "Machine", address: int) -> int | None:
@@ -83,17 +84,6 @@ class Arm64(Arch):
 
     def instruction_length(self, code: bytes) -> int:
         return 4
-
-    def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
-        sp = machine.sp & ~15
-        stacked = arguments[8:]
-        sp -= (8 * len(stacked) + 15) & ~15
-        for i, value in enumerate(stacked):
-            machine.write_u64(sp + 8 * i, value)
-        machine.write_register("sp", sp)
-        for name, value in zip(self.arguments, arguments, strict=False):
-            machine.write_register(name, value)
-        machine.write_register("x30", back)
 
     def board(self, machine: "UnicornMachine") -> "Board":
         from emu.arm64.board import ArmBoard

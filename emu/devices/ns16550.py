@@ -3,8 +3,8 @@
 Sending takes no time.  Registers are bytes, ``stride`` apart.
 """
 
-from emu.device import Bus, Device, Line
-from emu.devices.terminal import Terminal
+from emu.device import Bus, Line
+from emu.devices.serial_port import SerialPort
 
 IER_RX, IER_THRE, IER_RLS, IER_MODEM = 1, 2, 4, 8
 LSR_DATA, LSR_OVERRUN, LSR_THRE, LSR_TEMT = 1, 2, 0x20, 0x40
@@ -13,15 +13,14 @@ LCR_DLAB = 0x80
 FIFO = 16
 
 
-class Ns16550(Device):
+class Ns16550(SerialPort):
     """The serial console of amd64 and riscv64."""
 
     STATE = ("ier", "fcr", "lcr", "mcr", "scratch", "divisor", "overrun", "thre", "fifo", "waiting")
     size = 8
 
     def __init__(self, bus: Bus, line: Line, needs_out2: bool = False) -> None:
-        self._bus = bus
-        self._terminal = Terminal(bus, "uart", self._receive)
+        super().__init__(bus)
         self._line = line
         self._needs_out2 = needs_out2
         self.ier = self.fcr = self.lcr = self.mcr = self.scratch = 0
@@ -29,17 +28,8 @@ class Ns16550(Device):
         self.overrun = False
         self.thre = False
         self.fifo = bytearray()
-        self.type = self._terminal.type
 
-    @property
-    def waiting(self) -> bytearray:
-        return self._terminal.waiting
-
-    @waiting.setter
-    def waiting(self, value: bytearray) -> None:
-        self._terminal.waiting = value
-
-    def _receive(self, byte: int) -> bool:
+    def receive(self, byte: int) -> bool:
         if self.mcr & MCR_LOOPBACK or len(self.fifo) >= (FIFO if self.fcr & 1 else 1):
             return False
         self.fifo.append(byte)

@@ -1,7 +1,7 @@
 """PrimeCell PL011 UART (ARM DDI 0183, chapter 3).  Sending takes no time."""
 
-from emu.device import Bus, Device, Line
-from emu.devices.terminal import Terminal
+from emu.device import Bus, Line
+from emu.devices.serial_port import SerialPort
 
 DR, FR, IBRD, FBRD, LCR_H, CR, IFLS = 0x00, 0x18, 0x24, 0x28, 0x2C, 0x30, 0x34
 IMSC, RIS, MIS, ICR = 0x38, 0x3C, 0x40, 0x44
@@ -11,32 +11,22 @@ IDENTIFICATION = bytes((0x11, 0x10, 0x14, 0x00, 0x0D, 0xF0, 0x05, 0xB1))
 FIFO = 16
 
 
-class Pl011(Device):
+class Pl011(SerialPort):
     """The serial console of arm64."""
 
     STATE = ("registers", "imsc", "raw", "fifo", "waiting")
     size = 0x1000
 
     def __init__(self, bus: Bus, line: Line) -> None:
-        self._bus = bus
-        self._terminal = Terminal(bus, "uart", self._receive)
+        super().__init__(bus)
         self._line = line
         self.registers = {str(r): 0 for r in (IBRD, FBRD, LCR_H, CR, IFLS)}
         self.registers[str(CR)], self.registers[str(IFLS)] = 0x300, 0x12
         self.imsc = 0
         self.raw = 0
         self.fifo = bytearray()
-        self.type = self._terminal.type
 
-    @property
-    def waiting(self) -> bytearray:
-        return self._terminal.waiting
-
-    @waiting.setter
-    def waiting(self, value: bytearray) -> None:
-        self._terminal.waiting = value
-
-    def _receive(self, byte: int) -> bool:
+    def receive(self, byte: int) -> bool:
         if len(self.fifo) >= self._depth:
             return False
         self.fifo.append(byte)

@@ -33,6 +33,7 @@ class Riscv64(Arch):
     pc, sp = "pc", "sp"
     arguments = ("a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7")
     result = "a0"
+    link = "ra"
     trap_frame = TRAP_FRAME
 
     def translate(self, machine: "Machine", address: int) -> int | None:
@@ -82,17 +83,6 @@ class Riscv64(Arch):
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2
-
-    def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
-        sp = machine.sp & ~15
-        stacked = arguments[8:]
-        sp -= (8 * len(stacked) + 15) & ~15
-        for i, value in enumerate(stacked):
-            machine.write_u64(sp + 8 * i, value)
-        machine.write_register("sp", sp)
-        for name, value in zip(self.arguments, arguments, strict=False):
-            machine.write_register(name, value)
-        machine.write_register("ra", back)
 
     def entry_address(self, image: "Image") -> int:
         """Behind the first instruction: Unicorn also looks at the byte before a stop address,

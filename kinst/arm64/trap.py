@@ -2,23 +2,20 @@
 
 from typing import ClassVar
 
-from emu.arm64.arch import TRAP_FRAME
-from emu.machine import Machine
 from kinst.arm64 import classify
-from kinst.trap import FrameState, GuestTrap
+from kinst.trap import CalledSeam, FrameState
 from kinst.verdict import Copy, Rewrite, Verdict
 
 BRK = (0xD42081A0).to_bytes(4, "little")
 PSTATE_I = 1 << 7
-NAMES = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
 
-class Arm64Trap(GuestTrap):
+class Arm64Trap(CalledSeam):
     excluded: ClassVar[frozenset[str]] = frozenset(
         {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
     )
     excluded_prefixes: ClassVar[tuple[str, ...]] = ("handle_el",)
-    second_breakpoint: ClassVar[bool] = True
+    names: ClassVar[dict[str, str]] = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
@@ -40,19 +37,6 @@ class Arm64Trap(GuestTrap):
         body = verdict.code + BRK
         second = len(verdict.code)
         return body + bytes(-len(body) % 8) + verdict.data, second
-
-    def enter(self, machine: Machine) -> tuple[int, FrameState]:
-        state = FrameState(machine, TRAP_FRAME, machine.read_register("x0"), NAMES)
-        return state.get("pc"), state
-
-    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
-        state.set("pc", pc)
-        machine.write_register("x0", 0)
-        machine.pc = machine.read_register("x30")
-
-    def decline(self, machine: Machine, state: FrameState) -> None:
-        machine.write_register("x0", 1)
-        machine.pc = machine.read_register("x30")
 
     def mask(self, state: FrameState) -> int:
         saved = state.get("pstate") & PSTATE_I

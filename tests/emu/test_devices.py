@@ -7,6 +7,7 @@ from emu.devices.i8254 import FREQUENCY, I8254
 from emu.devices.ioapic import IoApic
 from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
+from emu.devices.pci_configuration import PciConfiguration
 from emu.devices.pl011 import Pl011
 from emu.devices.plic import Plic
 from emu.events import EventQueue
@@ -234,9 +235,16 @@ def test_cmos_calendar_follows_virtual_time_in_bcd(bus):
     assert read(0xD) == 0x80
 
 
+def test_the_pci_bus_is_empty_and_its_address_register_reads_back(bus):
+    pci = PciConfiguration(bus)
+    pci.write(0, 4, 0x80001003)
+    assert pci.read(0, 4) == 0x80001000 and pci.read(4, 4) == 0xFFFFFFFF
+    assert pci.read(6, 2) == 0xFFFF
+
+
 @pytest.mark.parametrize("make", [
     lambda b: Ns16550(b, Wire().line), lambda b: Pl011(b, Wire().line),
-    lambda b: I8254(b, Wire().line), LocalApic, Cmos, lambda b: IoApic(lambda v: None, 1),
+    lambda b: I8254(b, Wire().line), LocalApic, Cmos, PciConfiguration, lambda b: IoApic(lambda v: None, 1),
     lambda b: Plic(lambda: None), lambda b: Distributor(lambda: None),
 ])
 def test_a_device_restored_from_its_state_answers_alike(make):
