@@ -244,7 +244,8 @@ def test_the_pci_bus_is_empty_and_its_address_register_reads_back(bus):
 
 @pytest.mark.parametrize("make", [
     lambda b: Ns16550(b, Wire().line), lambda b: Pl011(b, Wire().line),
-    lambda b: I8254(b, Wire().line), LocalApic, Cmos, PciConfiguration, lambda b: IoApic(lambda v: None, 1),
+    lambda b: I8254(b, Wire().line), LocalApic, Cmos, PciConfiguration,
+    lambda b: IoApic(lambda v: None, 1),
     lambda b: Plic(lambda: None), lambda b: Distributor(lambda: None),
 ])
 def test_a_device_restored_from_its_state_answers_alike(make):

@@ -1,6 +1,7 @@
 import hashlib
 
 import pytest
+import unicorn
 
 from emu.call import Caller
 from kinst.provider import Kinst, ProbeError
@@ -65,14 +66,41 @@ def test_tracing_every_instruction_changes_nothing(booted, name, arguments):
     assert state_of(machine) == untraced
 
 
-def test_probes_fire_in_the_order_of_execution(booted):
-    kinst = Kinst(booted)
+def executed(machine, function, work):
+    """Offsets of a function as they are executed, by Unicorn's own hook on every instruction."""
+    symbol = machine.symbol(function)
+    seen = []
+    hook = machine.uc.hook_add(
+        unicorn.UC_HOOK_CODE, lambda _uc, at, _size, _d: seen.append(at - symbol.address),
+        begin=symbol.address, end=symbol.address + symbol.size - 1)
+    machine.engine.flush_translations()
+    plain = machine.snapshot()
+    work()
+    machine.uc.hook_del(hook)
+    machine.restore(plain)
+    return seen
+
+
+def fired(machine, function, work):
+    kinst = Kinst(machine)
     order = []
     kinst.fire = lambda probe, state: order.append(probe.instruction.offset)
-    kinst.create("fibonacci", "")
+    probes = {p.instruction.offset for p in kinst.create(function, "")}
     kinst.enable()
-    assert run(booted, "fibonacci", [3]) == 2
-    assert order[0] == 0 and order[-1] == max(order)
+    work()
+    kinst.disable()
+    return order, probes
+
+
+@pytest.mark.parametrize("name, arguments", [
+    ("strlen", ["hello"]), ("fibonacci", [5]), ("crc32", [0, "abc", 3]), ("classify", [5, 27]),
+    ("strtoul", ["0x1f", 0, 0]), ("spin_lock", [b"\0" * 8]),
+], ids=lambda v: str(v))
+def test_every_executed_instruction_that_can_be_probed_fires_in_order(booted, name, arguments):
+    truth = executed(booted, name, lambda: run(booted, name, arguments))
+    order, probes = fired(booted, name, lambda: run(booted, name, arguments))
+    assert order == [offset for offset in truth if offset in probes]
+    assert len(order) > 3
 
 
 def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):

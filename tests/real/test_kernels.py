@@ -15,7 +15,7 @@ from emu.machine import StopReason, Until
 from emu.unicorn_machine import UnicornMachine
 from kinst.provider import Kinst
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst.test_provider import state_of
+from tests.kinst.test_provider import executed, fired, state_of
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -124,6 +124,13 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     provider.disable()
     assert fired
     assert state_of(machine) == untraced
+
+
+def test_every_executed_instruction_of_strlen_fires_in_order(machine):
+    truth = executed(machine, "strlen", lambda: evaluate(machine, 'strlen("hello")'))
+    order, probes = fired(machine, "strlen", lambda: evaluate(machine, 'strlen("hello")'))
+    assert order == [offset for offset in truth if offset in probes]
+    assert len(order) > 10
 
 
 def test_the_boot_is_the_same_with_memory_of_another_size(kernel):
