@@ -6,16 +6,21 @@ import sys
 import time
 from pathlib import Path
 
-from dtrace.calls import Evaluation, check, parse, unescape
+from dtrace.calls import Evaluation, check, find_function, parse, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from emu import snapshot
+from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.elf import STT_FUNC
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
 from images.fetch import fetch
+from kinst.listing import excluded, instructions
+from kinst.traps import TRAPS
+from kinst.verdict import summary
 
 
 def main() -> None:
@@ -54,6 +59,12 @@ def _parser() -> argparse.ArgumentParser:
                       help="instructions after which the call is given up (%(default)s)")
     call.add_argument("--json", action="store_true", help="print the result as JSON")
 
+    disas = commands.add_parser("disas", help="show a function's instructions and their verdicts")
+    disas.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
+                       help="a kernel file, or a name from 'kinst images'")
+    disas.add_argument("function", nargs="+", metavar="FUNCTION")
+    disas.add_argument("--json", action="store_true", help="print the list as JSON")
+
     images = commands.add_parser("images", help="list, add and fetch kernel images")
     images.add_argument("--json", action="store_true", help="print the list as JSON")
     actions = images.add_subparsers(dest="action", metavar="ACTION")
@@ -73,7 +84,7 @@ def _image_options(parser: argparse.ArgumentParser) -> None:
 
 def _main() -> int:
     arguments = _parser().parse_args()
-    commands = {"boot": _boot, "call": _call, "images": _images}
+    commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images}
     return commands[arguments.command](arguments)
 
 
@@ -219,6 +230,42 @@ def show_console(text: bytes) -> None:
         shown = text.replace(b"\r", b"").decode("utf-8", "replace")
         print(shown, end="" if shown.endswith("\n") else "\n")
         sys.stdout.flush()
+
+
+# -- disas -------------------------------------------------------------------------------------
+
+
+def _disas(arguments: argparse.Namespace) -> int:
+    image = catalog.find(arguments.kernel)
+    arch = arch_of(image)
+    trap = TRAPS[arch.name]
+    rows = []
+    for name in arguments.function:
+        find_function(image, name)
+        for symbol in image.symbols.named(name):
+            if symbol.kind == STT_FUNC and symbol.size:
+                left_alone = excluded(trap, name)
+                rows += [
+                    (symbol, i, "refuse: the function is excluded" if left_alone
+                     else summary(i.verdict))
+                    for i in instructions(trap, image, symbol)
+                ]
+    if arguments.json:
+        print(json.dumps([
+            {"function": symbol.name, "address": i.address, "offset": i.offset,
+             "bytes": i.code.hex(), "instruction": arch.disassemble(i.code, i.address),
+             "verdict": verdict}
+            for symbol, i, verdict in rows
+        ]))
+        return 0
+    before = None
+    for symbol, i, verdict in rows:
+        if symbol is not before:
+            print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
+            before = symbol
+        text = arch.disassemble(i.code, i.address)
+        print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+    return 0
 
 
 # -- images ----------------------------------------------------------------------------------

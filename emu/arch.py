@@ -98,6 +98,10 @@ class Arch(ABC):
         """
 
     @abstractmethod
+    def disassemble(self, code: bytes, address: int) -> str:
+        """The first instruction of ``code`` as text; empty when there is none."""
+
+    @abstractmethod
     def instruction_length(self, code: bytes) -> int:
         """Bytes of the first instruction of ``code`` (at most 15 given); 0 when not valid."""
 

@@ -1,36 +1,20 @@
 """The kinst provider: probes on instructions of kernel functions, through the guest's trap path."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.errors import KinstError
 from emu.unicorn_machine import UnicornMachine
+from kinst.listing import Instruction, excluded, instructions
 from kinst.trampoline import Trampolines
 from kinst.trap import SEAM, FrameState
 from kinst.traps import TRAPS
-from kinst.verdict import Copy, Refuse, Rewrite, SetRegister, Verdict
-
-# Functions DTrace itself runs through, in every kernel.
-EXCLUDED = frozenset(
-    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
-)
-EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
-ALLOWED_PREFIX = "dtrace_safe_"
+from kinst.verdict import Copy, Refuse, Rewrite, SetRegister
 
 
 class ProbeError(KinstError):
     """A probe description matches nothing that can be probed."""
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of a function, and what a probe on it would do."""
-
-    offset: int
-    address: int
-    code: bytes
-    verdict: Verdict
 
 
 @dataclass
@@ -72,31 +56,6 @@ class Kinst:
 
     # -- where a probe goes -------------------------------------------------------------------
 
-    def instructions(self, function: Symbol) -> Iterator[Instruction]:
-        """Every instruction of a function with its verdict, from the image."""
-        code = self.machine.image.virtual_to_file(function.address, function.size)
-        at, exclusive = 0, False
-        while at < len(code):
-            piece = code[at : at + 16]
-            length, verdict = self.trap.classify(piece, function.address + at)
-            if not length or at + length > len(code):
-                return
-            exclusive = exclusive or self.trap.starts_exclusive(piece)
-            if exclusive:
-                verdict = Refuse("lies in an exclusive access")
-            if self.trap.ends_exclusive(piece):
-                exclusive = False
-            yield Instruction(at, function.address + at, code[at : at + length], verdict)
-            at += length
-
-    def excluded(self, name: str) -> bool:
-        """Whether probing the function could bring DTrace into itself."""
-        if name in EXCLUDED or name in self.trap.excluded:
-            return True
-        if self.trap.excluded_prefixes and name.startswith(self.trap.excluded_prefixes):
-            return True
-        return name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)
-
     def create(self, function: str, name: str) -> list[Probe]:
         """Make the probes of ``kinst::function:name``.
 
@@ -119,13 +78,13 @@ class Kinst:
             near = self.machine.image.symbols.similar(function)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise ProbeError(f"{where}: the kernel has no function '{function}'{hint}")
-        if self.excluded(function):
+        if excluded(self.trap, function):
             raise ProbeError(f"{where}: {function} is excluded: the trap path runs through it")
         if name and (not name.isdecimal() or len(name) > 12):
             raise ProbeError(f"{where}: '{name[:40]}' is not a decimal byte offset")
         chosen = []
         for symbol in symbols.values():
-            table = list(self.instructions(symbol))
+            table = list(instructions(self.trap, self.machine.image, symbol))
             if not name:
                 chosen += [i for i in table if not isinstance(i.verdict, Refuse)]
                 continue

@@ -61,6 +61,19 @@ class Refuse:
 Verdict = Copy | Rewrite | Refuse | Emulate
 
 
+def summary(verdict: Verdict) -> str:
+    """One of the four words, and the reason of a refusal."""
+    match verdict:
+        case Copy():
+            return "copy"
+        case Rewrite():
+            return "rewrite"
+        case Refuse(reason):
+            return f"refuse: {reason}"
+        case _:
+            return "emulate"
+
+
 @dataclass(frozen=True)
 class Jump:
     target: int

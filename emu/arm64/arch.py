@@ -1,6 +1,9 @@
 """arm64 as the rest of the project sees it."""
 
+import functools
 from typing import TYPE_CHECKING
+
+import capstone
 
 from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
 from emu.arm64 import registers
@@ -21,6 +24,11 @@ TRAP_FRAME = TrapFrame(
 
 ADDRESS = 0xFFFFFFFFF000
 CONTIGUOUS = 1 << 52
+
+
+@functools.cache
+def _decoder() -> capstone.Cs:
+    return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 
 
 class Arm64(Arch):
@@ -81,6 +89,11 @@ class Arm64(Arch):
             raise MachineError(NO_HOLE)
         virtual = near & -1 << 30 | found[0] << 21
         return Hole(virtual, ((found[1], table | 3),), lambda page: page | attributes)
+
+    def disassemble(self, code: bytes, address: int) -> str:
+        for _at, _size, name, operands in _decoder().disasm_lite(code, address, 1):
+            return f"{name} {operands}".strip()
+        return ""
 
     def instruction_length(self, code: bytes) -> int:
         return 4

@@ -1,6 +1,9 @@
 """riscv64 as the rest of the project sees it."""
 
+import functools
 from typing import TYPE_CHECKING
+
+import capstone
 
 from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
 from emu.errors import MachineError
@@ -24,6 +27,13 @@ TRAP_FRAME = TrapFrame(
 
 SATP_PPN = (1 << 44) - 1
 LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE: Sv39, Sv48, Sv57
+
+
+@functools.cache
+def _decoder() -> capstone.Cs:
+    return capstone.Cs(
+        capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC
+    )
 
 
 class Riscv64(Arch):
@@ -80,6 +90,11 @@ class Riscv64(Arch):
         virtual = near & -1 << 30 | found[0] << 21
         entry = table >> 12 << 10 | 1
         return Hole(virtual, ((found[1], entry),), lambda page: page >> 12 << 10 | 0xEF)
+
+    def disassemble(self, code: bytes, address: int) -> str:
+        for _at, _size, name, operands in _decoder().disasm_lite(code, address, 1):
+            return f"{name} {operands}".strip()
+        return ""
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2

@@ -118,6 +118,19 @@ def test_an_unusable_image_is_refused_with_one_line(tmp_path, arch):
     refused(run("kinst", "boot", "-k", str(tmp_path)), "directory")
 
 
+def test_disas_shows_instructions_and_verdicts(arch):
+    result = run("kinst", "disas", "-k", f"teaching/{arch}", "strlen", "cpu_switch")
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    assert re.fullmatch(r"strlen: 0x[0-9a-f]+, \d+ bytes", lines[0])
+    assert lines[1].lstrip().startswith("0  ") and lines[1].endswith(" copy")
+    assert any(line.endswith(" emulate") for line in lines)
+    assert "refuse: the function is excluded" in lines[-1]
+    listed = json.loads(run("kinst", "disas", "--json", "-k", f"teaching/{arch}", "strlen").stdout)
+    assert listed[0]["offset"] == 0 and listed[0]["verdict"] == "copy"
+    refused(run("kinst", "disas", "-k", f"teaching/{arch}", "strlne"), "did you mean strlen")
+
+
 def test_images_are_listed():
     result = run("kinst", "images")
     assert "teaching/amd64" in result.stdout and "15.0-RELEASE/riscv64" in result.stdout

@@ -4,6 +4,7 @@ import pytest
 import unicorn
 
 from emu.call import Caller
+from kinst.listing import instructions
 from kinst.provider import Kinst, ProbeError
 from kinst.verdict import Refuse
 
@@ -142,7 +143,7 @@ def test_an_exclusive_access_is_left_alone(booted, arch):
         assert kinst.create("spin_lock", "")  # lock-prefixed: nothing to leave alone
         return
     kinst = Kinst(booted)
-    refused = [i for i in kinst.instructions(booted.symbol("spin_lock"))
+    refused = [i for i in instructions(kinst.trap, booted.image, booted.symbol("spin_lock"))
                if isinstance(i.verdict, Refuse)]
     assert len(refused) >= 3
     assert all("exclusive" in i.verdict.reason or "reserved" in i.verdict.reason
@@ -163,7 +164,7 @@ def test_a_probe_that_cannot_be_says_why(booted, function, name, says):
 
 def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
     kinst = Kinst(booted)
-    table = list(kinst.instructions(booted.symbol("crc32")))
+    table = list(instructions(kinst.trap, booted.image, booted.symbol("crc32")))
     long = next(i for i in table if len(i.code) > 2 and i.offset)
     after = long.offset + len(long.code)
     with pytest.raises(ProbeError, match=f"nearest are {long.offset} and {after}"):

@@ -1,0 +1,52 @@
+"""The instructions of a function with their verdicts, and which functions are left alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from emu.elf import Image, Symbol
+from kinst.trap import GuestTrap
+from kinst.verdict import Refuse, Verdict
+
+# Functions DTrace itself runs through, in every kernel.
+EXCLUDED = frozenset(
+    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
+)
+EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
+ALLOWED_PREFIX = "dtrace_safe_"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a function, and what a probe on it would do."""
+
+    offset: int
+    address: int
+    code: bytes
+    verdict: Verdict
+
+
+def instructions(trap: GuestTrap, image: Image, function: Symbol) -> Iterator[Instruction]:
+    """Every instruction of a function with its verdict, from the image."""
+    code = image.virtual_to_file(function.address, function.size)
+    at, exclusive = 0, False
+    while at < len(code):
+        piece = code[at : at + 16]
+        length, verdict = trap.classify(piece, function.address + at)
+        if not length or at + length > len(code):
+            return
+        exclusive = exclusive or trap.starts_exclusive(piece)
+        if exclusive:
+            verdict = Refuse("lies in an exclusive access")
+        if trap.ends_exclusive(piece):
+            exclusive = False
+        yield Instruction(at, function.address + at, code[at : at + length], verdict)
+        at += length
+
+
+def excluded(trap: GuestTrap, name: str) -> bool:
+    """Whether probing the function could bring DTrace into itself."""
+    if name in EXCLUDED or name in trap.excluded:
+        return True
+    if trap.excluded_prefixes and name.startswith(trap.excluded_prefixes):
+        return True
+    return name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)
