@@ -13,4 +13,4 @@ show "kinst call -k teaching/riscv64 'memcpy(buf(16), \"a trampoline\", 13)' --s
 for arch in amd64 arm64 riscv64; do
 	show "kdtrace -k teaching/$arch -n 'kinst::strlen:' -c 'strlen(\"hi\")'"
 done
-show "kdtrace -k teaching/amd64 -n 'kinst::classify:17' -n 'kinst::fibonacci:0' -c 'classify(4, 3)'"
+show "kdtrace -k teaching/amd64 -n 'kinst::classify:0' -n 'kinst::fibonacci:0' -c 'classify(4, 3)'"

@@ -150,7 +150,10 @@ class _Parser:
         kind, text, _column = self.peek()
         if kind == "number":
             self.at += 1
-            return Number(_integer(text))
+            value = _integer(text)
+            if not -(1 << 63) <= value < 1 << 64:
+                raise CallSyntaxError(f"{text}: does not fit 64 bits")
+            return Number(value)
         if kind == "string":
             self.at += 1
             return Data(unescape(text[1:-1]) + b"\0")
@@ -217,8 +220,11 @@ def _integer(text: str) -> int:
     digits = text.lstrip("-")
     if digits[:2].lower() == "0x":
         return sign * int(digits, 16)
-    octal = digits.startswith("0") and not digits.strip("01234567")
-    return sign * int(digits, 8 if octal else 10)
+    if len(digits) > 1 and digits.startswith("0"):
+        if digits.strip("01234567"):
+            raise CallSyntaxError(f"{text}: not an octal number (it begins with 0)")
+        return sign * int(digits, 8)
+    return sign * int(digits)
 
 
 def parse(source: str) -> list[Statement]:

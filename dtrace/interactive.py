@@ -10,7 +10,7 @@ from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason, Until
 
 SLICE = 20_000_000  # ns of virtual time between looks at the keyboard
-QUIET = 50  # slices without output after the end of a pipe
+QUIET = 5  # slices without output after the end of a pipe
 LEAVE = 0x1D  # Ctrl-]
 
 

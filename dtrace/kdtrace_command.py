@@ -58,7 +58,7 @@ def _main() -> int:
         try:
             count = len(kinst.create(function, name))
         except ProbeError as error:
-            raise KinstError(f"invalid probe specifier {text}: {error}") from None
+            raise KinstError(f"invalid probe specifier {error}") from None
         if not arguments.quiet and not arguments.listing:
             plural = "" if count == 1 else "s"
             print(f"dtrace: description '{text}' matched {count} probe{plural}", file=sys.stderr)
@@ -94,6 +94,11 @@ def split_description(text: str) -> tuple[str, str]:
 
     :raises KinstError: when it is not one.
     """
+    if "{" in text or "/" in text:
+        raise KinstError(
+            f"invalid probe specifier {text}: predicates and actions are not supported yet; give "
+            "the probe alone"
+        )
     fields = text.strip().split(":")
     if len(fields) != 4 or fields[0] != "kinst":
         raise KinstError(

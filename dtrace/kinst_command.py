@@ -18,7 +18,7 @@ from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
 from images.fetch import fetch
-from kinst.listing import excluded, instructions
+from kinst.listing import excluded, image_code, instructions
 from kinst.traps import TRAPS
 from kinst.verdict import summary
 
@@ -116,6 +116,8 @@ def _boot(arguments: argparse.Namespace) -> int:
         from dtrace.interactive import interact
 
         stop = interact(machine) or stop
+    if stop is not None and stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
     good = stop is None or stop.reason in (
         StopReason.CONSOLE, StopReason.INSTRUCTIONS, StopReason.POWER_OFF
     )
@@ -138,8 +140,6 @@ def _boot(arguments: argparse.Namespace) -> int:
         print(f"\n{machine.instructions} instructions, {machine.now / 1e9:.6f} virtual seconds, "
               f"{wall:.2f} wall seconds")
     if arguments.save:
-        if stop is not None and stop.reason is StopReason.CONSOLE and not arguments.until:
-            settle_at_reader(machine)
         snapshot.save(machine, arguments.save)
     if not good:
         raise KinstError(f"{image.path}: the boot ended early: {stop}")
@@ -158,6 +158,7 @@ def _call(arguments: argparse.Namespace) -> int:
     try:
         if arguments.snapshot:
             machine = snapshot.restore(arguments.snapshot, image)
+            settle_at_reader(machine)
         else:
             with working(f"booting {image.path} (the next time it comes from the cache)"):
                 machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
@@ -165,17 +166,22 @@ def _call(arguments: argparse.Namespace) -> int:
         show_console(error.console)
         raise
     machine.console.text.clear()
+    before = machine.instructions
     evaluation = Evaluation(Caller(machine, limit))
     try:
         value = evaluation.run(program)
     except CallError as error:
-        show_console(error.console)
+        if arguments.json:
+            said = error.console.decode("utf-8", "replace")
+            print(json.dumps({"error": str(error), "console": said}))
+        else:
+            show_console(error.console)
         raise
     console = bytes(machine.console.text)
     shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}
     if arguments.json:
         print(json.dumps({
-            "value": value, "instructions": machine.instructions,
+            "value": value, "instructions": machine.instructions - before,
             "console": console.decode("utf-8", "replace"),
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
         }))
@@ -248,7 +254,7 @@ def _disas(arguments: argparse.Namespace) -> int:
                 rows += [
                     (symbol, i, "refuse: the function is excluded" if left_alone
                      else summary(i.verdict))
-                    for i in instructions(trap, image, symbol)
+                    for i in instructions(trap, image_code(image, symbol), symbol)
                 ]
     if arguments.json:
         print(json.dumps([
@@ -293,19 +299,31 @@ def _images(arguments: argparse.Namespace) -> int:
 
 def _fetch(name: str) -> int:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TransferSpeedColumn,
+    )
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
                TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, int] = {}
+    bar = Progress(*columns, console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
 
-        def progress(file: str, done: int, total: int) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file, total=total or None)
-            bar.update(tasks[file], completed=done)  # type: ignore[arg-type]
+    def progress(file: str, done: int, total: int) -> None:
+        bar.start()
+        if file not in tasks:
+            tasks[file] = bar.add_task(file, total=total or None)
+        bar.update(tasks[file], completed=done)
 
+    try:
         image = fetch(name, progress)
+    finally:
+        if tasks:
+            bar.stop()
     print(f"{image.name}: {image.path}")
     return 0
 

@@ -1,6 +1,7 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -10,6 +11,7 @@ from emu.errors import KinstError
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command; a KinstError becomes one line and exit status 1."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status = main()
         sys.stdout.flush()

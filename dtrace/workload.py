@@ -16,10 +16,11 @@ from emu.unicorn_machine import UnicornMachine
 # Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
 # asks for a command), and waits in the function that reads the console, with no lock held.
 PROMPTS = ("mountroot> ", "teaching> ")
-READER = "cngetc"
+READERS = ("cngets", "cncheckc", "cngetc")
 MEMORY = 512 << 20
+SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # Changes when the machine does: snapshots of another machine are not gone on from.
-GENERATION = 2
+GENERATION = 3
 
 
 class BootError(KinstError):
@@ -52,10 +53,10 @@ def boot_to_prompt(machine: UnicornMachine) -> Stop:
 
 def settle_at_reader(machine: UnicornMachine) -> None:
     """From the prompt to the function that waits for input, so that no lock is held."""
-    reader = machine.image.symbols.find(READER)
-    if reader is not None:
-        machine.run(Until(addresses=[reader.address],
-                          instructions=machine.instructions + 100_000_000))
+    found = [machine.image.symbols.find(name) for name in READERS]
+    addresses = [reader.address for reader in found if reader is not None]
+    if addresses:
+        machine.run(Until(addresses=addresses, instructions=machine.instructions + SETTLING))
 
 
 def snapshot_path(image: Image, memory: int) -> Path:
@@ -79,8 +80,9 @@ def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
     boot_to_prompt(machine)
     settle_at_reader(machine)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         snapshot.save(machine, path)
-    except SnapshotError as error:
+    except (SnapshotError, OSError) as error:
         print(f"kinst: the boot is not kept: {error}", file=sys.stderr)
     return machine
 

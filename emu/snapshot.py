@@ -67,7 +67,6 @@ def save(machine: UnicornMachine, path: Path) -> None:
     raw = b"".join(body)
     digest = hashlib.sha256(head + raw).digest()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
         try:
             with os.fdopen(handle, "wb") as file:

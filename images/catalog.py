@@ -95,6 +95,8 @@ def add(path: Path, name: str | None = None) -> KnownImage:
     parts = name.split("/")
     if len(parts) != 2 or any(not part or part.startswith(".") for part in parts):
         raise KinstError(f"'{name}': an image's name is of the form NAME/ARCH, like 15.0/amd64")
+    if parts[1] != arch.name:
+        raise KinstError(f"'{name}': {path} is a kernel for {arch.name}, not for {parts[1]}")
     target = store() / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -25,9 +25,16 @@ class Instruction:
     verdict: Verdict
 
 
-def instructions(trap: GuestTrap, image: Image, function: Symbol) -> Iterator[Instruction]:
-    """Every instruction of a function with its verdict, from the image."""
-    code = image.virtual_to_file(function.address, function.size)
+def image_code(image: Image, function: Symbol) -> bytes:
+    """A function's bytes as the image has them; a kernel may change its code when it boots."""
+    return image.virtual_to_file(function.address, function.size)
+
+
+def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Instruction]:
+    """Every instruction of a function with its verdict.
+
+    :param code: the function's bytes.
+    """
     at, exclusive = 0, False
     while at < len(code):
         piece = code[at : at + 16]

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from emu.call import Caller
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
-from emu.errors import KinstError
+from emu.errors import KinstError, MemoryAccessError
 from emu.unicorn_machine import UnicornMachine
 from kinst.listing import Instruction, excluded, instructions
 from kinst.trampoline import Trampolines
@@ -67,13 +68,15 @@ class Kinst:
             s.address: s for s in self.machine.image.symbols.named(function)
             if s.kind == STT_FUNC and s.size
         }
-        if not symbols and any(
-            s.kind == STT_GNU_IFUNC for s in self.machine.image.symbols.named(function)
-        ):
-            raise ProbeError(
-                f"{where}: {function} is an ifunc: the kernel chose its code at boot; give the "
-                f"name of that, e.g. {function}_std or {function}_erms on amd64"
-            )
+        others = self.machine.image.symbols.named(function)
+        if not symbols and others:
+            if others[0].kind == STT_GNU_IFUNC:
+                chosen_name = self._ifunc(others[0])
+                raise ProbeError(
+                    f"{where}: {function} is an ifunc, here it is {chosen_name}: "
+                    f"give kinst::{chosen_name}:{name}"
+                )
+            raise ProbeError(f"{where}: {function} is no function with a size")
         if not symbols:
             near = self.machine.image.symbols.similar(function)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
@@ -84,7 +87,7 @@ class Kinst:
             raise ProbeError(f"{where}: '{name[:40]}' is not a decimal byte offset")
         chosen = []
         for symbol in symbols.values():
-            table = list(instructions(self.trap, self.machine.image, symbol))
+            table = list(instructions(self.trap, self._code(symbol), symbol))
             if not name:
                 chosen += [i for i in table if not isinstance(i.verdict, Refuse)]
                 continue
@@ -92,6 +95,34 @@ class Kinst:
         if not chosen:
             raise ProbeError(f"{where}: no instruction of it can be probed")
         return [self._probe(function, instruction) for instruction in chosen]
+
+    def _code(self, symbol: Symbol) -> bytes:
+        """The function as it is in memory: kernels patch their code at boot (ifuncs, CPU features).
+
+        :raises ProbeError: when its pages are not mapped.
+        """
+        try:
+            code = bytearray(self.machine.read(symbol.address, symbol.size))
+        except MemoryAccessError as error:
+            raise ProbeError(f"kinst::{symbol.name}: {error}") from None
+        if self._enabled:
+            for probe in self.probes.values():
+                at = probe.instruction.address - symbol.address
+                if 0 <= at < symbol.size:
+                    code[at : at + len(probe.instruction.code)] = probe.instruction.code
+        return bytes(code)
+
+    def _ifunc(self, symbol: Symbol) -> str:
+        """The function an ifunc stands for on this machine."""
+        machine = self.machine
+        kept = machine.snapshot()
+        try:
+            target = machine.image.symbols.function_at(
+                Caller(machine).call(symbol.address, [], symbol.name)
+            )
+        finally:
+            machine.restore(kept)
+        return target.name if target is not None else symbol.name
 
     def _at_offset(
         self, where: str, symbol: Symbol, table: list[Instruction], offset: int
@@ -132,8 +163,8 @@ class Kinst:
             address, code = probe.instruction.address, probe.instruction.code
             if machine.read(address, len(code)) != code:
                 raise ProbeError(
-                    f"kinst::{probe.function}:{probe.instruction.offset}: the code in memory is "
-                    "not the image's; the kernel changed it at boot"
+                    f"kinst::{probe.function}:{probe.instruction.offset}: the code has changed "
+                    "since the probe was made"
                 )
         entry = machine.arch.entry_address(machine.image)
         self._trampolines = Trampolines(machine, entry, self.trap.breakpoint(4))

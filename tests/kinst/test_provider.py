@@ -4,8 +4,9 @@ import pytest
 import unicorn
 
 from emu.call import Caller
-from kinst.listing import instructions
+from kinst.listing import image_code, instructions
 from kinst.provider import Kinst, ProbeError
+from kinst.traps import TRAPS
 from kinst.verdict import Refuse
 
 # Functions of the teaching kernel with arguments that take every way through them.
@@ -29,6 +30,11 @@ def run(machine, name, arguments):
             argument = argument.encode() + b"\0"
         values.append(caller.place(argument) if isinstance(argument, bytes) else argument)
     return caller.call(machine.symbol(name).address, values, name)
+
+
+def listed(machine, name):
+    symbol = machine.symbol(name)
+    return list(instructions(TRAPS[machine.arch.name], image_code(machine.image, symbol), symbol))
 
 
 def state_of(machine):
@@ -143,7 +149,7 @@ def test_an_exclusive_access_is_left_alone(booted, arch):
         assert kinst.create("spin_lock", "")  # lock-prefixed: nothing to leave alone
         return
     kinst = Kinst(booted)
-    refused = [i for i in instructions(kinst.trap, booted.image, booted.symbol("spin_lock"))
+    refused = [i for i in listed(booted, "spin_lock")
                if isinstance(i.verdict, Refuse)]
     assert len(refused) >= 3
     assert all("exclusive" in i.verdict.reason or "reserved" in i.verdict.reason
@@ -164,7 +170,7 @@ def test_a_probe_that_cannot_be_says_why(booted, function, name, says):
 
 def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
     kinst = Kinst(booted)
-    table = list(instructions(kinst.trap, booted.image, booted.symbol("crc32")))
+    table = listed(booted, "crc32")
     long = next(i for i in table if len(i.code) > 2 and i.offset)
     after = long.offset + len(long.code)
     with pytest.raises(ProbeError, match=f"nearest are {long.offset} and {after}"):
