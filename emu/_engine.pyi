@@ -17,6 +17,7 @@ class Engine:
     FUNCTIONS: tuple[str, ...]
     error: BaseException | None
     instructions: int
+    canonical: int
     skew: int
     deadline: int
     limit: int

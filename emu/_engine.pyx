@@ -767,6 +767,15 @@ cdef class Engine:
         self.clock.count = 0
 
     @property
+    def canonical(self):
+        """Instructions at the start of the last canonical block."""
+        return self.clock.canonical
+
+    @canonical.setter
+    def canonical(self, uint64_t value):
+        self.clock.canonical = value
+
+    @property
     def skew(self):
         return self.clock.skew
 

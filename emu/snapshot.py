@@ -23,7 +23,7 @@ from emu.guest_memory import PAGE
 from emu.unicorn_machine import MachineState, UnicornMachine
 
 MAGIC = b"KINSTSNP"
-FORMAT = 1
+FORMAT = 2
 HEAD = struct.Struct("<8sIIQ32s")
 MAX_HEADER = 64 << 20
 MAX_CONSOLE = 16 << 20
@@ -59,7 +59,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "pages": pages,
         "state": {
             "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
-            "instructions": state.instructions, "skew": state.skew,
+            "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
             "console": state.console.hex(),
         },
     }
@@ -99,7 +99,7 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         machine.restore_state(
             MachineState(
                 state["cpu"], state["devices"], state["timers"], state["instructions"],
-                state["skew"], bytes.fromhex(state["console"])[:MAX_CONSOLE],
+                state["canonical"], state["skew"], bytes.fromhex(state["console"])[:MAX_CONSOLE],
             )
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,

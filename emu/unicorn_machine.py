@@ -41,6 +41,7 @@ class MachineState:
     devices: dict[str, Any]
     timers: dict[str, int]
     instructions: int
+    canonical: int
     skew: int
     console: bytes
 
@@ -467,7 +468,7 @@ class UnicornMachine(Machine):
         """Everything but memory."""
         return MachineState(
             self.board.cpu_state(), self.board.state(), self.events.state(), self.instructions,
-            self.engine.skew, bytes(self.console.text),
+            self.engine.canonical, self.engine.skew, bytes(self.console.text),
         )
 
     def restore_state(self, state: MachineState) -> None:
@@ -476,6 +477,7 @@ class UnicornMachine(Machine):
         self.engine.flush_translations()
         self.engine.thaw()
         self.engine.instructions = state.instructions
+        self.engine.canonical = state.canonical
         self.engine.skew = state.skew
         self.board.restore_cpu(state.cpu)
         self.board.restore(state.devices)
