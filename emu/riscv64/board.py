@@ -26,6 +26,7 @@ from emu.riscv64.sbi import Sbi
 from emu.unicorn_machine import UnicornMachine
 
 RAM_BASE, KERNEL_BASE = 0x80000000, 0x80200000
+TREE_LIMIT = 3 << 30
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
 UART_IRQ = 10
 TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
@@ -98,8 +99,9 @@ class RiscvBoard(Board):
         machine = self.machine
         self._copy(image)
         tree = flatten(self.device_tree())
-        # Above the kernel, on a 2 MiB boundary: not where the kernel's early tables go.
-        at = RAM_BASE + machine.memory - (2 << 20)
+        # At the end of memory but below 3 GiB: the kernel's early mapping of the tree reaches no
+        # further, and firmware puts it there, too.
+        at = min(RAM_BASE + machine.memory, TREE_LIMIT) - (2 << 20)
         machine.write_physical(at, tree)
         self._enter_supervisor()
         machine.write_register("a0", 0)

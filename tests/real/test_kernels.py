@@ -133,7 +133,8 @@ def test_every_executed_instruction_of_strlen_fires_in_order(machine):
     assert len(order) > 10
 
 
-def test_the_boot_is_the_same_with_memory_of_another_size(kernel):
-    machine = UnicornMachine(kernel, 256 << 20)
+@pytest.mark.parametrize("memory", [128, 2048])
+def test_it_boots_with_memory_of_another_size(kernel, memory):
+    machine = UnicornMachine(kernel, memory << 20)
     machine.boot()
     assert workload.boot_to_prompt(machine).reason is StopReason.CONSOLE
