@@ -11,7 +11,7 @@ from kinst.listing import Instruction, excluded, instructions
 from kinst.trampoline import Trampolines
 from kinst.trap import SEAM, FrameState
 from kinst.traps import TRAPS
-from kinst.verdict import Copy, Refuse, Rewrite, SetRegister
+from kinst.verdict import Copy, Refuse, Rewrite
 
 
 class ProbeError(KinstError):
@@ -227,7 +227,7 @@ class Kinst:
             assert not isinstance(verdict, Refuse)
             pc = verdict.next_pc(state)
             machine.engine.use_trampoline(0)
-            machine.engine.thaw_at(pc, not isinstance(verdict, SetRegister))
+            machine.engine.thaw_at(pc, verdict.ends_block)
             trap.leave(machine, state, pc)
             return
         probe = self._seconds.get(address)

@@ -5,7 +5,7 @@ An emulation is lowered to a few operations on the trap frame.  Registers go by 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 
 class State(Protocol):
@@ -45,7 +45,13 @@ class Rewrite:
 
 
 class Emulate(Protocol):
-    """Not executed: the trap frame is changed as the instruction would have."""
+    """Not executed: the trap frame is changed as the instruction would have.
+
+    :cvar ends_block: whether the CPU begins a new block behind it (it jumps, or changes what
+        interrupts are taken).
+    """
+
+    ends_block: ClassVar[bool]
 
     def next_pc(self, state: State) -> int:
         """Do it; gives where the guest goes on."""
@@ -76,6 +82,7 @@ def summary(verdict: Verdict) -> str:
 
 @dataclass(frozen=True)
 class Jump:
+    ends_block: ClassVar[bool] = True
     target: int
 
     def next_pc(self, state: State) -> int:
@@ -86,6 +93,7 @@ class Jump:
 class ConditionalJump:
     """:param condition: its ``holds(state)`` decides."""
 
+    ends_block: ClassVar[bool] = True
     condition: "Condition"
     target: int
     otherwise: int
@@ -103,6 +111,7 @@ class Condition(Protocol):
 class SetRegister:
     """``register = value``, then on to the next instruction."""
 
+    ends_block: ClassVar[bool] = False
     register: str
     value: int
     after: int
@@ -113,9 +122,21 @@ class SetRegister:
 
 
 @dataclass(frozen=True)
+class Nothing:
+    """No effect but going on."""
+
+    ends_block: ClassVar[bool] = False
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        return self.after
+
+
+@dataclass(frozen=True)
 class JumpAndLink:
     """To a register plus offset, or to a fixed target; ``link`` is given the return address."""
 
+    ends_block: ClassVar[bool] = True
     link: str | None
     after: int
     register: str | None = None

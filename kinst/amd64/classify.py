@@ -3,6 +3,7 @@
 import functools
 import struct
 from dataclasses import dataclass
+from typing import ClassVar
 
 import capstone
 from capstone import x86_const as x86
@@ -11,7 +12,7 @@ from emu.amd64 import registers
 from kinst.verdict import Condition, ConditionalJump, Copy, Jump, Refuse, Rewrite, State, Verdict
 
 MASK = (1 << 64) - 1
-OPERAND_SIZE = 0x66
+OPERAND_SIZE, ADDRESS_SIZE = 0x66, 0x67
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
 # Left alone, and why.
@@ -25,7 +26,6 @@ REFUSED: dict[int, str] = {
         ("IRET IRETD IRETQ SYSRET SYSEXIT", "returns from an exception"),
         ("SYSCALL SYSENTER", "enters the kernel"),
         ("RETF RETFQ LJMP LCALL", "changes the code segment"),
-        ("LOOP LOOPE LOOPNE JRCXZ JECXZ", "counts and jumps"),
         ("XBEGIN", "is relative to the instruction"),
         ("RSM VMLAUNCH VMRESUME VMRUN", "leaves for another machine state"),
     )
@@ -47,6 +47,37 @@ class Flags:
             sign, sign or flags & ZF,
         )[self.code >> 1]
         return bool(truth) != bool(self.code & 1)
+
+
+@dataclass(frozen=True)
+class Count:
+    """LOOP, LOOPE, LOOPNE (the count goes down first) and JRCXZ, JECXZ (it stays).
+
+    :param bits: of the count: 64, or 32 with an address-size prefix, which clears the upper half.
+    :param zero_flag: what ZF must be for LOOPE and LOOPNE; None: it does not matter.
+    """
+
+    bits: int
+    counts: bool
+    zero_flag: bool | None = None
+
+    def holds(self, state: State) -> bool:
+        mask = (1 << self.bits) - 1
+        count = state.get("rcx") & mask
+        if not self.counts:
+            return count == 0
+        count = count - 1 & mask
+        state.set("rcx", count)
+        if self.zero_flag is not None and bool(state.get("rflags") & ZF) != self.zero_flag:
+            return False
+        return count != 0
+
+
+COUNTS = {
+    x86.X86_INS_LOOP: (True, None), x86.X86_INS_LOOPE: (True, True),
+    x86.X86_INS_LOOPNE: (True, False), x86.X86_INS_JRCXZ: (False, None),
+    x86.X86_INS_JECXZ: (False, None),
+}
 
 
 @dataclass(frozen=True)
@@ -74,6 +105,7 @@ class Memory:
 class Indirect:
     """``jmp`` or ``call`` through a register or memory; a call pushes the original next address."""
 
+    ends_block: ClassVar[bool] = True
     register: str | None
     memory: Memory | None
     pushes: int | None
@@ -90,6 +122,7 @@ class Indirect:
 
 @dataclass(frozen=True)
 class Call:
+    ends_block: ClassVar[bool] = True
     target: int
     after: int
 
@@ -102,6 +135,7 @@ class Call:
 class Return:
     """``ret`` with the bytes of arguments it pops."""
 
+    ends_block: ClassVar[bool] = True
     extra: int
 
     def next_pc(self, state: State) -> int:
@@ -137,6 +171,10 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
+    if i.id in COUNTS:
+        counts, flag = COUNTS[i.id]
+        bits = 32 if ADDRESS_SIZE in i.prefix else 64
+        return ConditionalJump(Count(bits, counts, flag), i.operands[0].imm & MASK, after)
     transfers = i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL) or i.id == x86.X86_INS_RET
     if transfers and OPERAND_SIZE in i.prefix:
         return Refuse("is a jump with an operand-size prefix")

@@ -5,12 +5,14 @@ A row is (mask, value, verdict); the first that fits decides, and what fits none
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kinst.verdict import (
     ConditionalJump,
     Copy,
     Jump,
     JumpAndLink,
+    Nothing,
     Refuse,
     Rewrite,
     State,
@@ -18,6 +20,8 @@ from kinst.verdict import (
 )
 
 MASK = (1 << 64) - 1
+# The kernel's return path leaves these as they are: an emulation cannot change them.
+UNRESTORED = range(18, 29)
 Row = tuple[int, int, Callable[[int, int], Verdict]]
 
 
@@ -36,6 +40,50 @@ class Flags:
         n, z, c, v = flags >> 3 & 1, flags >> 2 & 1, flags >> 1 & 1, flags & 1
         truth = (z, c, n, v, c and not z, n == v, n == v and not z, True)[self.code >> 1]
         return bool(truth) != (bool(self.code & 1) and self.code != 15)
+
+
+DAIF = 0xF << 6  # of PSTATE
+BTYPE = 3 << 10
+
+
+@dataclass(frozen=True)
+class ChangeMask:
+    """MSR DAIFSet, DAIFClr: bits of the interrupted PSTATE."""
+
+    ends_block: ClassVar[bool] = True
+    sets: int
+    clears: int
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        state.set("pstate", (state.get("pstate") | self.sets) & ~self.clears)
+        return self.after
+
+
+@dataclass(frozen=True)
+class ReadMask:
+    """MRS Xt, DAIF: as the interrupted code sees it, not as the trap has left it."""
+
+    ends_block: ClassVar[bool] = False
+    register: str
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        state.set(self.register, state.get("pstate") & DAIF)
+        return self.after
+
+
+@dataclass(frozen=True)
+class WriteMask:
+    """MSR DAIF, Xt."""
+
+    ends_block: ClassVar[bool] = True
+    register: str
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        state.set("pstate", state.get("pstate") & ~DAIF | state.get(self.register) & DAIF)
+        return self.after
 
 
 @dataclass(frozen=True)
@@ -124,6 +172,29 @@ def _literal(code: int, pc: int) -> Verdict:
     return Rewrite(first + _word(loads[size] | number << 5 | number), target.to_bytes(8, "little"))
 
 
+def _change_mask(code: int, pc: int) -> Verdict:
+    bits = (code >> 8 & 15) << 6
+    return ChangeMask(0, bits, pc + 4) if code >> 5 & 1 else ChangeMask(bits, 0, pc + 4)
+
+
+def _mask_register(code: int, pc: int) -> Verdict:
+    name = register(code & 31)
+    if not code >> 21 & 1:
+        return WriteMask(name, pc + 4)
+    if code & 31 in UNRESTORED:
+        return Refuse(f"writes {name}, which the kernel's return path does not restore")
+    return ReadMask(name, pc + 4)
+
+
+def _landing(code: int, pc: int) -> Verdict:
+    """BTI: a branch may land on the breakpoint in its place; PSTATE.BTYPE is spent."""
+    return ChangeMask(0, BTYPE, pc + 4)
+
+
+def _nothing(code: int, pc: int) -> Verdict:
+    return Nothing(pc + 4)
+
+
 def _word(code: int) -> bytes:
     return code.to_bytes(4, "little")
 
@@ -153,12 +224,12 @@ ROWS: tuple[Row, ...] = (
     (0xFF000000, 0xD4000000, _refuse("raises an exception")),  # SVC HVC SMC BRK HLT
     (0xFFFFFFFF, 0xD503203F, _copy),  # YIELD
     (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
-    (0xFFFFFF3F, 0xD503241F, _refuse("is a branch target")),  # BTI
+    (0xFFFFFF3F, 0xD503241F, _landing),  # BTI
     (0xFFFFF01F, 0xD503201F, _copy),  # other hints
     (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX
     (0xFFFFF01F, 0xD503301F, _copy),  # barriers
-    (0xFFFFF0DF, 0xD50340DF, _refuse("changes the interrupt mask")),  # MSR DAIFSet, DAIFClr
-    (0xFFDFFFE0, 0xD51B4220, _refuse("sees or changes the interrupt mask")),  # MRS/MSR DAIF
+    (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
+    (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, _refuse("selects the stack pointer")),  # MSR SPSel
     (0xFFF8F01F, 0xD500401F, _copy),  # MSR (immediate), others
     (0xFFDFFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR_EL1, ELR_EL1
@@ -168,7 +239,7 @@ ROWS: tuple[Row, ...] = (
     (0xFFC00000, 0xD5000000, _copy),  # SYS, SYSL, MRS, MSR (register)
     # PC-relative
     (0x1F000000, 0x10000000, _address),  # ADR, ADRP
-    (0xFF000000, 0xD8000000, _refuse("prefetches from beside it")),  # PRFM (literal)
+    (0xFF000000, 0xD8000000, _nothing),  # PRFM (literal)
     (0x3B000000, 0x18000000, _literal),  # LDR, LDRSW (literal), also vector
     # exclusive accesses: the monitor does not survive a trap; CAS and CASP are plain atomics
     (0x3FA07C00, 0x08A07C00, _copy),  # CAS

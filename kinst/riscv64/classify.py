@@ -4,6 +4,7 @@ and "C" extension).  A row is (mask, value, verdict); the first that fits decide
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
 from kinst.verdict import (
@@ -82,6 +83,7 @@ def _jalr(code: int, pc: int) -> Verdict:
 class JumpEven:
     """JALR clears the lowest bit of its target."""
 
+    ends_block: ClassVar[bool] = True
     jump: JumpAndLink
 
     def next_pc(self, state: State) -> int:

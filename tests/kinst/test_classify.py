@@ -44,7 +44,8 @@ def test_amd64_lengths_are_the_instructions_own(code):
 
 @pytest.mark.parametrize("code, reason", [
     ("9d", "interrupt flag"), ("fb", "interrupt flag"), ("f4", "waits"), ("cc", "breakpoint"),
-    ("0f0b", "exception"), ("48cf", "returns"), ("e2fe", "counts"), ("e3fe", "counts"),
+    ("0f0b", "exception"), ("48cf", "returns"), ("66e900000000", "operand-size"),
+    ("ff28", "code segment"), ("67488d0510000000", "32-bit address"), ("0faa", "machine state"),
     ("c7f800000000", "relative"), ("0f05", "enters"), ("cb", "segment"),
 ])
 def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
@@ -106,6 +107,21 @@ def test_amd64_calls_through_memory_find_the_operand(code, registers, address):
     assert state.memory[state.registers["rsp"]] == PC + len(code) // 2
 
 
+@pytest.mark.parametrize("code, rcx, flags, taken, left", [
+    ("e210", 2, 0, True, 1), ("e210", 1, 0, False, 0), ("e210", 0, 0, True, MASK),
+    ("e110", 2, 1 << 6, True, 1), ("e110", 2, 0, False, 1),
+    ("e010", 2, 0, True, 1), ("e010", 2, 1 << 6, False, 1),
+    ("67e210", 1 << 32 | 2, 0, True, 1), ("e310", 0, 0, True, 0),
+    ("e310", 1 << 32, 0, False, 1 << 32),
+    ("67e310", 1 << 32, 0, True, 1 << 32),
+])
+def test_amd64_counted_jumps(code, rcx, flags, taken, left):
+    state = State(rcx=rcx, rflags=flags)
+    size = len(code) // 2
+    assert next_pc(amd64, code, state) == PC + size + (16 if taken else 0)
+    assert state.registers["rcx"] == left
+
+
 def test_amd64_returns_pop_their_arguments_too():
     state = State({0x1000: 0x77}, rsp=0x1000)
     assert next_pc(amd64, "c20800", state) == 0x77 and state.registers["rsp"] == 0x1010
@@ -162,9 +178,10 @@ def test_arm64_addresses_become_constants(code, value):
 
 @pytest.mark.parametrize("code, reason", [
     (0xD69F03E0, "returns"), (0xD4000001, "exception"), (0xD503207F, "waits"),
-    (0xD50342DF, "interrupt mask"), (0xD53B4220, "interrupt mask"), (0xD503245F, "branch target"),
+    (0xD53B4233, "writes x19"), (0xD538400B, "last exception"), (0xD5384000, "last exception"),
+    (0xD5385200, "last exception"), (0xD5386000, "last exception"), (0xD50041BF, "stack pointer"),
     (0x885F7C41, "exclusive"), (0xC8037C41, "exclusive"), (0x1C000080, "vector"),
-    (0xD8000080, "prefetches"), (0x00000000, "not in the table"),
+    (0x00000000, "not in the table"),
 ])
 def test_arm64_refuses(code, reason):
     verdict = arm64(bytes.fromhex(word(code)), PC)[1]
@@ -175,6 +192,22 @@ def test_arm64_refuses(code, reason):
                                   0xD5033FDF, 0xD53BD040, 0x4E040C20, 0xD503201F])
 def test_arm64_copies(code):
     assert isinstance(arm64(bytes.fromhex(word(code)), PC)[1], Copy)
+
+
+@pytest.mark.parametrize("code, before, after, x9", [
+    (0xD50342DF, 0x5, 0x85, None),  # msr daifset, #2
+    (0xD50342FF, 0x85, 0x5, None),  # msr daifclr, #2
+    (0xD50344FF, 0x3C5, 0x2C5, None),  # msr daifclr, #4
+    (0xD53B4229, 0x600003C5, 0x600003C5, 0x3C0),  # mrs x9, daif
+    (0xD51B4229, 0x600003C5, 0x60000005, 0),  # msr daif, x9
+    (0xD503245F, 0x405, 0x5, None),  # bti c
+    (0xD8000080, 0x5, 0x5, None),  # prfm from beside it
+])
+def test_arm64_interrupt_masks_are_those_of_the_interrupted_code(code, before, after, x9):
+    state = State(pstate=before, x9=0)
+    assert next_pc(arm64, word(code), state) == PC + 4
+    assert state.registers["pstate"] == after
+    assert x9 is None or state.registers["x9"] == x9
 
 
 def test_arm64_casp_is_no_exclusive_access():

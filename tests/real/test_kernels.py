@@ -126,6 +126,27 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     assert state_of(machine) == untraced
 
 
+# Run by other threads and in interrupts, too: their stacks keep the remains of trap frames.
+ELSEWHERE = ["spinlock_enter", "spinlock_exit", "sched_switch", "callout_process", "tc_windup",
+             "sleepq_add", "critical_exit_KBI", "mi_switch"]
+
+
+@pytest.mark.parametrize("function", ELSEWHERE)
+def test_probes_in_the_scheduler_change_neither_clock_nor_registers(machine, function):
+    text = 'pause_sbt("x", 10000000, 0, 0)'
+    plain = machine.snapshot()
+    value = evaluate(machine, text)
+    untraced = state_of(machine)[1:]
+    machine.restore(plain)
+    order = []
+    provider = Kinst(machine, lambda probe, state: order.append(probe.id))
+    provider.create(function, "")
+    provider.enable()
+    assert evaluate(machine, text) == value
+    provider.disable()
+    assert state_of(machine)[1:] == untraced
+
+
 def test_every_executed_instruction_of_strlen_fires_in_order(machine):
     truth = executed(machine, "strlen", lambda: evaluate(machine, 'strlen("hello")'))
     order, probes = fired(machine, "strlen", lambda: evaluate(machine, 'strlen("hello")'))
