@@ -10,8 +10,11 @@ from dtrace.workload import booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from images import catalog
-from kinst.provider import Kinst, Probe, ProbeError
+from kinst import fbt, provider
+from kinst.breakpoints import Breakpoints, Probe, ProbeError
 from kinst.trap import FrameState
+
+PROVIDERS = {provider.PROVIDER: provider.create, fbt.PROVIDER: fbt.create}
 
 
 def main() -> None:
@@ -25,7 +28,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-k", dest="kernel", required=True, metavar="IMAGE",
                         help="a kernel file, or a name from 'kinst images'")
     parser.add_argument("-n", dest="names", action="append", default=[], metavar="PROBE",
-                        help="kinst::FUNCTION:OFFSET, or kinst::FUNCTION: for every instruction")
+                        help="kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, or "
+                        "fbt::FUNCTION:entry and :return; may be repeated")
     parser.add_argument("-c", dest="call", metavar="CALL",
                         help="what to run: a call, e.g. 'strlen(\"hello\")'")
     parser.add_argument("-l", dest="listing", action="store_true", help="list probes, do not run")
@@ -53,10 +57,10 @@ def _main() -> int:
     with working(f"booting {image.path} (the next time it comes from the cache)"):
         machine = booted(image, memory)
     machine.console.text.clear()
-    kinst = Kinst(machine)
-    for text, function, name in descriptions:
+    breakpoints = Breakpoints(machine)
+    for text, chosen, function, name in descriptions:
         try:
-            count = len(kinst.create(function, name))
+            count = len(PROVIDERS[chosen](breakpoints, function, name))
         except ProbeError as error:
             raise KinstError(f"invalid probe specifier {error}") from None
         if not arguments.quiet and not arguments.listing:
@@ -64,14 +68,14 @@ def _main() -> int:
             print(f"dtrace: description '{text}' matched {count} probe{plural}", file=sys.stderr)
     if program is None:
         print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
-        for probe in kinst.probes.values():
-            print(f"{probe.id:>5} {'kinst':>10} {'kernel':>17} {probe.function:>33} "
-                  f"{probe.instruction.offset}")
+        for probe in breakpoints.probes:
+            print(f"{probe.id:>5} {probe.provider:>10} {'kernel':>17} {probe.function:>33} "
+                  f"{probe.name}")
         return 0
     if not arguments.quiet:
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
-        kinst.fire = _print_row
-    kinst.enable()
+        breakpoints.fire = _print_row
+    breakpoints.enable()
     evaluation = Evaluation(Caller(machine, limit))
     try:
         value = evaluation.run(program)
@@ -79,18 +83,18 @@ def _main() -> int:
         show_console(error.console)
         raise
     finally:
-        kinst.disable()
+        breakpoints.disable()
     show_console(bytes(machine.console.text))
     print(f"{arguments.call} = {describe(value)}")
     return 0
 
 
 def _print_row(probe: Probe, state: FrameState) -> None:
-    print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.instruction.offset}':>32} ")
+    print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
 
 
-def split_description(text: str) -> tuple[str, str]:
-    """The function and the name of a kinst probe description.
+def split_description(text: str) -> tuple[str, str, str]:
+    """The provider, the function and the name of a probe description.
 
     :raises KinstError: when it is not one.
     """
@@ -100,16 +104,17 @@ def split_description(text: str) -> tuple[str, str]:
             "the probe alone"
         )
     fields = text.strip().split(":")
-    if len(fields) != 4 or fields[0] != "kinst":
+    if len(fields) != 4 or fields[0] not in PROVIDERS:
         raise KinstError(
-            f"invalid probe specifier {text}: give kinst::FUNCTION:OFFSET, or kinst::FUNCTION:"
+            f"invalid probe specifier {text}: give kinst::FUNCTION:OFFSET, kinst::FUNCTION:, or "
+            "fbt::FUNCTION:entry or return"
         )
-    _provider, module, function, name = fields
+    chosen, module, function, name = fields
     if module not in ("", "kernel"):
         raise KinstError(f"invalid probe specifier {text}: there is no module '{module}'")
     if not function:
-        raise KinstError(f"invalid probe specifier {text}: kinst needs a function's name")
-    return function, name
+        raise KinstError(f"invalid probe specifier {text}: it needs a function's name")
+    return chosen, function, name
 
 
 if __name__ == "__main__":

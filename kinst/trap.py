@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from emu.arch import TrapFrame
 from emu.machine import Machine
-from kinst.verdict import Copy, Rewrite, State, Verdict
+from kinst.verdict import Copy, Jump, Rewrite, State, Verdict
 
 SEAM = "dtrace_invop_jump_addr"
 MASK = (1 << 64) - 1
@@ -59,6 +59,25 @@ class GuestTrap(ABC):
     @abstractmethod
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         """The first instruction's length (0: there is none) and its verdict."""
+
+    @abstractmethod
+    def is_prologue(self, code: bytes) -> bool:
+        """The instruction where upstream's FBT puts its entry probe."""
+
+    @abstractmethod
+    def is_return(self, code: bytes) -> bool:
+        """An instruction that returns to the caller."""
+
+    def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        """Where an instruction always jumps without linking, as far as its bytes tell.
+
+        :param before: the verdict of the instruction before it.
+        """
+        return verdict.target if isinstance(verdict, Jump) else None
+
+    def is_landing(self, code: bytes) -> bool:
+        """One that only marks where a branch may land."""
+        return False
 
     def starts_exclusive(self, code: bytes) -> bool:
         """Whether an instruction opens a sequence that no trap may interrupt."""

@@ -14,7 +14,7 @@ from kinst.amd64 import classify
 from kinst.trap import FrameState, GuestTrap
 from kinst.verdict import Copy, Rewrite, Verdict
 
-INT3 = b"\xcc"
+INT3, PUSH_RBP = b"\xcc", b"\x55"
 JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 
 
@@ -24,6 +24,12 @@ class Amd64Trap(GuestTrap):
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
+
+    def is_prologue(self, code: bytes) -> bool:
+        return code == PUSH_RBP
+
+    def is_return(self, code: bytes) -> bool:
+        return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")
 
     def breakpoint(self, length: int) -> bytes:
         return INT3

@@ -26,6 +26,17 @@ class Arm64Trap(CalledSeam):
     def ends_exclusive(self, code: bytes) -> bool:
         return classify.ends_exclusive(code)
 
+    def is_prologue(self, code: bytes) -> bool:
+        word = int.from_bytes(code, "little")
+        # stp xA, xB, [sp, #-N]! and sub sp, sp, #N
+        return word & 0xFFC003E0 == 0xA98003E0 or word & 0xFF8003FF == 0xD10003FF
+
+    def is_return(self, code: bytes) -> bool:
+        return int.from_bytes(code, "little") & 0xFFFFFC1F == 0xD65F0000
+
+    def is_landing(self, code: bytes) -> bool:
+        return int.from_bytes(code, "little") & 0xFFFFFF3F == 0xD503241F  # BTI
+
     def breakpoint(self, length: int) -> bytes:
         return BRK
 

@@ -3,11 +3,12 @@
 from typing import ClassVar
 
 from kinst.riscv64 import classify
-from kinst.trap import CalledSeam, FrameState
-from kinst.verdict import Copy, Rewrite, Verdict
+from kinst.trap import MASK, CalledSeam, FrameState
+from kinst.verdict import Copy, Rewrite, SetRegister, Verdict
 
 EBREAK = (0x00100073).to_bytes(4, "little")
 C_EBREAK = (0x9002).to_bytes(2, "little")
+RET, C_JR_RA = bytes.fromhex("67800000"), bytes.fromhex("8280")
 C_NOP = (0x0001).to_bytes(2, "little")
 SPIE = 1 << 5
 
@@ -27,6 +28,24 @@ class Riscv64Trap(CalledSeam):
 
     def ends_exclusive(self, code: bytes) -> bool:
         return classify.ends_exclusive(code)
+
+    def is_prologue(self, code: bytes) -> bool:
+        word = int.from_bytes(code, "little")
+        if len(code) == 2:
+            return word & 0xE07F == 0xE006  # c.sdsp ra, N(sp)
+        return word & 0x01FFF07F == 0x00113023  # sd ra, N(sp)
+
+    def is_return(self, code: bytes) -> bool:
+        return code in (RET, C_JR_RA)
+
+    def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        """Also AUIPC and JR through the same register: the far form of a tail call."""
+        if (
+            isinstance(verdict, classify.JumpEven) and verdict.jump.link is None
+            and isinstance(before, SetRegister) and before.register == verdict.jump.register
+        ):
+            return before.value + verdict.jump.offset & MASK & ~1
+        return super().jump_target(before, verdict)
 
     def breakpoint(self, length: int) -> bytes:
         return C_EBREAK if length == 2 else EBREAK

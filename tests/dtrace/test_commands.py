@@ -162,6 +162,12 @@ def test_the_first_trace(arch):
     assert all(rows) and len(rows) > 10
 
 
+def test_functions_are_traced_at_their_boundaries(arch):
+    result = run("kdtrace", "-k", f"teaching/{arch}", "-n", "fbt::collatz:", "-c", "collatz(3)")
+    rows = [line.split()[2] for line in result.stdout.splitlines()[1:-1]]
+    assert rows == ["collatz:entry", "collatz:return"]
+
+
 def test_one_probe_matches_in_the_singular():
     result = run("kdtrace", "-k", "teaching/amd64", "-n", "kinst::strlen:0", "-c", 'strlen("a")')
     assert result.stderr == "dtrace: description 'kinst::strlen:0' matched 1 probe\n"
@@ -181,7 +187,9 @@ def test_probes_are_listed_in_the_columns_of_dtrace():
     (["-n", "kinst::strlen:2", "-c", "strlen(1)"], "nearest are 1 and 4"),
     (["-n", "kinst::strlen:999", "-c", "strlen(1)"], "ends at offset"),
     (["-n", "kinst::strlen:-4", "-c", "strlen(1)"], "not a decimal"),
-    (["-n", "fbt::strlen:entry", "-c", "strlen(1)"], "invalid probe specifier"),
+    (["-n", "fbt::strlen:exit", "-c", "strlen(1)"], "named entry and return"),
+    (["-n", "syscall::read:entry", "-c", "strlen(1)"], "invalid probe specifier"),
+    (["-n", "kinst::strlen:0 { trace(1); }", "-c", "strlen(1)"], "not supported yet"),
     (["-n", "nonsense", "-c", "strlen(1)"], "invalid probe specifier"),
     (["-n", "kinst::strlen:", "-c", "strlne(1)"], "no function 'strlne'"),
     (["-n", "kinst::strlen:"], "nothing to run"),

@@ -4,8 +4,9 @@ import pytest
 import unicorn
 
 from emu.call import Caller
+from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.listing import image_code, instructions
-from kinst.provider import Kinst, ProbeError
+from kinst.provider import create
 from kinst.traps import TRAPS
 from kinst.verdict import Refuse
 
@@ -63,8 +64,8 @@ def test_tracing_every_instruction_changes_nothing(booted, name, arguments):
     machine.restore(plain)
 
     fired = []
-    kinst = Kinst(machine, lambda probe, state: fired.append(probe))
-    probes = kinst.create(name, "")
+    kinst = Breakpoints(machine, lambda probe, state: fired.append(probe))
+    probes = create(kinst, name, "")
     kinst.enable()
     traced = run(machine, name, arguments)
     kinst.disable()
@@ -89,10 +90,10 @@ def executed(machine, function, work):
 
 
 def fired(machine, function, work):
-    kinst = Kinst(machine)
+    kinst = Breakpoints(machine)
     order = []
     kinst.fire = lambda probe, state: order.append(probe.instruction.offset)
-    probes = {p.instruction.offset for p in kinst.create(function, "")}
+    probes = {p.instruction.offset for p in create(kinst, function, "")}
     kinst.enable()
     work()
     kinst.disable()
@@ -111,11 +112,11 @@ def test_every_executed_instruction_that_can_be_probed_fires_in_order(booted, na
 
 
 def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
-    kinst = Kinst(booted)
+    kinst = Breakpoints(booted)
     seen = []
     first = booted.arch.arguments[0]
     kinst.fire = lambda probe, state: seen.append((state.get(first), state.get(booted.arch.pc)))
-    kinst.create("fibonacci", "0")
+    create(kinst, "fibonacci", "0")
     kinst.enable()
     run(booted, "fibonacci", [3])
     assert seen[0][0] == 3 and seen[1][0] == 2
@@ -123,9 +124,9 @@ def test_the_registers_of_a_firing_are_those_before_the_instruction(booted):
 
 def test_disabling_leaves_memory_as_it_was(booted):
     before = booted.digest()
-    kinst = Kinst(booted)
+    kinst = Breakpoints(booted)
     for name in ("strlen", "crc32", "classify"):
-        kinst.create(name, "")
+        create(kinst, name, "")
     kinst.enable()
     assert booted.digest() != before
     kinst.disable()
@@ -133,11 +134,11 @@ def test_disabling_leaves_memory_as_it_was(booted):
 
 
 def test_probes_of_several_functions_work_together(booted):
-    kinst = Kinst(booted)
+    kinst = Breakpoints(booted)
     names = set()
     kinst.fire = lambda probe, state: names.add(probe.function)
     for name in ("classify", "account", "fibonacci"):
-        kinst.create(name, "")
+        create(kinst, name, "")
     kinst.enable()
     assert run(booted, "classify", [4, 10]) == 55
     assert names == {"classify", "fibonacci"}
@@ -145,10 +146,10 @@ def test_probes_of_several_functions_work_together(booted):
 
 def test_an_exclusive_access_is_left_alone(booted, arch):
     if arch == "amd64":
-        kinst = Kinst(booted)
-        assert kinst.create("spin_lock", "")  # lock-prefixed: nothing to leave alone
+        kinst = Breakpoints(booted)
+        assert create(kinst, "spin_lock", "")  # lock-prefixed: nothing to leave alone
         return
-    kinst = Kinst(booted)
+    kinst = Breakpoints(booted)
     refused = [i for i in listed(booted, "spin_lock")
                if isinstance(i.verdict, Refuse)]
     assert len(refused) >= 3
@@ -165,20 +166,20 @@ def test_an_exclusive_access_is_left_alone(booted, arch):
 ])
 def test_a_probe_that_cannot_be_says_why(booted, function, name, says):
     with pytest.raises(ProbeError, match=says):
-        Kinst(booted).create(function, name)
+        create(Breakpoints(booted), function, name)
 
 
 def test_an_offset_inside_an_instruction_names_the_nearest_boundaries(booted):
-    kinst = Kinst(booted)
+    kinst = Breakpoints(booted)
     table = listed(booted, "crc32")
     long = next(i for i in table if len(i.code) > 2 and i.offset)
     after = long.offset + len(long.code)
     with pytest.raises(ProbeError, match=f"nearest are {long.offset} and {after}"):
-        kinst.create("crc32", str(long.offset + 1))
+        create(kinst, "crc32", str(long.offset + 1))
 
 
 def test_the_same_probe_asked_for_twice_is_one(booted):
-    kinst = Kinst(booted)
-    one = kinst.create("strlen", "0")
-    every = kinst.create("strlen", "")
+    kinst = Breakpoints(booted)
+    one = create(kinst, "strlen", "0")
+    every = create(kinst, "strlen", "")
     assert one[0] in every and len(kinst.probes) == len(every)

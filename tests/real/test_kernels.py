@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 
@@ -13,7 +14,9 @@ from emu import snapshot
 from emu.call import Caller, CallError
 from emu.machine import StopReason, Until
 from emu.unicorn_machine import UnicornMachine
-from kinst.provider import Kinst
+from kinst import fbt
+from kinst.breakpoints import Breakpoints
+from kinst.provider import create
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst.test_provider import executed, fired, state_of
 
@@ -117,8 +120,8 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     untraced = state_of(machine)
     machine.restore(plain)
     fired = []
-    provider = Kinst(machine, lambda probe, state: fired.append(probe.id))
-    provider.create(function, "")
+    provider = Breakpoints(machine, lambda probe, state: fired.append(probe.id))
+    create(provider, function, "")
     provider.enable()
     assert evaluate(machine, text) == value
     provider.disable()
@@ -139,12 +142,44 @@ def test_probes_in_the_scheduler_change_neither_clock_nor_registers(machine, fun
     untraced = state_of(machine)[1:]
     machine.restore(plain)
     order = []
-    provider = Kinst(machine, lambda probe, state: order.append(probe.id))
-    provider.create(function, "")
+    provider = Breakpoints(machine, lambda probe, state: order.append(probe.id))
+    create(provider, function, "")
     provider.enable()
     assert evaluate(machine, text) == value
     provider.disable()
     assert state_of(machine)[1:] == untraced
+
+
+@pytest.mark.parametrize("function", ["malloc", "kvprintf", "snprintf", "strlen", "uma_zalloc_arg"])
+def test_function_boundaries_balance_and_change_nothing(machine, function):
+    text = 'p = malloc(100, &M_TEMP, 2); snprintf(p, 50, "%s %d", "x", 42); strlen(p)'
+    plain = machine.snapshot()
+    value = evaluate(machine, text)
+    untraced = state_of(machine)
+    machine.restore(plain)
+    names = []
+    breakpoints = Breakpoints(machine, lambda probe, state: names.append(probe.name))
+    fbt.create(breakpoints, function, "")
+    breakpoints.enable()
+    assert evaluate(machine, text) == value
+    breakpoints.disable()
+    assert names.count("entry") == names.count("return") > 0
+    assert state_of(machine) == untraced
+
+
+def test_a_boot_in_pieces_and_from_snapshots_is_the_boot_in_one(kernel, tmp_path):
+    whole = UnicornMachine(kernel, 256 << 20)
+    whole.boot()
+    workload.boot_to_prompt(whole)
+    pieces = UnicornMachine(kernel, 256 << 20)
+    pieces.boot()
+    generator = random.Random(15)
+    for point in sorted(generator.randrange(1, whole.instructions) for _ in range(4)):
+        assert pieces.run(Until(instructions=point)).reason is StopReason.INSTRUCTIONS
+        snapshot.save(pieces, tmp_path / "s.kinst")
+        pieces = snapshot.restore(tmp_path / "s.kinst", kernel)
+    workload.boot_to_prompt(pieces)
+    assert pieces.digest() == whole.digest()
 
 
 def test_every_executed_instruction_of_strlen_fires_in_order(machine):

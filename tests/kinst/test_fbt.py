@@ -1,0 +1,73 @@
+import pytest
+
+from kinst import fbt
+from kinst.breakpoints import Breakpoints, ProbeError
+from kinst.provider import create as kinst
+from tests.kinst.test_provider import run, state_of
+
+
+def trace(machine, makes, name, arguments):
+    seen = []
+    breakpoints = Breakpoints(machine, lambda probe, state: seen.append((probe, state.get(
+        machine.arch.arguments[0]), state.get(machine.arch.result))))
+    for make in makes:
+        make(breakpoints)
+    breakpoints.enable()
+    value = run(machine, name, arguments)
+    breakpoints.disable()
+    return seen, value
+
+
+def test_entry_fires_with_the_argument_and_return_with_the_value(booted):
+    seen, value = trace(booted, [lambda b: fbt.create(b, "collatz", "")], "collatz", [27])
+    assert [(p.provider, p.function, p.name) for p, _, _ in seen] == [
+        ("fbt", "collatz", "entry"), ("fbt", "collatz", "return")]
+    assert seen[0][1] == 27 and seen[1][2] == value == 111
+
+
+def test_entries_and_returns_of_a_recursion_balance(booted):
+    seen, value = trace(booted, [lambda b: fbt.create(b, "fibonacci", "")], "fibonacci", [6])
+    names = [p.name for p, _, _ in seen]
+    assert value == 8 and names.count("entry") == names.count("return") > 5
+    depth = 0
+    for name in names:
+        depth += 1 if name == "entry" else -1
+        assert depth >= 0
+
+
+def test_a_tail_call_is_a_return(booted):
+    makes = [lambda b: fbt.create(b, "tail_even", ""), lambda b: fbt.create(b, "tail_odd", "")]
+    seen, _ = trace(booted, makes, "tail_even", [7])
+    assert [(p.function, p.name) for p, _, _ in seen] == [
+        ("tail_even", "entry"), ("tail_even", "return"), ("tail_odd", "entry"),
+        ("tail_odd", "return")]
+
+
+def test_fbt_and_kinst_share_an_instruction(booted):
+    makes = [lambda b: fbt.create(b, "crc32", "entry"), lambda b: kinst(b, "crc32", "")]
+    seen, value = trace(booted, makes, "crc32", [0, "hello", 5])
+    assert value == 0x3610A686
+    entry = next(i for i, (p, _, _) in enumerate(seen) if p.provider == "fbt")
+    neighbours = [p for p, _, _ in seen[max(entry - 1, 0) : entry + 2]]
+    same = [p for p in neighbours if p.provider == "kinst"
+            and p.instruction == seen[entry][0].instruction]
+    assert len(same) == 1
+    assert sum(p.provider == "fbt" for p, _, _ in seen) == 1
+
+
+@pytest.mark.parametrize("name", ["strlen", "classify", "cnputs", "spin_lock", "describe"])
+def test_every_call_enters_and_returns_once_and_nothing_changes(booted, name):
+    arguments = {"strlen": ["hello"], "classify": [5, 27], "cnputs": ["x"],
+                 "spin_lock": [b"\0" * 8], "describe": [2]}[name]
+    plain = booted.snapshot()
+    value = run(booted, name, arguments)
+    untraced = state_of(booted)
+    booted.restore(plain)
+    seen, traced = trace(booted, [lambda b: fbt.create(b, name, "")], name, arguments)
+    assert traced == value and state_of(booted) == untraced
+    assert [p.name for p, _, _ in seen] == ["entry", "return"]
+
+
+def test_a_name_that_is_neither_entry_nor_return_is_refused(booted):
+    with pytest.raises(ProbeError, match="named entry and return, not 'exit'"):
+        fbt.create(Breakpoints(booted), "strlen", "exit")
