@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from dtrace import relocate_command
 from dtrace.calls import Evaluation, check, find_function, parse, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
@@ -65,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     disas.add_argument("function", nargs="+", metavar="FUNCTION")
     disas.add_argument("--json", action="store_true", help="print the list as JSON")
 
+    relocate_command.add_options(commands.add_parser(
+        "relocate", help="test the displacement of every instruction"))
+
     images = commands.add_parser("images", help="list, add and fetch kernel images")
     images.add_argument("--json", action="store_true", help="print the list as JSON")
     actions = images.add_subparsers(dest="action", metavar="ACTION")
@@ -84,7 +88,8 @@ def _image_options(parser: argparse.ArgumentParser) -> None:
 
 def _main() -> int:
     arguments = _parser().parse_args()
-    commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images}
+    commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images,
+                "relocate": relocate_command.run}
     return commands[arguments.command](arguments)
 
 

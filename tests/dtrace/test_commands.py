@@ -131,6 +131,34 @@ def test_disas_shows_instructions_and_verdicts(arch):
     refused(run("kinst", "disas", "-k", f"teaching/{arch}", "strlne"), "did you mean strlen")
 
 
+def test_relocate_reports_verdicts_and_mismatches(arch):
+    result = run("kinst", "relocate", "-k", f"teaching/{arch}", "strlen", "crc32", "classify")
+    assert result.returncode == 0
+    assert re.match(r"\d+ distinct encodings, 0 mismatches\n +\d+  copy", result.stdout)
+    report = json.loads(run("kinst", "relocate", "--json", "-k", f"teaching/{arch}", "strlen")
+                        .stdout)
+    assert report["mismatches"] == [] and report["verdicts"]["copy"] > 3
+
+
+def test_relocate_takes_encodings_from_standard_input():
+    result = run("kinst", "relocate", "--arch", "amd64", "--encodings", "-",
+                 stdin="55\n48 8b 05 10 00 00 00  # mov\n\nfb\n")
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[0] == "3 distinct encodings, 0 mismatches"
+    assert "refuse: changes the interrupt flag" in result.stdout
+
+
+@pytest.mark.parametrize("words, stdin, says", [
+    ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
+    (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
+    (["--arch", "amd64", "--encodings", "/nonexistent"], None, "cannot be read"),
+    (["-k", "teaching/amd64", "strlne"], None, "did you mean strlen"),
+    (["-k", "teaching/amd64", "--states", "none"], None, "--states must be a positive number"),
+])
+def test_a_wrong_relocation_is_refused_with_one_line(words, stdin, says):
+    refused(run("kinst", "relocate", *words, stdin=stdin), says)
+
+
 def test_images_are_listed():
     result = run("kinst", "images")
     assert "teaching/amd64" in result.stdout and "15.0-RELEASE/riscv64" in result.stdout

@@ -1,0 +1,128 @@
+"""``kinst relocate``: every instruction in place and displaced, from the same random states."""
+
+import argparse
+import contextlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+from dtrace.calls import find_function
+from dtrace.terminal import parse_count
+from emu.architectures import ARCHITECTURES, arch_of
+from emu.elf import STT_FUNC
+from emu.errors import KinstError
+from images import catalog
+from kinst.laboratory import CODE, Mismatch
+from kinst.relocation import Report, encodings, relocate
+
+MAX_ENCODINGS = 4_000_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-k", "--kernel", metavar="IMAGE",
+                        help="a kernel file, or a name from 'kinst images'")
+    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
+    parser.add_argument("--arch", choices=sorted(ARCHITECTURES), help="for --encodings")
+    parser.add_argument("--encodings", metavar="FILE",
+                        help="test these instead: one instruction a line, hexadecimal bytes in "
+                        "memory order; - is standard input")
+    parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
+    parser.add_argument("--jobs", default="1", metavar="N", help="processes (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    states = parse_count(arguments.states, "--states")
+    seed = parse_count(arguments.seed, "--seed")
+    jobs = min(parse_count(arguments.jobs, "--jobs"), 64)
+    if arguments.encodings:
+        if not arguments.arch:
+            raise KinstError("--encodings needs --arch amd64, arm64 or riscv64")
+        arch, places = arguments.arch, _read(arguments.encodings)
+    elif arguments.kernel:
+        image = catalog.find(arguments.kernel)
+        arch = arch_of(image).name
+        if arguments.function:
+            functions = []
+            for name in arguments.function:
+                find_function(image, name)
+                functions += [s for s in image.symbols.named(name)
+                              if s.kind == STT_FUNC and s.size]
+        else:
+            functions = list(image.symbols.functions())
+        places = encodings(arch, image, functions)
+    else:
+        raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings")
+    with _progress(len(places)) as progress:
+        report = relocate(arch, list(places), seed, states, jobs, progress)
+    show = _show_json if arguments.json else _show
+    show(arch, places, report, seed)
+    return 1 if report.mismatches else 0
+
+
+def _read(name: str) -> dict[bytes, str]:
+    try:
+        if name == "-":
+            lines = sys.stdin.read().splitlines()
+        else:
+            with open(name, encoding="ascii", errors="replace") as file:
+                lines = file.read().splitlines()
+    except OSError as error:
+        raise KinstError(f"{name}: cannot be read: {error.strerror}") from None
+    found: dict[bytes, str] = {}
+    for number, line in enumerate(lines, 1):
+        text = re.sub(r"#.*|\s", "", line)
+        if not text:
+            continue
+        if not re.fullmatch(r"([0-9a-fA-F]{2}){1,15}", text):
+            raise KinstError(
+                f"{name}:{number}: '{line[:40]}' is not an instruction of 1 to 15 hexadecimal bytes"
+            )
+        found.setdefault(bytes.fromhex(text), f"line {number}")
+        if len(found) > MAX_ENCODINGS:
+            raise KinstError(f"{name}: more than {MAX_ENCODINGS} encodings")
+    return found
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("encodings", total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+def _again(arch: str, mismatch: Mismatch, seed: int) -> str:
+    return (f"echo {mismatch.code.hex()} | kinst relocate --arch {arch} --encodings - "
+            f"--seed {seed} --states {mismatch.state + 1}")
+
+
+def _show(arch: str, places: dict[bytes, str], report: Report, seed: int) -> None:
+    for m in report.mismatches:
+        text = ARCHITECTURES[arch].disassemble(m.code, CODE)
+        print(f"{places[m.code]}: {m.code.hex(' ')}  {text}  ({m.verdict}, state {m.state})")
+        for line in m.differences():
+            print(f"    {line}")
+        print(f"    again: {_again(arch, m, seed)}")
+    total = sum(report.verdicts.values())
+    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
+    for verdict, count in report.verdicts.most_common():
+        print(f"{count:>9}  {verdict}")
+
+
+def _show_json(arch: str, places: dict[bytes, str], report: Report, seed: int) -> None:
+    print(json.dumps({
+        "architecture": arch, "seed": seed, "verdicts": dict(report.verdicts.most_common()),
+        "mismatches": [
+            {"bytes": m.code.hex(), "place": places[m.code], "verdict": m.verdict,
+             "state": m.state, "differences": m.differences(), "again": _again(arch, m, seed)}
+            for m in report.mismatches
+        ],
+    }))

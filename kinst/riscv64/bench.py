@@ -1,0 +1,32 @@
+"""riscv64 in the laboratory."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import unicorn
+import unicorn.riscv_const as uc
+
+from emu.riscv64 import registers
+from kinst.laboratory import Bench
+
+FS_DIRTY = 3 << 13
+
+
+class Riscv64Bench(Bench):
+    uc_arch, uc_mode = unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64
+    cpu_model = uc.UC_CPU_RISCV64_SIFIVE_U54
+    general: ClassVar[dict[str, int]] = {
+        name: registers.UNICORN[name] for name in registers.NAMES if name != "zero"
+    }
+    pc = uc.UC_RISCV_REG_PC
+    flags: ClassVar[tuple[str, int]] = ("", 0)
+    vectors: ClassVar[Sequence[int]] = tuple(uc.UC_RISCV_REG_F0 + i for i in range(8))
+    vector_bits: ClassVar[int] = 64
+    trap_pc_offset: ClassVar[int] = 4
+
+    def prepare(self, engine: Any) -> None:
+        status = engine.reg_read(uc.UC_RISCV_REG_MSTATUS)
+        engine.reg_write(uc.UC_RISCV_REG_MSTATUS, status | FS_DIRTY)
+
+    def not_executed(self, code: bytes) -> str | None:
+        return None
