@@ -721,11 +721,6 @@ cdef class Engine:
         """Instructions of a block as they are known, or None."""
         return table_find(&self.clock, address, size) or None
 
-    def forget(self):
-        """Forget all block instruction counts (they are learned again with the translations)."""
-        memset(self.clock.table, 0, (self.clock.table_mask + 1) * sizeof(BlockCount))
-        self.clock.table_used = 0
-
     def set_exits(self, addresses):
         """Addresses before whose execution the CPU stops (STOP_NONE)."""
         cdef size_t n = len(addresses)

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import capstone
+
 if TYPE_CHECKING:
     from emu.board import Board
     from emu.elf import Image
@@ -98,8 +100,14 @@ class Arch(ABC):
         """
 
     @abstractmethod
+    def decoder(self) -> capstone.Cs:
+        """Capstone's decoder, without details."""
+
     def disassemble(self, code: bytes, address: int) -> str:
         """The first instruction of ``code`` as text; empty when there is none."""
+        for _at, _size, name, operands in self.decoder().disasm_lite(code, address, 1):
+            return f"{name} {operands}".strip()
+        return ""
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:

@@ -46,11 +46,3 @@ def context_field(uc: unicorn.Uc, offset: int, form: str) -> int:
     raw = ctypes.string_at(context.context, context.size)
     value: int = struct.unpack_from(form, raw, offset)[0]
     return value
-
-
-def set_context_field(uc: unicorn.Uc, offset: int, form: str, value: int) -> None:
-    """Write a field found by ``find_field``, leaving the rest of the CPU as it is."""
-    context = uc.context_save()
-    address = ctypes.cast(context.context, ctypes.c_void_p).value or 0
-    ctypes.memmove(address + offset, struct.pack(form, value), struct.calcsize(form))
-    uc.context_restore(context)

@@ -18,7 +18,6 @@ class Trampolines:
 
     def __init__(self, machine: UnicornMachine, near: int, filler: bytes) -> None:
         self.machine = machine
-        self._filler = filler
         table = machine.hidden_memory((PAGES + 2) * PAGE)
         directory, self._first = table + PAGE, table + 2 * PAGE
         machine.write_physical(directory, bytes(PAGE))

@@ -85,10 +85,8 @@ class Amd64(Arch):
         return Hole(-1 << 30 & (1 << 64) - 1,
                     ((directory, table | 0x23), (last, directory | 0x23)), leaf)
 
-    def disassemble(self, code: bytes, address: int) -> str:
-        for _at, _size, name, operands in _decoder().disasm_lite(code, address, 1):
-            return f"{name} {operands}".strip()
-        return ""
+    def decoder(self) -> capstone.Cs:
+        return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
         for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):

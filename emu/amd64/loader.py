@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from emu.elf import Image
 
 KERNBASE = 0xFFFFFFFF80000000
-LOADER_BASE = 0x1F0000  # page tables, stack and GDT: free memory below the kernel
+# Page tables, stack and GDT: in free memory below the kernel.
 PML4, PDP, PD, STACK_TOP, GDT = 0x1F0000, 0x1F1000, 0x1F2000, 0x1F5000, 0x1F5000
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000

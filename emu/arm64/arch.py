@@ -90,10 +90,8 @@ class Arm64(Arch):
         virtual = near & -1 << 30 | found[0] << 21
         return Hole(virtual, ((found[1], table | 3),), lambda page: page | attributes)
 
-    def disassemble(self, code: bytes, address: int) -> str:
-        for _at, _size, name, operands in _decoder().disasm_lite(code, address, 1):
-            return f"{name} {operands}".strip()
-        return ""
+    def decoder(self) -> capstone.Cs:
+        return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
         return 4

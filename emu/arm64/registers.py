@@ -26,8 +26,6 @@ SYSTEM = {
 # ID registers and such are the model's; a snapshot holds these and not the EL2 and EL3 set-up.
 STATE_SYSTEM = [name for name in SYSTEM if not name.endswith(("_el2", "_el3"))]
 
-FPCR, FPSR = (3, 3, 4, 4, 0), (3, 3, 4, 4, 1)
-
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
     """The number of a system register, as its MRS encodes it."""

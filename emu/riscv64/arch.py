@@ -91,10 +91,8 @@ class Riscv64(Arch):
         entry = table >> 12 << 10 | 1
         return Hole(virtual, ((found[1], entry),), lambda page: page >> 12 << 10 | 0xEF)
 
-    def disassemble(self, code: bytes, address: int) -> str:
-        for _at, _size, name, operands in _decoder().disasm_lite(code, address, 1):
-            return f"{name} {operands}".strip()
-        return ""
+    def decoder(self) -> capstone.Cs:
+        return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2
