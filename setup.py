@@ -3,9 +3,17 @@
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+NATIVE = (
+    "emu._engine", "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
+    "kinst._dispatch", "kinst.amd64._encoding",
+)
+
 setup(
     ext_modules=cythonize(
-        [Extension("emu._engine", ["emu/_engine.pyx"], extra_compile_args=["-O2"])],
+        [
+            Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=["-O2"])
+            for name in NATIVE
+        ],
         compiler_directives={"language_level": 3, "boundscheck": True, "embedsignature": True},
     )
 )

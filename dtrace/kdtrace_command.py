@@ -1,20 +1,24 @@
 """The ``kdtrace`` command: dtrace(1)'s face on the emulated kernel."""
 
 import argparse
+import functools
 import sys
 
-from dtrace.calls import Evaluation, check, parse
+from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.description import MODULE, create
+from dtrace.description import parse as parse_description
 from dtrace.kinst_command import describe, show_console
 from dtrace.terminal import parse_count, parse_size, run_command, working
-from dtrace.workload import booted
+from dtrace.workload import at_start, boot_to_prompt, booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.unicorn_machine import UnicornMachine
 from images import catalog
-from kinst import fbt, provider
-from kinst.breakpoints import Breakpoints, Probe, ProbeError
-from kinst.trap import FrameState
+from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints
+from kinst.verdict import Refuse
 
-PROVIDERS = {provider.PROVIDER: provider.create, fbt.PROVIDER: fbt.create}
+BOOT = "boot"  # the workload that is no call
 
 
 def main() -> None:
@@ -25,96 +29,119 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kdtrace", description="Traces the instructions of a kernel that runs inside Python."
     )
-    parser.add_argument("-k", dest="kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
-    parser.add_argument("-n", dest="names", action="append", default=[], metavar="PROBE",
-                        help="kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, or "
-                        "fbt::FUNCTION:entry and :return; may be repeated")
-    parser.add_argument("-c", dest="call", metavar="CALL",
-                        help="what to run: a call, e.g. 'strlen(\"hello\")'")
-    parser.add_argument("-l", dest="listing", action="store_true", help="list probes, do not run")
-    parser.add_argument("-q", dest="quiet", action="store_true", help="only what actions print")
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
-    parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
-                        help="instructions after which the call is given up (%(default)s)")
+    add = parser.add_argument
+    add("-k", dest="kernel", required=True, metavar="IMAGE",
+        help="a kernel file, or a name from 'kinst images'")
+    for option, last, text in (
+        ("-n", "name", "kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, "
+         "fbt::FUNCTION:entry or :return; parts may be shell patterns"),
+        ("-f", "function", "all probes of [[PROVIDER:]MODULE:]FUNCTION"),
+        ("-m", "module", "all probes of [PROVIDER:]MODULE"), ("-P", "provider", "of PROVIDER"),
+    ):
+        add(option, dest="descriptions", action="append", default=[], metavar=last.upper(),
+            type=functools.partial(parse_description, last=last), help=text)
+    add("-c", dest="call", metavar="WORKLOAD",
+        help="what to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
+    add("-l", dest="listing", action="store_true", help="list probes, do not run")
+    add("-v", dest="verbose", action="store_true",
+        help="with -l: also what is not probed, and why")
+    add("-q", dest="quiet", action="store_true", help="only what actions print")
+    add("--trap-path", choices=PATHS, default=PATHS[0],
+        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster")
+    add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
+        help="one for each probe, or FreeBSD's own for each thread (amd64)")
+    add("--unsafe", action="store_true", help="probe also functions that are excluded")
+    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
+        help="instructions after which the workload is given up (%(default)s)")
     return parser
 
 
 def _main() -> int:
     arguments = _parser().parse_args()
-    if not arguments.names:
+    if not arguments.descriptions:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     limit = parse_count(arguments.limit, "--limit")
-    descriptions = [(text, *split_description(text)) for text in arguments.names]
     image = catalog.find(arguments.kernel)
-    program = None
-    if not arguments.listing:
-        if arguments.call is None:
-            raise KinstError("nothing to run; give a call, like: -c 'strlen(\"hello\")'")
-        program = parse(arguments.call)
-        check(image, program)
+    program = None if arguments.listing else _program(image, arguments.call)
     memory = parse_size(arguments.memory)
-    with working(f"booting {image.path} (the next time it comes from the cache)"):
-        machine = booted(image, memory)
-    machine.console.text.clear()
-    breakpoints = Breakpoints(machine)
-    for text, chosen, function, name in descriptions:
-        try:
-            count = len(PROVIDERS[chosen](breakpoints, function, name))
-        except ProbeError as error:
-            raise KinstError(f"invalid probe specifier {error}") from None
+    if arguments.call == BOOT and not arguments.listing:
+        machine = UnicornMachine(image, memory)
+        machine.boot()
+        at_start(machine)
+    else:
+        with working(f"booting {image.path} (the next time it comes from the cache)"):
+            machine = booted(image, memory)
+        machine.console.text.clear()
+    breakpoints = Breakpoints(
+        machine, path=arguments.trap_path, trampolines=arguments.trampolines,
+        records=not arguments.quiet,
+    )
+    for wanted in arguments.descriptions:
+        count = len(create(breakpoints, wanted, arguments.unsafe))
         if not arguments.quiet and not arguments.listing:
             plural = "" if count == 1 else "s"
-            print(f"dtrace: description '{text}' matched {count} probe{plural}", file=sys.stderr)
-    if program is None:
-        print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
-        for probe in breakpoints.probes:
-            print(f"{probe.id:>5} {probe.provider:>10} {'kernel':>17} {probe.function:>33} "
-                  f"{probe.name}")
+            print(f"dtrace: description '{wanted.text}' matched {count} probe{plural}",
+                  file=sys.stderr)
+    if arguments.listing:
+        _list(breakpoints, arguments.verbose)
         return 0
-    if not arguments.quiet:
+    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet)
+
+
+def _program(image: Image, call: str | None) -> list[Statement] | None:
+    """The calls of a workload; None: it is the boot."""
+    if call is None:
+        raise KinstError("nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot")
+    if call == BOOT:
+        return None
+    program = parse(call)
+    check(image, program)
+    return program
+
+
+def _list(breakpoints: Breakpoints, verbose: bool) -> None:
+    print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
+    for probe in breakpoints.probes:
+        print(f"{probe.id:>5} {probe.provider:>10} {MODULE:>17} {probe.function:>33} {probe.name}")
+    if verbose:
+        arch = breakpoints.machine.arch
+        for function in breakpoints.functions:
+            for i in breakpoints.instructions(function):
+                if isinstance(i.verdict, Refuse):
+                    print(f"not probed: kinst:{MODULE}:{function.name}:{i.offset} "
+                          f"({arch.disassemble(i.code, i.address)}): {i.verdict.reason}")
+
+
+def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str, limit: int,
+           quiet: bool) -> int:
+    machine = breakpoints.machine
+    if not quiet:
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
-        breakpoints.fire = _print_row
     breakpoints.enable()
-    evaluation = Evaluation(Caller(machine, limit))
+    value = None
     try:
-        value = evaluation.run(program)
+        if program is None:
+            boot_to_prompt(machine, limit)
+        else:
+            value = Evaluation(Caller(machine, limit)).run(program)
     except CallError as error:
+        _rows(breakpoints)
         show_console(error.console)
         raise
     finally:
         breakpoints.disable()
+    _rows(breakpoints)
     show_console(bytes(machine.console.text))
-    print(f"{arguments.call} = {describe(value)}")
+    if value is not None:
+        print(f"{call} = {describe(value)}")
     return 0
 
 
-def _print_row(probe: Probe, state: FrameState) -> None:
-    print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
-
-
-def split_description(text: str) -> tuple[str, str, str]:
-    """The provider, the function and the name of a probe description.
-
-    :raises KinstError: when it is not one.
-    """
-    if "{" in text or "/" in text:
-        raise KinstError(
-            f"invalid probe specifier {text}: predicates and actions are not supported yet; give "
-            "the probe alone"
-        )
-    fields = text.strip().split(":")
-    if len(fields) != 4 or fields[0] not in PROVIDERS:
-        raise KinstError(
-            f"invalid probe specifier {text}: give kinst::FUNCTION:OFFSET, kinst::FUNCTION:, or "
-            "fbt::FUNCTION:entry or return"
-        )
-    chosen, module, function, name = fields
-    if module not in ("", "kernel"):
-        raise KinstError(f"invalid probe specifier {text}: there is no module '{module}'")
-    if not function:
-        raise KinstError(f"invalid probe specifier {text}: it needs a function's name")
-    return chosen, function, name
+def _rows(breakpoints: Breakpoints) -> None:
+    for firing in breakpoints.firings():
+        probe = firing.probe
+        print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from emu.unicorn_machine import UnicornMachine
 # Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
 # asks for a command), and waits in the function that reads the console, with no lock held.
 PROMPTS = ("mountroot> ", "teaching> ")
+# Machine-independent start-up: what runs before it sets up vectors and page tables.
+STARTS = ("mi_startup", "machine_thread")
 READERS = ("cngets", "cncheckc", "cngetc")
 MEMORY = 512 << 20
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # Changes when the machine does: snapshots of another machine are not gone on from.
-GENERATION = 4
+GENERATION = 5
 
 
 class BootError(KinstError):
@@ -37,12 +39,32 @@ def cache_directory() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
 
 
-def boot_to_prompt(machine: UnicornMachine) -> Stop:
+def at_start(machine: UnicornMachine) -> None:
+    """Run a machine that was given its kernel until that has its vectors and page tables, and is
+    about to start everything else: from there on it can be probed.
+
+    :raises BootError: when it does not get there.
+    """
+    found = [machine.image.symbols.find(name) for name in STARTS]
+    addresses = [symbol.address for symbol in found if symbol is not None]
+    if not addresses:
+        raise BootError(f"{machine.image.path}: has none of the functions {', '.join(STARTS)} "
+                        "that the boot would be traced from", b"")
+    stop = machine.run(Until(addresses=addresses, console=PROMPTS))
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if stop.reason is not StopReason.ADDRESS:
+        raise BootError(f"{machine.image.path}: the boot ended early: {stop}",
+                        bytes(machine.console.text))
+
+
+def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
     """Run a machine that was given its kernel until it waits at its prompt.
 
+    :param limit: instructions after which the boot is given up.
     :raises BootError: when it stops otherwise.
     """
-    stop = machine.run(Until(console=PROMPTS))
+    stop = machine.run(Until(console=PROMPTS, instructions=limit))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     if stop.reason is not StopReason.CONSOLE:

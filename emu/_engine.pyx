@@ -12,30 +12,9 @@ skipped, and the cost of polling a clock), in virtual nanoseconds.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from cpython.exc cimport PyErr_CheckSignals
-
-ctypedef int (*emu_start_fn)(void *uc, uint64_t begin, uint64_t until, uint64_t timeout,
-                             size_t count) noexcept nogil
-ctypedef int (*emu_stop_fn)(void *uc) noexcept nogil
-ctypedef int (*reg_fn)(void *uc, int regid, void *value) noexcept nogil
-ctypedef int (*map_ptr_fn)(void *uc, uint64_t address, uint64_t size, uint32_t perms,
-                           void *ptr) noexcept nogil
-ctypedef int (*mmio_map_fn)(void *uc, uint64_t address, uint64_t size, void *read_cb, void *read_ud,
-                            void *write_cb, void *write_ud) noexcept nogil
-# uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
-# integer arguments alike, but only a variadic prototype sets the vector register count.
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <stddef.h>
-    typedef int (*kinst_hook_add_fn)(void *, size_t *, int, void *, void *, uint64_t, uint64_t, ...);
-    typedef int (*kinst_ctl_fn)(void *, unsigned int, ...);
-    """
-    ctypedef int (*kinst_hook_add_fn)(void *, size_t *, int, void *, void *, uint64_t, uint64_t,
-                                      ...) noexcept nogil
-    ctypedef int (*kinst_ctl_fn)(void *, unsigned int, ...) noexcept nogil
 
 # unicorn.h: uc_hook_type, uc_control_type, UC_CTL(type, count, direction)
 cdef enum:
@@ -52,71 +31,12 @@ cdef enum:
     CTL_TB_REMOVE_CACHE = 9
     CTL_TB_FLUSH = 10
     CTL_TLB_FLUSH = 11
+    PROT_READ = 1
+    UC_ERR_EXCEPTION = 21
 
 cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept nogil:
     return kind | (count << 26) | (<unsigned int>direction << 30)
 
-
-cdef struct BlockCount:
-    uint64_t address
-    uint32_t size
-    uint32_t count
-
-
-cdef struct Clock:
-    # Instructions executed before the block in progress.
-    uint64_t instructions
-    # The block in progress: its first address, bytes, instructions (0: none).
-    uint64_t address
-    uint32_t size
-    uint32_t count
-    # Count at the start of the last canonical block; what devices see.
-    uint64_t canonical
-    uint64_t skew
-    # Stop at the first canonical block start at or after this virtual time.
-    uint64_t deadline
-    # Stop where fewer instructions than a block has are left to this count.
-    uint64_t limit
-    # An interrupt is pending: stop at a block start where the mask allows it.
-    bint pending
-    int mask_register
-    uint64_t mask_bits
-    uint64_t mask_value
-    # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
-    int gate_register
-    uint64_t gate_bits
-    # First byte behind the block before this one; no interrupt before the next block (STI).
-    uint64_t previous_end
-    bint shadow
-    # The next block starts after a probe, not where the unprobed guest would start one.
-    bint resumed
-    # Probe code runs: no time passes, no event is due.
-    bint frozen
-    # Time goes on at a block that starts here; whether that start is a canonical one.
-    uint64_t thaw
-    bint thaw_resumed
-    # The trampoline in use, and how often a block was entered at its first instruction.
-    uint64_t slot
-    uint64_t slot_entries
-    uint64_t frozen_blocks
-    # Why the last run ended.
-    int stop
-    uint32_t vector
-    uint64_t blocks
-    # Fixed instruction length in bytes, or 0 to look block sizes up.
-    uint32_t fixed
-    # Block address and size -> instruction count, open addressing.
-    BlockCount *table
-    uint64_t table_mask
-    uint64_t table_used
-    void *uc
-    void *engine
-    emu_stop_fn emu_stop
-    reg_fn reg_read
-    uint64_t unknown_address
-    uint32_t unknown_size
-    uint64_t exits[256]
-    size_t exit_count
 
 # Why ``Engine.run`` returned.
 STOP_NONE = 0          # the CPU stopped by itself: halted, or at an exit address
@@ -128,6 +48,7 @@ STOP_LIMIT = 5         # fewer instructions are left to ``limit`` than the block
 STOP_UNCOUNTED = 6     # a block of unknown instruction count
 STOP_REQUEST = 7       # a device callback raised
 STOP_ERROR = 8         # libunicorn reported an error
+STOP_IN_PLACE = 9      # the instruction under a breakpoint is to be executed where it is
 
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
@@ -189,6 +110,170 @@ cdef void check_signals(Clock *c) noexcept with gil:
         (<Engine>c.engine).failed(error)
 
 
+# -- guest memory and registers, for native code ------------------------------------------------
+
+cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
+    """The host's address of a piece of RAM; NULL when it is none."""
+    cdef int i
+    for i in range(c.region_count):
+        if (physical >= c.regions[i].physical
+                and physical - c.regions[i].physical < c.regions[i].size
+                and size <= c.regions[i].size - (physical - c.regions[i].physical)):
+            return c.regions[i].host + (physical - c.regions[i].physical)
+    return NULL
+
+
+cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil:
+    """The same for a virtual address, as far as the end of its page."""
+    cdef uint64_t physical = 0
+    if c.vmem_translate(c.uc, address, PROT_READ, &physical) != 0:
+        return NULL
+    return host_physical(c, physical, 4096 - (address & 4095))
+
+
+cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil:
+    """Virtual memory; false when a page is not mapped."""
+    cdef uint8_t *to = <uint8_t *>data
+    cdef uint8_t *host
+    cdef uint32_t room
+    while size:
+        host = host_virtual(c, address)
+        if host == NULL:
+            return False
+        room = <uint32_t>(4096 - (address & 4095))
+        if room > size:
+            room = size
+        memcpy(to, host, room)
+        to += room
+        address += room
+        size -= room
+    return True
+
+
+cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil:
+    """Virtual memory; false when a page is not mapped, and nothing is written then."""
+    cdef const uint8_t *source = <const uint8_t *>data
+    cdef uint8_t *first = host_virtual(c, address)
+    cdef uint8_t *second
+    cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
+    if first == NULL or size > 4096:
+        return False
+    if room < size:
+        second = host_virtual(c, address + room)
+        if second == NULL:
+            return False
+        memcpy(second, source + room, size - room)
+        size = room
+    memcpy(first, source, size)
+    return True
+
+
+cdef uint64_t register_read(Clock *c, int register) noexcept nogil:
+    cdef uint64_t value = 0
+    c.reg_read(c.uc, register, &value)
+    return value
+
+
+cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil:
+    c.reg_write(c.uc, register, &value)
+
+
+# -- time stands still for probes ------------------------------------------------------------------
+
+cdef void freeze(Clock *c) noexcept nogil:
+    """The last instruction of the block in progress is a breakpoint: stop the clock before it."""
+    if c.count:
+        c.instructions += c.count - 1
+        c.count = 0
+    c.frozen = True
+    c.thaw = c.slot = c.slot_entries = 0
+    c.deferred = 0
+    c.status_bits = 0
+
+
+cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
+    """Remember the stack that the kernel's breakpoint path will write to."""
+    cdef uint64_t low = (sp & 4095) if (sp & 4095) < FOOTPRINT else FOOTPRINT
+    c.footprint = True
+    c.keep(c)
+    c.stack_at = sp - FOOTPRINT
+    c.stack_size = FOOTPRINT
+    if not guest_read(c, c.stack_at, c.stack, FOOTPRINT):
+        # The page below is not mapped: what the path needs is on this one, or nothing helps it.
+        c.stack_at = sp - low
+        c.stack_size = <uint32_t>low
+        if not guest_read(c, c.stack_at, c.stack, c.stack_size):
+            c.stack_size = 0
+
+
+cdef void wipe_footprint(Clock *c) noexcept nogil:
+    """Put back what the kernel's breakpoint path has changed."""
+    if c.footprint:
+        c.footprint = False
+        if c.stack_size:
+            guest_write(c, c.stack_at, c.stack, c.stack_size)
+        c.forget(c)
+
+
+cdef void thaw_now(Clock *c) noexcept nogil:
+    """The displaced instruction is done: time goes on, one instruction later."""
+    cdef int i
+    cdef uint64_t last
+    wipe_footprint(c)
+    for i in range(c.deferred):
+        register_write(c, c.deferred_register[i], c.deferred_value[i])
+    c.deferred = 0
+    if c.last_address and c.slot:
+        last = register_read(c, c.last_address)
+        if c.slot <= last < c.slot + SLOT:
+            register_write(c, c.last_address, c.site)
+    c.frozen = False
+    # In place, too, a block would start here behind an instruction that ends its block by itself,
+    # and where the CPU model begins a new block with each page.
+    c.resumed = (c.thaw_resumed and not (c.slot and c.slot_ended)
+                 and not (c.page_blocks and (c.site ^ c.thaw) >> 12))
+    c.instructions += c.slot_entries if c.slot_entries else 1
+
+
+cdef void abandon(Clock *c) noexcept nogil:
+    """The trampoline was left by an exception, or for an interrupt: the guest's own time goes on,
+    as if it had been left in place."""
+    if c.status_bits:
+        register_write(c, c.status_register, (
+            register_read(c, c.status_register) & ~c.status_bits | c.status_value))
+    wipe_footprint(c)
+    c.deferred = 0
+    c.frozen = False
+    c.resumed = False
+    if c.slot_entries:
+        c.instructions += c.slot_entries - 1
+
+
+cdef bint repetition_due(Clock *c) noexcept nogil:
+    """Between two repetitions in a trampoline: whether an interrupt or event comes first."""
+    cdef uint64_t at = c.instructions + c.slot_entries - 1
+    cdef uint64_t flags = 0
+    if at + c.skew >= c.deadline:
+        c.stop = STOP_DEADLINE_C
+    elif c.pending:
+        c.reg_read(c.uc, c.mask_register, &flags)
+        if flags & c.mask_bits != c.mask_value or not gate_open(c):
+            return False
+        c.stop = STOP_INTERRUPT_C
+    else:
+        return False
+    c.canonical = at
+    c.moved = c.site
+    abandon(c)
+    c.emu_stop(c.uc)
+    return True
+
+
+cdef void request_stop(Clock *c, int why) noexcept nogil:
+    c.stop = why
+    c.emu_stop(c.uc)
+
+
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef uint32_t n
@@ -206,12 +291,15 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             check_signals(c)
         if address == c.slot:
             c.slot_entries += 1  # a REP instruction enters its block for every repetition
+            if c.slot_entries == 1:
+                wipe_footprint(c)
+            elif repetition_due(c):
+                return
+        elif address == c.slot + c.site_length:
+            c.slot_ended = True
         if address != c.thaw:
             return
-        # The displaced instruction is done: the guest goes on behind it.
-        c.frozen = False
-        c.resumed = c.thaw_resumed
-        c.instructions += c.slot_entries if c.slot_entries else 1
+        thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
     if c.fixed:
         n = size // c.fixed
     else:
@@ -279,6 +367,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
 
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
+    if c.trap != NULL and c.trap(c.trap_data, vector):
+        return
     c.stop = STOP_EXCEPTION_C
     c.vector = vector
     c.emu_stop(uc)
@@ -286,6 +376,9 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 
 cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
+    c.answered = c.trap != NULL and c.trap(c.trap_data, INVALID)
+    if c.answered:
+        return True
     c.stop = STOP_INVALID_C
     c.emu_stop(uc)
     return True
@@ -335,19 +428,6 @@ cdef void port_write(void *uc, uint32_t port, int size, uint32_t value,
         engine.failed(error)
 
 
-# What a clock-reading instruction does to the registers, natively: it is executed by the million.
-cdef struct ClockRead:
-    Clock *clock
-    reg_fn reg_write
-    uint64_t cost
-    uint64_t numerator
-    uint64_t denominator
-    int low
-    int high
-    int third
-    uint64_t third_value
-
-
 cdef inline uint64_t ticks(ClockRead *r) noexcept nogil:
     r.clock.skew += r.cost
     return (r.clock.canonical + r.clock.skew) * r.numerator // r.denominator
@@ -365,27 +445,9 @@ cdef int tsc_read(void *uc, void *data) noexcept nogil:
     return 1
 
 
-# unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
-cdef struct CpReg:
-    uint32_t crn
-    uint32_t crm
-    uint32_t op0
-    uint32_t op1
-    uint32_t op2
-    uint64_t val
-
-
 cdef struct MsrReg:
     uint32_t rid
     uint64_t value
-
-
-# Which system registers are answered here (arm64), by key; the rest is left to the model.
-cdef struct SystemRegisters:
-    ClockRead counter
-    uint8_t counters[65536]
-    uint8_t known[65536]
-    void *engine
 
 
 cdef inline uint32_t system_key(CpReg *cp) noexcept nogil:
@@ -452,27 +514,7 @@ cdef class Engine:
     """
 
     FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write", "uc_mem_map_ptr",
-                 "uc_mmio_map", "uc_hook_add", "uc_ctl")
-
-    cdef void *uc
-    cdef Clock clock
-    cdef ClockRead counter
-    cdef ClockRead rdtscp
-    cdef emu_start_fn emu_start_fn_
-    cdef reg_fn reg_read_fn
-    cdef reg_fn reg_write_fn
-    cdef map_ptr_fn map_ptr
-    cdef mmio_map_fn mmio_map
-    cdef kinst_hook_add_fn hook_add
-    cdef kinst_ctl_fn ctl
-    cdef list windows
-    cdef object port_in
-    cdef object port_out
-    cdef object system_in
-    cdef object system_out
-    cdef SystemRegisters system
-    cdef public object error
-    cdef int pc_register
+                 "uc_mmio_map", "uc_hook_add", "uc_ctl", "uc_vmem_translate")
 
     def __cinit__(self):
         memset(&self.clock, 0, sizeof(Clock))
@@ -498,6 +540,9 @@ cdef class Engine:
         self.clock.engine = <void *>self
         self.clock.emu_stop = <emu_stop_fn><uintptr_t>symbols["uc_emu_stop"]
         self.clock.reg_read = self.reg_read_fn
+        self.clock.reg_write = self.reg_write_fn
+        self.clock.vmem_translate = <translate_fn><uintptr_t>symbols["uc_vmem_translate"]
+        self.clock.ctl = self.ctl
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
         self.clock.limit = 0xFFFFFFFFFFFFFFFF
         self.clock.fixed = fixed
@@ -533,8 +578,13 @@ cdef class Engine:
 
     def map_ram(self, uint64_t address, uint64_t size, uintptr_t host, uint32_t perms=7):
         """Map ``size`` bytes of host memory at guest physical ``address``."""
+        cdef int i = self.clock.region_count
+        if i == MAX_REGIONS:
+            raise ValueError("too many pieces of RAM")
         self._ok(f"map RAM at {address:#x}",
                  self.map_ptr(self.uc, address, size, perms, <void *>host))
+        self.clock.regions[i] = Region(address, size, <uint8_t *>host)
+        self.clock.region_count = i + 1
 
     def map_device(self, uint64_t address, uint64_t size, read, write):
         """Call ``read(offset, size)`` and ``write(offset, size, value)`` for a physical window."""
@@ -681,6 +731,14 @@ cdef class Engine:
         self.clock.stop = 0
         with nogil:
             code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
+            # Unicorn ends a run at EBREAK (riscv64), also where it was answered here.
+            while code == UC_ERR_EXCEPTION and self.clock.answered and self.clock.stop == 0:
+                self.clock.answered = False
+                pc = register_read(&self.clock, self.pc_register)
+                code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
+        if self.clock.moved:
+            register_write(&self.clock, self.pc_register, self.clock.moved)
+            self.clock.moved = 0
         if self.error is not None:
             error = self.error
             self.error = None
@@ -806,9 +864,35 @@ cdef class Engine:
     def frozen(self):
         return self.clock.frozen
 
-    @frozen.setter
-    def frozen(self, bint value):
-        self.clock.frozen = value
+    def set_breakpoint_exception(self, module):
+        """The architecture's native breakpoint exception: addresses of its ``KEEP``, ``ENTER`` and
+        ``FORGET``."""
+        self.clock.keep = <forget_fn><uintptr_t>module.KEEP
+        self.clock.enter = <enter_fn><uintptr_t>module.ENTER
+        self.clock.forget = <forget_fn><uintptr_t>module.FORGET
+
+    def set_page_blocks(self, bint page_blocks):
+        """Whether the CPU model ends a block with the first instruction that reaches a page's end.
+        """
+        self.clock.page_blocks = page_blocks
+
+    def set_last_address(self, int register):
+        """A register where the CPU keeps the address of an instruction it has executed (x87's
+        FIP): a trampoline's is replaced by the displaced instruction's."""
+        self.clock.last_address = register
+
+    def freeze(self, uint64_t sp):
+        """A breakpoint was executed: the clock stands still, and the stack below ``sp`` is kept.
+
+        Still frozen (a second breakpoint), only the stack is.
+        """
+        if not self.clock.frozen:
+            freeze(&self.clock)
+        keep_footprint(&self.clock, sp)
+
+    def wipe(self):
+        """While frozen: put back the stack and the registers that the breakpoint has changed."""
+        wipe_footprint(&self.clock)
 
     def thaw_at(self, uint64_t address, bint canonical):
         """While frozen: time goes on at ``address``, one instruction later than it stopped.
@@ -818,26 +902,54 @@ cdef class Engine:
         self.clock.thaw = address
         self.clock.thaw_resumed = not canonical
 
-    def use_trampoline(self, uint64_t address):
-        """While frozen: the displaced instruction is executed at ``address``; 0: nowhere."""
+    def use_trampoline(self, uint64_t address, uint64_t site, uint32_t length, int register=0,
+                       uint64_t bits=0, uint64_t value=0):
+        """While frozen: the displaced instruction of ``length`` bytes at ``site`` is executed at
+        ``address``, with ``register & bits == value`` changed to mask interrupts."""
         self.clock.slot = address
+        self.clock.site = site
+        self.clock.site_length = length
+        self.clock.slot_shared = False
+        self.clock.slot_ended = False
         self.clock.slot_entries = 0
+        self.clock.status_register = register
+        self.clock.status_bits = bits
+        self.clock.status_value = value
+
+    def defer(self, int register, uint64_t value):
+        """Set a register when time goes on: the guest's return path would not."""
+        if self.clock.deferred == MAX_DEFERRED:
+            raise ValueError("too many registers to set")
+        self.clock.deferred_register[self.clock.deferred] = register
+        self.clock.deferred_value[self.clock.deferred] = value
+        self.clock.deferred += 1
 
     def thaw(self):
         """Forget all about a probe in progress: time goes on."""
         self.clock.frozen = False
         self.clock.resumed = False
         self.clock.shadow = False
-        self.clock.thaw = 0
-        self.clock.slot = 0
-        self.clock.slot_entries = 0
+        self.clock.thaw = self.clock.slot = self.clock.slot_entries = 0
+        self.clock.footprint = False
+        self.clock.deferred = 0
+        self.clock.status_bits = 0
 
     def thaw_if_at(self, uint64_t address):
         """The same, where the CPU was stopped before a block at ``address`` could start."""
         if self.clock.frozen and self.clock.thaw == address:
-            self.clock.frozen = False
-            self.clock.resumed = self.clock.thaw_resumed
-            self.clock.instructions += self.clock.slot_entries or 1
+            thaw_now(&self.clock)
+
+    def abandon(self, uint64_t pc):
+        """An exception left the block in progress at ``pc``, which a trampoline may hold.
+
+        :return: where it happened for the guest: at the displaced instruction.
+        """
+        if self.clock.frozen:
+            if (self.clock.slot and not self.clock.slot_shared
+                    and self.clock.slot <= pc < self.clock.slot + SLOT):
+                pc = self.clock.site
+            abandon(&self.clock)
+        return pc
 
     @property
     def shadow(self):

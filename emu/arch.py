@@ -30,23 +30,24 @@ class TrapFrame:
         machine.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
 
+LARGE = 2 << 20  # bytes of a large page, in all three architectures
+
+
 @dataclass(frozen=True)
 class Hole:
-    """2 MiB of unused address space: what to write to make its first pages executable.
+    """Unused address space of whole large pages: what to write to make it executable memory.
 
     :param writes: page table entries to set: (physical address, content).
-    :param leaf: gives the last-level entry for a physical page.
     """
 
     virtual: int
     writes: tuple[tuple[int, int], ...]
-    leaf: Callable[[int], int]
 
 
 def find_hole(
-    machine: "Machine", directory: int, next_table: Callable[[int], int | None]
-) -> tuple[int, int] | None:
-    """The last unused entry of a directory of 512: its index and physical address.
+    machine: "Machine", directory: int, pages: int, next_table: Callable[[int], int | None]
+) -> int | None:
+    """The last run of unused entries of a directory of 512: the index of its first.
 
     Unused is an entry that is not present, or that points to a table of nothing.
 
@@ -54,16 +55,22 @@ def find_hole(
         it points to, or None when it is a large page.
     """
     raw = machine.read_physical(directory, 4096)
-    entries = [int.from_bytes(raw[i : i + 8], "little") for i in range(0, 4096, 8)]
-    tables = [next_table(entry) for entry in entries]
+    run = 0
     for index in range(511, -1, -1):
-        if tables[index] == 0:
-            return index, directory + 8 * index
-    for index in range(511, -1, -1):
-        table = tables[index]
-        if table is not None and not any(machine.read_physical(table, 4096)):
-            return index, directory + 8 * index
+        table = next_table(int.from_bytes(raw[8 * index : 8 * index + 8], "little"))
+        unused = table == 0 or (table is not None and not any(machine.read_physical(table, 4096)))
+        run = run + 1 if unused else 0
+        if run == pages:
+            return index
     return None
+
+
+def large_pages(directory: int, first: int, physical: int, attributes: int,
+                pages: int) -> tuple[tuple[int, int], ...]:
+    """Entries of a directory, from the index ``first`` on, that map memory at ``physical``."""
+    return tuple(
+        (directory + 8 * (first + i), physical + i * LARGE | attributes) for i in range(pages)
+    )
 
 
 NO_HOLE = "the kernel's address space has no hole for trampolines"
@@ -88,13 +95,14 @@ class Arch(ABC):
 
     @abstractmethod
     def executable_hole(
-        self, machine: "Machine", near: int, table: int, directory: int
+        self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> "Hole | None":
-        """A place for executable pages near the code at ``near``, in tables that all address
-        spaces of the kernel share.
+        """A place for memory near the code at ``near``, in tables that all address spaces of the
+        kernel share.
 
-        :param table: physical address of a page for the hole's last-level table.
-        :param directory: of an empty page for the table above it, should that be needed.
+        :param physical: where the memory is, on a large page's boundary.
+        :param pages: large pages of it.
+        :param directory: an empty page for a table, should one be needed.
         :return: None when the MMU is off: physical addresses are executable then.
         :raises MachineError: when the address space has no hole.
         """

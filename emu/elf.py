@@ -43,6 +43,10 @@ class Segment:
     flags: int
 
     @property
+    def executable(self) -> bool:
+        return bool(self.flags & 1)
+
+    @property
     def virtual_end(self) -> int:
         return self.virtual + self.memory_size
 

@@ -48,6 +48,11 @@ class GuestMemory:
         self.view = memoryview(self._area)
         self.base: MemoryImage | None = None
 
+    def clear(self) -> None:
+        """All zeros again, where no snapshot was taken."""
+        if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
+            raise OSError(ctypes.get_errno(), "madvise")
+
     def _pagemap(self) -> "array[int]":
         entries = array("Q")
         with open("/proc/self/pagemap", "rb") as file:

@@ -23,7 +23,7 @@ from emu.guest_memory import PAGE
 from emu.unicorn_machine import MachineState, UnicornMachine
 
 MAGIC = b"KINSTSNP"
-FORMAT = 2
+FORMAT = 3
 HEAD = struct.Struct("<8sIIQ32s")
 MAX_HEADER = 64 << 20
 MAX_CONSOLE = 16 << 20

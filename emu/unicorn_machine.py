@@ -2,7 +2,7 @@
 
 import ctypes
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,8 @@ class UnicornMachine(Machine):
         self._translated = False  # code was run: there may be translations to drop
         self._hidden: tuple[int, GuestMemory] | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
-        self.breakpoints: set[int] = set()  # patched addresses: time stands still from there on
+        self.breakpoints: Container[int] = ()  # patched addresses: time stands still from there
+        self.displaced: Callable[[int], bytes] = lambda address: b""  # what a breakpoint is over
         self._exception_at = self._exceptions = 0
         self._panic_text: int | None = None  # length of the console's text when a panic began
         self._time_limit = NEVER
@@ -158,6 +159,11 @@ class UnicornMachine(Machine):
             self.engine.map_ram(base, size, area.address)
             self._hidden = base, area
         return self._hidden[0]
+
+    def release_hidden(self) -> None:
+        """Give the host back what the hidden memory holds; it reads as zeros again."""
+        if self._hidden is not None:
+            self._hidden[1].clear()
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
@@ -251,10 +257,15 @@ class UnicornMachine(Machine):
             self._counts[begin, end] = known
         return known
 
-    def left_at(self, pc: int) -> None:
-        """An exception that is no probe's left the block in progress before ``pc``; for boards."""
-        self.engine.frozen = False  # a fault of a displaced instruction: the guest's own time
+    def left_at(self, pc: int) -> int:
+        """An exception that is no probe's left the block in progress before ``pc``; for boards.
+
+        :return: where it happened for the guest: not in a trampoline, but at what that displaces.
+        """
+        if self.engine.frozen:
+            return self.engine.abandon(pc)
         self.settle(pc)
+        return pc
 
     def settle(self, pc: int) -> None:
         """The block in progress was left before ``pc``, which was not executed."""
@@ -346,6 +357,8 @@ class UnicornMachine(Machine):
             engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
         elif why == _engine.STOP_LIMIT:
             return self._limit()
+        elif why == _engine.STOP_IN_PLACE:
+            return self._in_place(self.pc)
         elif why == _engine.STOP_ERROR:
             trouble = board.bus_error(detail)
             engine.synchronize()
@@ -362,8 +375,7 @@ class UnicornMachine(Machine):
         """
         ours = address in self.breakpoints
         if ours:
-            self.settle(address)
-            self.engine.frozen = True
+            self.engine.freeze(self.sp)
         return ours
 
     def _delivered(self) -> None:
@@ -402,6 +414,16 @@ class UnicornMachine(Machine):
             self._install(exits)
             engine.limit = limit
         return None
+
+    def _in_place(self, pc: int) -> Stop | None:
+        """Execute the one instruction under a breakpoint of the provider's."""
+        code = self.displaced(pc)
+        patch = self.read(pc, len(code))
+        self.write_code(pc, code)
+        try:
+            return self._over(pc)
+        finally:
+            self.write_code(pc, patch)
 
     def _code(self, pc: int) -> bytes:
         """The bytes of the instruction at ``pc``, and some more where the next page is mapped."""

@@ -1,42 +1,37 @@
-"""Breakpoints of the providers, and the firing of probes through the guest's trap path.
+"""Breakpoints of the providers, and what a firing does.
 
-A site is an instruction with a breakpoint over it; several probes may share one.
+Probes are kept by the native dispatcher (``kinst/_dispatch.pyx``), which also answers the
+breakpoints.  With ``python=True`` the guest path is answered here instead, by the verdicts
+themselves: slower, and the truth that the native path is held to.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.unicorn_machine import UnicornMachine
+from kinst import lowering
+from kinst._dispatch import Dispatcher
 from kinst.listing import Instruction, instructions
-from kinst.trampoline import Trampolines
-from kinst.trap import SEAM, FrameState
+from kinst.trampoline import RESERVED, Trampolines
+from kinst.trap import SEAM, CpuState
 from kinst.traps import TRAPS
 from kinst.verdict import Copy, Refuse, Rewrite
+
+GUEST: Literal["guest"] = "guest"
+DIRECT: Literal["direct"] = "direct"
+Path = Literal["guest", "direct"]
+PATHS: tuple[Path, ...] = (GUEST, DIRECT)
+THREAD, PER_PROBE = "thread", "probe"
+# What a probe's number in the dispatcher says about its name.
+OFFSET, ENTRY, RETURN = 0, 1, 2
+PROVIDERS = ("kinst", "fbt", "fbt")
 
 
 class ProbeError(KinstError):
     """A probe description matches nothing that can be probed."""
-
-
-@dataclass
-class Site:
-    """An instruction with a breakpoint.
-
-    :param slot: its trampoline, or 0 when it needs none.
-    :param second: address of the trampoline's second breakpoint, or 0.
-    """
-
-    function: str
-    instruction: Instruction
-    probes: list["Probe"] = field(default_factory=list)
-    slot: int = 0
-    second: int = 0
-
-    @property
-    def after(self) -> int:
-        return self.instruction.address + len(self.instruction.code)
 
 
 @dataclass(frozen=True)
@@ -50,29 +45,101 @@ class Probe:
     instruction: Instruction
 
 
-Fire = Callable[[Probe, FrameState], None]
+@dataclass(frozen=True)
+class Firing:
+    """The record of a firing.
+
+    :param instructions: executed by the guest before it.
+    :param arguments: the first five registers of the calling convention; of a return probe, the
+        offset of the instruction and the value returned.
+    """
+
+    probe: Probe
+    instructions: int
+    arguments: tuple[int, ...]
 
 
-@dataclass
+class NativeState:
+    """The interrupted registers, in a firing, as the dispatcher sees them."""
+
+    def __init__(self, dispatcher: Dispatcher, names: Sequence[str]) -> None:
+        self._dispatcher = dispatcher
+        self._index = {name: i for i, name in enumerate(names)}
+
+    def get(self, register: str) -> int:
+        return self._dispatcher.get(self._index[register])
+
+
+Fire = Callable[[Probe, "CpuState | NativeState"], None]
+
+
+class ProbeList(Sequence[Probe]):
+    """All probes made, made into objects when they are looked at."""
+
+    def __init__(self, breakpoints: "Breakpoints") -> None:
+        self._of = breakpoints
+
+    def __len__(self) -> int:
+        return len(self._of.dispatcher)
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]
+        if isinstance(number, slice):
+            return [self._of.probe(i) for i in range(*number.indices(len(self)))]
+        return self._of.probe(number if number >= 0 else number + len(self))
+
+
 class Breakpoints:
-    """All sites of a machine; ``fire`` is called for every firing of an enabled probe."""
+    """All probes of a machine.
 
-    machine: UnicornMachine
-    fire: Fire = lambda probe, state: None
-    probes: list[Probe] = field(default_factory=list)
-    _sites: dict[int, Site] = field(default_factory=dict)
-    _trampolines: Trampolines | None = None
-    _seconds: dict[int, Site] = field(default_factory=dict)
-    _saved_masks: dict[int, int] = field(default_factory=dict)
-    _enabled: bool = False
+    :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
+    :param path: ``guest``, through the kernel's vectors, or ``direct``.
+    :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
+    :param python: answer the guest path in Python.
+    :raises ProbeError: for trampolines of threads where the architecture has none.
+    """
 
-    def __post_init__(self) -> None:
-        self.trap = TRAPS[self.machine.arch.name]
+    def __init__(
+        self, machine: UnicornMachine, fire: Fire | None = None, path: Path = GUEST,
+        trampolines: str = PER_PROBE, records: bool = False, python: bool = False,
+    ) -> None:
+        self.machine, self.fire, self.path, self.python = machine, fire, path, python
+        self.records_wanted = records
+        self.trap = TRAPS[machine.arch.name]
+        self.threads = trampolines == THREAD
+        if self.threads and not self.trap.segment:
+            raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
+        self.names = lowering.register_names(machine.arch, self.trap)
+        numbers = {name: machine.board.engine.registers[name] for name in self.names}
+        self.dispatcher = Dispatcher(
+            machine.engine, lowering.shape(machine.arch, self.trap, numbers, self.trap.split()),
+            self._template,
+        )
+        self.probes = ProbeList(self)
+        self.functions: list[Symbol] = []
+        self._function_index: dict[tuple[str, int], int] = {}
+        self._templates: dict[lowering.Template, int] = {}
+        self._objects: dict[int, Probe] = {}
+        self._trampolines: Trampolines | None = None
+        self._state = NativeState(self.dispatcher, self.names)
+        self._saved_mask = self._scratch = self._scratch_value = 0
+        self._text: tuple[int, bytes] | None = None
+        self.enabled = False
 
     # -- making probes ------------------------------------------------------------------------
 
-    def instructions(self, function: Symbol) -> list[Instruction]:
-        """A function as it is in memory: kernels patch their code at boot (ifuncs, features).
+    def _template(self, code: bytes, relative: int) -> int:
+        made = lowering.template(self.trap, code, relative)
+        if made is None:
+            return -1
+        number = self._templates.get(made)
+        if number is None:
+            number = self.dispatcher.add_template(*made.arguments(self.names))  # type: ignore[arg-type]
+            self._templates[made] = number
+        return number
+
+    def code(self, function: Symbol) -> bytes:
+        """A function as it is in memory, without our breakpoints: kernels patch their code at boot
+        (ifuncs, CPU features).
 
         :raises ProbeError: when its pages are not mapped.
         """
@@ -80,112 +147,231 @@ class Breakpoints:
             code = bytearray(self.machine.read(function.address, function.size))
         except MemoryAccessError as error:
             raise ProbeError(f"{function.name}: {error}") from None
-        if self._enabled:
-            for site in self._sites.values():
-                at = site.instruction.address - function.address
-                if 0 <= at < function.size:
-                    code[at : at + len(site.instruction.code)] = site.instruction.code
-        return list(instructions(self.trap, bytes(code), function))
+        if self.enabled:
+            for at in range(len(code)):
+                original = self.dispatcher.displaced(function.address + at)
+                if function.address + at in self.dispatcher:
+                    code[at : at + len(original)] = original
+        return bytes(code)
 
-    def add(self, provider: str, function: str, name: str, instruction: Instruction) -> Probe:
-        """A probe on an instruction that is not refused; asked for again, the same one."""
+    def instructions(self, function: Symbol) -> list[Instruction]:
+        """A function's instructions with their verdicts.
+
+        :raises ProbeError: when its pages are not mapped.
+        """
+        return list(instructions(self.trap, self.code(function), function))
+
+    def _function(self, function: Symbol) -> int:
+        key = (function.name, function.address)
+        index = self._function_index.get(key)
+        if index is None:
+            index = self._function_index[key] = len(self.functions)
+            self.functions.append(function)
+        return index
+
+    def add(self, function: Symbol, kind: int, instruction: Instruction) -> int:
+        """A probe on an instruction that is not refused; asked for again, the same one.
+
+        :return: its number.
+        """
         assert not isinstance(instruction.verdict, Refuse)
-        site = self._sites.setdefault(instruction.address, Site(function, instruction))
-        for probe in site.probes:
-            if (probe.provider, probe.function, probe.name) == (provider, function, name):
-                return probe
-        probe = Probe(len(self.probes) + 1, provider, function, name, site.instruction)
-        site.probes.append(probe)
-        self.probes.append(probe)
-        return probe
+        return self.dispatcher.add(
+            instruction.address, instruction.code, self._function(function), kind
+        )
+
+    def add_at(self, function: Symbol, kind: int, offset: int) -> int:
+        """The same for the instruction at an offset that ``boundaries`` gave."""
+        code, start = self._around(function)
+        at = start + offset
+        return self.dispatcher.add(
+            function.address + offset, code[at : min(at + 15, start + function.size)],
+            self._function(function), kind,
+        )
+
+    def add_all(self, function: Symbol) -> list[int]:
+        """kinst probes on every instruction of a function that is not refused.
+
+        :return: their numbers.
+        :raises ProbeError: when the function's pages are not mapped.
+        """
+        code, start = self._around(function)
+        return self.dispatcher.add_all(
+            function.address, code, start, function.size, self._function(function), OFFSET
+        )
+
+    def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
+        """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""
+        code, start = self._around(function)
+        return self.dispatcher.boundaries(function.address, code, start, function.size)
+
+    def _around(self, function: Symbol) -> tuple[bytes, int]:
+        """Memory that holds a function, and where in it."""
+        if self.enabled:
+            return self.code(function), 0
+        if self._text is not None:
+            base, text = self._text
+            if base <= function.address and function.address + function.size <= base + len(text):
+                return text, function.address - base
+        return self.code(function), 0
+
+    def read_text(self) -> None:
+        """Read all code at once: for probes on much of the kernel.  It is forgotten by ``enable``.
+        """
+        for segment in self.machine.image.segments:
+            if segment.executable:
+                size = min(segment.memory_size, len(segment.data))
+                try:
+                    self._text = segment.virtual, self.machine.read(segment.virtual, size)
+                except MemoryAccessError:
+                    continue  # not all of it is mapped: functions are read one by one
+                return
+
+    def probe(self, number: int) -> Probe:
+        """The probe of that number, from 0; its id is one more, as dtrace counts."""
+        known = self._objects.get(number)
+        if known is None:
+            address, code, index, kind, _count, _removed = self.dispatcher.probe(number)
+            function = self.functions[index]
+            offset = address - function.address
+            known = self._objects[number] = Probe(
+                number + 1, PROVIDERS[kind], function.name, (str(offset), "entry", "return")[kind],
+                Instruction(offset, address, code, self.trap.classify(code, address)[1]),
+            )
+        return known
+
+    def remove_all(self) -> None:
+        """Forget all probes; they must not be enabled."""
+        assert not self.enabled
+        self.dispatcher.clear()
+        self._objects.clear()
+        self.functions.clear()
+        self._function_index.clear()
 
     # -- enabling -----------------------------------------------------------------------------
 
     def enable(self) -> None:
         """Write the breakpoints and set the seam.
 
-        :raises ProbeError: when this kernel has no seam.
+        :raises ProbeError: when this kernel has no seam for the guest path.
         """
-        machine = self.machine
+        machine, dispatcher = self.machine, self.dispatcher
         seam = machine.image.symbols.find(SEAM)
-        if seam is None:
-            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks")
-        for site in self._sites.values():
-            address, code = site.instruction.address, site.instruction.code
-            if machine.read(address, len(code)) != code:
-                raise ProbeError(
-                    f"{site.function}+{site.instruction.offset}: the code has changed since the "
-                    "probe was made"
-                )
+        if seam is None and self.path == GUEST:
+            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks; "
+                             "give --trap-path=direct")
+        changed = dispatcher.changed()
+        if changed is not None:
+            raise ProbeError(
+                f"{self._where(changed)}: the code has changed since the probe was made"
+            )
+        self._text = None
         entry = machine.arch.entry_address(machine.image)
-        self._trampolines = Trampolines(machine, entry, self.trap.breakpoint(4))
-        for site in self._sites.values():
-            self._make_trampoline(self._trampolines, site)
-        for site in self._sites.values():
-            address, code = site.instruction.address, site.instruction.code
-            machine.breakpoints.add(address)
-            machine.write_code(address, self.trap.breakpoint(len(code)))
-        machine.write_u64(seam.address, self._trampolines.seam)
-        machine.handle(self._trampolines.seam, self._seam)
-        self._enabled = True
-
-    def _make_trampoline(self, trampolines: Trampolines, site: Site) -> None:
-        verdict = site.instruction.verdict
-        if not isinstance(verdict, Copy | Rewrite):
-            return
-        site.slot = trampolines.allocate()
-        code, second = self.trap.trampoline(
-            site.slot, site.instruction.code, verdict, site.after
+        self._trampolines = area = Trampolines(
+            machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
         )
-        trampolines.write(site.slot, code)
-        if self.trap.second_breakpoint:
-            site.second = site.slot + second
-            self._seconds[site.second] = site
-            self.machine.breakpoints.add(site.second)
+        dispatcher.choose(PATHS.index(self.path))
+        dispatcher.use_slots(area.base, area.physical, area.size, RESERVED, self.threads)
+        dispatcher.enable()
+        dispatcher.fire, dispatcher.recursion = self._fire, self._recursion
+        dispatcher.record(
+            "tell" if self.fire is not None else "record" if self.records_wanted else "count"
+        )
+        machine.breakpoints, machine.displaced = dispatcher, dispatcher.displaced
+        self._scratch = self._scratch_value = 0
+        if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
+            self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
+        if self.path == GUEST and seam is not None:
+            machine.write_u64(seam.address, area.seam)
+        if self.python:
+            machine.handle(area.seam, self._seam)
+        else:
+            dispatcher.listen(area.seam, self._scratch, self._scratch_value)
+        self.enabled = True
+
+    def _where(self, address: int) -> str:
+        function = self.machine.image.symbols.function_at(address)
+        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
 
     def disable(self) -> None:
         """Put everything back: code, seam, page tables."""
-        if not self._enabled or self._trampolines is None:
+        if not self.enabled or self._trampolines is None:
             return
         machine = self.machine
-        machine.handle(self._trampolines.seam, None)
-        machine.write_u64(machine.symbol(SEAM).address, 0)
-        for site in self._sites.values():
-            machine.write_code(site.instruction.address, site.instruction.code)
-        machine.breakpoints.clear()
+        if self.python:
+            machine.handle(self._trampolines.seam, None)
+        self.dispatcher.deafen()
+        if self.path == GUEST:
+            machine.write_u64(machine.symbol(SEAM).address, 0)
+        self.dispatcher.disable()
+        machine.breakpoints = ()
+        machine.displaced = lambda address: b""
         machine.engine.thaw()
-        self._seconds.clear()
         self._trampolines.close()
         self._trampolines = None
-        self._enabled = False
+        self.enabled = False
 
     # -- firing -------------------------------------------------------------------------------
 
+    def firings(self) -> Iterator[Firing]:
+        """The records since the last time, where ``records`` asked for them."""
+        for number, time, *arguments in self.dispatcher.records():
+            probe = self.probe(number)
+            if probe.name == "return":
+                arguments = [probe.instruction.offset, arguments[-1], 0, 0, 0]
+            elif probe.name != "entry":
+                arguments = [0] * 5
+            yield Firing(probe, time, tuple(arguments))
+
+    def _fire(self, number: int) -> None:
+        assert self.fire is not None
+        self.fire(self.probe(number), self._state)
+
+    def _recursion(self, address: int) -> None:
+        raise ProbeError(
+            f"{self._where(address)}: this probe is on the way that breakpoints themselves take; "
+            "give --trap-path=direct"
+        )
+
     def _seam(self) -> None:
-        """The kernel has come to ``dtrace_invop_jump_addr``."""
-        machine, trap = self.machine, self.trap
-        address, state = trap.enter(machine)
-        site = self._sites.get(address)
-        if site is not None:
-            for probe in site.probes:
-                self.fire(probe, state)
-            verdict = site.instruction.verdict
-            if isinstance(verdict, Copy | Rewrite):
-                self._saved_masks[site.slot] = trap.mask(state)
-                machine.engine.use_trampoline(site.slot)
-                machine.engine.thaw_at(0 if site.second else site.after, False)
-                trap.leave(machine, state, site.slot)
-                return
-            assert not isinstance(verdict, Refuse)
-            pc = verdict.next_pc(state)
-            machine.engine.use_trampoline(0)
-            machine.engine.thaw_at(pc, verdict.ends_block)
-            trap.leave(machine, state, pc)
+        """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
+        machine, trap, dispatcher = self.machine, self.trap, self.dispatcher
+        address = trap.at_seam(machine)
+        second = dispatcher.second(address)
+        numbers = dispatcher.probes_at(address)
+        if second is not None:
+            state = trap.enter(machine)
+            after = second + len(dispatcher.displaced(second))
+            trap.unmask(state, self._saved_mask)
+            machine.engine.thaw_at(after, False)
+            trap.leave(machine, state, after)
             return
-        site = self._seconds.get(address)
-        if site is not None:
-            trap.unmask(state, self._saved_masks.get(site.slot, 0))
-            machine.engine.thaw_at(site.after, False)
-            trap.leave(machine, state, site.after)
+        if not numbers:
+            trap.decline(machine)
             return
-        trap.decline(machine, state)
+        state = trap.enter(machine)
+        if not trap.called:
+            machine.engine.wipe()
+            machine.write_u64(self._scratch, self._scratch_value)
+        for number in numbers:
+            if self.fire is not None:
+                self.fire(self.probe(number), state)
+        code = dispatcher.displaced(address)
+        verdict = trap.classify(code, address)[1]
+        if isinstance(verdict, Copy | Rewrite):
+            known = dispatcher.template(address)
+            assert known is not None
+            self._saved_mask = trap.mask(state)
+            machine.engine.use_trampoline(
+                known[1], address, len(code), machine.board.engine.registers[trap.status],
+                trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
+            )
+            machine.engine.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
+            trap.leave(machine, state, known[1])
+            return
+        assert not isinstance(verdict, Refuse)
+        pc = verdict.next_pc(state)
+        for name, value in getattr(state, "deferred", {}).items():
+            machine.engine.defer(machine.board.engine.registers[name], value)
+        machine.engine.use_trampoline(0, address, len(code))
+        machine.engine.thaw_at(pc, verdict.ends_block)
+        trap.leave(machine, state, pc)

@@ -2,12 +2,15 @@
 
 An entry is the instruction of the prologue that upstream's FBT takes (the arguments are still in
 their registers there), or the first one of a function without a prologue.  A return is a return
-instruction, or a jump out of the function: a tail call.
+instruction, or a jump out of the function: a tail call.  ``entry`` and ``returns`` say so in
+Python; probes are made by the native ``Dispatcher.boundaries``, which the tests hold to them.
 """
 
 from emu.elf import Symbol
-from kinst.breakpoints import Breakpoints, Probe, ProbeError
-from kinst.functions import functions
+from kinst.breakpoints import ENTRY as ENTRY_KIND
+from kinst.breakpoints import RETURN as RETURN_KIND
+from kinst.breakpoints import Breakpoints, ProbeError
+from kinst.functions import functions, matches
 from kinst.listing import Instruction
 from kinst.trap import GuestTrap
 from kinst.verdict import ConditionalJump, Jump, Refuse
@@ -16,30 +19,31 @@ PROVIDER = "fbt"
 ENTRY, RETURN = "entry", "return"
 
 
-def create(breakpoints: Breakpoints, function: str, name: str) -> list[Probe]:
+def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = False) -> list[int]:
     """Make the probes of ``fbt::function:name``.
 
-    :param name: ``entry``, ``return``, or empty for both.
+    :param name: ``entry``, ``return``, a pattern, or empty for both.
+    :param unsafe: also in functions that are excluded.
+    :return: the numbers of the probes.
     :raises ProbeError: naming what does not fit.
     """
     where = f"{PROVIDER}::{function}:{name}"
-    if name not in ("", ENTRY, RETURN):
+    wanted = [n for n in (ENTRY, RETURN) if matches(name, n)]
+    if not wanted:
         raise ProbeError(f"{where}: FBT probes are named entry and return, not '{name[:40]}'")
-    probes = []
-    for symbol in functions(breakpoints, where, function):
-        table = breakpoints.instructions(symbol)
-        if name != RETURN:
-            first = entry(breakpoints.trap, symbol, table)
-            if first is not None:
-                probes.append(breakpoints.add(PROVIDER, function, ENTRY, first))
-        if name != ENTRY:
-            probes += [
-                breakpoints.add(PROVIDER, function, RETURN, i)
-                for i in returns(breakpoints.trap, symbol, table)
-            ]
-    if not probes:
+    symbols = functions(breakpoints, where, function, unsafe)
+    if len(symbols) > 100:
+        breakpoints.read_text()
+    made: list[int] = []
+    for symbol in symbols:
+        first, left, _framed = breakpoints.boundaries(symbol)
+        if ENTRY in wanted and first >= 0:
+            made.append(breakpoints.add_at(symbol, ENTRY_KIND, first))
+        if RETURN in wanted:
+            made += [breakpoints.add_at(symbol, RETURN_KIND, at) for at in left]
+    if not made:
         raise ProbeError(f"{where}: it has no place for such a probe")
-    return probes
+    return made
 
 
 def _targets(table: list[Instruction]) -> set[int]:
@@ -70,7 +74,7 @@ def returns(trap: GuestTrap, function: Symbol, table: list[Instruction]) -> list
     for i in table:
         target = trap.jump_target(before, i.verdict)
         leaves = target is not None and not function.address <= target < end
-        if trap.is_return(i.code) or leaves:
+        if (trap.is_return(i.code) or leaves) and not isinstance(i.verdict, Refuse):
             found.append(i)
         before = i.verdict
     return found

@@ -1,17 +1,38 @@
 """Which functions a probe description means."""
 
+import fnmatch
+import re
+
 from emu.call import Caller
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
 from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.listing import excluded
 
+GLOB = re.compile(r"[*?\[]")
 
-def functions(breakpoints: Breakpoints, where: str, name: str) -> list[Symbol]:
-    """The functions of that name: static functions of several files may share it.
+
+def is_glob(pattern: str) -> bool:
+    """Whether a part of a description is a pattern; an empty one matches everything."""
+    return not pattern or GLOB.search(pattern) is not None
+
+
+def matches(pattern: str, name: str) -> bool:
+    """As dtrace(1) matches: a shell pattern, or anything for an empty one."""
+    return not pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def functions(
+    breakpoints: Breakpoints, where: str, name: str, unsafe: bool = False
+) -> list[Symbol]:
+    """The functions a name or pattern stands for: static functions of several files may share one
+    name.  By pattern, those the trap path itself runs through are left out.
 
     :param where: the probe description, for errors.
-    :raises ProbeError: when there is none, or the trap path itself runs through it.
+    :param unsafe: excluded functions, too.
+    :raises ProbeError: when there is none, or a name is that of an excluded one.
     """
+    if is_glob(name):
+        return _by_pattern(breakpoints, where, name, unsafe)
     symbols = breakpoints.machine.image.symbols
     named = symbols.named(name)
     found = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
@@ -24,8 +45,23 @@ def functions(breakpoints: Breakpoints, where: str, name: str) -> list[Symbol]:
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ProbeError(f"{where}: the kernel has no function '{name}'{hint}")
-    if excluded(breakpoints.trap, name):
-        raise ProbeError(f"{where}: {name} is excluded: the trap path runs through it")
+    if excluded(breakpoints.trap, name) and not unsafe:
+        raise ProbeError(
+            f"{where}: {name} is excluded: DTrace itself may run through it (--unsafe probes it)"
+        )
+    return list(found.values())
+
+
+def _by_pattern(
+    breakpoints: Breakpoints, where: str, pattern: str, unsafe: bool
+) -> list[Symbol]:
+    accept = re.compile(fnmatch.translate(pattern or "*")).match
+    found: dict[int, Symbol] = {}
+    for s in breakpoints.machine.image.symbols.functions():
+        if accept(s.name) and (unsafe or not excluded(breakpoints.trap, s.name)):
+            found.setdefault(s.address, s)
+    if not found:
+        raise ProbeError(f"{where}: no function matches '{pattern}'")
     return list(found.values())
 
 

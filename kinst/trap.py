@@ -6,7 +6,7 @@ is this.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from emu.arch import TrapFrame
@@ -18,16 +18,38 @@ MASK = (1 << 64) - 1
 
 
 @dataclass
-class FrameState(State):
+class CpuState(State):
+    """The interrupted registers where they are the CPU's own."""
+
+    machine: Machine
+    pc: int
+
+    def get(self, register: str) -> int:
+        return self.pc if register == self.machine.arch.pc else self.machine.read_register(register)
+
+    def set(self, register: str, value: int) -> None:
+        self.machine.write_register(register, value & MASK)
+
+    def load(self, address: int, size: int) -> int:
+        return int.from_bytes(self.machine.read(address, size), "little")
+
+    def store(self, address: int, size: int, value: int) -> None:
+        self.machine.write(address, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+
+
+@dataclass
+class FrameState(CpuState):
     """The interrupted registers: those of the trap frame, the rest from the CPU.
 
     :param names: our register names -> fields of the frame, where they differ.
+    :param unrestored: registers that the kernel's return path does not restore.
     """
 
-    machine: Machine
     layout: TrapFrame
     frame: int
     names: dict[str, str]
+    unrestored: frozenset[str] = frozenset()
+    deferred: dict[str, int] = field(default_factory=dict)
 
     def get(self, register: str) -> int:
         if register in ("xzr", "zero"):
@@ -38,19 +60,58 @@ class FrameState(State):
         return self.machine.read_register(register)
 
     def set(self, register: str, value: int) -> None:
-        if register not in ("xzr", "zero"):
+        if register in self.unrestored:
+            self.deferred[register] = value & MASK
+        elif register not in ("xzr", "zero"):
             name = self.names.get(register, register)
             self.layout.write(self.machine, self.frame, name, value & MASK)
 
-    def load(self, address: int, size: int) -> int:
-        return int.from_bytes(self.machine.read(address, size), "little")
 
-    def store(self, address: int, size: int, value: int) -> None:
-        self.machine.write(address, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+@dataclass(frozen=True)
+class Breakpoint:
+    """:param code: written over an instruction, ``short`` over one of two bytes.
+    :param vector: Unicorn's number of its exception.
+    :param bias: how far the program counter is behind it then.
+    """
+
+    code: bytes
+    vector: int
+    bias: int = 0
+    short: bytes = b""
 
 
 class GuestTrap(ABC):
-    """Breakpoints, trampolines and the seam of one architecture."""
+    """Breakpoints, trampolines and the seam of one architecture.
+
+    :cvar names: our register names -> fields of the trap frame, where they differ.
+    :cvar more_registers: that verdicts use, beside the general ones.
+    :cvar unrestored: what the kernel's return path leaves as it is.
+    :cvar status: the register that masks interrupts; ``frame_mask`` of it in the trap frame, set or
+        cleared (``mask_sets``), is ``cpu_mask`` of it in the CPU.
+    :cvar flag_bits: those of ``status`` that conditions look at.
+    :cvar direct_breakpoint: of the direct path, where that is another.
+    :cvar called: whether the kernel calls the seam, or jumps to it.
+    :cvar frame_register: holds the trap frame's address there.
+    :cvar scratch: a word of the kernel that its breakpoint path writes.
+    :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
+    """
+
+    names: ClassVar[dict[str, str]] = {}
+    more_registers: ClassVar[tuple[str, ...]] = ()
+    unrestored: ClassVar[frozenset[str]] = frozenset()
+    status: ClassVar[str]
+    flag_bits: ClassVar[tuple[int, ...]] = ()
+    frame_mask: ClassVar[int] = 0
+    mask_sets: ClassVar[bool] = False
+    cpu_mask: ClassVar[int] = 0
+    guest_breakpoint: ClassVar[Breakpoint]
+    direct_breakpoint: ClassVar[Breakpoint | None] = None
+    called: ClassVar[bool]
+    frame_register: ClassVar[str]
+    segment: ClassVar[str] = ""
+    scratch: ClassVar[str] = ""
+    interrupt_flag: ClassVar[int] = 0
+    short_nop: ClassVar[bytes] = b""
 
     excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
     excluded_prefixes: ClassVar[tuple[str, ...]] = ()
@@ -86,9 +147,10 @@ class GuestTrap(ABC):
     def ends_exclusive(self, code: bytes) -> bool:
         return False
 
-    @abstractmethod
     def breakpoint(self, length: int) -> bytes:
         """What is written over an instruction of that length."""
+        b = self.guest_breakpoint
+        return b.short if length < len(b.code) else b.code
 
     @abstractmethod
     def trampoline(
@@ -97,46 +159,58 @@ class GuestTrap(ABC):
         """The bytes of a trampoline at address ``at``, and the offset of its second breakpoint."""
 
     @abstractmethod
-    def enter(self, machine: Machine) -> tuple[int, FrameState]:
-        """At the seam: the address of the breakpoint, and the interrupted state."""
+    def split(self) -> int:
+        """The native decoder (``split_fn`` of ``kinst/_dispatch.pyx``), as an address."""
 
     @abstractmethod
-    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
+    def at_seam(self, machine: Machine) -> int:
+        """At the seam: the address of the breakpoint."""
+
+    @abstractmethod
+    def enter(self, machine: Machine) -> CpuState:
+        """The interrupted state."""
+
+    @abstractmethod
+    def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         """Handled: go back into the kernel, so that it goes on at ``pc``."""
 
     @abstractmethod
-    def decline(self, machine: Machine, state: FrameState) -> None:
+    def decline(self, machine: Machine) -> None:
         """Not ours: let the kernel do what it does without us."""
 
-    def mask(self, state: FrameState) -> int:
+    def mask(self, state: CpuState) -> int:
         """Mask interrupts in the state that will be restored; gives what to unmask by."""
-        return 0
+        if not self.frame_mask:
+            return 0
+        value = state.get(self.status)
+        masked = value | self.frame_mask if self.mask_sets else value & ~self.frame_mask
+        state.set(self.status, masked)
+        return value & self.frame_mask
 
-    def unmask(self, state: FrameState, saved: int) -> None:
+    def unmask(self, state: CpuState, saved: int) -> None:
         """Undo ``mask``."""
-        return None
+        state.set(self.status, state.get(self.status) & ~self.frame_mask | saved)
 
 
 class CalledSeam(GuestTrap):
-    """Where the kernel calls the seam as a function of the trap frame, and 0 means handled.
+    """Where the kernel calls the seam as a function of the trap frame, and 0 means handled."""
 
-    :cvar names: our register names -> fields of the frame, where they differ.
-    """
-
-    names: ClassVar[dict[str, str]]
     second_breakpoint: ClassVar[bool] = True
+    called: ClassVar[bool] = True
 
-    def enter(self, machine: Machine) -> tuple[int, FrameState]:
+    def at_seam(self, machine: Machine) -> int:
+        return self.enter(machine).get("pc")
+
+    def enter(self, machine: Machine) -> FrameState:
         arch = machine.arch
         frame = machine.read_register(arch.arguments[0])
-        state = FrameState(machine, arch.trap_frame, frame, self.names)
-        return state.get("pc"), state
+        return FrameState(machine, 0, arch.trap_frame, frame, self.names, self.unrestored)
 
-    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
+    def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         state.set("pc", pc)
         self._answer(machine, 0)
 
-    def decline(self, machine: Machine, state: FrameState) -> None:
+    def decline(self, machine: Machine) -> None:
         self._answer(machine, 1)
 
     def _answer(self, machine: Machine, value: int) -> None:

@@ -4,8 +4,12 @@ An emulation is lowered to a few operations on the trap frame.  Registers go by 
 ``Arch.registers``; every value is computed when the probe fires, from the frame.
 """
 
-from dataclasses import dataclass
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
+
+Bits = Sequence[int]  # the bits of the flags register that conditions look at
 
 
 class State(Protocol):
@@ -22,6 +26,70 @@ class State(Protocol):
 
     def store(self, address: int, size: int, value: int) -> None:
         """Guest memory, little-endian."""
+
+
+class Op(enum.IntEnum):
+    """What the native core does (``kinst/_dispatch.pyx``); registers a, b, c; numbers n, extra."""
+
+    REFUSE = 0
+    COPY = 1
+    REWRITE = 2
+    JUMP = 3  # to target
+    BRANCH_FLAGS = 4  # to target when truth has the bit of the flags' combination
+    BRANCH_COMPARE = 5  # when a compares with b as RISC-V's funct3 n says, in extra bits
+    BRANCH_BIT = 6  # when bit n of a is extra
+    BRANCH_COUNT = 7  # a counts down (n) and is not zero, and the flags are in truth; or is zero
+    SET = 8  # a = target
+    NEXT = 9  # nothing
+    LINK = 10  # to b + extra, even if n, or to target; a = the next address
+    CALL = 11  # the next address is pushed; to target
+    INDIRECT = 12  # to the word at a + b * n + c + target, or (extra) to a; pushes if truth
+    RETURN = 13  # to the word popped, and extra bytes more are
+    CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
+    READ_FLAGS = 15  # a = flags & extra
+    WRITE_FLAGS = 16  # the bits extra of the flags = a
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One operation.  Only ``target`` may depend on the address of the instruction."""
+
+    op: Op
+    a: str | None = None
+    b: str | None = None
+    c: str | None = None
+    n: int = 0
+    truth: int = 0
+    target: int = 0
+    extra: int = 0
+    ends_block: bool = False
+
+
+@dataclass
+class _Flags:
+    """A state of which only the flags matter."""
+
+    value: int
+
+    def get(self, register: str) -> int:
+        return self.value
+
+    def set(self, register: str, value: int) -> None:
+        return None
+
+    def load(self, address: int, size: int) -> int:
+        return 0
+
+    def store(self, address: int, size: int, value: int) -> None:
+        return None
+
+
+def truth(condition: "Condition", bits: Bits) -> int:
+    """A table of a condition on flags: bit i is its truth where flag j is bit j of i."""
+    return sum(
+        condition.holds(_Flags(sum((i >> j & 1) << bit for j, bit in enumerate(bits)))) << i
+        for i in range(1 << len(bits))
+    )
 
 
 @dataclass(frozen=True)
@@ -56,6 +124,9 @@ class Emulate(Protocol):
     def next_pc(self, state: State) -> int:
         """Do it; gives where the guest goes on."""
 
+    def lower(self, bits: Bits) -> Lowered:
+        """The same for the native core."""
+
 
 @dataclass(frozen=True)
 class Refuse:
@@ -88,6 +159,9 @@ class Jump:
     def next_pc(self, state: State) -> int:
         return self.target
 
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.JUMP, target=self.target, ends_block=True)
+
 
 @dataclass(frozen=True)
 class ConditionalJump:
@@ -101,10 +175,16 @@ class ConditionalJump:
     def next_pc(self, state: State) -> int:
         return self.target if self.condition.holds(state) else self.otherwise
 
+    def lower(self, bits: Bits) -> Lowered:
+        return replace(self.condition.lower(bits), target=self.target, ends_block=True)
+
 
 class Condition(Protocol):
     def holds(self, state: State) -> bool:
         """Whether the jump is taken."""
+
+    def lower(self, bits: Bits) -> Lowered:
+        """A branch of the native core, without its target."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +200,9 @@ class SetRegister:
         state.set(self.register, self.value)
         return self.after
 
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.SET, self.register, target=self.value)
+
 
 @dataclass(frozen=True)
 class Nothing:
@@ -130,6 +213,9 @@ class Nothing:
 
     def next_pc(self, state: State) -> int:
         return self.after
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.NEXT)
 
 
 @dataclass(frozen=True)
@@ -149,3 +235,8 @@ class JumpAndLink:
         if self.link is not None:
             state.set(self.link, self.after)
         return target
+
+    def lower(self, bits: Bits) -> Lowered:
+        if self.register is None:
+            return Lowered(Op.LINK, self.link, target=self.offset, ends_block=True)
+        return Lowered(Op.LINK, self.link, self.register, extra=self.offset, ends_block=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import capstone
 
 from emu.amd64 import registers
-from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole, large_pages
 from emu.errors import MachineError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Amd64(Arch):
         return None
 
     def executable_hole(
-        self, machine: "Machine", near: int, table: int, directory: int
+        self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> Hole:
         """In the page directory of the kernel's GiB, which all address spaces share, or in the
         GiB behind it: within reach of 32-bit displacements."""
@@ -75,15 +75,17 @@ class Amd64(Arch):
         for shift in (39, 30):
             entry = machine.read_physical(tables[-1] + 8 * (near >> shift & 0x1FF), 8)
             tables.append(int.from_bytes(entry, "little") & FRAME)
-        leaf, gib = lambda page: page | 0x63, near & -1 << 30  # present, writable, used
-        found = find_hole(machine, tables[2], next_table)
+        attributes = PRESENT | LARGE | 0x62  # writable, used
+        found = find_hole(machine, tables[2], pages, next_table)
         if found is not None:
-            return Hole(gib | found[0] << 21, ((found[1], table | 0x23),), leaf)
+            return Hole((near & -1 << 30) + (found << 21),
+                        large_pages(tables[2], found, physical, attributes, pages))
         last = tables[1] + 8 * 511
-        if machine.read_physical(last, 1)[0] & PRESENT:
+        if machine.read_physical(last, 1)[0] & PRESENT or pages > 512:
             raise MachineError(NO_HOLE)
         return Hole(-1 << 30 & (1 << 64) - 1,
-                    ((directory, table | 0x23), (last, directory | 0x23)), leaf)
+                    (*large_pages(directory, 0, physical, attributes, pages),
+                     (last, directory | 0x23)))
 
     def decoder(self) -> capstone.Cs:
         return _decoder()

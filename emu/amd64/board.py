@@ -13,7 +13,7 @@ import unicorn
 import unicorn.x86_const as uc
 
 from emu import board
-from emu.amd64 import acpi, loader, registers
+from emu.amd64 import _breakpoint, acpi, loader, registers
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
 from emu.board import Board
 from emu.device import Device, Line
@@ -84,6 +84,8 @@ class Amd64Board(Board):
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_X86_REG_RIP, e.fixed_length)
         native = machine.engine
+        native.set_breakpoint_exception(_breakpoint)
+        native.set_last_address(uc.UC_X86_REG_FIP)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
         self.lapic = LocalApic(machine)
         self.ioapic = IoApic(self.lapic.request, acpi.IOAPIC_ID)
@@ -203,13 +205,12 @@ class Amd64Board(Board):
         machine = self.machine
         pc = machine.pc
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
-            machine.left_at(pc)
+            pc = machine.left_at(pc)
         code = self._finish_exception()
         return self._enter(vector, pc, code if vector in WITH_ERROR_CODE else None)
 
     def invalid(self) -> str | None:
-        pc = self.machine.pc
-        self.machine.left_at(pc)
+        pc = self.machine.left_at(self.machine.pc)
         return self._enter(INVALID_OPCODE, pc, None)
 
     def bus_error(self, code: int) -> str | None:
@@ -295,8 +296,7 @@ class Amd64Board(Board):
         state |= {name: self.read_system(name) for name in registers.MSRS}
         for name, number in registers.WIDE.items():
             state[name] = m.engine.read_bytes(number, registers.WIDE_SIZE).hex()
-        for name, number in (("fpcw", uc.UC_X86_REG_FPCW), ("fpsw", uc.UC_X86_REG_FPSW),
-                             ("fptag", uc.UC_X86_REG_FPTAG), ("mxcsr", uc.UC_X86_REG_MXCSR)):
+        for name, number in registers.FLOATING_POINT.items():
             state[name] = m.engine.read(number)
         for i in range(8):
             state[f"fp{i}"] = m.engine.read_bytes(uc.UC_X86_REG_FP0 + i, 10).hex()
@@ -313,8 +313,7 @@ class Amd64Board(Board):
             m.write_register(name, state[name])
         for name in registers.MSRS:
             self.write_system(name, state[name])
-        for name, number in (("fpcw", uc.UC_X86_REG_FPCW), ("fpsw", uc.UC_X86_REG_FPSW),
-                             ("fptag", uc.UC_X86_REG_FPTAG), ("mxcsr", uc.UC_X86_REG_MXCSR)):
+        for name, number in registers.FLOATING_POINT.items():
             m.engine.write(number, state[name])
         for i in range(8):
             m.engine.write_bytes(uc.UC_X86_REG_FP0 + i, bytes.fromhex(state[f"fp{i}"]))

@@ -15,6 +15,10 @@ WIDE = {"gdtr": uc.UC_X86_REG_GDTR, "idtr": uc.UC_X86_REG_IDTR, "tr": uc.UC_X86_
         "ldtr": uc.UC_X86_REG_LDTR}
 WIDE_SIZE = 24  # uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
 
+# x87 and SSE control: the last three are about the last x87 instruction.
+FLOATING_POINT = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
+                  for name in ("fpcw", "fpsw", "fptag", "mxcsr", "fip", "fdp", "fop")}
+
 # Model-specific registers (SDM volume 4; AMD APM volume 2, appendix A).
 MSRS = {
     "sysenter_cs": 0x174, "sysenter_esp": 0x175, "sysenter_eip": 0x176, "pat": 0x277,

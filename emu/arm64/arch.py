@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import capstone
 
-from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole, large_pages
 from emu.arm64 import registers
 from emu.errors import MachineError
 
@@ -66,7 +66,7 @@ class Arm64(Arch):
             level += 1
 
     def executable_hole(
-        self, machine: "Machine", near: int, table: int, directory: int
+        self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> Hole | None:
         """In the level 2 table of the kernel's GiB, with the attributes of the code there."""
         if not machine.read_register("sctlr_el1") & 1:
@@ -81,14 +81,14 @@ class Arm64(Arch):
         if entry & 2:  # a table of pages: take the page's attributes
             page = (entry & ADDRESS) + 8 * (near >> 12 & 0x1FF)
             entry = int.from_bytes(machine.read_physical(page, 8), "little")
-        attributes = entry & ~ADDRESS & ~CONTIGUOUS | 3
-        found = find_hole(
-            machine, at, lambda e: 0 if not e & 1 else e & ADDRESS if e & 2 else None
+        attributes = entry & ~ADDRESS & ~CONTIGUOUS & ~3 | 1
+        first = find_hole(
+            machine, at, pages, lambda e: 0 if not e & 1 else e & ADDRESS if e & 2 else None
         )
-        if found is None:
+        if first is None:
             raise MachineError(NO_HOLE)
-        virtual = near & -1 << 30 | found[0] << 21
-        return Hole(virtual, ((found[1], table | 3),), lambda page: page | attributes)
+        return Hole((near & -1 << 30) + (first << 21),
+                    large_pages(at, first, physical, attributes, pages))
 
     def decoder(self) -> capstone.Cs:
         return _decoder()

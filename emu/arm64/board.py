@@ -10,7 +10,7 @@ import unicorn
 import unicorn.arm64_const as uc
 
 from emu import board
-from emu.arm64 import psci, registers
+from emu.arm64 import _breakpoint, psci, registers
 from emu.arm64.generic_timer import (
     CNTFRQ,
     COUNTERS,
@@ -100,6 +100,8 @@ class ArmBoard(Board):
         self.machine = machine
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
+        machine.engine.set_breakpoint_exception(_breakpoint)
+        machine.engine.set_page_blocks(True)
         machine.engine.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
         changed = machine.interrupts_changed
         self.distributor = Distributor(changed)
@@ -229,7 +231,7 @@ class ArmBoard(Board):
         machine = self.machine
         pc = machine.pc
         if vector != BKPT or not machine.at_breakpoint(pc):
-            machine.left_at(pc)
+            pc = machine.left_at(pc)
         if vector in (HVC, SMC):
             arguments = [machine.read_register(f"x{i}") for i in range(2)]
             result = psci.call(arguments[0], arguments[1], self._shutdown)
@@ -253,8 +255,7 @@ class ArmBoard(Board):
         return f"exception {vector} of the CPU model"
 
     def invalid(self) -> str | None:
-        pc = self.machine.pc
-        self.machine.left_at(pc)
+        pc = self.machine.left_at(self.machine.pc)
         return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
 
     def bus_error(self, code: int) -> str | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import capstone
 
-from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole
+from emu.arch import LARGE, NO_HOLE, Arch, Hole, TrapFrame, find_hole
 from emu.errors import MachineError
 from emu.riscv64 import registers
 
@@ -67,7 +67,7 @@ class Riscv64(Arch):
         return None
 
     def executable_hole(
-        self, machine: "Machine", near: int, table: int, directory: int
+        self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> Hole | None:
         """In the level 1 table of the kernel's GiB: all address spaces share it."""
         satp = machine.read_register("satp")
@@ -81,15 +81,15 @@ class Riscv64(Arch):
             if entry & 0xE:
                 raise MachineError("the kernel is mapped by 1 GiB pages: no hole for trampolines")
             at = (entry >> 10 & SATP_PPN) << 12
-        found = find_hole(
-            machine, at,
+        first = find_hole(
+            machine, at, pages,
             lambda e: 0 if not e & 1 else None if e & 0xE else (e >> 10 & SATP_PPN) << 12,
         )
-        if found is None:
+        if first is None:
             raise MachineError(NO_HOLE)
-        virtual = near & -1 << 30 | found[0] << 21
-        entry = table >> 12 << 10 | 1
-        return Hole(virtual, ((found[1], entry),), lambda page: page >> 12 << 10 | 0xEF)
+        return Hole((near & -1 << 30) + (first << 21), tuple(
+            (at + 8 * (first + i), physical + i * LARGE >> 12 << 10 | 0xEF) for i in range(pages)
+        ))
 
     def decoder(self) -> capstone.Cs:
         return _decoder()

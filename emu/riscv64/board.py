@@ -20,7 +20,7 @@ from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.machine import Stop, StopReason
-from emu.riscv64 import registers
+from emu.riscv64 import _breakpoint, registers
 from emu.riscv64.effective_address import effective_address
 from emu.riscv64.sbi import Sbi
 from emu.unicorn_machine import UnicornMachine
@@ -82,6 +82,8 @@ class RiscvBoard(Board):
         self.machine = machine
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
+        machine.engine.set_breakpoint_exception(_breakpoint)
+        machine.engine.set_page_blocks(True)
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
         self.uart = Ns16550(machine, Line(self.plic.set_line, UART_IRQ))
@@ -192,21 +194,22 @@ class RiscvBoard(Board):
         """Unicorn has advanced pc by 4."""
         machine = self.machine
         pc = machine.pc - 4 & (1 << 64) - 1
+        at = pc  # in a trampoline, perhaps
+        pc = machine.left_at(pc)
         machine.pc = pc
-        machine.left_at(pc)
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
             if machine.read_register("priv") == 1:
                 return self._ecall(pc)
             return self._trap(ECALL_U, pc, 0)
         if vector == ILLEGAL:
-            code = self._code(pc)
+            code = self._code(at)
             if self._counter_read(pc, code):
                 return None
             return self._trap(vector, pc, code)
         if vector in (LOAD_FAULT, STORE_FAULT, LOAD_MISALIGNED, STORE_MISALIGNED,
                       LOAD_ACCESS, STORE_ACCESS):
             address = effective_address(
-                self._code(pc), lambda n: machine.read_register(registers.NAMES[n])
+                self._code(at), lambda n: machine.read_register(registers.NAMES[n])
             )
             if address is None:
                 return f"memory fault {vector} of an instruction that accesses none"
@@ -222,7 +225,7 @@ class RiscvBoard(Board):
         """EBREAK: pc is at it."""
         pc = self.machine.pc
         if not self.machine.at_breakpoint(pc):
-            self.machine.left_at(pc)
+            pc = self.machine.left_at(pc)
         return self._trap(BREAKPOINT, pc, pc)
 
     def bus_error(self, code: int) -> str | None:

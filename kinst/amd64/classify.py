@@ -9,7 +9,20 @@ import capstone
 from capstone import x86_const as x86
 
 from emu.amd64 import registers
-from kinst.verdict import Condition, ConditionalJump, Copy, Jump, Refuse, Rewrite, State, Verdict
+from kinst.verdict import (
+    Bits,
+    Condition,
+    ConditionalJump,
+    Copy,
+    Jump,
+    Lowered,
+    Op,
+    Refuse,
+    Rewrite,
+    State,
+    Verdict,
+    truth,
+)
 
 MASK = (1 << 64) - 1
 OPERAND_SIZE, ADDRESS_SIZE = 0x66, 0x67
@@ -42,11 +55,14 @@ class Flags:
     def holds(self, state: State) -> bool:
         flags = state.get("rflags")
         sign = bool(flags & SF) != bool(flags & OF)
-        truth = (
+        holds = (
             flags & OF, flags & CF, flags & ZF, flags & (CF | ZF), flags & SF, flags & PF,
             sign, sign or flags & ZF,
         )[self.code >> 1]
-        return bool(truth) != bool(self.code & 1)
+        return bool(holds) != bool(self.code & 1)
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.BRANCH_FLAGS, truth=truth(self, bits))
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,12 @@ class Count:
         if self.zero_flag is not None and bool(state.get("rflags") & ZF) != self.zero_flag:
             return False
         return count != 0
+
+    def lower(self, bits: Bits) -> Lowered:
+        zero = bits.index(ZF.bit_length() - 1)
+        table = sum(1 << i for i in range(1 << len(bits))
+                    if self.zero_flag is None or bool(i >> zero & 1) == self.zero_flag)
+        return Lowered(Op.BRANCH_COUNT, "rcx", n=int(self.counts), extra=self.bits, truth=table)
 
 
 COUNTS = {
@@ -119,6 +141,13 @@ class Indirect:
             _push(state, self.pushes)
         return target
 
+    def lower(self, bits: Bits) -> Lowered:
+        pushes, m = int(self.pushes is not None), self.memory
+        if m is None:
+            return Lowered(Op.INDIRECT, self.register, extra=1, truth=pushes, ends_block=True)
+        return Lowered(Op.INDIRECT, m.base, m.index, m.segment, n=m.scale, truth=pushes,
+                       target=m.displacement & MASK, ends_block=True)
+
 
 @dataclass(frozen=True)
 class Call:
@@ -129,6 +158,9 @@ class Call:
     def next_pc(self, state: State) -> int:
         _push(state, self.after)
         return self.target
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.CALL, target=self.target, ends_block=True)
 
 
 @dataclass(frozen=True)
@@ -143,6 +175,9 @@ class Return:
         target = state.load(sp, 8)
         state.set("rsp", sp + 8 + self.extra & MASK)
         return target
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.RETURN, extra=self.extra, ends_block=True)
 
 
 def _push(state: State, value: int) -> None:

@@ -10,8 +10,8 @@ from typing import ClassVar
 from emu.amd64 import registers
 from emu.amd64.arch import TRAP_FRAME
 from emu.machine import Machine
-from kinst.amd64 import classify
-from kinst.trap import FrameState, GuestTrap
+from kinst.amd64 import _encoding, classify
+from kinst.trap import Breakpoint, CpuState, GuestTrap
 from kinst.verdict import Copy, Rewrite, Verdict
 
 INT3, PUSH_RBP = b"\xcc", b"\x55"
@@ -21,6 +21,15 @@ JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 class Amd64Trap(GuestTrap):
     excluded: ClassVar[frozenset[str]] = frozenset({"Xbpt", "alltraps", "calltrap", "trap"})
     second_breakpoint: ClassVar[bool] = False
+    called: ClassVar[bool] = False
+    more_registers: ClassVar[tuple[str, ...]] = ("fs_base", "gs_base")
+    status: ClassVar[str] = "rflags"
+    flag_bits: ClassVar[tuple[int, ...]] = (0, 2, 6, 7, 11)  # CF PF ZF SF OF
+    guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
+    frame_register: ClassVar[str] = "rsp"
+    segment: ClassVar[str] = "gs_base"
+    scratch: ClassVar[str] = "dtrace_invop_calltrap_addr"
+    interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
@@ -30,9 +39,6 @@ class Amd64Trap(GuestTrap):
 
     def is_return(self, code: bytes) -> bool:
         return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")
-
-    def breakpoint(self, length: int) -> bytes:
-        return INT3
 
     def trampoline(
         self, at: int, code: bytes, verdict: Copy | Rewrite, after: int
@@ -45,14 +51,22 @@ class Amd64Trap(GuestTrap):
             code = bytes(body)
         return code + JUMP + struct.pack("<Q", after), len(code)
 
-    def enter(self, machine: Machine) -> tuple[int, FrameState]:
-        state = FrameState(machine, TRAP_FRAME, machine.sp, {})
-        return state.get("rip") - 1, state
+    def split(self) -> int:
+        return _encoding.SPLIT
 
-    def leave(self, machine: Machine, state: FrameState, pc: int) -> None:
+    def at_seam(self, machine: Machine) -> int:
+        return TRAP_FRAME.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
+
+    def enter(self, machine: Machine) -> CpuState:
+        """The registers are the interrupted ones from here on."""
+        frame, address = machine.sp, self.at_seam(machine)
         for name in registers.NAMES:
-            machine.write_register(name, state.get(name))
+            if name != "rip":
+                machine.write_register(name, TRAP_FRAME.read(machine, frame, name))
+        return CpuState(machine, address)
+
+    def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         machine.pc = pc
 
-    def decline(self, machine: Machine, state: FrameState) -> None:
-        machine.pc = machine.read_u64(machine.symbol("dtrace_invop_calltrap_addr").address)
+    def decline(self, machine: Machine) -> None:
+        machine.pc = machine.read_u64(machine.symbol(self.scratch).address)

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kinst.verdict import (
+    Bits,
     ConditionalJump,
     Copy,
     Jump,
     JumpAndLink,
+    Lowered,
     Nothing,
+    Op,
     Refuse,
     Rewrite,
     State,
     Verdict,
+    truth,
 )
 
 MASK = (1 << 64) - 1
@@ -38,8 +42,11 @@ class Flags:
     def holds(self, state: State) -> bool:
         flags = state.get("pstate") >> 28
         n, z, c, v = flags >> 3 & 1, flags >> 2 & 1, flags >> 1 & 1, flags & 1
-        truth = (z, c, n, v, c and not z, n == v, n == v and not z, True)[self.code >> 1]
-        return bool(truth) != (bool(self.code & 1) and self.code != 15)
+        holds = (z, c, n, v, c and not z, n == v, n == v and not z, True)[self.code >> 1]
+        return bool(holds) != (bool(self.code & 1) and self.code != 15)
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.BRANCH_FLAGS, truth=truth(self, bits))
 
 
 DAIF = 0xF << 6  # of PSTATE
@@ -59,6 +66,9 @@ class ChangeMask:
         state.set("pstate", (state.get("pstate") | self.sets) & ~self.clears)
         return self.after
 
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.CHANGE_FLAGS, target=self.sets, extra=self.clears, ends_block=True)
+
 
 @dataclass(frozen=True)
 class ReadMask:
@@ -71,6 +81,9 @@ class ReadMask:
     def next_pc(self, state: State) -> int:
         state.set(self.register, state.get("pstate") & DAIF)
         return self.after
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.READ_FLAGS, self.register, extra=DAIF)
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,9 @@ class WriteMask:
         state.set("pstate", state.get("pstate") & ~DAIF | state.get(self.register) & DAIF)
         return self.after
 
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.WRITE_FLAGS, self.register, extra=DAIF, ends_block=True)
+
 
 @dataclass(frozen=True)
 class Zero:
@@ -97,6 +113,9 @@ class Zero:
     def holds(self, state: State) -> bool:
         return (state.get(self.register) & (1 << self.bits) - 1 == 0) == self.wanted
 
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.BRANCH_COMPARE, self.register, n=int(not self.wanted), extra=self.bits)
+
 
 @dataclass(frozen=True)
 class Bit:
@@ -108,6 +127,9 @@ class Bit:
 
     def holds(self, state: State) -> bool:
         return bool(state.get(self.register) >> self.number & 1) == self.wanted
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.BRANCH_BIT, self.register, n=self.number, extra=int(self.wanted))
 
 
 def register(number: int) -> str:

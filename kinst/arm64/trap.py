@@ -2,8 +2,9 @@
 
 from typing import ClassVar
 
+from kinst import _dispatch
 from kinst.arm64 import classify
-from kinst.trap import CalledSeam, FrameState
+from kinst.trap import Breakpoint, CalledSeam
 from kinst.verdict import Copy, Rewrite, Verdict
 
 BRK = (0xD42081A0).to_bytes(4, "little")
@@ -15,6 +16,14 @@ class Arm64Trap(CalledSeam):
         {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
     )
     excluded_prefixes: ClassVar[tuple[str, ...]] = ("handle_el",)
+    unrestored: ClassVar[frozenset[str]] = frozenset(f"x{i}" for i in range(18, 29))
+    status: ClassVar[str] = "pstate"
+    flag_bits: ClassVar[tuple[int, ...]] = (28, 29, 30, 31)  # V C Z N
+    frame_mask: ClassVar[int] = PSTATE_I
+    mask_sets: ClassVar[bool] = True
+    cpu_mask: ClassVar[int] = PSTATE_I
+    guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(BRK, 7)  # EXCP_BKPT
+    frame_register: ClassVar[str] = "x0"
     names: ClassVar[dict[str, str]] = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
@@ -37,9 +46,6 @@ class Arm64Trap(CalledSeam):
     def is_landing(self, code: bytes) -> bool:
         return int.from_bytes(code, "little") & 0xFFFFFF3F == 0xD503241F  # BTI
 
-    def breakpoint(self, length: int) -> bytes:
-        return BRK
-
     def trampoline(
         self, at: int, code: bytes, verdict: Copy | Rewrite, after: int
     ) -> tuple[bytes, int]:
@@ -49,10 +55,5 @@ class Arm64Trap(CalledSeam):
         second = len(verdict.code)
         return body + bytes(-len(body) % 8) + verdict.data, second
 
-    def mask(self, state: FrameState) -> int:
-        saved = state.get("pstate") & PSTATE_I
-        state.set("pstate", state.get("pstate") | PSTATE_I)
-        return saved
-
-    def unmask(self, state: FrameState, saved: int) -> None:
-        state.set("pstate", state.get("pstate") & ~PSTATE_I | saved)
+    def split(self) -> int:
+        return _dispatch.WIDE

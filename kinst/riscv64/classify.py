@@ -3,15 +3,18 @@ and "C" extension).  A row is (mask, value, verdict); the first that fits decide
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
 from kinst.verdict import (
+    Bits,
     ConditionalJump,
     Copy,
     Jump,
     JumpAndLink,
+    Lowered,
+    Op,
     Refuse,
     SetRegister,
     State,
@@ -47,6 +50,9 @@ class Compare:
             a, b = signed(a, 64), signed(b, 64)
         truth = a == b if self.funct < 2 else a < b
         return truth != bool(self.funct & 1)
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.BRANCH_COMPARE, self.left, self.right, n=self.funct, extra=64)
 
 
 def _branch(code: int, pc: int) -> Verdict:
@@ -88,6 +94,9 @@ class JumpEven:
 
     def next_pc(self, state: State) -> int:
         return self.jump.next_pc(state) & ~1
+
+    def lower(self, bits: Bits) -> Lowered:
+        return replace(self.jump.lower(bits), n=1)
 
 
 def _auipc(code: int, pc: int) -> Verdict:

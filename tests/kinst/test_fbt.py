@@ -3,7 +3,7 @@ import pytest
 from kinst import fbt
 from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.provider import create as kinst
-from tests.kinst.test_provider import run, state_of
+from tests.kinst.test_provider import run
 
 
 def trace(machine, makes, name, arguments):
@@ -61,10 +61,10 @@ def test_every_call_enters_and_returns_once_and_nothing_changes(booted, name):
                  "spin_lock": [b"\0" * 8], "describe": [2]}[name]
     plain = booted.snapshot()
     value = run(booted, name, arguments)
-    untraced = state_of(booted)
+    untraced = booted.digest()
     booted.restore(plain)
     seen, traced = trace(booted, [lambda b: fbt.create(b, name, "")], name, arguments)
-    assert traced == value and state_of(booted) == untraced
+    assert traced == value and booted.digest() == untraced
     assert [p.name for p, _, _ in seen] == ["entry", "return"]
 
 

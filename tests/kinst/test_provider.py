@@ -1,5 +1,3 @@
-import hashlib
-
 import pytest
 import unicorn
 
@@ -38,40 +36,32 @@ def listed(machine, name):
     return list(instructions(TRAPS[machine.arch.name], image_code(machine.image, symbol), symbol))
 
 
-def state_of(machine):
-    """All that a probe must leave alone.
-
-    The dead part of the stack holds the remains of trap frames, and the registers that describe
-    the last exception are what they are; both are as on real hardware.
-    """
-    sp = machine.sp
-    machine.write(sp - 6144, bytes(6144))
-    left = machine.image.symbols.find("dtrace_invop_calltrap_addr")
-    if left is not None:
-        machine.write_u64(left.address, 0)
-    state = machine.state()
-    memory = hashlib.sha256(machine.memory_part.view).hexdigest()
-    return (memory, machine.registers(), state.devices, state.timers, state.instructions,
-            state.skew, state.console)
+# The ways a firing can go: all must come to the same.
+WAYS = {"guest": {"path": "guest"}, "direct": {"path": "direct"},
+        "python": {"path": "guest", "python": True}}
 
 
 @pytest.mark.parametrize("name, arguments", CALLS, ids=lambda v: str(v))
-def test_tracing_every_instruction_changes_nothing(booted, name, arguments):
+def test_tracing_every_instruction_changes_nothing_whichever_way_it_goes(booted, name, arguments):
+    """The digest is of memory, registers, devices, clock and console: all of the machine."""
     machine = booted
     plain = machine.snapshot()
     value = run(machine, name, arguments)
-    untraced = state_of(machine)
-    machine.restore(plain)
-
-    fired = []
-    kinst = Breakpoints(machine, lambda probe, state: fired.append(probe))
-    probes = create(kinst, name, "")
-    kinst.enable()
-    traced = run(machine, name, arguments)
-    kinst.disable()
-    assert traced == value
-    assert fired and {p.id for p in fired} <= {p.id for p in probes}
-    assert state_of(machine) == untraced
+    untraced = machine.digest()
+    orders = []
+    for way in WAYS.values():
+        machine.restore(plain)
+        order = []
+        kinst = Breakpoints(machine, lambda probe, state, o=order: o.append(probe.id), **way)
+        numbers = create(kinst, name, "")
+        kinst.enable()
+        traced = run(machine, name, arguments)
+        kinst.disable()
+        assert traced == value
+        assert order and set(order) <= {n + 1 for n in numbers}
+        assert machine.digest() == untraced
+        orders.append(order)
+    assert orders[0] == orders[1] == orders[2]
 
 
 def executed(machine, function, work):
@@ -93,7 +83,7 @@ def fired(machine, function, work):
     kinst = Breakpoints(machine)
     order = []
     kinst.fire = lambda probe, state: order.append(probe.instruction.offset)
-    probes = {p.instruction.offset for p in create(kinst, function, "")}
+    probes = {kinst.probe(n).instruction.offset for n in create(kinst, function, "")}
     kinst.enable()
     work()
     kinst.disable()

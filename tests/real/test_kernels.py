@@ -18,7 +18,7 @@ from kinst import fbt
 from kinst.breakpoints import Breakpoints
 from kinst.provider import create
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst.test_provider import executed, fired, state_of
+from tests.kinst.test_provider import executed, fired
 
 
 @pytest.fixture(params=ARCHES, scope="module")
@@ -117,7 +117,7 @@ TRACED = [
 def test_tracing_every_instruction_changes_nothing(machine, function, text):
     plain = machine.snapshot()
     value = evaluate(machine, text)
-    untraced = state_of(machine)
+    untraced = machine.digest()
     machine.restore(plain)
     fired = []
     provider = Breakpoints(machine, lambda probe, state: fired.append(probe.id))
@@ -126,7 +126,7 @@ def test_tracing_every_instruction_changes_nothing(machine, function, text):
     assert evaluate(machine, text) == value
     provider.disable()
     assert fired
-    assert state_of(machine) == untraced
+    assert machine.digest() == untraced
 
 
 # Run by other threads and in interrupts, too: their stacks keep the remains of trap frames.
@@ -139,7 +139,7 @@ def test_probes_in_the_scheduler_change_neither_clock_nor_registers(machine, fun
     text = 'pause_sbt("x", 10000000, 0, 0)'
     plain = machine.snapshot()
     value = evaluate(machine, text)
-    untraced = state_of(machine)[1:]
+    untraced = machine.digest()
     machine.restore(plain)
     order = []
     provider = Breakpoints(machine, lambda probe, state: order.append(probe.id))
@@ -147,7 +147,7 @@ def test_probes_in_the_scheduler_change_neither_clock_nor_registers(machine, fun
     provider.enable()
     assert evaluate(machine, text) == value
     provider.disable()
-    assert state_of(machine)[1:] == untraced
+    assert machine.digest() == untraced
 
 
 @pytest.mark.parametrize("function", ["malloc", "kvprintf", "snprintf", "strlen", "uma_zalloc_arg"])
@@ -155,7 +155,7 @@ def test_function_boundaries_balance_and_change_nothing(machine, function):
     text = 'p = malloc(100, &M_TEMP, 2); snprintf(p, 50, "%s %d", "x", 42); strlen(p)'
     plain = machine.snapshot()
     value = evaluate(machine, text)
-    untraced = state_of(machine)
+    untraced = machine.digest()
     machine.restore(plain)
     names = []
     breakpoints = Breakpoints(machine, lambda probe, state: names.append(probe.name))
@@ -164,7 +164,7 @@ def test_function_boundaries_balance_and_change_nothing(machine, function):
     assert evaluate(machine, text) == value
     breakpoints.disable()
     assert names.count("entry") == names.count("return") > 0
-    assert state_of(machine) == untraced
+    assert machine.digest() == untraced
 
 
 def test_a_boot_in_pieces_and_from_snapshots_is_the_boot_in_one(kernel, tmp_path):

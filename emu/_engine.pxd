@@ -1,0 +1,216 @@
+# cython: language_level=3
+"""What other native modules may know of the engine: its clock, registers and memory."""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+
+ctypedef int (*emu_start_fn)(void *uc, uint64_t begin, uint64_t until, uint64_t timeout,
+                             size_t count) noexcept nogil
+ctypedef int (*emu_stop_fn)(void *uc) noexcept nogil
+ctypedef int (*reg_fn)(void *uc, int regid, void *value) noexcept nogil
+ctypedef int (*map_ptr_fn)(void *uc, uint64_t address, uint64_t size, uint32_t perms,
+                           void *ptr) noexcept nogil
+ctypedef int (*mmio_map_fn)(void *uc, uint64_t address, uint64_t size, void *read_cb, void *read_ud,
+                            void *write_cb, void *write_ud) noexcept nogil
+ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
+# uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
+# integer arguments alike, but only a variadic prototype sets the vector register count.
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <stddef.h>
+    typedef int (*kinst_hook_add_fn)(void *, size_t *, int, void *, void *, uint64_t, uint64_t, ...);
+    typedef int (*kinst_ctl_fn)(void *, unsigned int, ...);
+    """
+    ctypedef int (*kinst_hook_add_fn)(void *, size_t *, int, void *, void *, uint64_t, uint64_t,
+                                      ...) noexcept nogil
+    ctypedef int (*kinst_ctl_fn)(void *, unsigned int, ...) noexcept nogil
+
+# An exception came: answered here (True), or for the board.
+ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
+# Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
+ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
+# Keep the registers that describe the last exception; make them what they were.
+ctypedef void (*forget_fn)(Clock *c) noexcept nogil
+
+cdef enum:
+    FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
+    MAX_REGIONS = 8
+    MAX_DEFERRED = 4
+    INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
+    SLOT = 32  # bytes of a trampoline
+
+cdef struct BlockCount:
+    uint64_t address
+    uint32_t size
+    uint32_t count
+
+
+cdef struct Region:
+    uint64_t physical
+    uint64_t size
+    uint8_t *host
+
+
+# unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
+cdef struct CpReg:
+    uint32_t crn
+    uint32_t crm
+    uint32_t op0
+    uint32_t op1
+    uint32_t op2
+    uint64_t val
+
+
+cdef struct Clock:
+    # Instructions executed before the block in progress.
+    uint64_t instructions
+    # The block in progress: its first address, bytes, instructions (0: none).
+    uint64_t address
+    uint32_t size
+    uint32_t count
+    # Count at the start of the last canonical block; what devices see.
+    uint64_t canonical
+    uint64_t skew
+    # Stop at the first canonical block start at or after this virtual time.
+    uint64_t deadline
+    # Stop where fewer instructions than a block has are left to this count.
+    uint64_t limit
+    # An interrupt is pending: stop at a block start where the mask allows it.
+    bint pending
+    int mask_register
+    uint64_t mask_bits
+    uint64_t mask_value
+    # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
+    int gate_register
+    uint64_t gate_bits
+    # First byte behind the block before this one; no interrupt before the next block (STI).
+    uint64_t previous_end
+    bint shadow
+    # The next block starts after a probe, not where the unprobed guest would start one.
+    bint resumed
+    # Probe code runs: no time passes, no event is due.
+    bint frozen
+    # Time goes on at a block that starts here; whether that start is a canonical one.
+    uint64_t thaw
+    bint thaw_resumed
+    bint page_blocks
+    # The trampoline in use, the displaced instruction's own address and length, how often a block
+    # was entered at the trampoline's first instruction, and whether one was behind it.
+    uint64_t slot
+    uint64_t site
+    uint32_t site_length
+    bint slot_ended
+    uint64_t slot_entries
+    bint slot_shared  # a thread's trampoline: what happens there is seen to happen there
+    # While the trampoline runs: what interrupts were masked by, to be put back after a fault.
+    int status_register
+    uint64_t status_bits
+    uint64_t status_value
+    int last_address
+    # Where the guest must be set to when the run has ended; 0: where it is.
+    uint64_t moved
+    uint64_t frozen_blocks
+    # Stack below the interrupted stack pointer, and exception registers, as they were.
+    bint footprint
+    uint64_t stack_at
+    uint32_t stack_size
+    uint8_t stack[FOOTPRINT]
+    uint64_t kept[8]
+    # Registers that the guest's return path does not restore: written when time goes on.
+    int deferred
+    int deferred_register[MAX_DEFERRED]
+    uint64_t deferred_value[MAX_DEFERRED]
+    # An exception was answered that makes Unicorn end its run.
+    bint answered
+    # Why the last run ended.
+    int stop
+    uint32_t vector
+    uint64_t blocks
+    # Fixed instruction length in bytes, or 0 to look block sizes up.
+    uint32_t fixed
+    # Block address and size -> instruction count, open addressing.
+    BlockCount *table
+    uint64_t table_mask
+    uint64_t table_used
+    void *uc
+    void *engine
+    emu_stop_fn emu_stop
+    reg_fn reg_read
+    reg_fn reg_write
+    translate_fn vmem_translate
+    kinst_ctl_fn ctl
+    # Guest RAM on the host.
+    Region regions[MAX_REGIONS]
+    int region_count
+    # The owner of breakpoints, and the architecture's breakpoint exception.
+    trap_fn trap
+    void *trap_data
+    enter_fn enter
+    forget_fn keep
+    forget_fn forget
+    uint64_t unknown_address
+    uint32_t unknown_size
+    uint64_t exits[256]
+    size_t exit_count
+
+
+# What a clock-reading instruction does to the registers, natively: it is executed by the million.
+cdef struct ClockRead:
+    Clock *clock
+    reg_fn reg_write
+    uint64_t cost
+    uint64_t numerator
+    uint64_t denominator
+    int low
+    int high
+    int third
+    uint64_t third_value
+
+
+# Which system registers are answered here (arm64), by key; the rest is left to the model.
+cdef struct SystemRegisters:
+    ClockRead counter
+    uint8_t counters[65536]
+    uint8_t known[65536]
+    void *engine
+
+
+cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil
+cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil
+cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil
+cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil
+cdef uint64_t register_read(Clock *c, int register) noexcept nogil
+cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
+cdef void freeze(Clock *c) noexcept nogil
+cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil
+cdef void wipe_footprint(Clock *c) noexcept nogil
+cdef void thaw_now(Clock *c) noexcept nogil
+cdef void request_stop(Clock *c, int why) noexcept nogil
+
+
+cdef class Engine:
+    cdef void *uc
+    cdef Clock clock
+    cdef ClockRead counter
+    cdef ClockRead rdtscp
+    cdef emu_start_fn emu_start_fn_
+    cdef reg_fn reg_read_fn
+    cdef reg_fn reg_write_fn
+    cdef map_ptr_fn map_ptr
+    cdef mmio_map_fn mmio_map
+    cdef kinst_hook_add_fn hook_add
+    cdef kinst_ctl_fn ctl
+    cdef list windows
+    cdef object port_in
+    cdef object port_out
+    cdef object system_in
+    cdef object system_out
+    cdef SystemRegisters system
+    cdef public object error
+    cdef int pc_register
+
+    cdef int _ok(self, what, int code) except -1
+    cdef int _hook(self, int kind, void *callback) except -1
+    cdef void failed(self, error)
+    cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,
+                           uint64_t denominator)

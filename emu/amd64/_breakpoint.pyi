@@ -1,0 +1,3 @@
+KEEP: int
+ENTER: int
+FORGET: int

@@ -1,0 +1,82 @@
+# cython: language_level=3
+"""INT3 delivered natively: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.
+
+The board's ``_enter`` is the same in Python, for every vector; this is for the one that a probe
+takes at each firing.
+"""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+
+import unicorn.x86_const as uc
+
+from emu._engine cimport Clock, guest_read, guest_write, register_read, register_write
+
+cdef int RIP = uc.UC_X86_REG_RIP
+cdef int RSP = uc.UC_X86_REG_RSP
+cdef int RFLAGS = uc.UC_X86_REG_RFLAGS
+cdef int CS = uc.UC_X86_REG_CS
+cdef int SS = uc.UC_X86_REG_SS
+cdef int IDTR = uc.UC_X86_REG_IDTR
+
+cdef enum:
+    VECTOR = 3
+    INTERRUPT_GATE = 0xE
+    TRAP_GATE = 0xF
+    INTERRUPT_FLAG = 1 << 9
+    CLEARED = 1 << 8 | 1 << 14 | 1 << 16 | 1 << 17  # TF NT RF VM
+
+# unicorn/x86.h: uc_x86_mmr
+cdef struct Mmr:
+    uint16_t selector
+    uint64_t base
+    uint32_t limit
+    uint32_t flags
+
+
+cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
+    """Through a gate that uses the present stack; others are left to the board."""
+    cdef Mmr idtr
+    cdef uint64_t gate[2]
+    cdef uint64_t frame[5]
+    cdef uint64_t cs = register_read(c, CS) & 0xFFFF
+    cdef uint64_t top, flags
+    cdef uint32_t kind
+    c.reg_read(c.uc, IDTR, &idtr)
+    if cs & 3 or idtr.limit < 16 * VECTOR + 15:
+        return False
+    if not guest_read(c, idtr.base + 16 * VECTOR, gate, 16):
+        return False
+    kind = <uint32_t>(gate[0] >> 40 & 0x1F)
+    if not gate[0] >> 47 & 1 or gate[0] >> 32 & 7 or kind not in (INTERRUPT_GATE, TRAP_GATE):
+        return False
+    if gate[0] >> 16 & 0xFFFF != cs:
+        return False
+    flags = register_read(c, RFLAGS)
+    frame[0] = pc + 1
+    frame[1] = cs
+    frame[2] = flags
+    frame[3] = register_read(c, RSP)
+    frame[4] = register_read(c, SS) & 0xFFFF
+    top = (frame[3] & ~<uint64_t>15) - 40
+    if not guest_write(c, top, frame, 40):
+        return False
+    flags &= ~<uint64_t>CLEARED
+    if kind == INTERRUPT_GATE:
+        flags &= ~<uint64_t>INTERRUPT_FLAG
+    register_write(c, RFLAGS, flags)
+    register_write(c, RSP, top)
+    register_write(c, RIP, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
+    return True
+
+
+cdef void keep(Clock *c) noexcept nogil:
+    """A breakpoint leaves nothing in registers: no error code, no address."""
+
+
+cdef void forget(Clock *c) noexcept nogil:
+    """See ``keep``."""
+
+
+KEEP = <uintptr_t>&keep
+ENTER = <uintptr_t>&enter
+FORGET = <uintptr_t>&forget

@@ -1,0 +1,79 @@
+# cython: language_level=3
+"""BRK delivered natively: Arm ARM, "Exception entry", from EL1 with its own stack pointer.
+
+The board's ``_enter`` is the same in Python, for every exception; this is for the one that a
+probe takes at each firing.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+import unicorn.arm64_const as uc
+
+from emu.arm64 import registers
+from emu._engine cimport Clock, CpReg, guest_read, register_read, register_write
+
+cdef int PC = uc.UC_ARM64_REG_PC
+cdef int PSTATE = uc.UC_ARM64_REG_PSTATE
+cdef int CP_REG = uc.UC_ARM64_REG_CP_REG
+
+cdef enum:
+    ESR = 0
+    SPSR = 1
+    ELR = 2
+    VBAR = 3
+    CONTEXTIDR = 4
+    EL1H = 5
+    MASKED = 0x3C0 | EL1H  # D A I F
+    SYNC = 0x200
+    EC_BRK = 0x3C
+
+cdef CpReg NAMED[5]
+for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1", "contextidr_el1")):
+    _op0, _op1, _crn, _crm, _op2 = registers.SYSTEM[_name]
+    NAMED[_i] = CpReg(_crn, _crm, _op0, _op1, _op2, 0)
+
+
+cdef uint64_t get(Clock *c, int which) noexcept nogil:
+    cdef CpReg r = NAMED[which]
+    c.reg_read(c.uc, CP_REG, &r)
+    return r.val
+
+
+cdef void put(Clock *c, int which, uint64_t value) noexcept nogil:
+    cdef CpReg r = NAMED[which]
+    r.val = value
+    c.reg_write(c.uc, CP_REG, &r)
+
+
+cdef void keep(Clock *c) noexcept nogil:
+    c.kept[ESR] = get(c, ESR)
+    c.kept[SPSR] = get(c, SPSR)
+    c.kept[ELR] = get(c, ELR)
+
+
+cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
+    cdef uint64_t vectors = get(c, VBAR)
+    cdef uint64_t state = register_read(c, PSTATE)
+    cdef uint32_t code = 0
+    if vectors == 0 or state & 0xF != EL1H or not guest_read(c, pc, &code, 4):
+        return False
+    put(c, SPSR, state)
+    put(c, ELR, pc)
+    put(c, ESR, <uint64_t>EC_BRK << 26 | 1 << 25 | code >> 5 & 0xFFFF)
+    register_write(c, PSTATE, MASKED)
+    # Unicorn computes its cached translation flags anew only with a system register.
+    put(c, CONTEXTIDR, get(c, CONTEXTIDR))
+    register_write(c, PC, vectors + SYNC)
+    return True
+
+
+cdef void forget(Clock *c) noexcept nogil:
+    put(c, SPSR, c.kept[SPSR])
+    put(c, ELR, c.kept[ELR])
+    put(c, ESR, c.kept[ESR])
+
+
+KEEP = <uintptr_t>&keep
+ENTER = <uintptr_t>&enter
+FORGET = <uintptr_t>&forget

@@ -1,0 +1,1355 @@
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""The native part of the providers: sites and probes by the million, and what a firing does.
+
+A *site* is an instruction that may carry a breakpoint; *probes* are chained to it.  A *template* is
+a verdict lowered to one operation (``kinst/verdict.py``, ``Op``), shared by all sites of one
+encoding.  ``Dispatcher`` answers the engine's breakpoint exceptions: it finds the site, records the
+firing, carries out the operation and sends the guest on, on the *direct* path at the breakpoint,
+on the *guest* path at the kernel's seam.
+
+The Python twin of the operations is ``Emulate.next_pc``; of the trampolines, the architecture's
+``GuestTrap.trampoline``; of the seam, its ``enter`` and ``leave``.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from emu._engine cimport (
+    INVALID, SLOT, Clock, Engine, freeze, guest_read, guest_write, host_physical, host_virtual,
+    keep_footprint, register_read, register_write, request_stop, wipe_footprint,
+)
+
+cdef enum:
+
+    NO_REGISTER = 0xFF
+    MAX_REGISTERS = 64
+    MAX_CODE = 16
+    ARGUMENTS = 5
+    RECORDS = 1 << 16
+    MAX_THREADS = 1024
+    TB_REMOVE = 9 | 2 << 26 | 1 << 30  # UC_CTL_TB_REMOVE_CACHE, two arguments, write
+    STOP_IN_PLACE = 9
+    MANY = 64  # more patches than this drop all translations at once
+
+cdef uint32_t NONE = 0xFFFFFFFF
+
+# kinst/verdict.py: Op
+cdef enum:
+    REFUSE = 0
+    COPY = 1
+    REWRITE = 2
+    JUMP = 3
+    BRANCH_FLAGS = 4
+    BRANCH_COMPARE = 5
+    BRANCH_BIT = 6
+    BRANCH_COUNT = 7
+    SET = 8
+    NEXT = 9
+    LINK = 10
+    CALL = 11
+    INDIRECT = 12
+    RETURN = 13
+    CHANGE_FLAGS = 14
+    READ_FLAGS = 15
+    WRITE_FLAGS = 16
+
+# How a template's target follows the address of a site.
+cdef enum:
+    ABSOLUTE = 0
+    RELATIVE = 1
+    PAGE_RELATIVE = 2
+
+cdef enum:
+    ENDS_BLOCK = 1
+    STARTS_EXCLUSIVE = 2
+    ENDS_EXCLUSIVE = 4
+    PROLOGUE = 8
+    RETURNS = 16
+    LANDING = 32
+
+cdef enum:
+    GUEST = 0
+    DIRECT = 1
+
+cdef struct Template:
+    uint8_t op
+    uint8_t a
+    uint8_t b
+    uint8_t c
+    uint8_t n
+    uint8_t relative
+    uint8_t flags
+    uint8_t code_length
+    uint8_t has_data
+    uint8_t code[MAX_CODE]
+    uint32_t truth
+    uint64_t target
+    uint64_t extra
+
+cdef struct Site:
+    uint64_t address
+    uint32_t template
+    uint32_t first
+    uint32_t slot  # index of its trampoline, or NONE
+    int32_t relative  # of an encoding whose template leaves the displacement out
+    uint8_t length
+    uint8_t second  # offset of the trampoline's second breakpoint
+    uint8_t patched
+    uint8_t code[MAX_CODE]
+
+cdef struct Probe:
+    uint64_t count
+    uint32_t site
+    uint32_t next
+    uint32_t function
+    uint8_t provider
+    uint8_t removed
+
+cdef struct Record:
+    uint64_t time
+    uint64_t arguments[ARGUMENTS]
+    uint32_t probe
+
+# How a decoder splits an instruction: its length, 0 when it is none; ``key`` gets what decides the
+# verdict, ``relative`` the displacement that was left out of the key.
+ctypedef uint32_t (*split_fn)(const uint8_t *code, uint32_t available, uint8_t *key,
+                              uint32_t *key_length, int32_t *relative) noexcept nogil
+
+cdef struct Dispatch:
+    Clock *clock
+    void *owner
+    int path
+    bint counting_only
+    # registers: Unicorn's numbers, place in the trap frame (-1: none), restored by the kernel
+    int count
+    int number[MAX_REGISTERS]
+    int place[MAX_REGISTERS]
+    bint restored[MAX_REGISTERS]
+    uint8_t arguments[ARGUMENTS]
+    uint8_t pc
+    uint8_t sp
+    uint8_t status
+    uint8_t link
+    uint8_t result
+    uint8_t frame_register
+    uint8_t segment
+    int flag_bits[8]
+    int flag_count
+    # the breakpoint
+    uint32_t vector
+    uint32_t bias
+    bint called  # the seam is called and returns 0; else registers are set from the frame
+    uint64_t frame_mask  # of the frame's status register, to mask interrupts in the trampoline
+    bint mask_sets
+    uint64_t cpu_mask  # the same of the CPU's
+    uint64_t saved_mask
+    int frame_size
+    uint64_t seam
+    uint64_t scratch  # a word that the kernel's path writes: its address and content
+    uint64_t scratch_value
+    uint64_t flags_if  # amd64: RFLAGS.IF, to choose a per-thread trampoline
+    # trampolines
+    uint8_t *slots
+    uint64_t slot_base
+    uint64_t slot_count
+    uint32_t *slot_site
+    uint64_t *slot_used
+    uint64_t slot_hint
+    bint threads
+    uint64_t thread[MAX_THREADS]
+    uint32_t thread_count
+    uint32_t thread_slot
+    bint returns_by_jump
+    uint8_t breakpoint[4]
+    uint32_t breakpoint_length
+    uint8_t short_breakpoint[2]
+    uint8_t short_nop[2]
+    # tables
+    Template *templates
+    uint32_t template_count
+    uint32_t template_room
+    Site *sites
+    uint32_t site_count
+    uint32_t site_room
+    Probe *probes
+    uint32_t probe_count
+    uint32_t probe_room
+    uint32_t *hash
+    uint64_t hash_mask
+    # firings
+    Record *records
+    uint32_t record_count
+    uint64_t firings
+    # the firing in progress
+    uint8_t *frame[2]
+    uint32_t frame_split
+    bint framed
+    uint64_t at
+
+
+# -- registers of the interrupted code ---------------------------------------------------------
+
+cdef inline uint64_t *field(Dispatch *d, int place) noexcept nogil:
+    if <uint32_t>place < d.frame_split:
+        return <uint64_t *>(d.frame[0] + place)
+    return <uint64_t *>(d.frame[1] + (<uint32_t>place - d.frame_split))
+
+
+cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
+    if r == NO_REGISTER:
+        return 0
+    if r == d.pc:
+        return d.at
+    if d.framed and d.place[r] >= 0:
+        return field(d, d.place[r])[0]
+    return register_read(d.clock, d.number[r])
+
+
+cdef void put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
+    cdef Clock *c = d.clock
+    if r == NO_REGISTER:
+        return
+    if not d.framed:
+        register_write(c, d.number[r], value)
+    elif d.restored[r]:
+        field(d, d.place[r])[0] = value
+    elif c.deferred < 4:
+        c.deferred_register[c.deferred] = d.number[r]
+        c.deferred_value[c.deferred] = value
+        c.deferred += 1
+
+
+cdef bint set_frame(Dispatch *d, uint64_t address) noexcept nogil:
+    """Find the trap frame on the host; it may lie on two pages."""
+    cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
+    d.frame[0] = host_virtual(d.clock, address)
+    d.frame[1] = NULL
+    d.frame_split = room
+    if d.frame[0] == NULL:
+        return False
+    if room < <uint32_t>d.frame_size:
+        d.frame[1] = host_virtual(d.clock, address + room)
+        return d.frame[1] != NULL
+    return True
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+cdef inline uint64_t target_of(const Template *t, const Site *s) noexcept nogil:
+    if t.relative == RELATIVE:
+        return t.target + s.address + <int64_t>s.relative
+    if t.relative == PAGE_RELATIVE:
+        return t.target + (s.address & ~<uint64_t>0xFFF)
+    return t.target
+
+
+cdef bint flag_truth(Dispatch *d, uint32_t truth) noexcept nogil:
+    cdef uint64_t flags = get(d, d.status)
+    cdef int i
+    cdef uint32_t index = 0
+    for i in range(d.flag_count):
+        index |= <uint32_t>(flags >> d.flag_bits[i] & 1) << i
+    return truth >> index & 1
+
+
+cdef bint compared(Dispatch *d, const Template *t) noexcept nogil:
+    cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
+    cdef uint64_t x = get(d, t.a) & mask
+    cdef uint64_t y = get(d, t.b) & mask
+    cdef bint truth
+    if t.n < 2:
+        truth = x == y
+    elif t.n < 6:
+        truth = <int64_t>x < <int64_t>y
+    else:
+        truth = x < y
+    return truth != (t.n & 1)
+
+
+cdef bint push(Dispatch *d, uint64_t value) noexcept nogil:
+    cdef uint64_t sp = get(d, d.sp) - 8
+    if not guest_write(d.clock, sp, &value, 8):
+        return False
+    put(d, d.sp, sp)
+    return True
+
+
+cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
+    """Emulate: change registers and memory, give the next pc; false: memory cannot be reached, and
+    nothing was changed."""
+    cdef uint64_t after = s.address + s.length
+    cdef uint64_t target = target_of(t, s)
+    cdef uint64_t value, mask
+    if t.op == JUMP:
+        pc[0] = target
+    elif t.op == BRANCH_FLAGS:
+        pc[0] = target if flag_truth(d, t.truth) else after
+    elif t.op == BRANCH_COMPARE:
+        pc[0] = target if compared(d, t) else after
+    elif t.op == BRANCH_BIT:
+        pc[0] = target if (get(d, t.a) >> t.n & 1) == t.extra else after
+    elif t.op == BRANCH_COUNT:
+        mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
+        value = get(d, t.a) & mask
+        if t.n:
+            value = (value - 1) & mask
+            put(d, t.a, value)
+            pc[0] = target if value != 0 and flag_truth(d, t.truth) else after
+        else:
+            pc[0] = target if value == 0 else after
+    elif t.op == SET:
+        put(d, t.a, target)
+        pc[0] = after
+    elif t.op == NEXT:
+        pc[0] = after
+    elif t.op == LINK:
+        if t.b != NO_REGISTER:
+            target = get(d, t.b) + t.extra
+        pc[0] = target & ~<uint64_t>1 if t.n else target
+        put(d, t.a, after)
+    elif t.op == CALL:
+        if not push(d, after):
+            return False
+        pc[0] = target
+    elif t.op == INDIRECT:
+        if t.extra:  # a register, not memory
+            target = get(d, t.a)
+        else:
+            target += get(d, t.a) + get(d, t.b) * t.n + get(d, t.c)
+            if not guest_read(d.clock, target, &target, 8):
+                return False
+        if t.truth and not push(d, after):
+            return False
+        pc[0] = target
+    elif t.op == RETURN:
+        value = get(d, d.sp)
+        if not guest_read(d.clock, value, pc, 8):
+            return False
+        put(d, d.sp, value + 8 + t.extra)
+    elif t.op == CHANGE_FLAGS:
+        put(d, d.status, (get(d, d.status) | t.target) & ~t.extra)
+        pc[0] = after
+    elif t.op == READ_FLAGS:
+        put(d, t.a, get(d, d.status) & t.extra)
+        pc[0] = after
+    elif t.op == WRITE_FLAGS:
+        put(d, d.status, get(d, d.status) & ~t.extra | get(d, t.a) & t.extra)
+        pc[0] = after
+    else:
+        return False
+    return True
+
+
+# -- trampolines -----------------------------------------------------------------------------------
+
+cdef uint32_t build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept nogil:
+    """A trampoline for address ``at``; the offset of its end, where the second breakpoint is."""
+    cdef const Template *t = &d.templates[s.template]
+    cdef uint32_t n = s.length
+    cdef uint32_t data
+    cdef int32_t displacement
+    cdef uint64_t value
+    cdef uint32_t i
+    for i in range(SLOT):
+        out[i] = d.breakpoint[i % d.breakpoint_length]
+    if t.op == REWRITE and t.code_length:
+        n = t.code_length
+        memcpy(out, t.code, n)
+    else:
+        memcpy(out, s.code, n)
+        if t.op == REWRITE:
+            displacement = <int32_t>(target_of(t, s) - (at + n))
+            memcpy(out + t.n, &displacement, 4)
+    if d.returns_by_jump:
+        memcpy(out + n, <const char *>b"\xff\x25\x00\x00\x00\x00", 6)
+        value = s.address + s.length
+        memcpy(out + n + 6, &value, 8)
+        return n
+    if n == 2:
+        memcpy(out + 2, d.short_nop, 2)
+        n = 4
+    memcpy(out + n, d.breakpoint, d.breakpoint_length)
+    if t.has_data:
+        data = (n + 4 + 7) & ~<uint32_t>7
+        memset(out + n + 4, 0, data - n - 4)
+        value = target_of(t, s)
+        memcpy(out + data, &value, 8)
+    return n
+
+
+cdef uint64_t thread_slot(Dispatch *d) noexcept nogil:
+    """FreeBSD's own: the trampoline of the thread, or the CPU's when interrupts are off."""
+    cdef uint64_t thread = 0
+    cdef uint32_t i
+    if not get(d, d.status) & d.flags_if:
+        return d.thread_slot
+    guest_read(d.clock, get(d, d.segment), &thread, 8)
+    for i in range(d.thread_count):
+        if d.thread[i] == thread:
+            return d.thread_slot + 1 + i
+    if d.thread_count == MAX_THREADS:
+        return d.thread_slot
+    d.thread[d.thread_count] = thread
+    d.thread_count += 1
+    return d.thread_slot + d.thread_count
+
+
+cdef uint64_t trampoline(Dispatch *d, Site *s) noexcept nogil:
+    """Where the displaced instruction is to be executed."""
+    cdef uint8_t code[SLOT]
+    cdef uint64_t slot, at
+    if not d.threads:
+        return d.slot_base + <uint64_t>s.slot * SLOT
+    slot = thread_slot(d)
+    at = d.slot_base + slot * SLOT
+    build(d, s, at, code)
+    if memcmp(d.slots + slot * SLOT, code, SLOT) != 0:
+        memcpy(d.slots + slot * SLOT, code, SLOT)
+        d.clock.ctl(d.clock.uc, TB_REMOVE, at, at + SLOT)
+    return at
+
+
+# -- firing ----------------------------------------------------------------------------------------
+
+cdef inline uint32_t find(Dispatch *d, uint64_t address) noexcept nogil:
+    cdef uint64_t i
+    if d.hash == NULL:
+        return NONE
+    i = (address * <uint64_t>0x9E3779B97F4A7C15 >> 24) & d.hash_mask
+    while d.hash[i] != NONE:
+        if d.sites[d.hash[i]].address == address:
+            return d.hash[i]
+        i = (i + 1) & d.hash_mask
+    return NONE
+
+
+cdef inline uint32_t find_second(Dispatch *d, uint64_t address) noexcept nogil:
+    """The site whose trampoline ends in the breakpoint at ``address``."""
+    cdef uint64_t slot
+    cdef uint32_t i
+    if address < d.slot_base or d.slots == NULL:
+        return NONE
+    slot = (address - d.slot_base) // SLOT
+    if slot >= d.slot_count or d.returns_by_jump:
+        return NONE
+    i = d.slot_site[slot]
+    if i == NONE or address != d.slot_base + slot * SLOT + d.sites[i].second:
+        return NONE
+    return i
+
+
+cdef void full(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).drain()
+
+
+cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
+    (<Dispatcher>d.owner).told(probe)
+
+
+cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
+    cdef uint32_t i = s.first
+    cdef uint32_t k
+    cdef Record *r
+    while i != NONE:
+        d.probes[i].count += 1
+        d.firings += 1
+        if not d.counting_only:
+            if d.records != NULL:
+                r = &d.records[d.record_count]
+                r.probe = i
+                r.time = d.clock.instructions
+                for k in range(ARGUMENTS):
+                    r.arguments[k] = get(d, d.arguments[k])
+                d.record_count += 1
+                if d.record_count == RECORDS:
+                    full(d)
+            else:
+                tell(d, i)
+        i = d.probes[i].next
+
+
+cdef bint emulated(const Template *t) noexcept nogil:
+    return t.op > REWRITE
+
+
+cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
+    """Tell the clock that the instruction will be executed in a trampoline."""
+    cdef Clock *c = d.clock
+    c.slot = slot
+    c.site = s.address
+    c.slot_shared = d.threads
+    c.slot_ended = False
+    c.site_length = s.length
+    c.slot_entries = 0
+    c.thaw = s.address + s.length if d.returns_by_jump else 0
+    c.thaw_resumed = True
+
+
+cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
+    """The instruction cannot be emulated (it will fault): execute it where it is."""
+    cdef Clock *c = d.clock
+    c.frozen = False
+    c.moved = s.address
+    c.resumed = True
+    request_stop(c, STOP_IN_PLACE)
+
+
+cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
+    """Fire, and send the guest on: registers are the CPU's."""
+    cdef Clock *c = d.clock
+    cdef Site *s = &d.sites[index]
+    cdef const Template *t = &d.templates[s.template]
+    cdef uint64_t pc = 0
+    d.framed = False
+    d.at = s.address
+    fire(d, s)
+    if emulated(t):
+        if not carry_out(d, t, s, &pc):
+            in_place(d, s)
+            return
+        c.slot = 0
+        c.site = s.address
+        c.thaw = pc
+        c.thaw_resumed = not t.flags & ENDS_BLOCK
+    else:
+        pc = trampoline(d, s)
+        displaced(d, s, pc)
+    register_write(c, d.number[d.pc], pc)
+
+
+cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint32_t i = find_second(d, pc)
+    cdef Site *s
+    if i != NONE:
+        s = &d.sites[i]
+        c.thaw = s.address + s.length
+        c.thaw_resumed = True
+        register_write(c, d.number[d.pc], c.thaw)
+        return True
+    i = find(d, pc)
+    if i == NONE or not d.sites[i].patched:
+        return False
+    freeze(c)
+    go_on(d, i)
+    return True
+
+
+cdef void answer(Dispatch *d, uint64_t value) noexcept nogil:
+    register_write(d.clock, d.number[d.result], value)
+    register_write(d.clock, d.number[d.pc], register_read(d.clock, d.number[d.link]))
+
+
+cdef void decline(Dispatch *d) noexcept nogil:
+    """Not ours: the kernel does what it does without us."""
+    cdef uint64_t pc = 0
+    if d.called:
+        answer(d, 1)
+    else:
+        guest_read(d.clock, d.scratch, &pc, 8)
+        register_write(d.clock, d.number[d.pc], pc)
+
+
+cdef void at_seam_called(Dispatch *d) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint64_t pc = field(d, d.place[d.pc])[0]
+    cdef uint64_t *status
+    cdef uint32_t i = find_second(d, pc)
+    cdef Site *s
+    cdef const Template *t
+    d.framed = True
+    d.at = pc
+    if i != NONE:
+        s = &d.sites[i]
+        status = field(d, d.place[d.status])
+        status[0] = status[0] & ~d.frame_mask | d.saved_mask
+        pc = s.address + s.length
+        c.thaw = pc
+        c.thaw_resumed = True
+        c.status_bits = 0
+    else:
+        i = find(d, pc)
+        if i == NONE or not d.sites[i].patched:
+            decline(d)
+            return
+        s = &d.sites[i]
+        t = &d.templates[s.template]
+        fire(d, s)
+        if emulated(t):
+            c.slot = 0
+            c.site = s.address
+            if not carry_out(d, t, s, &pc):
+                decline(d)
+                return
+            c.thaw = pc
+            c.thaw_resumed = not t.flags & ENDS_BLOCK
+        else:
+            pc = d.slot_base + <uint64_t>s.slot * SLOT
+            displaced(d, s, pc)
+            status = field(d, d.place[d.status])
+            d.saved_mask = status[0] & d.frame_mask
+            status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
+            c.status_register = d.number[d.status]
+            c.status_bits = d.cpu_mask
+            c.status_value = d.cpu_mask if d.saved_mask else 0
+    field(d, d.place[d.pc])[0] = pc
+    answer(d, 0)
+
+
+cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
+    """The registers are set from the frame, as a module's code behind the seam would do."""
+    cdef Clock *c = d.clock
+    cdef uint32_t i = find(d, field(d, d.place[d.pc])[0] - d.bias)
+    cdef int r
+    if i == NONE or not d.sites[i].patched:
+        decline(d)
+        return
+    for r in range(d.count):
+        if d.place[r] >= 0 and r != d.pc:
+            register_write(c, d.number[r], field(d, d.place[r])[0])
+    wipe_footprint(c)
+    guest_write(c, d.scratch, &d.scratch_value, 8)
+    go_on(d, i)
+
+
+cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
+    d.clock.frozen = False
+    d.clock.footprint = False
+    (<Dispatcher>d.owner).stuck(pc)
+
+
+cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint32_t i
+    if pc == d.seam:
+        d.framed = False
+        d.at = pc
+        if not set_frame(d, register_read(c, d.number[d.frame_register])):
+            return False
+        if d.called:
+            at_seam_called(d)
+        else:
+            at_seam_jumped(d)
+        return True
+    i = find(d, pc)
+    if i != NONE and d.sites[i].patched:
+        if c.frozen:
+            recursion(d, pc)
+            return True
+        freeze(c)
+    elif find_second(d, pc) == NONE:
+        return False
+    keep_footprint(c, register_read(c, d.number[d.sp]))
+    return c.enter(c, pc)
+
+
+cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
+    """The engine's breakpoint exception."""
+    cdef Dispatch *d = <Dispatch *>data
+    cdef uint64_t pc
+    if vector != d.vector:
+        return False
+    pc = register_read(d.clock, d.number[d.pc]) - d.bias
+    return at_direct(d, pc) if d.path == DIRECT else at_guest(d, pc)
+
+
+# -- decoders ---------------------------------------------------------------------------------
+
+cdef uint32_t split_wide(const uint8_t *code, uint32_t available, uint8_t *key,
+                         uint32_t *key_length, int32_t *relative) noexcept nogil:
+    """Instructions of four bytes."""
+    if available < 4:
+        return 0
+    memcpy(key, code, 4)
+    key_length[0] = 4
+    relative[0] = 0
+    return 4
+
+
+cdef uint32_t split_compressed(const uint8_t *code, uint32_t available, uint8_t *key,
+                               uint32_t *key_length, int32_t *relative) noexcept nogil:
+    """Of four bytes where the lowest two bits are set, else of two."""
+    cdef uint32_t n = 4 if available and code[0] & 3 == 3 else 2
+    if available < n:
+        return 0
+    memcpy(key, code, n)
+    key_length[0] = n
+    relative[0] = 0
+    return n
+
+
+WIDE = <uintptr_t>&split_wide
+COMPRESSED = <uintptr_t>&split_compressed
+
+
+cdef class Dispatcher:
+    """Sites and probes of one machine.
+
+    :param engine: the machine's.
+    :param shape: what the architecture is like (``kinst/lowering.py``, ``Shape``).
+    :param classify: gives the number of a template for (bytes, address).
+    """
+
+    cdef Dispatch d
+    cdef Engine engine
+    cdef split_fn split
+    cdef object classify
+    cdef dict known
+    cdef object shape
+    cdef public object fire
+    cdef public object recursion
+    cdef list drained
+
+    def __cinit__(self):
+        memset(&self.d, 0, sizeof(Dispatch))
+
+    def __dealloc__(self):
+        if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
+            self.engine.clock.trap = NULL
+        free(self.d.templates)
+        free(self.d.sites)
+        free(self.d.probes)
+        free(self.d.hash)
+        free(self.d.records)
+        free(self.d.slot_site)
+        free(self.d.slot_used)
+
+    def __init__(self, Engine engine, shape, classify):
+        cdef Dispatch *d = &self.d
+        cdef int i
+        self.engine = engine
+        self.classify = classify
+        self.known = {}
+        self.drained = []
+        self.split = <split_fn><uintptr_t>shape.split
+        d.clock = &engine.clock
+        d.owner = <void *>self
+        if len(shape.registers) > MAX_REGISTERS:
+            raise ValueError("too many registers")
+        d.count = len(shape.registers)
+        for i, (number, place, restored) in enumerate(shape.registers):
+            d.number[i] = number
+            d.place[i] = place
+            d.restored[i] = restored
+        for i in range(ARGUMENTS):
+            d.arguments[i] = shape.arguments[i]
+        d.pc, d.sp, d.status = shape.pc, shape.sp, shape.status
+        d.link, d.result, d.frame_register = shape.link, shape.result, shape.frame
+        d.segment = shape.segment
+        d.flag_count = len(shape.flag_bits)
+        for i in range(d.flag_count):
+            d.flag_bits[i] = shape.flag_bits[i]
+        d.called = shape.called
+        d.frame_mask, d.mask_sets, d.cpu_mask = shape.frame_mask, shape.mask_sets, shape.cpu_mask
+        d.frame_size = shape.frame_size
+        d.flags_if = shape.flags_if
+        d.returns_by_jump = not shape.second_breakpoint
+        self.shape = shape
+        self.choose(GUEST)
+        for i in range(len(shape.short_nop)):
+            d.short_nop[i] = shape.short_nop[i]
+
+    def choose(self, int path):
+        """The breakpoint of a path: 0 guest, 1 direct."""
+        cdef Dispatch *d = &self.d
+        cdef int i
+        kind = self.shape.breakpoints[path]
+        if len(kind.code) > 4 or len(kind.short) > 2:
+            raise ValueError("too long a breakpoint")
+        d.path = path
+        d.vector = kind.vector
+        d.bias = kind.bias
+        d.breakpoint_length = len(kind.code)
+        for i in range(len(kind.code)):
+            d.breakpoint[i] = kind.code[i]
+        for i in range(len(kind.short)):
+            d.short_breakpoint[i] = kind.short[i]
+
+    # -- templates ----------------------------------------------------------------------------
+
+    def add_template(self, int op, int a, int b, int c, int n, int relative, int flags,
+                     uint32_t truth, uint64_t target, uint64_t extra, bytes code, bint has_data):
+        """:return: its number."""
+        cdef Dispatch *d = &self.d
+        cdef Template *t
+        cdef void *more
+        if d.template_count == d.template_room:
+            d.template_room = d.template_room * 2 if d.template_room else 1024
+            more = realloc(d.templates, d.template_room * sizeof(Template))
+            if more == NULL:
+                raise MemoryError
+            d.templates = <Template *>more
+        if len(code) > MAX_CODE:
+            raise ValueError("too much code")
+        t = &d.templates[d.template_count]
+        memset(t, 0, sizeof(Template))
+        t.op, t.a, t.b, t.c, t.n = op, a, b, c, n
+        t.relative, t.flags, t.truth, t.target, t.extra = relative, flags, truth, target, extra
+        t.code_length = len(code)
+        t.has_data = has_data
+        memcpy(t.code, <const char *>code, len(code))
+        d.template_count += 1
+        return d.template_count - 1
+
+    cdef int64_t template_of(self, const uint8_t *code, uint32_t available, uint64_t address,
+                             uint32_t *length, int32_t *relative) except -2:
+        """The number of the template of an instruction; -1: it is none."""
+        cdef uint8_t key[MAX_CODE]
+        cdef uint32_t key_length = 0
+        cdef bytes k
+        length[0] = self.split(code, available, key, &key_length, relative)
+        if length[0] == 0:
+            return -1
+        k = key[:key_length]
+        found = self.known.get(k)
+        if found is None:
+            found = self.classify(bytes(code[:length[0]]), relative[0])
+            self.known[k] = found
+        return found
+
+    # -- sites and probes ---------------------------------------------------------------------
+
+    cdef uint32_t site_at(self, uint64_t address, uint32_t template, const uint8_t *code,
+                          uint32_t length, int32_t relative) except? 0xFFFFFFFF:
+        """The site of an address, made if there is none."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i = find(d, address)
+        cdef void *more
+        cdef Site *s
+        if i != NONE:
+            return i
+        if d.site_count == d.site_room:
+            if d.site_room >= 1 << 30:
+                raise MemoryError
+            d.site_room = d.site_room * 2 if d.site_room else 1024
+            more = realloc(d.sites, d.site_room * sizeof(Site))
+            if more == NULL:
+                raise MemoryError
+            d.sites = <Site *>more
+        if d.hash == NULL or d.site_count * 2 > d.hash_mask:
+            self.rehash((d.hash_mask + 1) * 2 if d.hash != NULL else 4096)
+        i = d.site_count
+        s = &d.sites[i]
+        memset(s, 0, sizeof(Site))
+        s.address = address
+        s.template = template
+        s.first = NONE
+        s.slot = NONE
+        s.length = <uint8_t>length
+        s.relative = relative
+        memcpy(s.code, code, length)
+        d.site_count += 1
+        self.enter_hash(i)
+        return i
+
+    cdef void enter_hash(self, uint32_t index):
+        cdef Dispatch *d = &self.d
+        cdef uint64_t i
+        i = (d.sites[index].address * <uint64_t>0x9E3779B97F4A7C15 >> 24) & d.hash_mask
+        while d.hash[i] != NONE:
+            i = (i + 1) & d.hash_mask
+        d.hash[i] = index
+
+    cdef int rehash(self, uint64_t size) except -1:
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef uint32_t *new = <uint32_t *>malloc(size * sizeof(uint32_t))
+        if new == NULL:
+            raise MemoryError
+        memset(new, 0xFF, size * sizeof(uint32_t))
+        free(d.hash)
+        d.hash = new
+        d.hash_mask = size - 1
+        for i in range(d.site_count):
+            self.enter_hash(i)
+        return 0
+
+    cdef uint32_t probe_at(self, uint32_t site, uint32_t function, int provider) except? 0xFFFFFFFF:
+        """A probe; the one there is when it was asked for before."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i = d.sites[site].first
+        cdef uint32_t last = NONE
+        cdef void *more
+        cdef Probe *p
+        while i != NONE:
+            if d.probes[i].function == function and d.probes[i].provider == provider:
+                return i
+            last = i
+            i = d.probes[i].next
+        if d.probe_count == d.probe_room:
+            d.probe_room = d.probe_room * 2 if d.probe_room else 1024
+            more = realloc(d.probes, d.probe_room * sizeof(Probe))
+            if more == NULL:
+                raise MemoryError
+            d.probes = <Probe *>more
+        i = d.probe_count
+        p = &d.probes[i]
+        memset(p, 0, sizeof(Probe))
+        p.site = site
+        p.next = NONE
+        p.function = function
+        p.provider = <uint8_t>provider
+        d.probe_count += 1
+        if last == NONE:
+            d.sites[site].first = i
+        else:
+            d.probes[last].next = i
+        return i
+
+    def add(self, uint64_t address, bytes code, uint32_t function, int provider):
+        """A probe on one instruction.
+
+        :return: its number, or -1 when the instruction is refused.
+        """
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
+        if template < 0 or self.d.templates[template].op == REFUSE:
+            return -1
+        return self.probe_at(self.site_at(address, <uint32_t>template, code, length, relative),
+                             function, provider)
+
+    def add_all(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
+                uint32_t function, int provider):
+        """Probes on all instructions of a function that are not refused.
+
+        :param code: memory that holds the function at ``start``.
+        :return: their numbers.
+        """
+        cdef uint64_t at = 0
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template
+        cdef bint exclusive = False
+        cdef const Template *t
+        cdef const uint8_t *p
+        if start + size > <uint64_t>code.shape[0]:
+            raise ValueError("the function lies outside the memory given")
+        made = []
+        while at < size:
+            p = &code[start + at]
+            template = self.template_of(p, <uint32_t>min(size - at, 15), address + at, &length,
+                                        &relative)
+            if template < 0:
+                break
+            t = &self.d.templates[template]
+            exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
+            if not exclusive and t.op != REFUSE:
+                made.append(self.probe_at(
+                    self.site_at(address + at, <uint32_t>template, p, length, relative),
+                    function, provider))
+            if self.d.templates[template].flags & ENDS_EXCLUSIVE:
+                exclusive = False
+            at += length
+        return made
+
+    def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
+        """Where a function is entered and left (``kinst/fbt.py`` says how, in Python).
+
+        :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue).
+        """
+        cdef uint64_t at = 0
+        cdef uint64_t target
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template
+        cdef bint exclusive = False
+        cdef bint searching = True
+        cdef bint framed = False
+        cdef const Template *t
+        cdef const Template *before = NULL
+        cdef uint64_t before_target = 0
+        cdef Site s
+        cdef int64_t entry = -1
+        if start + size > <uint64_t>code.shape[0]:
+            raise ValueError("the function lies outside the memory given")
+        returns, targets = [], set()
+        leads = []  # offsets of the instructions up to the prologue, or to where it cannot be
+        first_refused = True
+        while at < size:
+            template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
+                                        address + at, &length, &relative)
+            if template < 0:
+                break
+            t = &self.d.templates[template]
+            s.address = address + at
+            s.relative = relative
+            target = target_of(t, &s)
+            exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
+            if at == 0:
+                first_refused = exclusive or t.op == REFUSE
+            if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or (
+                    t.op == BRANCH_BIT or t.op == BRANCH_COUNT):
+                targets.add(target)
+            framed = framed or t.flags & PROLOGUE
+            if searching:
+                if exclusive or t.op == REFUSE:
+                    searching = False
+                else:
+                    leads.append(at)
+                    if t.flags & PROLOGUE:
+                        entry = at
+                        searching = False
+                    elif t.flags & ENDS_BLOCK and not t.flags & LANDING:
+                        searching = False
+            if not exclusive and t.op != REFUSE:
+                if t.flags & RETURNS:
+                    returns.append(at)
+                elif t.op == JUMP and not address <= target < address + size:
+                    returns.append(at)
+                elif (t.op == LINK and t.a == NO_REGISTER and before != NULL and before.op == SET
+                        and before.a == t.b):
+                    # The far form of a jump: the address in parts.
+                    target = (before_target + t.extra) & ~<uint64_t>1
+                    if not address <= target < address + size:
+                        returns.append(at)
+            if t.flags & ENDS_EXCLUSIVE:
+                exclusive = False
+            before = t
+            before_target = target_of(t, &s)
+            at += length
+        for lead in leads:
+            if address + lead in targets:
+                entry = -1
+                break
+            if lead == entry:
+                return entry, returns, framed
+        if not leads or first_refused or address in targets:
+            return -1, returns, framed
+        return 0, returns, framed
+
+    def lengths(self, const uint8_t[::1] code):
+        """The lengths of the instructions in ``code``, as the native decoder sees them."""
+        cdef uint8_t key[MAX_CODE]
+        cdef uint32_t key_length = 0
+        cdef int32_t relative = 0
+        cdef uint64_t at = 0
+        cdef uint32_t n
+        found = []
+        while at < <uint64_t>code.shape[0]:
+            n = self.split(&code[at], <uint32_t>min(code.shape[0] - at, 15), key, &key_length,
+                           &relative)
+            if n == 0:
+                break
+            found.append(n)
+            at += n
+        return found
+
+    def remove(self, uint32_t probe):
+        """Take a probe away; its breakpoint must not be in memory."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef Site *s
+        if probe >= d.probe_count:
+            raise IndexError(probe)
+        if d.probes[probe].removed:
+            return
+        d.probes[probe].removed = True
+        s = &d.sites[d.probes[probe].site]
+        if s.first == probe:
+            s.first = d.probes[probe].next
+            return
+        i = s.first
+        while i != NONE:
+            if d.probes[i].next == probe:
+                d.probes[i].next = d.probes[probe].next
+                return
+            i = d.probes[i].next
+
+    def clear(self):
+        """Take all probes away, and give their memory back."""
+        cdef Dispatch *d = &self.d
+        free(d.sites)
+        free(d.probes)
+        free(d.hash)
+        d.sites, d.probes, d.hash = NULL, NULL, NULL
+        d.site_count = d.site_room = d.probe_count = d.probe_room = 0
+        d.hash_mask = 0
+
+    def __len__(self):
+        return self.d.probe_count
+
+    def probe(self, uint32_t number):
+        """Address, code, function, provider, firings, and whether it was removed."""
+        if number >= self.d.probe_count:
+            raise IndexError(number)
+        cdef Probe p = self.d.probes[number]
+        cdef Site *s = &self.d.sites[p.site]
+        return s.address, bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
+
+    def template(self, uint64_t address):
+        """The operation at a site: (op, trampoline's address or 0), or None."""
+        cdef uint32_t i = find(&self.d, address)
+        if i == NONE:
+            return None
+        cdef Site *s = &self.d.sites[i]
+        return (self.d.templates[s.template].op,
+                0 if s.slot == NONE else self.d.slot_base + <uint64_t>s.slot * SLOT)
+
+    def __contains__(self, uint64_t address):
+        """Whether one of our breakpoints is there, in code or in a trampoline."""
+        cdef uint32_t i = find(&self.d, address)
+        return i != NONE and self.d.sites[i].patched or find_second(&self.d, address) != NONE
+
+    def displaced(self, uint64_t address):
+        """The bytes a breakpoint stands over."""
+        cdef uint32_t i = find(&self.d, address)
+        if i == NONE:
+            return b""
+        return bytes(self.d.sites[i].code[:self.d.sites[i].length])
+
+    def second(self, uint64_t address):
+        """The address of the site whose trampoline's second breakpoint this is, or None."""
+        cdef uint32_t i = find_second(&self.d, address)
+        return None if i == NONE else self.d.sites[i].address
+
+    def probes_at(self, uint64_t address):
+        """The numbers of the probes at a site, in the order they fire."""
+        cdef uint32_t i = find(&self.d, address)
+        found = []
+        if i != NONE:
+            i = self.d.sites[i].first
+            while i != NONE:
+                found.append(i)
+                i = self.d.probes[i].next
+        return found
+
+    @property
+    def sites(self):
+        """How many sites have probes."""
+        cdef uint32_t i
+        cdef uint32_t n = 0
+        for i in range(self.d.site_count):
+            n += self.d.sites[i].first != NONE
+        return n
+
+    # -- enabling -----------------------------------------------------------------------------
+
+    def changed(self):
+        """The address of a site whose code in memory is not what it was; None: there is none."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef Site *s
+        cdef uint8_t now[MAX_CODE]
+        cdef uint64_t page = 1
+        cdef uint8_t *host = NULL
+        for i in range(d.site_count):
+            s = &d.sites[i]
+            if s.first == NONE:
+                continue
+            if s.address & ~<uint64_t>4095 != page:
+                page = s.address & ~<uint64_t>4095
+                host = host_virtual(d.clock, page)
+            if host == NULL:
+                return s.address
+            if (s.address & 4095) + s.length <= 4096:
+                if memcmp(host + (s.address & 4095), s.code, s.length) != 0:
+                    return s.address
+            elif not guest_read(d.clock, s.address, now, s.length) or memcmp(
+                    now, s.code, s.length) != 0:
+                return s.address
+        return None
+
+    def use_slots(self, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
+                  bint threads):
+        """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
+        cdef Dispatch *d = &self.d
+        free(d.slot_site)
+        free(d.slot_used)
+        d.slot_base = base
+        d.slot_count = size // SLOT
+        d.slots = host_physical(d.clock, physical, size)
+        if d.slots == NULL:
+            raise ValueError("trampolines outside RAM")
+        d.slot_site = <uint32_t *>malloc(d.slot_count * sizeof(uint32_t))
+        d.slot_used = <uint64_t *>calloc(d.slot_count // 64 + 1, 8)
+        if d.slot_site == NULL or d.slot_used == NULL:
+            raise MemoryError
+        memset(d.slot_site, 0xFF, d.slot_count * sizeof(uint32_t))
+        d.slot_hint = reserved
+        d.threads = threads
+        d.thread_count = 0
+        d.thread_slot = <uint32_t>reserved
+        for i in range(reserved + (MAX_THREADS + 1 if threads else 0)):
+            d.slot_used[i // 64] |= <uint64_t>1 << i % 64
+
+    def slots_needed(self):
+        """How many slots ``enable`` will take, beside the reserved ones."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef uint64_t n = MAX_THREADS + 1
+        for i in range(d.site_count):
+            n += d.sites[i].first != NONE and not emulated(&d.templates[d.sites[i].template])
+        return n
+
+    @property
+    def slots_used(self):
+        """Bits set in the map of slots."""
+        cdef uint64_t i
+        cdef uint64_t n = 0
+        if self.d.slot_used != NULL:
+            for i in range(self.d.slot_count):
+                n += self.d.slot_used[i // 64] >> i % 64 & 1
+        return n
+
+    cdef uint32_t take_slot(self) except? 0xFFFFFFFF:
+        """The lowest free slot from the hint on."""
+        cdef Dispatch *d = &self.d
+        while d.slot_hint < d.slot_count:
+            if d.slot_used[d.slot_hint // 64] >> d.slot_hint % 64 & 1 == 0:
+                d.slot_used[d.slot_hint // 64] |= <uint64_t>1 << d.slot_hint % 64
+                d.slot_hint += 1
+                return <uint32_t>(d.slot_hint - 1)
+            d.slot_hint += 1
+        raise MemoryError("no trampoline is free")
+
+    cdef int patch(self, Site *s, const uint8_t *code, bint one_by_one) except -1:
+        """Write over the first bytes of a site."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t n = d.breakpoint_length if s.length >= d.breakpoint_length else s.length
+        if not guest_write(d.clock, s.address, code, n):
+            raise MemoryError(f"{s.address:#x} is not mapped")
+        if one_by_one:
+            d.clock.ctl(d.clock.uc, TB_REMOVE, s.address, s.address + s.length)
+        return 0
+
+    cdef bint holds_breakpoint(self, Site *s):
+        """Whether memory still has what ``enable`` wrote: a kernel may patch its own code."""
+        cdef uint8_t now[4]
+        cdef Dispatch *d = &self.d
+        if s.length < d.breakpoint_length:
+            return guest_read(d.clock, s.address, now, s.length) and memcmp(
+                now, d.short_breakpoint, s.length) == 0
+        return guest_read(d.clock, s.address, now, d.breakpoint_length) and memcmp(
+            now, d.breakpoint, d.breakpoint_length) == 0
+
+    def enable(self):
+        """Make trampolines, write breakpoints.  ``changed`` must have said that all is well."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef Site *s
+        cdef bint one_by_one = d.site_count <= MANY
+        for i in range(d.site_count):
+            s = &d.sites[i]
+            if s.first == NONE or s.patched:
+                continue
+            if not emulated(&d.templates[s.template]) and not d.threads:
+                s.slot = self.take_slot()
+                d.slot_site[s.slot] = i
+                s.second = <uint8_t>build(d, s, d.slot_base + <uint64_t>s.slot * SLOT,
+                                          d.slots + <uint64_t>s.slot * SLOT)
+            if s.length < d.breakpoint_length:
+                self.patch(s, d.short_breakpoint, one_by_one)
+            else:
+                self.patch(s, d.breakpoint, one_by_one)
+            s.patched = True
+        if not one_by_one:
+            self.engine.flush_translations()
+
+    def disable(self):
+        """Write the original bytes back and free the trampolines."""
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i
+        cdef uint32_t k
+        cdef Site *s
+        cdef bint one_by_one = d.site_count <= MANY
+        for i in range(d.site_count):
+            s = &d.sites[i]
+            if not s.patched:
+                continue
+            if self.holds_breakpoint(s):
+                self.patch(s, s.code, one_by_one)
+            s.patched = False
+            if s.slot != NONE:
+                d.slot_used[s.slot // 64] &= ~(<uint64_t>1 << s.slot % 64)
+                d.slot_site[s.slot] = NONE
+                for k in range(SLOT):
+                    d.slots[<uint64_t>s.slot * SLOT + k] = d.breakpoint[k % d.breakpoint_length]
+                if s.slot < d.slot_hint:
+                    d.slot_hint = s.slot
+                s.slot = NONE
+        if not one_by_one:
+            self.engine.flush_translations()
+
+    def listen(self, uint64_t seam, uint64_t scratch, uint64_t scratch_value):
+        """Answer breakpoints from now on.
+
+        :param seam: where the guest's vectors lead to, on the guest path.
+        :param scratch: a word that the kernel's path writes, to be kept at ``scratch_value``.
+        """
+        cdef Dispatch *d = &self.d
+        d.seam = seam
+        d.scratch = scratch
+        d.scratch_value = scratch_value
+        d.clock.trap_data = d
+        d.clock.trap = on_trap
+
+    def deafen(self):
+        """Answer none."""
+        self.d.clock.trap = NULL
+        self.d.clock.trap_data = NULL
+
+    # -- firings ------------------------------------------------------------------------------
+
+    def record(self, how):
+        """What a firing does: ``"count"`` only counts, ``"record"`` keeps a record, ``"tell"``
+        calls ``fire(number, dispatcher)``."""
+        cdef Dispatch *d = &self.d
+        free(d.records)
+        d.records = NULL
+        d.record_count = 0
+        d.counting_only = how == "count"
+        if how == "record":
+            d.records = <Record *>malloc(RECORDS * sizeof(Record))
+            if d.records == NULL:
+                raise MemoryError
+
+    cdef void drain(self):
+        cdef uint32_t i
+        cdef Record *r
+        for i in range(self.d.record_count):
+            r = &self.d.records[i]
+            self.drained.append((r.probe, r.time, r.arguments[0], r.arguments[1], r.arguments[2],
+                                 r.arguments[3], r.arguments[4]))
+        self.d.record_count = 0
+
+    def records(self):
+        """The records since the last time: (probe, instructions executed, five arguments)."""
+        self.drain()
+        found = self.drained
+        self.drained = []
+        return found
+
+    cdef void told(self, uint32_t probe):
+        try:
+            self.fire(probe)
+        except BaseException as error:
+            self.engine.failed(error)
+
+    cdef void stuck(self, uint64_t pc):
+        """A breakpoint on the way of a breakpoint."""
+        try:
+            self.recursion(pc)
+        except BaseException as error:
+            self.engine.failed(error)
+
+    @property
+    def firings(self):
+        return self.d.firings
+
+    @property
+    def firing_at(self):
+        """The address of the instruction that fires."""
+        return self.d.at
+
+    def get(self, int register):
+        """A register of the interrupted code, in a firing, by its place in the shape."""
+        if not 0 <= register < self.d.count:
+            raise IndexError(register)
+        return get(&self.d, <uint8_t>register)
+
+    def set(self, int register, uint64_t value):
+        if not 0 <= register < self.d.count:
+            raise IndexError(register)
+        put(&self.d, <uint8_t>register, value)

@@ -1,0 +1,185 @@
+# cython: language_level=3, boundscheck=True
+"""Lengths of amd64 instructions, and what of one decides its verdict (Intel SDM volume 2, appendix
+A, "Opcode Map", 64-bit mode).  Capstone decodes the same; the tests hold the two together.
+"""
+
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+
+cdef enum:
+    MODRM = 1
+    IMM8 = 2
+    IMMZ = 4  # 16 bits with an operand-size prefix, else 32
+    IMM16 = 8
+    REL8 = 16
+    REL32 = 32
+    KEEP = 64  # the immediate decides the verdict
+    BAD = 128
+
+cdef uint8_t ONE[256]  # the one-byte map
+cdef uint8_t TWO[256]  # 0F
+
+
+def _fill(table, rows):
+    for opcodes, attributes in rows:
+        for word in opcodes.split():
+            first, _dash, last = word.partition("-")
+            for opcode in range(int(first, 16), int(last or first, 16) + 1):
+                table[opcode] = attributes
+    return table
+
+
+cdef _tables():
+    one, two = _fill([0] * 256, (
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b", MODRM),
+        ("04 0c 14 1c 24 2c 34 3c", IMM8), ("05 0d 15 1d 25 2d 35 3d", IMMZ),
+        ("06 07 0e 16 17 1e 1f 27 2f 37 3f 60 61 82 9a ce d4-d6 ea", BAD),
+        ("63 84-8f d0-d3 d8-df f6 f7 fe ff", MODRM),
+        ("68 a9", IMMZ), ("69 81 c7", MODRM | IMMZ),
+        ("6a a8 b0-b7 e4-e7", IMM8), ("6b 80 83 c0 c1 c6", MODRM | IMM8),
+        ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
+        ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
+    )), _fill([MODRM] * 256, (
+        ("04 0a 0c 24-27 36 39 3b-3f a6 a7", BAD),
+        ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
+        ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
+        ("80-8f", REL32),
+    ))
+    for i in range(256):
+        ONE[i] = one[i]
+        TWO[i] = two[i]
+
+
+_tables()
+
+
+cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
+                    int32_t *relative) noexcept nogil:
+    """See ``split_fn`` of ``kinst/_dispatch.pyx``: the key has prefixes, opcode, ModRM and SIB."""
+    cdef uint32_t at = 0
+    cdef uint32_t kept, map_, opcode, attributes
+    cdef uint32_t immediate = 0
+    cdef uint32_t displacement = 0
+    cdef bint wide = False
+    cdef bint operand16 = False
+    cdef bint address32 = False
+    cdef bint vector = False
+    cdef bint rip = False
+    cdef uint8_t modrm = 0
+    cdef uint32_t mod, rm
+    relative[0] = 0
+    while at < available and code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66,
+                                          0x67):
+        operand16 |= code[at] == 0x66
+        address32 |= code[at] == 0x67
+        at += 1
+        if at == 15:
+            return 0
+    if at < available and code[at] & 0xF0 == 0x40:
+        wide = code[at] >> 3 & 1
+        at += 1
+    if at >= available:
+        return 0
+    opcode = code[at]
+    at += 1
+    map_ = 0
+    if opcode == 0x0F:
+        if at >= available:
+            return 0
+        opcode = code[at]
+        at += 1
+        map_ = 1
+        if opcode == 0x38 or opcode == 0x3A:
+            map_ = 2 if opcode == 0x38 else 3
+            if at >= available:
+                return 0
+            opcode = code[at]
+            at += 1
+    elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62:
+        vector = True
+        if opcode == 0xC5:
+            map_ = 1
+            at += 1
+        else:
+            if at >= available:
+                return 0
+            map_ = code[at] & (7 if opcode == 0x62 else 31)
+            at += 2 if opcode == 0xC4 else 3
+        if at >= available or map_ < 1 or map_ > 3:
+            return 0
+        opcode = code[at]
+        at += 1
+    if map_ == 0:
+        attributes = ONE[opcode]
+    elif map_ == 1:
+        attributes = TWO[opcode]
+        if vector and attributes & (REL32 | BAD):
+            attributes = MODRM  # mask register instructions live there
+    else:
+        attributes = MODRM | IMM8 if map_ == 3 else MODRM
+    if attributes & BAD:
+        return 0
+    kept = at
+    if attributes & MODRM:
+        if at >= available:
+            return 0
+        modrm = code[at]
+        at += 1
+        mod, rm = modrm >> 6, modrm & 7
+        if map_ == 1 and not vector and opcode & 0xFC == 0x20:
+            mod = 3  # MOV to and from control and debug registers
+        if mod != 3:
+            if rm == 4:
+                if at >= available:
+                    return 0
+                if mod == 0 and code[at] & 7 == 5:
+                    displacement = 4
+                at += 1
+            if mod == 1:
+                displacement = 1
+            elif mod == 2:
+                displacement = 4
+            elif rm == 5:
+                displacement = 4
+                rip = True
+        kept = at
+        if map_ == 0 and opcode == 0xF6 and modrm >> 3 & 7 < 2:
+            attributes |= IMM8
+        elif map_ == 0 and opcode == 0xF7 and modrm >> 3 & 7 < 2:
+            attributes |= IMMZ
+    if attributes & IMM8:
+        immediate += 1
+    if attributes & IMM16:
+        immediate += 2
+    if attributes & IMMZ:
+        immediate += 2 if operand16 and not wide else 4
+    if attributes & REL8:
+        immediate = 1
+    elif attributes & REL32:
+        immediate = 4
+    if map_ == 0 and not vector:
+        if opcode & 0xF8 == 0xB8:
+            immediate = 8 if wide else 2 if operand16 else 4
+        elif opcode & 0xFC == 0xA0:
+            immediate = 4 if address32 else 8
+    if at + displacement + immediate > available or at + displacement + immediate > 15:
+        return 0
+    memcpy(key, code, kept)
+    if rip:
+        memcpy(relative, code + at, 4)
+    elif attributes & REL32:
+        memcpy(relative, code + at, 4)
+    elif attributes & REL8:
+        relative[0] = <int8_t>code[at]
+    if map_ == 0 and opcode == 0xFF and not rip and displacement:
+        # Where a jump or call finds its target.
+        memcpy(key + kept, code + at, displacement)
+        kept += displacement
+    if attributes & KEEP:
+        memcpy(key + kept, code + at + displacement, immediate)
+        kept += immediate
+    key_length[0] = kept
+    return at + displacement + immediate
+
+
+SPLIT = <uintptr_t>&split
