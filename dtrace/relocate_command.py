@@ -6,15 +6,19 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from dtrace.calls import find_function
+from dtrace.relocate_report import Result, as_json, junit, show
 from dtrace.terminal import parse_count
 from emu.architectures import ARCHITECTURES, arch_of
-from emu.elf import STT_FUNC
+from emu.elf import STT_FUNC, Image, Symbol
 from emu.errors import KinstError
+from emu.replacing import replacing
 from images import catalog
-from kinst.laboratory import CODE, Mismatch
-from kinst.relocation import Report, encodings, relocate
+from kinst.relocation import relocate
+from kinst.survey import survey
+from kinst.traps import TRAPS
 
 MAX_ENCODINGS = 4_000_000
 
@@ -31,35 +35,53 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
     parser.add_argument("--jobs", default="1", metavar="N", help="processes (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE",
+                        help="write the report as JUnit XML, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
     states = parse_count(arguments.states, "--states")
     seed = parse_count(arguments.seed, "--seed")
     jobs = min(parse_count(arguments.jobs, "--jobs"), 64)
+    surveyed = None
     if arguments.encodings:
         if not arguments.arch:
             raise KinstError("--encodings needs --arch amd64, arm64 or riscv64")
+        if arguments.kernel or arguments.function:
+            raise KinstError("--encodings tests no kernel: leave -k and FUNCTION away")
         arch, places = arguments.arch, _read(arguments.encodings)
     elif arguments.kernel:
         image = catalog.find(arguments.kernel)
         arch = arch_of(image).name
-        if arguments.function:
-            functions = []
-            for name in arguments.function:
-                find_function(image, name)
-                functions += [s for s in image.symbols.named(name)
-                              if s.kind == STT_FUNC and s.size]
-        else:
-            functions = list(image.symbols.functions())
-        places = encodings(arch, image, functions)
+        if arguments.arch and arguments.arch != arch:
+            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
+        surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
+                          _functions(image, arguments.function))
+        places = surveyed.places
     else:
         raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings")
     with _progress(len(places)) as progress:
         report = relocate(arch, list(places), seed, states, jobs, progress)
-    show = _show_json if arguments.json else _show
-    show(arch, places, report, seed)
+    result = Result(arch, seed, places, report, surveyed)
+    if arguments.junit:
+        with replacing(arguments.junit) as file:
+            file.write(junit(result))
+    if arguments.json:
+        print(json.dumps(as_json(result)))
+    else:
+        show(result)
     return 1 if report.mismatches else 0
+
+
+def _functions(image: Image, names: list[str]) -> list[Symbol]:
+    """Those of the names, or all."""
+    if not names:
+        return list(image.symbols.functions())
+    found = []
+    for name in names:
+        find_function(image, name)
+        found += [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
+    return found
 
 
 def _read(name: str) -> dict[bytes, str]:
@@ -97,32 +119,3 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("encodings", total=total)
         yield lambda done: bar.advance(task, done)
-
-
-def _again(arch: str, mismatch: Mismatch, seed: int) -> str:
-    return (f"echo {mismatch.code.hex()} | kinst relocate --arch {arch} --encodings - "
-            f"--seed {seed} --states {mismatch.state + 1}")
-
-
-def _show(arch: str, places: dict[bytes, str], report: Report, seed: int) -> None:
-    for m in report.mismatches:
-        text = ARCHITECTURES[arch].disassemble(m.code, CODE)
-        print(f"{places[m.code]}: {m.code.hex(' ')}  {text}  ({m.verdict}, state {m.state})")
-        for line in m.differences():
-            print(f"    {line}")
-        print(f"    again: {_again(arch, m, seed)}")
-    total = sum(report.verdicts.values())
-    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
-    for verdict, count in report.verdicts.most_common():
-        print(f"{count:>9}  {verdict}")
-
-
-def _show_json(arch: str, places: dict[bytes, str], report: Report, seed: int) -> None:
-    print(json.dumps({
-        "architecture": arch, "seed": seed, "verdicts": dict(report.verdicts.most_common()),
-        "mismatches": [
-            {"bytes": m.code.hex(), "place": places[m.code], "verdict": m.verdict,
-             "state": m.state, "differences": m.differences(), "again": _again(arch, m, seed)}
-            for m in report.mismatches
-        ],
-    }))

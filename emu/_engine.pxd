@@ -11,6 +11,10 @@ ctypedef int (*map_ptr_fn)(void *uc, uint64_t address, uint64_t size, uint32_t p
                            void *ptr) noexcept nogil
 ctypedef int (*mmio_map_fn)(void *uc, uint64_t address, uint64_t size, void *read_cb, void *read_ud,
                             void *write_cb, void *write_ud) noexcept nogil
+ctypedef int (*context_alloc_fn)(void *uc, void **context) noexcept nogil
+ctypedef int (*context_fn)(void *uc, void *context) noexcept nogil
+ctypedef int (*context_reg_fn)(void *context, int regid, const void *value) noexcept nogil
+ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
 # uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
 # integer arguments alike, but only a variadic prototype sets the vector register count.
@@ -34,7 +38,7 @@ ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
 cdef enum:
     FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
-    MAX_REGIONS = 8
+    MAX_REGIONS = 72
     MAX_DEFERRED = 4
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
     SLOT = 32  # bytes of a trampoline
@@ -120,8 +124,16 @@ cdef struct Clock:
     int deferred
     int deferred_register[MAX_DEFERRED]
     uint64_t deferred_value[MAX_DEFERRED]
-    # An exception was answered that makes Unicorn end its run.
+    # Unicorn ends its run when the program counter is written and EBREAK (riscv64) has been
+    # executed: there it is written into a saved context instead, which is then restored.
+    int pc_register
+    bint by_context
     bint answered
+    void *context
+    context_fn context_save
+    context_fn context_restore
+    context_reg_fn context_reg_write
+    context_free_fn context_free
     # Why the last run ended.
     int stop
     uint32_t vector
@@ -180,6 +192,7 @@ cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil
 cdef uint64_t register_read(Clock *c, int register) noexcept nogil
+cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef void freeze(Clock *c) noexcept nogil
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil
@@ -200,6 +213,7 @@ cdef class Engine:
     cdef mmio_map_fn mmio_map
     cdef kinst_hook_add_fn hook_add
     cdef kinst_ctl_fn ctl
+    cdef context_alloc_fn context_alloc
     cdef list windows
     cdef object port_in
     cdef object port_out

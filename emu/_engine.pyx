@@ -178,6 +178,16 @@ cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil:
     c.reg_write(c.uc, register, &value)
 
 
+cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
+    """Set the program counter, from a hook."""
+    if c.by_context:
+        c.context_save(c.uc, c.context)
+        c.context_reg_write(c.context, c.pc_register, &pc)
+        c.context_restore(c.uc, c.context)
+    else:
+        c.reg_write(c.uc, c.pc_register, &pc)
+
+
 # -- time stands still for probes ------------------------------------------------------------------
 
 cdef void freeze(Clock *c) noexcept nogil:
@@ -247,6 +257,12 @@ cdef void abandon(Clock *c) noexcept nogil:
     c.resumed = False
     if c.slot_entries:
         c.instructions += c.slot_entries - 1
+
+
+cdef int flat(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil:
+    """The translation of an engine without page tables."""
+    physical[0] = address
+    return 0
 
 
 cdef bint repetition_due(Clock *c) noexcept nogil:
@@ -376,9 +392,12 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 
 cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
-    c.answered = c.trap != NULL and c.trap(c.trap_data, INVALID)
-    if c.answered:
-        return True
+    if c.trap != NULL:
+        c.by_context = c.context != NULL
+        c.answered = c.trap(c.trap_data, INVALID)
+        c.by_context = False
+        if c.answered:
+            return True
     c.stop = STOP_INVALID_C
     c.emu_stop(uc)
     return True
@@ -514,7 +533,9 @@ cdef class Engine:
     """
 
     FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write", "uc_mem_map_ptr",
-                 "uc_mmio_map", "uc_hook_add", "uc_ctl", "uc_vmem_translate")
+                 "uc_mmio_map", "uc_hook_add", "uc_ctl", "uc_vmem_translate",
+                 "uc_context_alloc", "uc_context_save", "uc_context_restore",
+                 "uc_context_reg_write", "uc_context_free")
 
     def __cinit__(self):
         memset(&self.clock, 0, sizeof(Clock))
@@ -525,6 +546,8 @@ cdef class Engine:
 
     def __dealloc__(self):
         free(self.clock.table)
+        if self.clock.context != NULL:
+            self.clock.context_free(self.clock.context)
 
     def __init__(self, uintptr_t handle, dict symbols, int pc_register, uint32_t fixed):
         cdef size_t hook = 0
@@ -543,6 +566,12 @@ cdef class Engine:
         self.clock.reg_write = self.reg_write_fn
         self.clock.vmem_translate = <translate_fn><uintptr_t>symbols["uc_vmem_translate"]
         self.clock.ctl = self.ctl
+        self.clock.pc_register = pc_register
+        self.context_alloc = <context_alloc_fn><uintptr_t>symbols["uc_context_alloc"]
+        self.clock.context_save = <context_fn><uintptr_t>symbols["uc_context_save"]
+        self.clock.context_restore = <context_fn><uintptr_t>symbols["uc_context_restore"]
+        self.clock.context_reg_write = <context_reg_fn><uintptr_t>symbols["uc_context_reg_write"]
+        self.clock.context_free = <context_free_fn><uintptr_t>symbols["uc_context_free"]
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
         self.clock.limit = 0xFFFFFFFFFFFFFFFF
         self.clock.fixed = fixed
@@ -731,11 +760,9 @@ cdef class Engine:
         self.clock.stop = 0
         with nogil:
             code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
-            # Unicorn ends a run at EBREAK (riscv64), also where it was answered here.
-            while code == UC_ERR_EXCEPTION and self.clock.answered and self.clock.stop == 0:
-                self.clock.answered = False
-                pc = register_read(&self.clock, self.pc_register)
-                code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
+        if code == UC_ERR_EXCEPTION and self.clock.answered:
+            code = 0  # an EBREAK that was answered
+        self.clock.answered = False
         if self.clock.moved:
             register_write(&self.clock, self.pc_register, self.clock.moved)
             self.clock.moved = 0
@@ -870,6 +897,16 @@ cdef class Engine:
         self.clock.keep = <forget_fn><uintptr_t>module.KEEP
         self.clock.enter = <enter_fn><uintptr_t>module.ENTER
         self.clock.forget = <forget_fn><uintptr_t>module.FORGET
+
+    def set_flat(self):
+        """Virtual addresses are physical ones: there are no page tables."""
+        self.clock.vmem_translate = flat
+
+    def keep_context(self):
+        """Breakpoints come as invalid instructions, and writing the program counter there ends the
+        run: go by way of a context."""
+        if self.clock.context == NULL:
+            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
 
     def set_page_blocks(self, bint page_blocks):
         """Whether the CPU model ends a block with the first instruction that reaches a page's end.

@@ -65,6 +65,25 @@ def find_hole(
     return None
 
 
+def find_far_hole(
+    machine: "Machine", directories: int, near: int, pages: int,
+    next_table: Callable[[int], int | None],
+) -> tuple[int, int, int] | None:
+    """A hole in the last GiB of the kernel's half that has page tables, or in an earlier one: what
+    lies around the kernel is given out by its allocator.
+
+    :param directories: physical address of the table of GiBs that the address ``near`` is in.
+    :return: the hole's virtual address, its directory, and the index of its first entry there.
+    """
+    raw = machine.read_physical(directories, 4096)
+    for gib in range(511, (near >> 30 & 511) - 1, -1):
+        table = next_table(int.from_bytes(raw[8 * gib : 8 * gib + 8], "little"))
+        first = find_hole(machine, table, pages, next_table) if table else None
+        if table and first is not None:
+            return (near & -1 << 39) + (gib << 30) + (first << 21), table, first
+    return None
+
+
 def large_pages(directory: int, first: int, physical: int, attributes: int,
                 pages: int) -> tuple[tuple[int, int], ...]:
     """Entries of a directory, from the index ``first`` on, that map memory at ``physical``."""
@@ -112,10 +131,10 @@ class Arch(ABC):
         """Capstone's decoder, without details."""
 
     def disassemble(self, code: bytes, address: int) -> str:
-        """The first instruction of ``code`` as text; empty when there is none."""
+        """The first instruction of ``code`` as text; its bytes when the decoder knows none."""
         for _at, _size, name, operands in self.decoder().disasm_lite(code, address, 1):
             return f"{name} {operands}".strip()
-        return ""
+        return ".byte " + ", ".join(f"{byte:#04x}" for byte in code)
 
     @abstractmethod
     def instruction_length(self, code: bytes) -> int:

@@ -27,6 +27,7 @@ class Board(ABC):
     engine: ClassVar[Engine]
     ram_base: ClassVar[int]
     hidden_base: ClassVar[int]  # physical address where the guest expects nothing
+    vectors: ClassVar[Mapping[str, int]] = {}  # vector registers -> Unicorn's numbers
     wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
     devices: dict[str, Device]
 

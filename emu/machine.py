@@ -91,6 +91,13 @@ class Machine(ABC):
         """:raises MachineError: when the architecture has no such register."""
 
     @abstractmethod
+    def write_vector(self, name: str, value: int) -> None:
+        """Set a vector register of 128 bits.
+
+        :raises MachineError: when the architecture has no such register.
+        """
+
+    @abstractmethod
     def read_physical(self, address: int, size: int) -> bytes:
         """:raises MemoryAccessError: when the range is not RAM."""
 

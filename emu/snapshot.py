@@ -7,9 +7,7 @@ part, the SHA-256 of header and memory part, the header (zstd-compressed JSON), 
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import SnapshotError
 from emu.guest_memory import PAGE
+from emu.replacing import replacing
 from emu.unicorn_machine import MachineState, UnicornMachine
 
 MAGIC = b"KINSTSNP"
@@ -67,16 +66,10 @@ def save(machine: UnicornMachine, path: Path) -> None:
     raw = b"".join(body)
     digest = hashlib.sha256(head + raw).digest()
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(HEAD.pack(MAGIC, FORMAT, len(head), len(raw), digest))
-                file.write(head)
-                file.write(raw)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(path) as file:
+            file.write(HEAD.pack(MAGIC, FORMAT, len(head), len(raw), digest))
+            file.write(head)
+            file.write(raw)
     except OSError as error:
         raise SnapshotError(f"{path}: cannot be written: {error.strerror}") from None
 

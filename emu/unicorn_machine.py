@@ -25,7 +25,8 @@ MAX_EXCEPTIONS = 64
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
 
-def _library_symbols() -> dict[str, int]:
+def library_symbols() -> dict[str, int]:
+    """Addresses of libunicorn's functions, in the library that the Python package has loaded."""
     library = unicorn_binding.uclib
     return {
         name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -105,7 +106,7 @@ class UnicornMachine(Machine):
         """Make the Unicorn engine (constants of unicorn.h)."""
         self._uc = unicorn.Uc(arch, mode)
         self._uc.ctl_set_cpu_model(model)
-        self.engine = Engine(self._uc._uch.value, _library_symbols(), pc, fixed)
+        self.engine = Engine(self._uc._uch.value, library_symbols(), pc, fixed)
 
     @property
     def uc(self) -> unicorn.Uc:
@@ -147,6 +148,12 @@ class UnicornMachine(Machine):
             self.board.write_system(name, value)
         else:
             self.engine.write(number, value)
+
+    def write_vector(self, name: str, value: int) -> None:
+        number = self.board.vectors.get(name)
+        if number is None:
+            raise MachineError(f"{self.arch.name} has no vector register '{name}'")
+        self.engine.write_bytes(number, value.to_bytes(16, "little"))
 
     def hidden_memory(self, size: int) -> int:
         """Memory the guest knows nothing of, for trampolines; not part of digests or snapshots.

@@ -12,7 +12,6 @@ import os
 import re
 import ssl
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from emu.errors import KinstError
+from emu.replacing import replacing
 from images.catalog import KnownImage, store
 
 SITE = "https://download.freebsd.org/releases"
@@ -166,12 +166,6 @@ def _extract(archive: Path, member: str, target: Path) -> None:
 
 
 def _write(source: BinaryIO, target: Path) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix="." + target.name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            while chunk := source.read(CHUNK):
-                file.write(chunk)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(target) as file:
+        while chunk := source.read(CHUNK):
+            file.write(chunk)

@@ -11,7 +11,7 @@ class Dispatcher:
     fire: Callable[[int], None]
     recursion: Callable[[int], None]
     def __init__(
-        self, engine: Engine, shape: Shape, classify: Callable[[bytes, int], int]
+        self, engine: Engine | None, shape: Shape, classify: Callable[[bytes, int], int]
     ) -> None: ...
     def add_template(
         self,
@@ -35,6 +35,10 @@ class Dispatcher:
     def boundaries(
         self, address: int, code: bytes, start: int, size: int
     ) -> tuple[int, list[int], bool]: ...
+    def tally(
+        self, address: int, code: bytes | memoryview, start: int, size: int,
+        encodings: dict[bytes, tuple[int, int]], place: int, counts: list[int],
+    ) -> tuple[int, int]: ...
     def lengths(self, code: bytes) -> list[int]: ...
     def remove(self, probe: int) -> None: ...
     def clear(self) -> None: ...

@@ -16,14 +16,14 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from emu._engine cimport (
-    INVALID, SLOT, Clock, Engine, freeze, guest_read, guest_write, host_physical, host_virtual,
+    SLOT, Clock, Engine, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
     keep_footprint, register_read, register_write, request_stop, wipe_footprint,
 )
 
 cdef enum:
 
     NO_REGISTER = 0xFF
-    MAX_REGISTERS = 64
+    MAX_REGISTERS = 128
     MAX_CODE = 16
     ARGUMENTS = 5
     RECORDS = 1 << 16
@@ -53,6 +53,7 @@ cdef enum:
     CHANGE_FLAGS = 14
     READ_FLAGS = 15
     WRITE_FLAGS = 16
+    LOAD_VECTOR = 17
 
 # How a template's target follows the address of a site.
 cdef enum:
@@ -281,6 +282,7 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
     cdef uint64_t after = s.address + s.length
     cdef uint64_t target = target_of(t, s)
     cdef uint64_t value, mask
+    cdef uint8_t vector[16]
     if t.op == JUMP:
         pc[0] = target
     elif t.op == BRANCH_FLAGS:
@@ -335,6 +337,13 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
         pc[0] = after
     elif t.op == WRITE_FLAGS:
         put(d, d.status, get(d, d.status) & ~t.extra | get(d, t.a) & t.extra)
+        pc[0] = after
+    elif t.op == LOAD_VECTOR:
+        memset(vector, 0, sizeof(vector))
+        if not guest_read(d.clock, target, vector, t.n):
+            return False
+        if t.a != NO_REGISTER:  # the kernel's breakpoint path leaves vectors alone
+            d.clock.reg_write(d.clock.uc, d.number[t.a], vector)
         pc[0] = after
     else:
         return False
@@ -515,7 +524,7 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     else:
         pc = trampoline(d, s)
         displaced(d, s, pc)
-    register_write(c, d.number[d.pc], pc)
+    go_to(c, pc)
 
 
 cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
@@ -526,7 +535,7 @@ cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
         s = &d.sites[i]
         c.thaw = s.address + s.length
         c.thaw_resumed = True
-        register_write(c, d.number[d.pc], c.thaw)
+        go_to(c, c.thaw)
         return True
     i = find(d, pc)
     if i == NONE or not d.sites[i].patched:
@@ -538,7 +547,7 @@ cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
 
 cdef void answer(Dispatch *d, uint64_t value) noexcept nogil:
     register_write(d.clock, d.number[d.result], value)
-    register_write(d.clock, d.number[d.pc], register_read(d.clock, d.number[d.link]))
+    go_to(d.clock, register_read(d.clock, d.number[d.link]))
 
 
 cdef void decline(Dispatch *d) noexcept nogil:
@@ -548,7 +557,16 @@ cdef void decline(Dispatch *d) noexcept nogil:
         answer(d, 1)
     else:
         guest_read(d.clock, d.scratch, &pc, 8)
-        register_write(d.clock, d.number[d.pc], pc)
+        go_to(d.clock, pc)
+
+
+cdef void unwind(Dispatch *d) noexcept nogil:
+    """Make the CPU's registers those of the trap frame, as before the breakpoint."""
+    cdef int r
+    for r in range(d.count):
+        if d.place[r] >= 0 and r != d.pc:
+            register_write(d.clock, d.number[r], field(d, d.place[r])[0])
+    wipe_footprint(d.clock)
 
 
 cdef void at_seam_called(Dispatch *d) noexcept nogil:
@@ -580,7 +598,8 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             c.slot = 0
             c.site = s.address
             if not carry_out(d, t, s, &pc):
-                decline(d)
+                unwind(d)
+                in_place(d, s)
                 return
             c.thaw = pc
             c.thaw_resumed = not t.flags & ENDS_BLOCK
@@ -601,14 +620,10 @@ cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
     """The registers are set from the frame, as a module's code behind the seam would do."""
     cdef Clock *c = d.clock
     cdef uint32_t i = find(d, field(d, d.place[d.pc])[0] - d.bias)
-    cdef int r
     if i == NONE or not d.sites[i].patched:
         decline(d)
         return
-    for r in range(d.count):
-        if d.place[r] >= 0 and r != d.pc:
-            register_write(c, d.number[r], field(d, d.place[r])[0])
-    wipe_footprint(c)
+    unwind(d)
     guest_write(c, d.scratch, &d.scratch_value, 8)
     go_on(d, i)
 
@@ -718,12 +733,13 @@ cdef class Dispatcher:
     def __init__(self, Engine engine, shape, classify):
         cdef Dispatch *d = &self.d
         cdef int i
-        self.engine = engine
+        self.engine = engine  # None: to look at code, not to probe it
         self.classify = classify
         self.known = {}
         self.drained = []
         self.split = <split_fn><uintptr_t>shape.split
-        d.clock = &engine.clock
+        if engine is not None:
+            d.clock = &engine.clock
         d.owner = <void *>self
         if len(shape.registers) > MAX_REGISTERS:
             raise ValueError("too many registers")
@@ -1019,6 +1035,46 @@ cdef class Dispatcher:
             return -1, returns, framed
         return 0, returns, framed
 
+    def tally(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
+              dict encodings, place, list counts):
+        """Count the instructions of a function.
+
+        :param encodings: gets ``place`` and the offset for every encoding it has not yet.
+        :param counts: of each template; made as long as is needed.
+        :return: (instructions within exclusive accesses, bytes that are no instruction).
+        """
+        cdef uint64_t at = 0
+        cdef uint32_t length = 0
+        cdef uint32_t exclusives = 0
+        cdef int32_t relative = 0
+        cdef int64_t template
+        cdef bint exclusive = False
+        cdef uint8_t flags
+        cdef const uint8_t *p
+        if start + size > <uint64_t>code.shape[0]:
+            raise ValueError("the function lies outside the memory given")
+        while at < size:
+            p = &code[start + at]
+            template = self.template_of(p, <uint32_t>min(size - at, 15), address + at, &length,
+                                        &relative)
+            if template < 0:
+                return exclusives, size - at
+            flags = self.d.templates[template].flags
+            exclusive = exclusive or flags & STARTS_EXCLUSIVE
+            if exclusive:
+                exclusives += 1
+            else:
+                while <uint64_t>len(counts) <= <uint64_t>template:
+                    counts.append(0)
+                counts[template] += 1
+            if flags & ENDS_EXCLUSIVE:
+                exclusive = False
+            encoding = p[:length]
+            if encoding not in encodings:
+                encodings[encoding] = (place, at)
+            at += length
+        return exclusives, 0
+
     def lengths(self, const uint8_t[::1] code):
         """The lengths of the instructions in ``code``, as the native decoder sees them."""
         cdef uint8_t key[MAX_CODE]
@@ -1060,12 +1116,16 @@ cdef class Dispatcher:
     def clear(self):
         """Take all probes away, and give their memory back."""
         cdef Dispatch *d = &self.d
-        free(d.sites)
-        free(d.probes)
-        free(d.hash)
-        d.sites, d.probes, d.hash = NULL, NULL, NULL
-        d.site_count = d.site_room = d.probe_count = d.probe_room = 0
-        d.hash_mask = 0
+        if d.site_room > 4096:
+            free(d.sites)
+            free(d.probes)
+            free(d.hash)
+            d.sites, d.probes, d.hash = NULL, NULL, NULL
+            d.site_room = d.probe_room = 0
+            d.hash_mask = 0
+        elif d.hash != NULL:
+            memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
+        d.site_count = d.probe_count = 0
 
     def __len__(self):
         return self.d.probe_count

@@ -108,34 +108,20 @@ class Breakpoints:
         self.threads = trampolines == THREAD
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
-        self.names = lowering.register_names(machine.arch, self.trap)
-        numbers = {name: machine.board.engine.registers[name] for name in self.names}
-        self.dispatcher = Dispatcher(
-            machine.engine, lowering.shape(machine.arch, self.trap, numbers, self.trap.split()),
-            self._template,
+        self.dispatcher, self.templates = lowering.dispatcher(
+            machine.arch, self.trap, machine.engine
         )
         self.probes = ProbeList(self)
         self.functions: list[Symbol] = []
         self._function_index: dict[tuple[str, int], int] = {}
-        self._templates: dict[lowering.Template, int] = {}
         self._objects: dict[int, Probe] = {}
         self._trampolines: Trampolines | None = None
-        self._state = NativeState(self.dispatcher, self.names)
+        self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
         self._text: tuple[int, bytes] | None = None
         self.enabled = False
 
     # -- making probes ------------------------------------------------------------------------
-
-    def _template(self, code: bytes, relative: int) -> int:
-        made = lowering.template(self.trap, code, relative)
-        if made is None:
-            return -1
-        number = self._templates.get(made)
-        if number is None:
-            number = self.dispatcher.add_template(*made.arguments(self.names))  # type: ignore[arg-type]
-            self._templates[made] = number
-        return number
 
     def code(self, function: Symbol) -> bytes:
         """A function as it is in memory, without our breakpoints: kernels patch their code at boot

@@ -1,28 +1,36 @@
 """The laboratory: an instruction in place and displaced, from the same random states.
 
-Both are executed by Unicorn on flat memory, without a kernel: in place at its address, and as the
-provider would displace it, in a trampoline or emulated.  Registers, flags, memory written, the
-next pc and faults must be equal.  Pages appear where the instruction touches them, with contents
-that depend on the address and the seed.
+Both are executed by Unicorn on flat memory, without a kernel: in place at its address, and under a
+breakpoint that the native dispatcher answers, in a trampoline or emulated.  An emulation is also
+carried out by its verdict, in Python.  Registers, flags, memory, the next pc and faults must be
+equal.  Pages appear where the instruction touches them, with contents that depend on the address
+and the seed.
 """
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import unicorn
 
+from emu import _engine
+from emu._engine import Engine
+from emu.arch import Arch
+from emu.guest_memory import GuestMemory
+from emu.unicorn_machine import library_symbols
+from kinst import lowering
 from kinst.trap import GuestTrap
 from kinst.verdict import Copy, Refuse, Rewrite, Verdict, summary
 
-CODE, SLOT, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
+CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
 PAGE = 0x1000
 MAX_PAGES, MAX_STEPS = 64, 4096
 MASK = (1 << 64) - 1
+DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
+Memory = dict[int, bytes]  # pages that are not what they were
 
 
 class Bench(ABC):
@@ -31,6 +39,8 @@ class Bench(ABC):
     uc_arch: ClassVar[int]
     uc_mode: ClassVar[int]
     cpu_model: ClassVar[int]
+    arch: ClassVar[Arch]
+    fixed: ClassVar[int] = 0  # bytes of every instruction, or 0
     general: ClassVar[dict[str, int]]  # registers compared and set at random -> Unicorn's numbers
     pc: ClassVar[int]
     flags: ClassVar[tuple[str, int]]  # the flags register and its bits that are set at random
@@ -46,6 +56,10 @@ class Bench(ABC):
         """Change a random state where an instruction would otherwise run too long."""
         return None
 
+    def repeats(self, code: bytes) -> bool:
+        """Whether an instruction repeats itself."""
+        return False
+
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:
         """Why an instruction is not executed here, though it could be probed: it would change the
@@ -56,16 +70,20 @@ class Bench(ABC):
 class Outcome:
     """What an execution left behind."""
 
-    registers: dict[str, int]
+    registers: Mapping[str, int]
     vectors: tuple[int, ...]
-    writes: tuple[tuple[int, int, int], ...]
+    memory: Memory
     pc: int
     fault: str
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Two outcomes that should have been one; ``state`` is the number of the random state."""
+    """Two outcomes that should have been one.
+
+    :param state: the number of the random state.
+    :param how: what was compared with the execution in place.
+    """
 
     code: bytes
     address: int
@@ -73,42 +91,156 @@ class Mismatch:
     verdict: str
     in_place: Outcome
     displaced: Outcome
+    how: str = "displaced"
 
     def differences(self) -> list[str]:
         """One line for everything that differs, in place first."""
         lines = []
-        for name, value in self.in_place.registers.items():
-            other = self.displaced.registers[name]
-            if value != other:
-                lines.append(f"{name}: {value:#x} in place, {other:#x} displaced")
-        for i, (one, two) in enumerate(
-            zip(self.in_place.vectors, self.displaced.vectors, strict=True)
-        ):
-            if one != two:
-                lines.append(f"vector register {i}: {one:#x} in place, {two:#x} displaced")
-        if self.in_place.writes != self.displaced.writes:
-            lines.append(f"memory written: {_writes(self.in_place)} in place, "
-                         f"{_writes(self.displaced)} displaced")
-        if self.in_place.pc != self.displaced.pc:
-            lines.append(f"next pc: {self.in_place.pc:#x} in place, "
-                         f"{self.displaced.pc:#x} displaced")
-        if self.in_place.fault != self.displaced.fault:
-            lines.append(f"fault: {self.in_place.fault or 'none'} in place, "
-                         f"{self.displaced.fault or 'none'} displaced")
+        one, two, how = self.in_place, self.displaced, self.how
+        for name, value in one.registers.items():
+            if value != two.registers[name]:
+                lines.append(f"{name}: {value:#x} in place, {two.registers[name]:#x} {how}")
+        for i, (a, b) in enumerate(zip(one.vectors, two.vectors, strict=True)):
+            if a != b:
+                lines.append(f"vector register {i}: {a:#x} in place, {b:#x} {how}")
+        for page in sorted(one.memory.keys() | two.memory.keys()):
+            x, y = one.memory.get(page), two.memory.get(page)
+            if x != y:
+                at = next((i for i in range(0, PAGE, 8)
+                           if x is None or y is None or x[i : i + 8] != y[i : i + 8]), 0)
+                lines.append(f"memory at {page + at:#x}: {_word(x, at)} in place, "
+                             f"{_word(y, at)} {how}")
+        if one.pc != two.pc:
+            lines.append(f"next pc: {one.pc:#x} in place, {two.pc:#x} {how}")
+        if one.fault != two.fault:
+            lines.append(f"fault: {one.fault or 'none'} in place, {two.fault or 'none'} {how}")
         return lines
 
 
-def _writes(outcome: Outcome) -> str:
-    return " ".join(f"[{a:#x}]={v:#x}" for a, _size, v in outcome.writes) or "nothing"
+def _word(page: bytes | None, at: int) -> str:
+    return "not written" if page is None else page[at : at + 8].hex(" ")
+
+
+class Bed:
+    """A CPU on flat memory; one for each side of an experiment."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.seed = bench, seed
+        self.uc = unicorn.Uc(bench.uc_arch, bench.uc_mode)
+        self.uc.ctl_set_cpu_model(bench.cpu_model)
+        self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
+        bench.prepare(self.uc)
+        self.engine = Engine(self.uc._uch.value, library_symbols(), bench.pc, bench.fixed)
+        self.engine.set_flat()
+        self.area = GuestMemory((MAX_PAGES + 1) * PAGE)
+        self.pages: dict[int, int] = {}  # guest address -> offset in the area
+        self.contents: dict[int, bytes] = {}
+        self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
+        for page in (CODE, SLOTS, DATA):
+            self.map(page)
+
+    def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
+                  _data: object) -> bool:
+        if kind == unicorn.UC_MEM_FETCH_UNMAPPED:
+            return False
+        try:
+            return self.map(address) and self.map(address + size - 1)
+        except _engine.EngineError:
+            return False
+
+    def map(self, address: int) -> bool:
+        """Make the page of an address appear; false when there are too many."""
+        page = address & MASK & ~(PAGE - 1)
+        if page not in self.pages:
+            if len(self.pages) == MAX_PAGES:
+                return False
+            at = len(self.pages) * PAGE
+            self.engine.map_ram(page, PAGE, self.area.address + at)
+            self.pages[page] = at
+            self.contents[page] = random.Random(self.seed ^ page).randbytes(PAGE)
+            self.area.view[at : at + PAGE] = self.contents[page]
+        return True
+
+    def read(self, address: int, size: int) -> bytes:
+        out = bytearray()
+        for i in range(address, address + size):
+            page = i & MASK & ~(PAGE - 1)
+            out.append(self.area.view[self.pages[page] + (i & PAGE - 1)])
+        return bytes(out)
+
+    def place(self, address: int, code: bytes) -> None:
+        at = self.pages[address & ~(PAGE - 1)] + address % PAGE
+        self.area.view[at : at + len(code)] = code
+        self.engine.remove_translations(CODE, CODE + PAGE)
+
+    def refill(self) -> None:
+        """Data as it was before anything was executed."""
+        for page in self.memory():
+            at = self.pages[page]
+            self.area.view[at : at + PAGE] = self.contents[page]
+
+    def memory(self) -> Memory:
+        """The pages of data that have changed."""
+        found = {}
+        for page, at in self.pages.items():
+            content = bytes(self.area.view[at : at + PAGE])
+            if content != self.contents[page] and page not in (CODE, SLOTS):
+                found[page] = content
+        return found
+
+    def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
+        for name, value in values.items():
+            self.engine.write(self.bench.general[name], value)
+        size = self.bench.vector_bits // 8
+        for register, value in zip(self.bench.vectors, vectors, strict=True):
+            self.engine.write_bytes(register, value.to_bytes(size, "little"))
+
+    def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
+        name, bits = self.bench.flags
+        values = {n: self.engine.read(r) for n, r in self.bench.general.items()}
+        if name:
+            values[name] &= bits
+        size = self.bench.vector_bits // 8
+        return values, tuple(
+            int.from_bytes(self.engine.read_bytes(r, size), "little") for r in self.bench.vectors
+        )
+
+    def run(self, after: int, steps: int) -> tuple[int, str]:
+        """Execute what is at CODE, which ends before ``after``.
+
+        :return: the next pc, and the fault or an empty string.
+        """
+        engine, bench = self.engine, self.bench
+        engine.thaw()
+        engine.instructions = 0
+        engine.limit = steps
+        engine.set_exits([after])
+        why, detail = engine.run(CODE)
+        if why == _engine.STOP_UNCOUNTED and engine.unknown_block[0] == CODE:
+            engine.learn(*engine.unknown_block, 1)
+            why, detail = engine.run(CODE)
+        pc = engine.read(bench.pc)
+        fault = ""
+        if why == _engine.STOP_EXCEPTION:
+            fault, pc = f"exception {detail}", pc - bench.trap_pc_offset
+        elif why == _engine.STOP_INVALID:
+            fault = "invalid instruction"
+        elif why == _engine.STOP_IN_PLACE:
+            fault = "memory out of reach"
+        elif why == _engine.STOP_ERROR and (
+            detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
+        ):  # where a jump leads to, nothing needs to be mapped: that is not the jump's fault
+            fault = f"libunicorn error {detail}"
+        return (engine.abandon(pc) if fault else pc), fault
 
 
 @dataclass
 class _Registers:
-    """The State of an emulation: registers of a random state, memory of the engine."""
+    """The State of an emulation: registers of a random state, memory of a bed."""
 
-    laboratory: "Laboratory"
+    bed: Bed
     values: dict[str, int]
-    writes: list[tuple[int, int, int]] = field(default_factory=list)
+    vectors: list[int]
 
     def get(self, register: str) -> int:
         return 0 if register in ("xzr", "zero") else self.values[register]
@@ -117,11 +249,24 @@ class _Registers:
         if register not in ("xzr", "zero"):
             self.values[register] = value & MASK
 
+    def set_vector(self, number: int, value: int) -> None:
+        if number < len(self.vectors):
+            self.vectors[number] = value
+
     def load(self, address: int, size: int) -> int:
-        return int.from_bytes(self.laboratory.read(address, size), "little")
+        self._reach(address, size)
+        return int.from_bytes(self.bed.read(address, size), "little")
 
     def store(self, address: int, size: int, value: int) -> None:
-        self.writes.append((address, size, value))
+        self._reach(address, size)
+        data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+        for i, byte in enumerate(data):
+            at = address + i & MASK
+            self.bed.area.view[self.bed.pages[at & ~(PAGE - 1)] + at % PAGE] = byte
+
+    def _reach(self, address: int, size: int) -> None:
+        self.bed.map(address)
+        self.bed.map(address + size - 1)
 
 
 class Laboratory:
@@ -129,70 +274,28 @@ class Laboratory:
 
     def __init__(self, bench: Bench, trap: GuestTrap, seed: int) -> None:
         self.bench, self.trap, self.seed = bench, trap, seed
-        self._new_engine()
+        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
+        self._new_beds()
 
-    def _new_engine(self) -> None:
-        bench = self.bench
-        self.engine = unicorn.Uc(bench.uc_arch, bench.uc_mode)
-        self.engine.ctl_set_cpu_model(bench.cpu_model)
-        self.engine.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
-        bench.prepare(self.engine)
-        self._pages: set[int] = set()
-        self._writes: list[tuple[int, int, int]] = []
-        self._fault = ""
-        self.engine.hook_add(unicorn.UC_HOOK_MEM_WRITE, self._written)
-        self.engine.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
-        self.engine.hook_add(unicorn.UC_HOOK_INTR, self._interrupt)
-        self.engine.hook_add(unicorn.UC_HOOK_INSN_INVALID, self._invalid)
-        for page in (CODE - PAGE, CODE, SLOT, DATA):
-            self._map(page)
-
-    # -- hooks --------------------------------------------------------------------------------
-
-    def _written(self, _uc: Any, _kind: int, address: int, size: int, value: int,
-                 _data: object) -> None:
-        self._writes.append((address, size, value & (1 << 8 * size) - 1))
-
-    def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
-                  _data: object) -> bool:
-        if kind == unicorn.UC_MEM_FETCH_UNMAPPED or len(self._pages) >= MAX_PAGES:
-            return False
-        try:
-            self._map(address & ~(PAGE - 1))
-            self._map(address + size - 1 & MASK & ~(PAGE - 1))
-        except unicorn.UcError:
-            return False
-        return True
-
-    def _interrupt(self, engine: Any, number: int, _data: object) -> None:
-        self._fault = f"exception {number}"
-        engine.emu_stop()
-
-    def _invalid(self, engine: Any, _data: object) -> bool:
-        self._fault = "invalid instruction"
-        engine.emu_stop()
-        return True
-
-    def _map(self, page: int) -> None:
-        if page not in self._pages:
-            self.engine.mem_map(page, PAGE)
-            self._pages.add(page)
-            self._fill(page)
-
-    def _fill(self, page: int) -> None:
-        content = random.Random(self.seed ^ page).randbytes(PAGE)
-        self.engine.mem_write(page, content)
-
-    def read(self, address: int, size: int) -> bytes:
-        """Memory as the instruction would see it."""
-        for page in {address & ~(PAGE - 1), address + size - 1 & MASK & ~(PAGE - 1)}:
-            self._map(page)
-        return bytes(self.engine.mem_read(address, size))
+    def _new_beds(self) -> None:
+        self.plain, self.probed = Bed(self.bench, self.seed), Bed(self.bench, self.seed)
+        self.dispatcher, _templates = lowering.dispatcher(
+            self.bench.arch, self.trap, self.probed.engine
+        )
+        self.dispatcher.choose(DIRECT)
+        self.dispatcher.record("count")
+        self.dispatcher.listen(0, 0, 0)
 
     # -- states -------------------------------------------------------------------------------
 
     def state(self, number: int) -> tuple[dict[str, int], list[int]]:
         """The random state of that number: general registers, vector registers."""
+        if number not in self._states:
+            self._states[number] = self._make_state(number)
+        values, vectors = self._states[number]
+        return dict(values), list(vectors)
+
+    def _make_state(self, number: int) -> tuple[dict[str, int], list[int]]:
         generator = random.Random(self.seed << 20 ^ number)
         kinds = (
             lambda: DATA + generator.randrange(0, PAGE, 8),
@@ -213,33 +316,6 @@ class Laboratory:
             generator.getrandbits(self.bench.vector_bits) for _ in self.bench.vectors
         ]
 
-    def _set(self, values: dict[str, int], vectors: list[int]) -> None:
-        for name, value in values.items():
-            self.engine.reg_write(self.bench.general[name], value)
-        for register, value in zip(self.bench.vectors, vectors, strict=True):
-            self.engine.reg_write(register, value)
-
-    def _get(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        name, bits = self.bench.flags
-        values = {n: self.engine.reg_read(r) & MASK for n, r in self.bench.general.items()}
-        if name:
-            values[name] &= bits
-        return values, tuple(self.engine.reg_read(r) for r in self.bench.vectors)
-
-    def _run(self, begin: int, until: int, steps: int) -> int:
-        self._writes.clear()
-        self._fault = ""
-        error = 0
-        try:
-            self.engine.emu_start(begin, until, 0, steps)
-        except unicorn.UcError as raised:
-            error = raised.errno
-        pc = int(self.engine.reg_read(self.bench.pc))
-        # Where a jump leads to, nothing needs to be mapped: that is not the jump's fault.
-        if error and not (error == unicorn.UC_ERR_FETCH_UNMAPPED and pc != begin):
-            self._fault = self._fault or f"libunicorn error {error}"
-        return pc - self.bench.trap_pc_offset if self._fault.startswith("exception") else pc
-
     # -- experiments --------------------------------------------------------------------------
 
     def test(self, code: bytes, states: int) -> tuple[str, Mismatch | None]:
@@ -254,84 +330,80 @@ class Laboratory:
         reason = self.bench.not_executed(code)
         if reason is not None:
             return f"not executed: {reason}", None
+        word = summary(verdict)
         for number in range(states):
-            if len(self._pages) > MAX_PAGES // 2:
-                self._new_engine()
-            in_place = self._again(partial(self._in_place, code, number))
-            displaced = self._again(partial(self._displaced, code, verdict, number))
-            if in_place != displaced:
-                return summary(verdict), Mismatch(
-                    code, CODE, number, summary(verdict), in_place, displaced
-                )
-        return summary(verdict), None
+            in_place = self._again(code, verdict, number)
+            for how, outcome in self._others:
+                if outcome != in_place:
+                    return word, Mismatch(code, CODE, number, word, in_place, outcome, how)
+        return word, None
 
-    def _again(self, experiment: Callable[[], Outcome]) -> Outcome:
-        """Unicorn sometimes does not see a page that was mapped while it asked for it
-        (UC_ERR_MAP); the second time the page is there from the beginning."""
-        outcome = experiment()
-        if outcome.fault == NOT_SEEN:
-            self._fault = ""
-            outcome = experiment()
-        return outcome
+    def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
+        """Unicorn sometimes does not see a page that was mapped while it asked for it, or loses
+        what is written to it; the second time the page is there from the beginning."""
+        for _attempt in range(4):
+            before = len(self.plain.pages)
+            in_place = self._in_place(code, number)
+            self._others = []
+            if not isinstance(verdict, Copy | Rewrite):
+                self._others.append(("by the verdict", self._emulated(code, verdict, number)))
+            for page in list(self.plain.pages):
+                self.probed.map(page)
+            self._others.append(("displaced", self._displaced(code, number)))
+            for page in list(self.probed.pages):
+                self.plain.map(page)
+            outcomes = [in_place, *(outcome for _how, outcome in self._others)]
+            faulted = any(o.fault for o in outcomes)
+            if faulted or len(self.plain.pages) > MAX_PAGES // 2:
+                # Unicorn never finishes an exception: the next would be a double fault.
+                pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
+                self._new_beds()
+                for page in pages:
+                    self.plain.map(page)
+                    self.probed.map(page)
+            if len(self.plain.pages) <= before and not any(o.fault == NOT_SEEN for o in outcomes):
+                break
+        return in_place
 
-    def _fresh(self) -> None:
-        if self._fault:  # Unicorn never finishes an exception: the next would be a double fault
-            self._new_engine()
-        for page in self._pages:
-            if page not in (CODE, SLOT):
-                self._fill(page)
+    def _steps(self, code: bytes) -> int:
+        return MAX_STEPS if self.bench.repeats(code) else 1
 
-    def _place(self, address: int, code: bytes) -> None:
-        self.engine.mem_write(address, code)
-        # Also what was translated behind the instruction: the run is to end there.
-        self.engine.ctl_remove_cache(address, address + len(code))
-        self.engine.ctl_remove_cache(CODE, CODE + 32)
+    def _prepared(self, bed: Bed, code: bytes, number: int) -> tuple[dict[str, int], list[int]]:
+        values, vectors = self.state(number)
+        self.bench.adapt(code, values)
+        bed.refill()
+        bed.set(values, vectors)
+        return values, vectors
 
     def _in_place(self, code: bytes, number: int) -> Outcome:
-        self._fresh()
-        self._place(CODE, code)
-        values, vectors = self.state(number)
-        self.bench.adapt(code, values)
-        self._set(values, vectors)
-        # A REP instruction takes a step for every repetition.
-        after = CODE + len(code)
-        pc = self._run(CODE, after, 1)
-        steps = 0
-        while pc == CODE and not self._fault and steps < MAX_STEPS:
-            writes = list(self._writes)
-            pc = self._run(CODE, after, 1)
-            self._writes[:0] = writes
-            steps += 1
-            if not self._writes and steps > 1 and not _repeats(code):
-                break
-        registers, wide = self._get()
-        return Outcome(registers, wide, tuple(self._writes), pc, self._fault)
+        bed = self.plain
+        bed.place(CODE, code)
+        self._prepared(bed, code, number)
+        pc, fault = bed.run(CODE + len(code), self._steps(code))
+        registers, vectors = bed.get()
+        return Outcome(registers, vectors, bed.memory(), pc, fault)
 
-    def _displaced(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        self._fresh()
-        values, vectors = self.state(number)
-        self.bench.adapt(code, values)
-        after = CODE + len(code)
-        if not isinstance(verdict, Copy | Rewrite):
-            assert not isinstance(verdict, Refuse)
-            state = _Registers(self, dict(values))
-            pc = verdict.next_pc(state)
-            name, bits = self.bench.flags
-            if name:
-                state.values[name] &= bits
-            return Outcome(state.values, tuple(vectors), tuple(state.writes), pc, "")
-        body, second = self.trap.trampoline(SLOT, code, verdict, after)
-        self._place(SLOT, body)
-        self._set(values, vectors)
-        end = SLOT + second if self.trap.second_breakpoint else after
-        pc = self._run(SLOT, end, MAX_STEPS)
-        if pc == end:
-            pc = after
-        elif SLOT <= pc < SLOT + PAGE:
-            pc = CODE + pc - SLOT  # a fault in the trampoline is one of the instruction
-        registers, wide = self._get()
-        return Outcome(registers, wide, tuple(self._writes), pc, self._fault)
+    def _displaced(self, code: bytes, number: int) -> Outcome:
+        bed, dispatcher = self.probed, self.dispatcher
+        bed.place(CODE, code)
+        self._prepared(bed, code, number)
+        dispatcher.add(CODE, code, 0, 0)
+        dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
+        dispatcher.enable()
+        bed.engine.remove_translations(SLOTS, SLOTS + PAGE)
+        pc, fault = bed.run(CODE + len(code), 1)
+        dispatcher.disable()
+        dispatcher.clear()
+        registers, vectors = bed.get()
+        return Outcome(registers, vectors, bed.memory(), pc, fault)
 
-
-def _repeats(code: bytes) -> bool:
-    return code[:1] in (b"\xf3", b"\xf2")
+    def _emulated(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
+        assert not isinstance(verdict, Copy | Rewrite | Refuse)
+        bed = self.plain
+        values, vectors = self._prepared(bed, code, number)
+        state = _Registers(bed, values, vectors)
+        pc = verdict.next_pc(state)
+        name, bits = self.bench.flags
+        if name:
+            state.values[name] &= bits
+        return Outcome(state.values, tuple(state.vectors), bed.memory(), pc, "")

@@ -13,6 +13,7 @@ EXCLUDED = frozenset(
 )
 EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
 ALLOWED_PREFIX = "dtrace_safe_"
+EXCLUSIVE = "lies in an exclusive access"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
             return
         exclusive = exclusive or trap.starts_exclusive(piece)
         if exclusive:
-            verdict = Refuse("lies in an exclusive access")
+            verdict = Refuse(EXCLUSIVE)
         if trap.ends_exclusive(piece):
             exclusive = False
         yield Instruction(at, function.address + at, code[at : at + length], verdict)

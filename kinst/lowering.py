@@ -4,9 +4,12 @@ A template is shared by all places where an encoding stands, so that it must say
 follows the address.  That is found by asking the tables twice, for two addresses.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
+from emu._engine import Engine
 from emu.arch import Arch
+from kinst._dispatch import Dispatcher
 from kinst.trap import Breakpoint, GuestTrap
 from kinst.verdict import Copy, Lowered, Op, Refuse, Rewrite, Verdict
 
@@ -54,15 +57,14 @@ def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
     return [*arch.registers, *(n for n in trap.more_registers if n not in arch.registers)]
 
 
-def shape(arch: Arch, trap: GuestTrap, numbers: dict[str, int], split: int) -> Shape:
-    """:param numbers: Unicorn's numbers of registers."""
+def shape(arch: Arch, trap: GuestTrap) -> Shape:
     names = register_names(arch, trap)
     fields = arch.trap_frame.fields
 
     def place(name: str) -> int:
         return fields.get(trap.names.get(name, name), (-1, 0))[0]
 
-    registers = [(numbers[n], place(n), n not in trap.unrestored) for n in names]
+    registers = [(trap.numbers[n], place(n), n not in trap.unrestored) for n in names]
     arguments = [names.index(n) for n in arch.arguments[:5]]
     return Shape(
         registers, arguments, names.index(arch.pc), names.index(arch.sp),
@@ -72,7 +74,7 @@ def shape(arch: Arch, trap: GuestTrap, numbers: dict[str, int], split: int) -> S
         trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
         arch.trap_frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
-        split,
+        trap.split(),
     )
 
 
@@ -85,6 +87,7 @@ class Template:
     flags: int = 0
     code: bytes = b""
     has_data: bool = False
+    reason: str = ""  # of a refusal
 
     def arguments(self, names: list[str]) -> tuple[object, ...]:
         low = self.lowered
@@ -108,6 +111,36 @@ def _lower(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
     return verdict.lower(trap.flag_bits), b"", False
 
 
+@dataclass
+class Templates:
+    """All templates made so far, and the numbers a dispatcher gave them."""
+
+    trap: GuestTrap
+    names: list[str]
+    known: dict[Template, int] = field(default_factory=dict)
+    add: Callable[..., int] = lambda *arguments: 0
+
+    def __call__(self, code: bytes, relative: int) -> int:
+        made = template(self.trap, code, relative)
+        if made is None:
+            return -1
+        number = self.known.get(made)
+        if number is None:
+            number = self.known[made] = self.add(*made.arguments(self.names))
+        return number
+
+
+def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Dispatcher, Templates]:
+    """A native core for the architecture, and the templates it will make.
+
+    :param engine: of the machine; None: to look at code only.
+    """
+    templates = Templates(trap, register_names(arch, trap))
+    made = Dispatcher(engine, shape(arch, trap), templates)
+    templates.add = made.add_template
+    return made, templates
+
+
 def template(trap: GuestTrap, code: bytes, relative: int) -> Template | None:
     """The template of an encoding; None when it is no instruction.
 
@@ -123,7 +156,8 @@ def template(trap: GuestTrap, code: bytes, relative: int) -> Template | None:
              | RETURNS * trap.is_return(code) | LANDING * trap.is_landing(code))
     moved = there.target - here.target & MASK
     if moved == 0:
-        return Template(here, ABSOLUTE, flags, body, data)
+        reason = verdict.reason if isinstance(verdict, Refuse) else ""
+        return Template(here, ABSOLUTE, flags, body, data, reason)
     if moved == THERE - HERE:
         base = here.target - HERE - relative & MASK
         return Template(replace(here, target=base), RELATIVE, flags, body, data)

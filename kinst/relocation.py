@@ -5,10 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from emu.elf import Image, Symbol
 from kinst.benches import BENCHES
 from kinst.laboratory import Laboratory, Mismatch
-from kinst.listing import image_code, instructions
 from kinst.traps import TRAPS
 
 CHUNK = 200
@@ -16,19 +14,12 @@ CHUNK = 200
 
 @dataclass
 class Report:
-    """What became of the encodings: how many of each verdict, and those that failed."""
+    """What became of the encodings: how many of each verdict, those refused with the reason, and
+    those that failed."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
+    refused: dict[bytes, str] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
-
-
-def encodings(arch: str, image: Image, functions: Sequence[Symbol]) -> dict[bytes, str]:
-    """Distinct encodings, each with the first place where it stands."""
-    found: dict[bytes, str] = {}
-    for function in functions:
-        for i in instructions(TRAPS[arch], image_code(image, function), function):
-            found.setdefault(i.code, f"{function.name}+{i.offset}")
-    return found
 
 
 def _work(job: tuple[str, int, int, list[bytes]]) -> tuple[list[str], list[Mismatch]]:
@@ -55,8 +46,12 @@ def relocate(
         (arch, seed, states, list(codes[at : at + CHUNK])) for at in range(0, len(codes), CHUNK)
     ]
     report = Report()
-    for verdicts, mismatches in _results(chunks, jobs):
+    for chunk, (verdicts, mismatches) in zip(chunks, _results(chunks, jobs), strict=True):
         report.verdicts.update(verdicts)
+        report.refused.update(
+            (code, word) for code, word in zip(chunk[3], verdicts, strict=True)
+            if word.startswith("refuse")
+        )
         report.mismatches += mismatches
         progress(len(verdicts))
     return report

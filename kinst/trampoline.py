@@ -5,7 +5,7 @@ a stray jump stops cleanly.  The first large page of the hidden memory is for pa
 second, slot 1 is the seam's address.  Which slots are in use is a bitset of the dispatcher's.
 """
 
-from emu.arch import LARGE, NO_HOLE
+from emu.arch import LARGE
 from emu.errors import MachineError
 from emu.unicorn_machine import UnicornMachine
 
@@ -18,7 +18,7 @@ class Trampolines:
     """Executable memory for ``slots`` trampolines; ``close`` leaves the guest's page tables as they
     were.
 
-    :param near: code that 32-bit displacements in trampolines must reach from.
+    :param near: an address in the kernel's code.
     :raises MachineError: when the guest's address space has no room for them.
     """
 
@@ -36,8 +36,6 @@ class Trampolines:
         if hole is None:
             self.base = self.physical
         else:
-            if hole.virtual - near >> 31 not in (0, -1):
-                raise MachineError(NO_HOLE)
             for address, content in hole.writes:
                 self._undo.insert(0, (address, machine.read_physical(address, 8)))
                 machine.write_physical(address, content.to_bytes(8, "little"))

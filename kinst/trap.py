@@ -6,6 +6,7 @@ is this.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -29,6 +30,9 @@ class CpuState(State):
 
     def set(self, register: str, value: int) -> None:
         self.machine.write_register(register, value & MASK)
+
+    def set_vector(self, number: int, value: int) -> None:
+        self.machine.write_vector(f"q{number}", value)
 
     def load(self, address: int, size: int) -> int:
         return int.from_bytes(self.machine.read(address, size), "little")
@@ -83,6 +87,7 @@ class Breakpoint:
 class GuestTrap(ABC):
     """Breakpoints, trampolines and the seam of one architecture.
 
+    :cvar numbers: Unicorn's numbers of the registers.
     :cvar names: our register names -> fields of the trap frame, where they differ.
     :cvar more_registers: that verdicts use, beside the general ones.
     :cvar unrestored: what the kernel's return path leaves as it is.
@@ -96,6 +101,7 @@ class GuestTrap(ABC):
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
     """
 
+    numbers: ClassVar[Mapping[str, int]]
     names: ClassVar[dict[str, str]] = {}
     more_registers: ClassVar[tuple[str, ...]] = ()
     unrestored: ClassVar[frozenset[str]] = frozenset()

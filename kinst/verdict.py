@@ -21,6 +21,9 @@ class State(Protocol):
     def set(self, register: str, value: int) -> None:
         """Change what the kernel's return path will restore."""
 
+    def set_vector(self, number: int, value: int) -> None:
+        """Change a vector register of 128 bits."""
+
     def load(self, address: int, size: int) -> int:
         """Guest memory, little-endian."""
 
@@ -48,6 +51,7 @@ class Op(enum.IntEnum):
     CHANGE_FLAGS = 14  # flags = (flags | target) & ~extra
     READ_FLAGS = 15  # a = flags & extra
     WRITE_FLAGS = 16  # the bits extra of the flags = a
+    LOAD_VECTOR = 17  # a (or nothing) = n bytes at target, the rest of it zero
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,9 @@ class _Flags:
         return self.value
 
     def set(self, register: str, value: int) -> None:
+        return None
+
+    def set_vector(self, number: int, value: int) -> None:
         return None
 
     def load(self, address: int, size: int) -> int:

@@ -9,9 +9,8 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport Clock, guest_read, guest_write, register_read, register_write
+from emu._engine cimport Clock, go_to, guest_read, guest_write, register_read, register_write
 
-cdef int RIP = uc.UC_X86_REG_RIP
 cdef int RSP = uc.UC_X86_REG_RSP
 cdef int RFLAGS = uc.UC_X86_REG_RFLAGS
 cdef int CS = uc.UC_X86_REG_CS
@@ -65,7 +64,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
         flags &= ~<uint64_t>INTERRUPT_FLAG
     register_write(c, RFLAGS, flags)
     register_write(c, RSP, top)
-    register_write(c, RIP, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
+    go_to(c, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
     return True
 
 

@@ -11,9 +11,8 @@ from libc.string cimport memcpy
 import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
-from emu._engine cimport Clock, CpReg, guest_read, register_read, register_write
+from emu._engine cimport Clock, CpReg, go_to, guest_read, register_read, register_write
 
-cdef int PC = uc.UC_ARM64_REG_PC
 cdef int PSTATE = uc.UC_ARM64_REG_PSTATE
 cdef int CP_REG = uc.UC_ARM64_REG_CP_REG
 
@@ -64,7 +63,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     register_write(c, PSTATE, MASKED)
     # Unicorn computes its cached translation flags anew only with a system register.
     put(c, CONTEXTIDR, get(c, CONTEXTIDR))
-    register_write(c, PC, vectors + SYNC)
+    go_to(c, vectors + SYNC)
     return True
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import capstone
 
-from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole, large_pages
+from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_far_hole, large_pages
 from emu.arm64 import registers
 from emu.errors import MachineError
 
@@ -68,27 +68,30 @@ class Arm64(Arch):
     def executable_hole(
         self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> Hole | None:
-        """In the level 2 table of the kernel's GiB, with the attributes of the code there."""
+        """In a level 2 table of the kernel's, with the attributes of its code."""
         if not machine.read_register("sctlr_el1") & 1:
             return None
+
+        def next_table(entry: int) -> int | None:
+            return 0 if not entry & 1 else entry & ADDRESS if entry & 2 else None
+
+        def entry_at(table: int, shift: int) -> int:
+            index = (near & (1 << size) - 1) >> shift & 0x1FF
+            return int.from_bytes(machine.read_physical(table + 8 * index, 8), "little")
+
         size = 64 - (machine.read_register("tcr_el1") >> 16 & 63)
         at = machine.read_register("ttbr1_el1") & ADDRESS
-        for level in range(3 - (size - 13) // 9, 2):
-            shift = 12 + 9 * (3 - level)
-            index = (near & (1 << size) - 1) >> shift & 0x1FF
-            at = int.from_bytes(machine.read_physical(at + 8 * index, 8), "little") & ADDRESS
-        entry = int.from_bytes(machine.read_physical(at + 8 * (near >> 21 & 0x1FF), 8), "little")
+        if size > 39:
+            at = entry_at(at, 39) & ADDRESS
+        entry = entry_at(entry_at(at, 30) & ADDRESS, 21)
         if entry & 2:  # a table of pages: take the page's attributes
-            page = (entry & ADDRESS) + 8 * (near >> 12 & 0x1FF)
-            entry = int.from_bytes(machine.read_physical(page, 8), "little")
+            entry = entry_at(entry & ADDRESS, 12)
         attributes = entry & ~ADDRESS & ~CONTIGUOUS & ~3 | 1
-        first = find_hole(
-            machine, at, pages, lambda e: 0 if not e & 1 else e & ADDRESS if e & 2 else None
-        )
-        if first is None:
+        hole = find_far_hole(machine, at, near, pages, next_table)
+        if hole is None:
             raise MachineError(NO_HOLE)
-        return Hole((near & -1 << 30) + (first << 21),
-                    large_pages(at, first, physical, attributes, pages))
+        virtual, table, first = hole
+        return Hole(virtual, large_pages(table, first, physical, attributes, pages))
 
     def decoder(self) -> capstone.Cs:
         return _decoder()

@@ -94,6 +94,7 @@ class ArmBoard(Board):
     )
     ram_base = RAM_BASE
     hidden_base = 0x30000000
+    vectors = registers.VECTORS
     wakes_masked = True
 
     def __init__(self, machine: UnicornMachine) -> None:

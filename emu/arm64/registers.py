@@ -10,6 +10,8 @@ UNICORN |= {
     "pc": uc.UC_ARM64_REG_PC, "pstate": uc.UC_ARM64_REG_PSTATE, "lr": uc.UC_ARM64_REG_X30,
 }
 
+VECTORS = {f"q{i}": uc.UC_ARM64_REG_Q0 + i for i in range(32)}
+
 # (op0, op1, CRn, CRm, op2): Arm ARM, "AArch64 System register encoding".
 SYSTEM = {
     "sctlr_el1": (3, 0, 1, 0, 0), "actlr_el1": (3, 0, 1, 0, 1), "cpacr_el1": (3, 0, 1, 0, 2),

@@ -9,9 +9,8 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, register_read, register_write
+from emu._engine cimport Clock, go_to, register_read, register_write
 
-cdef int PC = uc.UC_RISCV_REG_PC
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
 cdef int STVEC = uc.UC_RISCV_REG_STVEC
 cdef int SSTATUS = uc.UC_RISCV_REG_SSTATUS
@@ -42,7 +41,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     register_write(c, SEPC, pc)
     register_write(c, SCAUSE, BREAKPOINT)
     register_write(c, STVAL, pc)
-    register_write(c, PC, vectors)
+    go_to(c, vectors)
     return True
 
 

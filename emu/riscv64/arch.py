@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import capstone
 
-from emu.arch import LARGE, NO_HOLE, Arch, Hole, TrapFrame, find_hole
+from emu.arch import LARGE, NO_HOLE, Arch, Hole, TrapFrame, find_far_hole
 from emu.errors import MachineError
 from emu.riscv64 import registers
 
@@ -69,26 +69,25 @@ class Riscv64(Arch):
     def executable_hole(
         self, machine: "Machine", near: int, physical: int, pages: int, directory: int
     ) -> Hole | None:
-        """In the level 1 table of the kernel's GiB: all address spaces share it."""
+        """In a level 1 table of the kernel's, which all address spaces share."""
         satp = machine.read_register("satp")
         levels = LEVELS.get(satp >> 60)
         if levels is None:
             return None
+
+        def next_table(entry: int) -> int | None:
+            return 0 if not entry & 1 else None if entry & 0xE else (entry >> 10 & SATP_PPN) << 12
+
         at = (satp & SATP_PPN) << 12
-        for level in range(levels - 1, 1, -1):
+        for level in range(levels - 1, 2, -1):
             index = near >> 12 + 9 * level & 0x1FF
-            entry = int.from_bytes(machine.read_physical(at + 8 * index, 8), "little")
-            if entry & 0xE:
-                raise MachineError("the kernel is mapped by 1 GiB pages: no hole for trampolines")
-            at = (entry >> 10 & SATP_PPN) << 12
-        first = find_hole(
-            machine, at, pages,
-            lambda e: 0 if not e & 1 else None if e & 0xE else (e >> 10 & SATP_PPN) << 12,
-        )
-        if first is None:
+            at = next_table(int.from_bytes(machine.read_physical(at + 8 * index, 8), "little")) or 0
+        hole = find_far_hole(machine, at, near, pages, next_table)
+        if hole is None:
             raise MachineError(NO_HOLE)
-        return Hole((near & -1 << 30) + (first << 21), tuple(
-            (at + 8 * (first + i), physical + i * LARGE >> 12 << 10 | 0xEF) for i in range(pages)
+        virtual, table, first = hole
+        return Hole(virtual, tuple(
+            (table + 8 * (first + i), physical + i * LARGE >> 12 << 10 | 0xEF) for i in range(pages)
         ))
 
     def decoder(self) -> capstone.Cs:

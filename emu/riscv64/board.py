@@ -84,6 +84,7 @@ class RiscvBoard(Board):
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
         machine.engine.set_page_blocks(True)
+        machine.engine.keep_context()
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
         self.uart = Ns16550(machine, Line(self.plic.set_line, UART_IRQ))

@@ -9,6 +9,7 @@ import unicorn.x86_const as uc
 from capstone import x86_const as x86
 
 from emu.amd64 import registers
+from emu.amd64.arch import Amd64
 from kinst.laboratory import Bench
 
 # Instructions that would change the laboratory's own machine, or wait for one around it.
@@ -25,11 +26,14 @@ SYSTEM_REGISTERS = {
     for name in [*(f"CR{i}" for i in range(16)), *(f"DR{i}" for i in range(16)),
                  "CS", "DS", "ES", "FS", "GS", "SS"]
 }
-REPEAT = {0xF2, 0xF3}
+PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
+                  *range(0x40, 0x50)])
+STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
 STATUS = 0x8D5  # CF PF AF ZF SF OF
 
 
 class Amd64Bench(Bench):
+    arch = Amd64()
     uc_arch, uc_mode = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64
     cpu_model = uc.UC_CPU_X86_QEMU64
     general: ClassVar[dict[str, int]] = {
@@ -45,8 +49,13 @@ class Amd64Bench(Bench):
 
     def adapt(self, code: bytes, values: dict[str, int]) -> None:
         """A repeated string instruction repeats at most 63 times."""
-        if REPEAT & set(code[:3]):
+        if self.repeats(code):
             values["rcx"] &= 63
+
+    def repeats(self, code: bytes) -> bool:
+        opcode = code.lstrip(PREFIXES)
+        prefixes = code[: len(code) - len(opcode)]
+        return bool(opcode) and opcode[0] in STRINGS and any(p in prefixes for p in b"\xf2\xf3")
 
     def not_executed(self, code: bytes) -> str | None:
         instruction = next(self._decoder.disasm(code, 0, 1), None)

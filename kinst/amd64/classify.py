@@ -193,11 +193,16 @@ def _decoder() -> capstone.Cs:
     return decoder
 
 
+# What the decoder does not know (AMD APM volume 3): INVLPGB, TLBSYNC.
+UNKNOWN: dict[bytes, Verdict] = {b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy()}
+
+
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     """The instruction's length and its verdict; length 0 when it is none."""
     instruction = next(_decoder().disasm(code, address, 1), None)
     if instruction is None:
-        return 0, Refuse("is not an instruction")
+        verdict = UNKNOWN.get(code[:3])
+        return (0, Refuse("is not an instruction")) if verdict is None else (3, verdict)
     return instruction.size, _verdict(instruction)
 
 

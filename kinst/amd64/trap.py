@@ -5,6 +5,7 @@ that is done here by setting the registers.
 """
 
 import struct
+from collections.abc import Mapping
 from typing import ClassVar
 
 from emu.amd64 import registers
@@ -23,6 +24,7 @@ class Amd64Trap(GuestTrap):
     second_breakpoint: ClassVar[bool] = False
     called: ClassVar[bool] = False
     more_registers: ClassVar[tuple[str, ...]] = ("fs_base", "gs_base")
+    numbers: ClassVar[Mapping[str, int]] = registers.UNICORN
     status: ClassVar[str] = "rflags"
     flag_bits: ClassVar[tuple[int, ...]] = (0, 2, 6, 7, 11)  # CF PF ZF SF OF
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))

@@ -7,12 +7,15 @@ import unicorn
 import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
+from emu.arm64.arch import Arm64
 from kinst.laboratory import Bench
 
 
 class Arm64Bench(Bench):
+    arch = Arm64()
     uc_arch, uc_mode = unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM
     cpu_model = uc.UC_CPU_ARM64_A57
+    fixed: ClassVar[int] = 4
     general: ClassVar[dict[str, int]] = {
         name: registers.UNICORN[name] for name in [*(f"x{i}" for i in range(31)), "sp"]
     } | {"pstate": uc.UC_ARM64_REG_NZCV}

@@ -24,8 +24,6 @@ from kinst.verdict import (
 )
 
 MASK = (1 << 64) - 1
-# The kernel's return path leaves these as they are: an emulation cannot change them.
-UNRESTORED = range(18, 29)
 Row = tuple[int, int, Callable[[int, int], Verdict]]
 
 
@@ -100,6 +98,42 @@ class WriteMask:
 
     def lower(self, bits: Bits) -> Lowered:
         return Lowered(Op.WRITE_FLAGS, self.register, extra=DAIF, ends_block=True)
+
+
+@dataclass(frozen=True)
+class LoadVector:
+    """LDR (literal, SIMD&FP): the rest of the vector register becomes zero."""
+
+    ends_block: ClassVar[bool] = False
+    number: int
+    address: int
+    size: int
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        low = state.load(self.address, min(self.size, 8))
+        high = state.load(self.address + 8, 8) if self.size == 16 else 0
+        state.set_vector(self.number, high << 64 | low)
+        return self.after
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.LOAD_VECTOR, f"q{self.number}", n=self.size, target=self.address)
+
+
+@dataclass(frozen=True)
+class LoadNothing:
+    """LDR (literal) into the zero register: only a fault can come of it."""
+
+    ends_block: ClassVar[bool] = False
+    address: int
+    after: int
+
+    def next_pc(self, state: State) -> int:
+        state.load(self.address, 4)
+        return self.after
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.LOAD_VECTOR, None, n=4, target=self.address)
 
 
 @dataclass(frozen=True)
@@ -186,9 +220,11 @@ def _literal(code: int, pc: int) -> Verdict:
     loads = {0: 0xB9400000, 1: 0xF9400000, 2: 0xB9800000}
     size = code >> 30
     if code >> 26 & 1:
-        return Refuse("loads a vector register from beside it")
+        if size == 3:
+            return Refuse("is a reserved instruction")
+        return LoadVector(number, target, 4 << size, pc + 4)
     if size == 3 or number == 31:
-        return Refuse("loads from beside it into no register")
+        return Nothing(pc + 4) if size == 3 else LoadNothing(target, pc + 4)
     # ldr xN, [pc + 12 rounded to data]; ldr (w|x)N, [xN]; the breakpoint and a pad; the address
     first = _word(0x58000000 | 4 << 5 | number)
     return Rewrite(first + _word(loads[size] | number << 5 | number), target.to_bytes(8, "little"))
@@ -203,8 +239,6 @@ def _mask_register(code: int, pc: int) -> Verdict:
     name = register(code & 31)
     if not code >> 21 & 1:
         return WriteMask(name, pc + 4)
-    if code & 31 in UNRESTORED:
-        return Refuse(f"writes {name}, which the kernel's return path does not restore")
     return ReadMask(name, pc + 4)
 
 
@@ -271,6 +305,10 @@ ROWS: tuple[Row, ...] = (
     # the rest of loads and stores, data processing, vectors
     (0x0A000000, 0x08000000, _copy),
     (0x1C000000, 0x10000000, _copy),
+    (0x1E000000, 0x04000000, _copy),  # SVE
+    (0x9E000000, 0x80000000, _refuse("is SME, or data")),
+    (0x1A000000, 0x00000000, _refuse("is not an instruction")),  # UDF, and unallocated
+    (0x1A000000, 0x02000000, _refuse("is not an instruction")),
     (0x0E000000, 0x0A000000, _copy),
     (0x0E000000, 0x0E000000, _copy),
 )

@@ -1,7 +1,9 @@
 """arm64: BRK #0x40d, the seam is called with the frame, and a second breakpoint comes back."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from emu.arm64 import registers
 from kinst import _dispatch
 from kinst.arm64 import classify
 from kinst.trap import Breakpoint, CalledSeam
@@ -16,7 +18,9 @@ class Arm64Trap(CalledSeam):
         {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
     )
     excluded_prefixes: ClassVar[tuple[str, ...]] = ("handle_el",)
+    more_registers: ClassVar[tuple[str, ...]] = tuple(registers.VECTORS)
     unrestored: ClassVar[frozenset[str]] = frozenset(f"x{i}" for i in range(18, 29))
+    numbers: ClassVar[Mapping[str, int]] = registers.UNICORN | registers.VECTORS
     status: ClassVar[str] = "pstate"
     flag_bits: ClassVar[tuple[int, ...]] = (28, 29, 30, 31)  # V C Z N
     frame_mask: ClassVar[int] = PSTATE_I

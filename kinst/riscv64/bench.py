@@ -7,12 +7,14 @@ import unicorn
 import unicorn.riscv_const as uc
 
 from emu.riscv64 import registers
+from emu.riscv64.arch import Riscv64
 from kinst.laboratory import Bench
 
 FS_DIRTY = 3 << 13
 
 
 class Riscv64Bench(Bench):
+    arch = Riscv64()
     uc_arch, uc_mode = unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64
     cpu_model = uc.UC_CPU_RISCV64_SIFIVE_U54
     general: ClassVar[dict[str, int]] = {

@@ -14,6 +14,7 @@ from kinst.verdict import (
     Jump,
     JumpAndLink,
     Lowered,
+    Nothing,
     Op,
     Refuse,
     SetRegister,
@@ -23,8 +24,6 @@ from kinst.verdict import (
 
 MASK = (1 << 64) - 1
 Row = tuple[int, int, Callable[[int, int], Verdict]]
-# The kernel's return path leaves these as they are: an emulation cannot change them.
-UNRESTORED = {"sp", "gp", "tp"}
 
 
 def signed(value: int, bits: int) -> int:
@@ -65,24 +64,18 @@ def _link(number: int) -> str | None:
     return NAMES[number] if number else None
 
 
-def _unless_lost(register: str | None, verdict: Verdict) -> Verdict:
-    if register in UNRESTORED:
-        return Refuse(f"writes {register}, which the kernel's return path does not restore")
-    return verdict
-
-
 def _jal(code: int, pc: int) -> Verdict:
     offset = signed(pick(code, (31, 1, 20), (12, 8, 12), (20, 1, 11), (21, 10, 1)), 21)
     target, link = pc + offset & MASK, _link(code >> 7 & 31)
     if link is None:
         return Jump(target)
-    return _unless_lost(link, JumpAndLink(link, pc + 4, offset=target))
+    return JumpAndLink(link, pc + 4, offset=target)
 
 
 def _jalr(code: int, pc: int) -> Verdict:
     link = _link(code >> 7 & 31)
     base, offset = NAMES[code >> 15 & 31], signed(code >> 20, 12)
-    return _unless_lost(link, JumpEven(JumpAndLink(link, pc + 4, base, offset)))
+    return JumpEven(JumpAndLink(link, pc + 4, base, offset))
 
 
 @dataclass(frozen=True)
@@ -102,9 +95,9 @@ class JumpEven:
 def _auipc(code: int, pc: int) -> Verdict:
     rd = _link(code >> 7 & 31)
     if rd is None:
-        return Jump(pc + 4)
+        return Nothing(pc + 4)
     value = pc + signed(code >> 12, 20) * 4096 & MASK
-    return _unless_lost(rd, SetRegister(rd, value, pc + 4))
+    return SetRegister(rd, value, pc + 4)
 
 
 def _c_jump(code: int, pc: int) -> Verdict:
@@ -149,6 +142,11 @@ WIDE: tuple[Row, ...] = (
     (0x7F, 0x1B, _copy), (0x7F, 0x23, _copy), (0x7F, 0x27, _copy), (0x7F, 0x33, _copy),
     (0x7F, 0x37, _copy), (0x7F, 0x3B, _copy), (0x7F, 0x43, _copy), (0x7F, 0x47, _copy),
     (0x7F, 0x4B, _copy), (0x7F, 0x4F, _copy), (0x7F, 0x53, _copy),
+    (0x7F, 0x57, _copy), (0x7F, 0x77, _copy),  # OP-V, OP-VE: vectors
+    *((0x7F, opcode, _refuse("is a vendor's own instruction"))
+      for opcode in (0x0B, 0x2B, 0x5B, 0x7B)),
+    (0x1F, 0x1F, _refuse("is longer than four bytes")),
+    (0x7F, 0x6B, _refuse("is a reserved instruction")),
 )
 COMPRESSED: tuple[Row, ...] = (
     (0xFFFF, 0x0000, _refuse("is not an instruction")),

@@ -1,7 +1,9 @@
 """riscv64: EBREAK or C.EBREAK, the seam gets the frame, a second breakpoint comes back."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from emu.riscv64 import registers
 from kinst import _dispatch
 from kinst.riscv64 import classify
 from kinst.trap import MASK, Breakpoint, CalledSeam
@@ -21,6 +23,7 @@ class Riscv64Trap(CalledSeam):
     )
     more_registers: ClassVar[tuple[str, ...]] = ("sstatus",)
     unrestored: ClassVar[frozenset[str]] = frozenset({"sp", "gp", "tp"})
+    numbers: ClassVar[Mapping[str, int]] = registers.UNICORN
     status: ClassVar[str] = "sstatus"
     frame_mask: ClassVar[int] = SPIE
     cpu_mask: ClassVar[int] = SIE

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import pytest
 
@@ -134,7 +135,8 @@ def test_disas_shows_instructions_and_verdicts(arch):
 def test_relocate_reports_verdicts_and_mismatches(arch):
     result = run("kinst", "relocate", "-k", f"teaching/{arch}", "strlen", "crc32", "classify")
     assert result.returncode == 0
-    assert re.match(r"\d+ distinct encodings, 0 mismatches\n +\d+  copy", result.stdout)
+    assert re.match(r"\d+ instructions\n +\d+  copy", result.stdout)
+    assert re.search(r"\n\d+ distinct encodings, 0 mismatches\n +\d+  copy", result.stdout)
     report = json.loads(run("kinst", "relocate", "--json", "-k", f"teaching/{arch}", "strlen")
                         .stdout)
     assert report["mismatches"] == [] and report["verdicts"]["copy"] > 3
@@ -144,14 +146,28 @@ def test_relocate_takes_encodings_from_standard_input():
     result = run("kinst", "relocate", "--arch", "amd64", "--encodings", "-",
                  stdin="55\n48 8b 05 10 00 00 00  # mov\n\nfb\n")
     assert result.returncode == 0
-    assert result.stdout.splitlines()[0] == "3 distinct encodings, 0 mismatches"
-    assert "refuse: changes the interrupt flag" in result.stdout
+    assert result.stdout.splitlines()[:2] == [
+        "line 4: fb  sti  refuse: changes the interrupt flag",
+        "3 distinct encodings, 0 mismatches",
+    ]
+
+
+def test_relocate_writes_a_report_for_builds(tmp_path):
+    path = tmp_path / "report.xml"
+    result = run("kinst", "relocate", "-k", "teaching/riscv64", "strlen", "--junit", str(path))
+    assert result.returncode == 0
+    suite = ElementTree.parse(path).getroot()[0]
+    assert suite.get("failures") == "0" and suite[0].get("name") == "strlen"
+    refused(run("kinst", "relocate", "-k", "teaching/riscv64", "strlen", "--junit",
+                str(tmp_path / "no" / "report.xml")), "No such file")
 
 
 @pytest.mark.parametrize("words, stdin, says", [
     ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
     (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
     (["--arch", "amd64", "--encodings", "/nonexistent"], None, "cannot be read"),
+    (["-k", "teaching/amd64", "--arch", "arm64"], None, "is for amd64"),
+    (["-k", "teaching/amd64", "--arch", "amd64", "--encodings", "-"], "55", "tests no kernel"),
     (["-k", "teaching/amd64", "strlne"], None, "did you mean strlen"),
     (["-k", "teaching/amd64", "--states", "none"], None, "--states must be a positive number"),
 ])

@@ -1,14 +1,21 @@
 import pytest
 
+from emu.architectures import ARCHITECTURES
 from kinst.amd64.trap import Amd64Trap
 from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.trap import Arm64Trap
 from kinst.benches import BENCHES
 from kinst.laboratory import CODE, Laboratory
-from kinst.relocation import encodings, relocate
+from kinst.relocation import relocate
 from kinst.riscv64.trap import Riscv64Trap
+from kinst.survey import survey
 from kinst.traps import TRAPS
 from kinst.verdict import Copy, Jump, Rewrite, SetRegister
+
+
+def encodings(arch, image):
+    functions = list(image.symbols.functions())
+    return list(survey(ARCHITECTURES[arch], TRAPS[arch], image, functions).places)
 
 
 def laboratory(arch, trap=None, seed=1):
@@ -16,7 +23,7 @@ def laboratory(arch, trap=None, seed=1):
 
 
 def test_every_encoding_of_the_teaching_kernel_is_displaced_without_a_difference(image, arch):
-    codes = list(encodings(arch, image, list(image.symbols.functions())))
+    codes = encodings(arch, image)
     report = relocate(arch, codes, 7, 2, 1, lambda done: None)
     assert not report.mismatches, [m.differences() for m in report.mismatches]
     assert sum(report.verdicts.values()) == len(codes) > 500
@@ -92,7 +99,7 @@ class WrongRegister(Riscv64Trap):
 
 @pytest.mark.parametrize("arch, trap, code, says", [
     ("amd64", WrongDisplacement(), "488d0510000000", "rax: 0x40000017 in place"),
-    ("arm64", WrongTarget(), "04000014", "next pc: 0x40000010 in place, 0x40000014 displaced"),
+    ("arm64", WrongTarget(), "04000014", "next pc: 0x40000010 in place, 0x40000014 by the verdict"),
     ("arm64", WrongWidth(), "85000034", "next pc"),
     ("riscv64", WrongRegister(), "17150000", "a0: 0x40001000 in place"),
 ])
@@ -110,6 +117,6 @@ def test_the_same_seed_gives_the_same_states(arch):
 
 
 def test_processes_give_the_report_of_one(image, arch):
-    codes = list(encodings(arch, image, list(image.symbols.functions())))[:450]
+    codes = encodings(arch, image)[:450]
     reports = [relocate(arch, codes, 1, 1, jobs, lambda done: None) for jobs in (1, 2)]
     assert reports[0] == reports[1]
