@@ -9,7 +9,7 @@ from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
 from dtrace.kinst_command import describe, show_console
 from dtrace.terminal import parse_count, parse_size, run_command, working
-from dtrace.workload import at_start, boot_to_prompt, booted
+from dtrace.workload import BootError, at_start, boot_to_prompt, booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
@@ -118,6 +118,7 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
     machine = breakpoints.machine
     if not quiet:
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
+    breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
     breakpoints.enable()
     value = None
     try:
@@ -125,7 +126,7 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
             boot_to_prompt(machine, limit)
         else:
             value = Evaluation(Caller(machine, limit)).run(program)
-    except CallError as error:
+    except (CallError, BootError) as error:
         _rows(breakpoints)
         show_console(error.console)
         raise

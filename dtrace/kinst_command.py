@@ -19,7 +19,7 @@ from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
 from images.fetch import fetch
-from kinst.listing import excluded, image_code, instructions
+from kinst.listing import exclusion, image_code, instructions
 from kinst.traps import TRAPS
 from kinst.verdict import summary
 
@@ -255,9 +255,9 @@ def _disas(arguments: argparse.Namespace) -> int:
         find_function(image, name)
         for symbol in image.symbols.named(name):
             if symbol.kind == STT_FUNC and symbol.size:
-                left_alone = excluded(trap, name)
+                left_alone = exclusion(trap, name)
                 rows += [
-                    (symbol, i, "refuse: the function is excluded" if left_alone
+                    (symbol, i, f"refuse: the function {left_alone}" if left_alone
                      else summary(i.verdict))
                     for i in instructions(trap, image_code(image, symbol), symbol)
                 ]

@@ -97,6 +97,10 @@ cdef struct Clock:
     # Time goes on at a block that starts here; whether that start is a canonical one.
     uint64_t thaw
     bint thaw_resumed
+    # The stack pointer there, where the kernel's own return path leads to it (0: no such path):
+    # that may itself run through the address.
+    int thaw_register
+    uint64_t thaw_sp
     bint page_blocks
     # The trampoline in use, the displaced instruction's own address and length, how often a block
     # was entered at the trampoline's first instruction, and whether one was behind it.

@@ -197,6 +197,7 @@ cdef void freeze(Clock *c) noexcept nogil:
         c.count = 0
     c.frozen = True
     c.thaw = c.slot = c.slot_entries = 0
+    c.thaw_register = 0
     c.deferred = 0
     c.status_bits = 0
 
@@ -223,6 +224,11 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
         if c.stack_size:
             guest_write(c, c.stack_at, c.stack, c.stack_size)
         c.forget(c)
+
+
+cdef inline bint thaws_at(Clock *c, uint64_t address) noexcept nogil:
+    return address == c.thaw and (
+        not c.thaw_register or register_read(c, c.thaw_register) == c.thaw_sp)
 
 
 cdef void thaw_now(Clock *c) noexcept nogil:
@@ -313,7 +319,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
                 return
         elif address == c.slot + c.site_length:
             c.slot_ended = True
-        if address != c.thaw:
+        if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
     if c.fixed:
@@ -931,12 +937,15 @@ cdef class Engine:
         """While frozen: put back the stack and the registers that the breakpoint has changed."""
         wipe_footprint(&self.clock)
 
-    def thaw_at(self, uint64_t address, bint canonical):
+    def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
         """While frozen: time goes on at ``address``, one instruction later than it stopped.
 
         :param canonical: a block would have started there without the probe, too.
+        :param register: the stack pointer, which is ``sp`` there; 0: it does not matter.
         """
         self.clock.thaw = address
+        self.clock.thaw_register = register
+        self.clock.thaw_sp = sp
         self.clock.thaw_resumed = not canonical
 
     def use_trampoline(self, uint64_t address, uint64_t site, uint32_t length, int register=0,
@@ -973,7 +982,7 @@ cdef class Engine:
 
     def thaw_if_at(self, uint64_t address):
         """The same, where the CPU was stopped before a block at ``address`` could start."""
-        if self.clock.frozen and self.clock.thaw == address:
+        if self.clock.frozen and thaws_at(&self.clock, address):
             thaw_now(&self.clock)
 
     def abandon(self, uint64_t pc):

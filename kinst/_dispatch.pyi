@@ -10,6 +10,7 @@ COMPRESSED: int
 class Dispatcher:
     fire: Callable[[int], None]
     recursion: Callable[[int], None]
+    sink: Callable[[], None] | None
     def __init__(
         self, engine: Engine | None, shape: Shape, classify: Callable[[bytes, int], int]
     ) -> None: ...

@@ -449,7 +449,7 @@ cdef inline uint32_t find_second(Dispatch *d, uint64_t address) noexcept nogil:
 
 
 cdef void full(Dispatch *d) noexcept with gil:
-    (<Dispatcher>d.owner).drain()
+    (<Dispatcher>d.owner).spill()
 
 
 cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
@@ -578,6 +578,8 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
     cdef const Template *t
     d.framed = True
     d.at = pc
+    c.thaw_register = d.number[d.sp]
+    c.thaw_sp = field(d, d.place[d.sp])[0]
     if i != NONE:
         s = &d.sites[i]
         status = field(d, d.place[d.status])
@@ -714,6 +716,7 @@ cdef class Dispatcher:
     cdef object shape
     cdef public object fire
     cdef public object recursion
+    cdef public object sink  # is called when there are many records
     cdef list drained
 
     def __cinit__(self):
@@ -1373,6 +1376,14 @@ cdef class Dispatcher:
             self.drained.append((r.probe, r.time, r.arguments[0], r.arguments[1], r.arguments[2],
                                  r.arguments[3], r.arguments[4]))
         self.d.record_count = 0
+
+    cdef void spill(self):
+        self.drain()
+        if self.sink is not None:
+            try:
+                self.sink()
+            except BaseException as error:
+                self.engine.failed(error)
 
     def records(self):
         """The records since the last time: (probe, instructions executed, five arguments)."""

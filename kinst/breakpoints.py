@@ -318,6 +318,11 @@ class Breakpoints:
             "give --trap-path=direct"
         )
 
+    def _back(self, state: CpuState) -> tuple[int, int]:
+        """The stack pointer's number and value when the kernel's return path is through."""
+        sp = self.machine.arch.sp
+        return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
+
     def _seam(self) -> None:
         """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
         machine, trap, dispatcher = self.machine, self.trap, self.dispatcher
@@ -328,7 +333,7 @@ class Breakpoints:
             state = trap.enter(machine)
             after = second + len(dispatcher.displaced(second))
             trap.unmask(state, self._saved_mask)
-            machine.engine.thaw_at(after, False)
+            machine.engine.thaw_at(after, False, *self._back(state))
             trap.leave(machine, state, after)
             return
         if not numbers:
@@ -359,5 +364,5 @@ class Breakpoints:
         for name, value in getattr(state, "deferred", {}).items():
             machine.engine.defer(machine.board.engine.registers[name], value)
         machine.engine.use_trampoline(0, address, len(code))
-        machine.engine.thaw_at(pc, verdict.ends_block)
+        machine.engine.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)

@@ -6,7 +6,7 @@ import re
 from emu.call import Caller
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
 from kinst.breakpoints import Breakpoints, ProbeError
-from kinst.listing import excluded
+from kinst.listing import exclusion
 
 GLOB = re.compile(r"[*?\[]")
 
@@ -45,10 +45,9 @@ def functions(
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ProbeError(f"{where}: the kernel has no function '{name}'{hint}")
-    if excluded(breakpoints.trap, name) and not unsafe:
-        raise ProbeError(
-            f"{where}: {name} is excluded: DTrace itself may run through it (--unsafe probes it)"
-        )
+    reason = exclusion(breakpoints.trap, name)
+    if reason and not unsafe:
+        raise ProbeError(f"{where}: {name} {reason} (--unsafe probes it)")
     return list(found.values())
 
 
@@ -58,7 +57,7 @@ def _by_pattern(
     accept = re.compile(fnmatch.translate(pattern or "*")).match
     found: dict[int, Symbol] = {}
     for s in breakpoints.machine.image.symbols.functions():
-        if accept(s.name) and (unsafe or not excluded(breakpoints.trap, s.name)):
+        if accept(s.name) and (unsafe or not exclusion(breakpoints.trap, s.name)):
             found.setdefault(s.address, s)
     if not found:
         raise ProbeError(f"{where}: no function matches '{pattern}'")

@@ -13,6 +13,8 @@ EXCLUDED = frozenset(
 )
 EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
 ALLOWED_PREFIX = "dtrace_safe_"
+# Code that the kernel only reads.
+COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
 EXCLUSIVE = "lies in an exclusive access"
 
 
@@ -51,10 +53,16 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
         at += length
 
 
+def exclusion(trap: GuestTrap, name: str) -> str:
+    """Why a function is not probed unless one insists; empty when it is."""
+    if name in COPIED:
+        return "is copied to user programs, breakpoints and all"
+    if name in EXCLUDED or name in trap.excluded or (
+        trap.excluded_prefixes and name.startswith(trap.excluded_prefixes)
+    ) or (name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)):
+        return "is excluded: DTrace itself may run through it"
+    return ""
+
+
 def excluded(trap: GuestTrap, name: str) -> bool:
-    """Whether probing the function could bring DTrace into itself."""
-    if name in EXCLUDED or name in trap.excluded:
-        return True
-    if trap.excluded_prefixes and name.startswith(trap.excluded_prefixes):
-        return True
-    return name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)
+    return bool(exclusion(trap, name))

@@ -24,8 +24,12 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
     """
     where = f"{PROVIDER}::{function}:{name}"
     symbols = functions(breakpoints, where, function, unsafe)
-    if name and (not name.isdecimal() or len(name) > 12):
-        raise ProbeError(f"{where}: '{name[:40]}' is not a decimal byte offset")
+    if name and not (name.isascii() and name.isdecimal()):
+        last = breakpoints.instructions(symbols[0])[-1].offset
+        raise ProbeError(
+            f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
+            f"from 0 to {last}"
+        )
     if len(symbols) > 100:
         breakpoints.read_text()
     if is_glob(function) and not unsafe:
@@ -37,7 +41,8 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
             made += breakpoints.add_all(symbol)
             continue
         try:
-            instruction = _at_offset(where, symbol, breakpoints.instructions(symbol), int(name))
+            instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),
+                                     int(name[:18]))
         except ProbeError as error:
             refusal = error
         else:
@@ -50,23 +55,29 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
 def _at_offset(
     where: str, symbol: Symbol, table: list[Instruction], offset: int
 ) -> Instruction:
+    good = [i.offset for i in table if not isinstance(i.verdict, Refuse)]
     for instruction in table:
         if instruction.offset == offset:
             if isinstance(instruction.verdict, Refuse):
                 raise ProbeError(
                     f"{where}: the instruction at {symbol.name}+{offset} "
-                    f"{instruction.verdict.reason}"
+                    f"{instruction.verdict.reason}; {_nearest(good, offset)} can be probed"
                 )
             return instruction
+    boundaries = [i.offset for i in table]
     if offset >= symbol.size:
-        last = table[-1].offset if table else 0
         raise ProbeError(
-            f"{where}: {symbol.name} ends at offset {symbol.size}; "
-            f"its last instruction is at {last}"
+            f"{where}: {symbol.name} ends at offset {symbol.size}; its last instruction is at "
+            f"{boundaries[-1] if boundaries else 0}"
         )
-    below = max((i.offset for i in table if i.offset < offset), default=0)
-    above = min((i.offset for i in table if i.offset > offset), default=symbol.size)
     raise ProbeError(
         f"{where}: offset {offset} is not an instruction boundary of {symbol.name}; "
-        f"the nearest are {below} and {above}"
+        f"the nearest are {_nearest(boundaries, offset)}"
     )
+
+
+def _nearest(offsets: list[int], offset: int) -> str:
+    """The offsets on both sides, as words."""
+    below = [o for o in offsets if o < offset][-1:]
+    above = [o for o in offsets if o > offset][:1]
+    return " and ".join(str(o) for o in below + above) or "nothing there"

@@ -1,0 +1,136 @@
+"""Probes on GENERIC kernels of FreeBSD, by the hundred: $KINST_KERNELS/<arch>/kernel.
+
+Functions are chosen at random; $KINST_SEED repeats a choice that a failure has printed.
+"""
+
+import os
+import random
+
+import pytest
+
+from dtrace import workload
+from emu.machine import StopReason
+from emu.unicorn_machine import UnicornMachine
+from kinst import fbt, provider
+from kinst.breakpoints import DIRECT, PATHS, Breakpoints, ProbeError
+from kinst.listing import excluded
+from kinst.traps import TRAPS
+from tests.conftest import ARCHES, real_kernel
+
+SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
+HOT = 20_000  # calls during a boot: such functions make the guest path take minutes
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return real_kernel(request.param)
+
+
+@pytest.fixture(scope="module")
+def boot(kernel):
+    """A machine about to start its devices, its state there, the digest and console of its boot,
+    and how often each function is called in it."""
+    machine = UnicornMachine(kernel, 512 << 20)
+    machine.boot()
+    workload.at_start(machine)
+    start = machine.snapshot()
+    workload.boot_to_prompt(machine)
+    digest, console = machine.digest(), bytes(machine.console.text)
+    machine.restore(start)
+    breakpoints = Breakpoints(machine, path="direct")
+    numbers = fbt.create(breakpoints, "*", "entry")
+    breakpoints.enable()
+    workload.boot_to_prompt(machine)
+    breakpoints.disable()
+    assert machine.digest() == digest
+    calls = {breakpoints.probe(n).function: breakpoints.dispatcher.probe(n)[4] for n in numbers}
+    return machine, start, digest, console, calls
+
+
+def traced_boot(boot, functions, path):
+    """Boot with every instruction of the functions traced; gives how often one fired."""
+    machine, start, digest, console, _calls = boot
+    machine.restore(start)
+    breakpoints = Breakpoints(machine, path=path)
+    for name in functions:
+        try:
+            provider.create(breakpoints, name, "")
+        except ProbeError as error:
+            assert "no instruction of it can be probed" in str(error)
+    breakpoints.enable()
+    stop = workload.boot_to_prompt(machine)
+    breakpoints.disable()
+    assert stop.reason is StopReason.CONSOLE
+    assert bytes(machine.console.text) == console, f"KINST_SEED={SEED}"
+    assert machine.digest() == digest, f"KINST_SEED={SEED}"
+    return breakpoints.dispatcher.firings
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tracing_200_functions_that_run_leaves_the_boot_as_it_is(boot, path):
+    calls = boot[4]
+    ran = sorted(name for name, count in calls.items() if 0 < count < HOT)
+    chosen = random.Random(SEED).sample(ran, 200)
+    print(f"KINST_SEED={SEED}")
+    assert traced_boot(boot, chosen, path) > 10_000
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_boot_works_with_500_functions_traced(kernel, boot, path):
+    trap = TRAPS[boot[0].arch.name]
+    names = sorted({s.name for s in kernel.symbols.functions() if not excluded(trap, s.name)
+                    and boot[4].get(s.name, 0) < HOT})
+    print(f"KINST_SEED={SEED}")
+    traced_boot(boot, random.Random(SEED).sample(names, 500), path)
+
+
+def test_the_native_decoder_and_function_boundaries_are_those_of_the_tables(kernel, boot):
+    machine = boot[0]
+    breakpoints = Breakpoints(machine)
+    machine.restore(boot[1])
+    functions = random.Random(SEED).sample(list(kernel.symbols.functions()), 1500)
+    for function in functions:
+        table = breakpoints.instructions(function)
+        lengths = breakpoints.dispatcher.lengths(breakpoints.code(function))
+        assert lengths[: len(table)] == [len(i.code) for i in table], function.name
+        first = fbt.entry(breakpoints.trap, function, table)
+        returns = fbt.returns(breakpoints.trap, function, table)
+        offset, left, _framed = breakpoints.boundaries(function)
+        assert offset == (first.offset if first else -1), function.name
+        assert left == [i.offset for i in returns], function.name
+
+
+def test_all_memory_of_the_probes_is_given_back(boot):
+    machine = boot[0]
+    machine.restore(boot[1])
+    before = machine.digest()
+    breakpoints = Breakpoints(machine)
+    provider.create(breakpoints, "vm_*", "")
+    breakpoints.enable()
+    assert breakpoints.dispatcher.slots_used > 1000
+    assert machine.digest() != before
+    breakpoints.disable()
+    assert breakpoints.dispatcher.slots_used == 2  # the page's first, and the seam
+    assert machine.digest() == before
+
+
+def test_an_excluded_function_is_probed_when_asked_to_on_the_direct_path(boot):
+    machine, start, _digest, console, _calls = boot
+    machine.restore(start)
+    names = [n for n in ("trap", "do_el1h_sync", "do_trap_supervisor")
+             if machine.image.symbols.find(n)]
+    with pytest.raises(ProbeError, match="--unsafe"):
+        provider.create(Breakpoints(machine), names[0], "")
+    for path in PATHS:
+        machine.restore(start)
+        breakpoints = Breakpoints(machine, path=path)
+        provider.create(breakpoints, names[0], "", unsafe=True)
+        fbt.create(breakpoints, "malloc", "entry")
+        breakpoints.enable()
+        if path == DIRECT or machine.arch.link is None:  # amd64's trap() is not on INT3's way
+            workload.boot_to_prompt(machine)
+            assert bytes(machine.console.text) == console
+        else:
+            with pytest.raises(ProbeError, match="the way that breakpoints themselves take"):
+                workload.boot_to_prompt(machine)
+        breakpoints.disable()
