@@ -759,16 +759,20 @@ cdef class Engine:
         """Run from ``pc`` until something stops the CPU.
 
         :return: ``(stop, detail)``; detail is the exception vector of STOP_EXCEPTION, libunicorn's
-            error of STOP_ERROR, else 0.
+            error of STOP_ERROR; of STOP_NONE, whether it may have been an error that a breakpoint
+            hides: the next run from there tells.
         :raises: what a device callback raised.
         """
         cdef int code
         self.clock.stop = 0
         with nogil:
             code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
-        if code == UC_ERR_EXCEPTION and self.clock.answered:
-            code = 0  # an EBREAK that was answered
+        masked = code == UC_ERR_EXCEPTION and self.clock.answered
         self.clock.answered = False
+        if masked:
+            code = 0  # what Unicorn remembers of an EBREAK that was answered
+            if self.clock.frozen and self.clock.slot_entries:
+                self.clock.slot_entries -= 1  # it is entered again
         if self.clock.moved:
             register_write(&self.clock, self.pc_register, self.clock.moved)
             self.clock.moved = 0
@@ -782,7 +786,7 @@ cdef class Engine:
             return self.clock.stop, 0
         if code:
             return STOP_ERROR, code
-        return STOP_NONE, 0
+        return STOP_NONE, int(masked)
 
     def settle(self, count=None):
         """End the block in progress.

@@ -60,6 +60,11 @@ class Board(ABC):
     def bus_error(self, code: int) -> str | None:
         """The same, for a physical address where nothing is."""
 
+    def waits(self, pc: int) -> bool:
+        """Whether the instruction before ``pc`` waits for an interrupt; asked where the CPU model
+        leaves it open why it has stopped."""
+        return True
+
     @abstractmethod
     def interrupt_pending(self) -> bool:
         """Whether some interrupt waits for the CPU, masked or not."""

@@ -353,9 +353,12 @@ class UnicornMachine(Machine):
             self.interrupts_changed()
         elif why == _engine.STOP_NONE:
             pc = self.pc
-            if pc not in self._exits:
+            if pc in self._exits:
+                self.settle(pc)
+            elif not detail or board.waits(pc):
                 return self._halted()
-            self.settle(pc)
+            elif not engine.frozen:
+                self.settle(pc)
         elif why == _engine.STOP_INVALID:
             trouble = board.invalid() or self._endless()
             self._delivered()
@@ -367,6 +370,7 @@ class UnicornMachine(Machine):
         elif why == _engine.STOP_IN_PLACE:
             return self._in_place(self.pc)
         elif why == _engine.STOP_ERROR:
+            self.pc = self.left_at(self.pc)
             trouble = board.bus_error(detail)
             engine.synchronize()
         if trouble is not None:

@@ -72,6 +72,7 @@ cdef enum:
 cdef enum:
     GUEST = 0
     DIRECT = 1
+    AT_RETURN = 2  # kinst/breakpoints.py: what kind of probe
 
 cdef struct Template:
     uint8_t op
@@ -470,6 +471,8 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
                 r.time = d.clock.instructions
                 for k in range(ARGUMENTS):
                     r.arguments[k] = get(d, d.arguments[k])
+                if d.probes[i].provider == AT_RETURN:
+                    r.arguments[1] = get(d, d.result)
                 d.record_count += 1
                 if d.record_count == RECORDS:
                     full(d)

@@ -303,7 +303,7 @@ class Breakpoints:
         for number, time, *arguments in self.dispatcher.records():
             probe = self.probe(number)
             if probe.name == "return":
-                arguments = [probe.instruction.offset, arguments[-1], 0, 0, 0]
+                arguments = [probe.instruction.offset, arguments[1], 0, 0, 0]
             elif probe.name != "entry":
                 arguments = [0] * 5
             yield Firing(probe, time, tuple(arguments))

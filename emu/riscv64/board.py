@@ -36,6 +36,7 @@ CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
 SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
+WFI = (0x10500073).to_bytes(4, "little")
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
 LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
@@ -228,6 +229,9 @@ class RiscvBoard(Board):
         if not self.machine.at_breakpoint(pc):
             pc = self.machine.left_at(pc)
         return self._trap(BREAKPOINT, pc, pc)
+
+    def waits(self, pc: int) -> bool:
+        return self.machine.read(pc - 4, 4) == WFI
 
     def bus_error(self, code: int) -> str | None:
         pc = self.machine.pc

@@ -68,16 +68,18 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     cdef uint8_t modrm = 0
     cdef uint32_t mod, rm
     relative[0] = 0
-    while at < available and code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66,
-                                          0x67):
-        operand16 |= code[at] == 0x66
-        address32 |= code[at] == 0x67
+    while at < available:
+        if code[at] & 0xF0 == 0x40:
+            wide = code[at] >> 3 & 1
+        elif code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67):
+            operand16 |= code[at] == 0x66
+            address32 |= code[at] == 0x67
+            wide = False  # REX counts directly before the opcode only
+        else:
+            break
         at += 1
         if at == 15:
             return 0
-    if at < available and code[at] & 0xF0 == 0x40:
-        wide = code[at] >> 3 & 1
-        at += 1
     if at >= available:
         return 0
     opcode = code[at]

@@ -49,12 +49,13 @@ def machine_with(arch, function, code):
     machine = workload.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     symbol = machine.symbol(function)
     assert len(code) <= symbol.size
-    machine.write_code(symbol.address, code)
+    if code:
+        machine.write_code(symbol.address, code)
     return machine
 
 
 def call(machine, function, *arguments):
-    return Caller(machine, 1_000_000).call(machine.symbol(function).address, arguments, function)
+    return Caller(machine, 10_000_000).call(machine.symbol(function).address, arguments, function)
 
 
 def the_same_on_every_path(machine, function, *arguments, offset=""):

@@ -1,0 +1,62 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dtrace.description import create, parse
+from emu.errors import KinstError
+from kinst.breakpoints import Breakpoints
+
+
+@pytest.mark.parametrize("text, last, parts", [
+    ("kinst::strlen:4", "name", ("kinst", "", "strlen", "4")),
+    ("kinst:kernel:strlen:", "name", ("kinst", "kernel", "strlen", "")),
+    ("strlen:entry", "name", ("", "", "strlen", "entry")), ("entry", "name", ("", "", "", "entry")),
+    ("strlen", "function", ("", "", "strlen", "")),
+    ("fbt:kernel:str*", "function", ("fbt", "kernel", "str*", "")),
+    ("kernel", "module", ("", "kernel", "", "")), ("fbt", "provider", ("fbt", "", "", "")),
+])
+def test_leading_parts_may_be_left_out(text, last, parts):
+    found = parse(text, last)
+    assert (found.provider, found.module, found.function, found.name) == parts
+
+
+@pytest.mark.parametrize("text, last, says", [
+    ("a:b:c:d:e", "name", "give provider:module:function:name"), ("", "name", "give provider"),
+    ("kinst::f:1{}", "name", "actions are not supported"), ("a:b", "provider", "give provider"),
+    ("kinst::f:1/1/", "name", "predicates"),
+])
+def test_what_is_no_description_is_refused(text, last, says):
+    with pytest.raises(KinstError, match=says):
+        parse(text, last)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_description_or_refused(text):
+    try:
+        found = parse(text)
+    except KinstError:
+        return
+    assert found.text == text
+
+
+@pytest.mark.parametrize("text, provider, count", [
+    ("fbt::strlen:", "fbt", 2), ("strlen:entry", "fbt", 1), ("::strlen:return", "fbt", 1),
+    ("f*::strlen:e*", "fbt", 1), ("fbt:k*:strlen:entry", "fbt", 1), ("kinst::strlen:0", "kinst", 1),
+])
+def test_a_description_makes_the_probes_it_matches(booted, text, provider, count):
+    breakpoints = Breakpoints(booted)
+    assert len(create(breakpoints, parse(text), False)) == count
+    assert {p.provider for p in breakpoints.probes} == {provider}
+
+
+@pytest.mark.parametrize("text, says", [
+    ("nope::strlen:", "no provider 'nope', only kinst and fbt"), ("z*::strlen:", "no provider"),
+    ("kinst:mod:strlen:", "no module 'mod'"), ("kinst:::", "needs a function"),
+    ("kinst::zz*:", "no function matches 'zz*'"), ("fbt::strlen:foo", "named entry and return"),
+    ("fbt::nosuch:", "no function 'nosuch'"),
+])
+def test_a_description_that_matches_nothing_says_why(booted, text, says):
+    with pytest.raises(KinstError) as error:
+        create(Breakpoints(booted), parse(text), False)
+    assert str(error.value).startswith(f"invalid probe specifier {text}: ")
+    assert says in str(error.value)
