@@ -1,6 +1,7 @@
 """The ``kinst`` command: everything that is not tracing."""
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -10,10 +11,11 @@ from dtrace import relocate_command
 from dtrace.calls import Evaluation, check, find_function, parse, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
+from dwarf.lines import source_lines
 from emu import snapshot
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
-from emu.elf import STT_FUNC
+from emu.elf import STT_FUNC, Image, Symbol
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
@@ -64,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     disas.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
                        help="a kernel file, or a name from 'kinst images'")
     disas.add_argument("function", nargs="+", metavar="FUNCTION")
+    disas.add_argument("--no-source", dest="source", action="store_false",
+                       help="do not look for source lines, which takes seconds")
     disas.add_argument("--json", action="store_true", help="print the list as JSON")
 
     relocate_command.add_options(commands.add_parser(
@@ -250,33 +254,50 @@ def _disas(arguments: argparse.Namespace) -> int:
     image = catalog.find(arguments.kernel)
     arch = arch_of(image)
     trap = TRAPS[arch.name]
-    rows = []
+    found = []
     for name in arguments.function:
         find_function(image, name)
         for symbol in image.symbols.named(name):
             if symbol.kind == STT_FUNC and symbol.size:
-                left_alone = exclusion(trap, name)
-                rows += [
-                    (symbol, i, f"refuse: the function {left_alone}" if left_alone
-                     else summary(i.verdict))
-                    for i in instructions(trap, image_code(image, symbol), symbol)
-                ]
-    if arguments.json:
-        print(json.dumps([
-            {"function": symbol.name, "address": i.address, "offset": i.offset,
-             "bytes": i.code.hex(), "instruction": arch.disassemble(i.code, i.address),
-             "verdict": verdict}
-            for symbol, i, verdict in rows
-        ]))
-        return 0
-    before = None
-    for symbol, i, verdict in rows:
-        if symbol is not before:
+                table = list(instructions(trap, image_code(image, symbol), symbol))
+                found.append((symbol, table, _sources(image, symbol, arguments.source)))
+    rows = []
+    for symbol, table, sources in found:
+        left_alone = exclusion(trap, symbol.name)
+        if not arguments.json:
             print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
-            before = symbol
-        text = arch.disassemble(i.code, i.address)
-        print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+        before: str | None = None
+        for i in table:
+            verdict = summary(i.verdict)
+            if left_alone:
+                verdict = f"refuse: the function {left_alone}"
+            text, source = arch.disassemble(i.code, i.address), sources.get(i.address)
+            rows.append({
+                "function": symbol.name, "address": i.address, "offset": i.offset,
+                "bytes": i.code.hex(), "instruction": text, "verdict": verdict, "source": source,
+            })
+            if not arguments.json:
+                if source is not None and source != before:
+                    print(f"  {source}")
+                    before = source
+                print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+    if arguments.json:
+        print(json.dumps(rows))
     return 0
+
+
+def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
+    """The source line of every address of a function that has one."""
+    if not wanted:
+        return {}
+    with working(f"reading the debug data of {image.path}"):
+        lines = source_lines(image.path, symbol.address, symbol.address + symbol.size)
+    found = {}
+    for one, after in itertools.zip_longest(lines, lines[1:]):
+        end = after.address if after is not None else symbol.address + symbol.size
+        if one.line:
+            found.update(dict.fromkeys(range(one.address, end), str(one)))
+    return found
 
 
 # -- images ----------------------------------------------------------------------------------

@@ -124,11 +124,15 @@ def test_disas_shows_instructions_and_verdicts(arch):
     assert result.returncode == 0
     lines = result.stdout.splitlines()
     assert re.fullmatch(r"strlen: 0x[0-9a-f]+, \d+ bytes", lines[0])
-    assert lines[1].lstrip().startswith("0  ") and lines[1].endswith(" copy")
+    assert re.fullmatch(r"  \./string\.c:\d+", lines[1])
+    assert lines[2].lstrip().startswith("0  ") and lines[2].endswith(" copy")
     assert any(line.endswith(" emulate") for line in lines)
     assert "refuse: the function is excluded" in lines[-1]
     listed = json.loads(run("kinst", "disas", "--json", "-k", f"teaching/{arch}", "strlen").stdout)
     assert listed[0]["offset"] == 0 and listed[0]["verdict"] == "copy"
+    assert listed[0]["source"].startswith("./string.c:")
+    plain = run("kinst", "disas", "--no-source", "-k", f"teaching/{arch}", "strlen").stdout
+    assert "string.c" not in plain
     refused(run("kinst", "disas", "-k", f"teaching/{arch}", "strlne"), "did you mean strlen")
 
 
