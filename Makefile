@@ -16,7 +16,9 @@ all: setup
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py emu/_engine.pyx setup-system.sh
+NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx)
+
+$(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -42,6 +44,8 @@ test: lint $(KERNELS)
 bench: $(STAMP)
 	bench/boot
 	bench/snapshot
+	bench/probes
 
 clean:
-	rm -rf $(VENV) images/build build *.egg-info emu/*.so emu/_engine.c
+	rm -rf $(VENV) images/build build *.egg-info
+	rm -f emu/*.so emu/*/*.so kinst/*.so kinst/*/*.so emu/*.c emu/*/*.c kinst/*.c kinst/*/*.c

@@ -14,3 +14,5 @@ for arch in amd64 arm64 riscv64; do
 	show "kdtrace -k teaching/$arch -n 'kinst::strlen:' -c 'strlen(\"hi\")'"
 done
 show "kdtrace -k teaching/amd64 -n 'kinst::classify:0' -n 'kinst::fibonacci:0' -c 'classify(4, 3)'"
+show "kdtrace -k teaching/riscv64 --trap-path direct -n 'fbt:::entry' -c boot"
+show "kinst relocate -k teaching/arm64 strlen crc32"

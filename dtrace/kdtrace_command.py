@@ -102,8 +102,9 @@ def _program(image: Image, call: str | None) -> list[Statement] | None:
 
 def _list(breakpoints: Breakpoints, verbose: bool) -> None:
     print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
-    for probe in breakpoints.probes:
-        print(f"{probe.id:>5} {probe.provider:>10} {MODULE:>17} {probe.function:>33} {probe.name}")
+    for number in range(len(breakpoints.probes)):
+        provider, function_name, name = breakpoints.names(number)
+        print(f"{number + 1:>5} {provider:>10} {MODULE:>17} {function_name:>33} {name}")
     if verbose:
         arch = breakpoints.machine.arch
         for function in breakpoints.functions:

@@ -212,15 +212,21 @@ class Breakpoints:
                     continue  # not all of it is mapped: functions are read one by one
                 return
 
+    def names(self, number: int) -> tuple[str, str, str]:
+        """Provider, function and name of the probe of that number, from 0."""
+        address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        function = self.functions[index]
+        offset = str(address - function.address)
+        return PROVIDERS[kind], function.name, (offset, "entry", "return")[kind]
+
     def probe(self, number: int) -> Probe:
         """The probe of that number, from 0; its id is one more, as dtrace counts."""
         known = self._objects.get(number)
         if known is None:
-            address, code, index, kind, _count, _removed = self.dispatcher.probe(number)
-            function = self.functions[index]
-            offset = address - function.address
+            address, code, index, _kind, _count, _removed = self.dispatcher.probe(number)
+            offset = address - self.functions[index].address
             known = self._objects[number] = Probe(
-                number + 1, PROVIDERS[kind], function.name, (str(offset), "entry", "return")[kind],
+                number + 1, *self.names(number),
                 Instruction(offset, address, code, self.trap.classify(code, address)[1]),
             )
         return known
