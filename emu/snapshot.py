@@ -35,6 +35,8 @@ def save(machine: UnicornMachine, path: Path) -> None:
 
     :raises SnapshotError: when it cannot be written.
     """
+    if machine.patched:
+        raise SnapshotError(f"{path}: probes are enabled: disable them before a snapshot")
     memory = machine.memory_part
     pages: list[list[int]] = []
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()

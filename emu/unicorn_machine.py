@@ -22,6 +22,7 @@ PANIC = "vpanic"
 PANIC_ENDS = (b"Uptime: ", b"KDB: enter: ", b"db> ")
 PANIC_INSTRUCTIONS = 100_000_000
 MAX_EXCEPTIONS = 64
+NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
 
@@ -53,6 +54,7 @@ class Snapshot:
 
     state: MachineState
     memory: MemoryImage
+    patched: bool = False  # breakpoints were in memory
 
 
 class UnicornMachine(Machine):
@@ -89,7 +91,7 @@ class UnicornMachine(Machine):
         self._translated = False  # code was run: there may be translations to drop
         self._hidden: tuple[int, GuestMemory] | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
-        self.breakpoints: Container[int] = ()  # patched addresses: time stands still from there
+        self.breakpoints = NO_BREAKPOINTS  # patched addresses: time stands still from there
         self.displaced: Callable[[int], bytes] = lambda address: b""  # what a breakpoint is over
         self._exception_at = self._exceptions = 0
         self._panic_text: int | None = None  # length of the console's text when a panic began
@@ -522,10 +524,21 @@ class UnicornMachine(Machine):
 
     def snapshot(self) -> Snapshot:
         """Keep the present state, in memory, copy-on-write."""
-        return Snapshot(self.state(), self.memory_part.snapshot())
+        return Snapshot(self.state(), self.memory_part.snapshot(), self.patched)
+
+    @property
+    def patched(self) -> bool:
+        """Whether breakpoints are in memory."""
+        return self.breakpoints is not NO_BREAKPOINTS
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a state kept by ``snapshot``."""
+        """Go back to a state kept by ``snapshot``.
+
+        :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
+            of memory.
+        """
+        if snapshot.patched != self.patched:
+            raise MachineError("probes were enabled or disabled since the snapshot was taken")
         self.memory_part.restore(snapshot.memory)
         self.restore_state(snapshot.state)
 

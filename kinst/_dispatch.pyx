@@ -11,6 +11,7 @@ The Python twin of the operations is ``Emulate.next_pc``; of the trampolines, th
 ``GuestTrap.trampoline``; of the seam, its ``enter`` and ``leave``.
 """
 
+cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -703,6 +704,7 @@ WIDE = <uintptr_t>&split_wide
 COMPRESSED = <uintptr_t>&split_compressed
 
 
+@cython.no_gc_clear  # the engine is needed to the end, to be told that nobody listens
 cdef class Dispatcher:
     """Sites and probes of one machine.
 

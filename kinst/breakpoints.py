@@ -11,7 +11,7 @@ from typing import Literal
 
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn_machine import NO_BREAKPOINTS, UnicornMachine
 from kinst import lowering
 from kinst._dispatch import Dispatcher
 from kinst.listing import Instruction, instructions
@@ -295,7 +295,7 @@ class Breakpoints:
         if self.path == GUEST:
             machine.write_u64(machine.symbol(SEAM).address, 0)
         self.dispatcher.disable()
-        machine.breakpoints = ()
+        machine.breakpoints = NO_BREAKPOINTS
         machine.displaced = lambda address: b""
         machine.engine.thaw()
         self._trampolines.close()

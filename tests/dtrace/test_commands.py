@@ -246,3 +246,48 @@ def test_probes_are_listed_in_the_columns_of_dtrace():
 ])
 def test_a_wrong_probe_is_refused_with_one_line(words, says):
     refused(run("kdtrace", "-k", "teaching/amd64", *words), says, "dtrace")
+
+
+@pytest.mark.parametrize("path", ["guest", "direct"])
+def test_the_boot_is_traced_as_any_other_workload(arch, path):
+    result = run("kdtrace", "-k", f"teaching/{arch}", "--trap-path", path, "-n", "fbt::worker:",
+                 "-n", "kinst::clock_interrupt:0", "-c", "boot")
+    assert result.returncode == 0, result.stderr
+    assert "worker:entry" in result.stdout and "clock_interrupt:0" in result.stdout
+    assert result.stdout.rstrip().endswith("teaching>")
+
+
+def test_a_boot_that_takes_too_long_is_given_up():
+    refused(run("kdtrace", "-q", "-k", "teaching/amd64", "-n", "fbt::worker:entry", "--limit",
+                "5000", "-c", "boot"), "the boot ended early: instruction count reached", "dtrace")
+
+
+def test_a_verbose_listing_says_what_is_not_probed_and_why(arch):
+    result = run("kdtrace", "-l", "-v", "-k", f"teaching/{arch}", "-n", "kinst::machine_idle:",
+                 "-n", "kinst::spin_lock:")
+    assert result.returncode == 0
+    refusals = [line for line in result.stdout.splitlines() if line.startswith("not probed: ")]
+    assert refusals
+    assert all(re.fullmatch(r"not probed: kinst:kernel:\w+:\d+ \(.+\): .+", line)
+               for line in refusals)
+
+
+def test_less_of_a_description_names_more_probes():
+    counts = [len(run("kdtrace", "-l", "-k", "teaching/amd64", *words).stdout.splitlines())
+              for words in (["-n", "fbt::strlen:entry"], ["-f", "strlen"], ["-n", "str*:entry"],
+                            ["-P", "fbt"])]
+    assert counts == sorted(counts) and len(set(counts)) == 4
+
+
+def test_excluded_functions_are_probed_by_those_who_insist():
+    words = ["-l", "-k", "teaching/riscv64", "-n", "kinst::cpu_switch:"]
+    refused(run("kdtrace", *words), "--unsafe", "dtrace")
+    assert run("kdtrace", "--unsafe", *words).returncode == 0
+
+
+def test_trampolines_of_threads_are_refused_where_there_are_none():
+    refused(run("kdtrace", "-k", "teaching/arm64", "--trampolines", "thread", "-n",
+                "kinst::strlen:", "-c", 'strlen("a")'), "arm64 has one for each probe", "dtrace")
+    result = run("kdtrace", "-k", "teaching/amd64", "--trampolines", "thread", "-n",
+                 "kinst::strlen:", "-c", 'strlen("a")')
+    assert result.stdout.endswith('strlen("a") = 1 (0x1)\n')

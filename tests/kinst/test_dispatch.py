@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emu import snapshot
 from emu.architectures import ARCHITECTURES
 from emu.call import CallError
+from emu.errors import MachineError, SnapshotError
 from kinst import fbt, lowering, provider
 from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.listing import image_code
@@ -263,3 +265,19 @@ def test_a_survey_counts_every_instruction_once(image, arch):
     assert 0 <= sum(result.verdicts.values()) - sum(map(len, lengths)) <= endings
     good, every = result.probeable
     assert 0.9 * every < good <= every
+
+
+def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp_path):
+    before = booted.snapshot()
+    breakpoints = Breakpoints(booted)
+    provider.create(breakpoints, "strlen", "")
+    breakpoints.enable()
+    with pytest.raises(MachineError, match="since the snapshot"):
+        booted.restore(before)
+    with pytest.raises(SnapshotError, match="probes are enabled"):
+        snapshot.save(booted, tmp_path / "s.kinst")
+    within = booted.snapshot()
+    booted.restore(within)
+    assert run(booted, "strlen", ["abc"]) == 3 and breakpoints.dispatcher.firings
+    breakpoints.disable()
+    booted.restore(before)
