@@ -253,6 +253,18 @@ def find_function(image: Image, name: str) -> Symbol:
     raise KinstError(f"{image.path} has no function '{name}'{hint}")
 
 
+def sized_functions(image: Image, name: str) -> list[Symbol]:
+    """All functions of a name whose code is known to have an end.
+
+    :raises KinstError: when there is none.
+    """
+    find_function(image, name)
+    found = [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
+    if not found:
+        raise KinstError(f"{image.path}: '{name}' is no function with a size")
+    return found
+
+
 def check(image: Image, program: list[Statement]) -> None:
     """Look every name up before anything runs.
 

@@ -112,6 +112,8 @@ def _list(breakpoints: Breakpoints, verbose: bool) -> None:
                 if isinstance(i.verdict, Refuse):
                     print(f"not probed: kinst:{MODULE}:{function.name}:{i.offset} "
                           f"({arch.disassemble(i.code, i.address)}): {i.verdict.reason}")
+        for name, reason in breakpoints.left_out.items():
+            print(f"not probed: kinst:{MODULE}:{name}: the function {reason}")
 
 
 def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str, limit: int,
@@ -121,19 +123,19 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
     breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
     breakpoints.enable()
-    value = None
+    value, said = None, b""
     try:
         if program is None:
             boot_to_prompt(machine, limit)
         else:
             value = Evaluation(Caller(machine, limit)).run(program)
     except (CallError, BootError) as error:
-        _rows(breakpoints)
-        show_console(error.console)
+        said = error.console
         raise
     finally:
         breakpoints.disable()
-    _rows(breakpoints)
+        _rows(breakpoints)
+        show_console(said)
     show_console(bytes(machine.console.text))
     if value is not None:
         print(f"{call} = {describe(value)}")

@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 from dtrace import relocate_command
-from dtrace.calls import Evaluation, check, find_function, parse, unescape
+from dtrace.calls import Evaluation, check, parse, sized_functions, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from dwarf.lines import source_lines
 from emu import snapshot
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
-from emu.elf import STT_FUNC, Image, Symbol
+from emu.elf import Image, Symbol
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn_machine import UnicornMachine
@@ -256,11 +256,9 @@ def _disas(arguments: argparse.Namespace) -> int:
     trap = TRAPS[arch.name]
     found = []
     for name in arguments.function:
-        find_function(image, name)
-        for symbol in image.symbols.named(name):
-            if symbol.kind == STT_FUNC and symbol.size:
-                table = list(instructions(trap, image_code(image, symbol), symbol))
-                found.append((symbol, table, _sources(image, symbol, arguments.source)))
+        for symbol in sized_functions(image, name):
+            table = list(instructions(trap, image_code(image, symbol), symbol))
+            found.append((symbol, table, _sources(image, symbol, arguments.source)))
     rows = []
     for symbol, table, sources in found:
         left_alone = exclusion(trap, symbol.name)

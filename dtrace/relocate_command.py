@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dtrace.calls import find_function
+from dtrace.calls import sized_functions
 from dtrace.relocate_report import Result, as_json, junit, show
 from dtrace.terminal import parse_count
 from emu.architectures import ARCHITECTURES, arch_of
-from emu.elf import STT_FUNC, Image, Symbol
+from emu.elf import Image, Symbol
 from emu.errors import KinstError
 from emu.replacing import replacing
 from images import catalog
@@ -43,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     states = parse_count(arguments.states, "--states")
     seed = parse_count(arguments.seed, "--seed")
     jobs = min(parse_count(arguments.jobs, "--jobs"), 64)
+    if arguments.junit and not arguments.junit.parent.is_dir():
+        raise KinstError(f"--junit {arguments.junit}: there is no such directory")
     surveyed = None
     if arguments.encodings:
         if not arguments.arch:
@@ -63,13 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
     with _progress(len(places)) as progress:
         report = relocate(arch, list(places), seed, states, jobs, progress)
     result = Result(arch, seed, places, report, surveyed)
-    if arguments.junit:
-        with replacing(arguments.junit) as file:
-            file.write(junit(result))
     if arguments.json:
         print(json.dumps(as_json(result)))
     else:
         show(result)
+    if arguments.junit:
+        with replacing(arguments.junit) as file:
+            file.write(junit(result))
     return 1 if report.mismatches else 0
 
 
@@ -77,17 +79,13 @@ def _functions(image: Image, names: list[str]) -> list[Symbol]:
     """Those of the names, or all."""
     if not names:
         return list(image.symbols.functions())
-    found = []
-    for name in names:
-        find_function(image, name)
-        found += [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
-    return found
+    return [symbol for name in names for symbol in sized_functions(image, name)]
 
 
 def _read(name: str) -> dict[bytes, str]:
     try:
         if name == "-":
-            lines = sys.stdin.read().splitlines()
+            lines = sys.stdin.buffer.read().decode("ascii", "replace").splitlines()
         else:
             with open(name, encoding="ascii", errors="replace") as file:
                 lines = file.read().splitlines()

@@ -101,7 +101,7 @@ cdef struct Clock:
     # that may itself run through the address.
     int thaw_register
     uint64_t thaw_sp
-    bint page_blocks
+    int page_bits  # blocks end with the first instruction that reaches such a page's end; 0: not
     # The trampoline in use, the displaced instruction's own address and length, how often a block
     # was entered at the trampoline's first instruction, and whether one was behind it.
     uint64_t slot

@@ -247,7 +247,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
     # In place, too, a block would start here behind an instruction that ends its block by itself,
     # and where the CPU model begins a new block with each page.
     c.resumed = (c.thaw_resumed and not (c.slot and c.slot_ended)
-                 and not (c.page_blocks and (c.site ^ c.thaw) >> 12))
+                 and not (c.page_bits and (c.site ^ c.thaw) >> c.page_bits))
     c.instructions += c.slot_entries if c.slot_entries else 1
 
 
@@ -300,6 +300,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     cdef Clock *c = <Clock *>data
     cdef uint32_t n
     cdef uint64_t flags
+    cdef bint resumed
     # A stop already asked for in this run has its effect only behind this hook.
     c.instructions += c.count
     c.count = 0
@@ -335,7 +336,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     c.blocks += 1
     if c.blocks & 0xFFFFF == 0:
         check_signals(c)
-    if c.resumed:
+    resumed = c.resumed
+    if resumed:
         c.resumed = False
     else:
         c.canonical = c.instructions
@@ -354,6 +356,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
                 c.emu_stop(uc)
                 return
     if c.instructions + n > c.limit:
+        c.resumed = resumed  # the block is run again, as what it is
         c.stop = STOP_LIMIT_C
         c.emu_stop(uc)
         return
@@ -918,10 +921,12 @@ cdef class Engine:
         if self.clock.context == NULL:
             self._ok("context", self.context_alloc(self.uc, &self.clock.context))
 
-    def set_page_blocks(self, bint page_blocks):
-        """Whether the CPU model ends a block with the first instruction that reaches a page's end.
-        """
-        self.clock.page_blocks = page_blocks
+    def set_page_blocks(self, int bits):
+        """The CPU model ends a block with the first instruction that reaches the end of a page of
+        ``1 << bits`` bytes (its own smallest page, not the guest's)."""
+        if not 0 <= bits < 64:
+            raise ValueError("not a page size")
+        self.clock.page_bits = bits
 
     def set_last_address(self, int register):
         """A register where the CPU keeps the address of an instruction it has executed (x87's
@@ -994,7 +999,9 @@ cdef class Engine:
 
         :return: where it happened for the guest: at the displaced instruction.
         """
-        if self.clock.frozen:
+        if self.clock.frozen and thaws_at(&self.clock, pc):
+            thaw_now(&self.clock)  # it is done, and where it leads to is not there
+        elif self.clock.frozen:
             if (self.clock.slot and not self.clock.slot_shared
                     and self.clock.slot <= pc < self.clock.slot + SLOT):
                 pc = self.clock.site

@@ -35,11 +35,17 @@ class GdbRemote:
     def send(self, text: str) -> None:
         """A packet, without waiting for what it does."""
         data = text.encode()
-        self._socket.sendall(b"$%s#%02x" % (data, sum(data) & 0xFF))
+        self._write(b"$%s#%02x" % (data, sum(data) & 0xFF))
+
+    def _write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
 
     def interrupt(self) -> str:
         """Stop the running target; gives the stop reply."""
-        self._socket.sendall(BREAK)
+        self._write(BREAK)
         return self.receive()
 
     def receive(self) -> str:
@@ -50,14 +56,18 @@ class GdbRemote:
             if end >= 0 and len(self._buffer) >= end + 3:
                 data = bytes(self._buffer[start + 1 : end])
                 del self._buffer[: end + 3]
-                self._socket.sendall(b"+")
+                self._write(b"+")
                 return data.decode("ascii", "replace")
             try:
                 more = self._socket.recv(1 << 16)
             except TimeoutError:
                 raise MachineError("the gdb stub fell silent") from None
-            if not more or len(self._buffer) > LIMIT:
+            except OSError as error:
+                raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
+            if not more:
                 raise MachineError("the gdb stub closed the connection")
+            if len(self._buffer) > LIMIT:
+                raise MachineError(f"the gdb stub says more than {LIMIT} bytes at once")
             self._buffer += more
 
     def ask(self, text: str) -> str:

@@ -35,7 +35,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
 
     :raises SnapshotError: when it cannot be written.
     """
-    if machine.patched:
+    if machine.patches:
         raise SnapshotError(f"{path}: probes are enabled: disable them before a snapshot")
     memory = machine.memory_part
     pages: list[list[int]] = []

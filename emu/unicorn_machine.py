@@ -54,7 +54,7 @@ class Snapshot:
 
     state: MachineState
     memory: MemoryImage
-    patched: bool = False  # breakpoints were in memory
+    patches: int = 0  # which set of breakpoints was in memory; 0: none
 
 
 class UnicornMachine(Machine):
@@ -93,6 +93,7 @@ class UnicornMachine(Machine):
         self._handlers: dict[int, Callable[[], None]] = {}
         self.breakpoints = NO_BREAKPOINTS  # patched addresses: time stands still from there
         self.displaced: Callable[[int], bytes] = lambda address: b""  # what a breakpoint is over
+        self.patches = self._patch_serial = 0
         self._exception_at = self._exceptions = 0
         self._panic_text: int | None = None  # length of the console's text when a panic began
         self._time_limit = NEVER
@@ -458,7 +459,7 @@ class UnicornMachine(Machine):
     def _halted(self) -> Stop | None:
         """The CPU waits for an interrupt: skip to what wakes it."""
         engine, board = self.engine, self.board
-        engine.settle()
+        self.settle(self.pc)  # on riscv64 the block may go on behind the wait
         engine.synchronize()
         while not board.interrupt_pending():
             when = min(self.events.next(), self._time_limit)
@@ -485,6 +486,7 @@ class UnicornMachine(Machine):
         left = limit - engine.instructions
         pc = self.pc
         if left <= 0:
+            engine.synchronize()  # whatever comes next begins a block here
             return Stop(StopReason.INSTRUCTIONS, pc)
         at = pc
         for _ in range(left):
@@ -524,12 +526,24 @@ class UnicornMachine(Machine):
 
     def snapshot(self) -> Snapshot:
         """Keep the present state, in memory, copy-on-write."""
-        return Snapshot(self.state(), self.memory_part.snapshot(), self.patched)
+        return Snapshot(self.state(), self.memory_part.snapshot(), self.patches)
 
-    @property
-    def patched(self) -> bool:
-        """Whether breakpoints are in memory."""
-        return self.breakpoints is not NO_BREAKPOINTS
+    def patch(self, breakpoints: Container[int], displaced: Callable[[int], bytes]) -> None:
+        """Breakpoints are in memory from now on, at the addresses the container holds.
+
+        :param displaced: the bytes under one of them.
+        :raises MachineError: when there are others already.
+        """
+        if self.patches:
+            raise MachineError("other probes are enabled on this machine")
+        self._patch_serial += 1
+        self.patches = self._patch_serial
+        self.breakpoints, self.displaced = breakpoints, displaced
+
+    def unpatch(self) -> None:
+        """They are gone."""
+        self.patches = 0
+        self.breakpoints, self.displaced = NO_BREAKPOINTS, lambda address: b""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a state kept by ``snapshot``.
@@ -537,7 +551,7 @@ class UnicornMachine(Machine):
         :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
             of memory.
         """
-        if snapshot.patched != self.patched:
+        if snapshot.patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
         self.memory_part.restore(snapshot.memory)
         self.restore_state(snapshot.state)

@@ -12,7 +12,10 @@ class Dispatcher:
     recursion: Callable[[int], None]
     sink: Callable[[], None] | None
     def __init__(
-        self, engine: Engine | None, shape: Shape, classify: Callable[[bytes, int], int]
+        self,
+        engine: Engine | None,
+        shape: Shape,
+        classify: Callable[[bytes, int, int], tuple[int, int]],
     ) -> None: ...
     def add_template(
         self,

@@ -189,6 +189,8 @@ cdef struct Dispatch:
     uint32_t frame_split
     bint framed
     uint64_t at
+    bint firing  # Python is told of it
+    bint stop  # that failed: the instruction is not carried out
 
 
 # -- registers of the interrupted code ---------------------------------------------------------
@@ -517,6 +519,11 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     d.framed = False
     d.at = s.address
     fire(d, s)
+    if d.stop:
+        d.stop = False
+        c.frozen = False
+        c.moved = s.address
+        return
     if emulated(t):
         if not carry_out(d, t, s, &pc):
             in_place(d, s)
@@ -600,6 +607,12 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
         s = &d.sites[i]
         t = &d.templates[s.template]
         fire(d, s)
+        if d.stop:
+            d.stop = False
+            unwind(d)
+            c.frozen = False
+            c.moved = s.address
+            return
         if emulated(t):
             c.slot = 0
             c.site = s.address
@@ -798,12 +811,14 @@ cdef class Dispatcher:
         cdef Dispatch *d = &self.d
         cdef Template *t
         cdef void *more
+        cdef uint64_t room
         if d.template_count == d.template_room:
-            d.template_room = d.template_room * 2 if d.template_room else 1024
-            more = realloc(d.templates, d.template_room * sizeof(Template))
+            room = d.template_room * 2 if d.template_room else 1024
+            more = realloc(d.templates, room * sizeof(Template))
             if more == NULL:
                 raise MemoryError
             d.templates = <Template *>more
+            d.template_room = <uint32_t>room
         if len(code) > MAX_CODE:
             raise ValueError("too much code")
         t = &d.templates[d.template_count]
@@ -828,9 +843,10 @@ cdef class Dispatcher:
         k = key[:key_length]
         found = self.known.get(k)
         if found is None:
-            found = self.classify(bytes(code[:length[0]]), relative[0])
+            found = self.classify(bytes(code[:min(available, 15)]), length[0], relative[0])
             self.known[k] = found
-        return found
+        length[0] = found[1]
+        return found[0] if length[0] <= available else -1
 
     # -- sites and probes ---------------------------------------------------------------------
 
@@ -839,6 +855,7 @@ cdef class Dispatcher:
         """The site of an address, made if there is none."""
         cdef Dispatch *d = &self.d
         cdef uint32_t i = find(d, address)
+        cdef uint64_t room
         cdef void *more
         cdef Site *s
         if i != NONE:
@@ -846,11 +863,12 @@ cdef class Dispatcher:
         if d.site_count == d.site_room:
             if d.site_room >= 1 << 30:
                 raise MemoryError
-            d.site_room = d.site_room * 2 if d.site_room else 1024
-            more = realloc(d.sites, d.site_room * sizeof(Site))
+            room = d.site_room * 2 if d.site_room else 1024
+            more = realloc(d.sites, room * sizeof(Site))
             if more == NULL:
                 raise MemoryError
             d.sites = <Site *>more
+            d.site_room = <uint32_t>room
         if d.hash == NULL or d.site_count * 2 > d.hash_mask:
             self.rehash((d.hash_mask + 1) * 2 if d.hash != NULL else 4096)
         i = d.site_count
@@ -894,6 +912,7 @@ cdef class Dispatcher:
         cdef Dispatch *d = &self.d
         cdef uint32_t i = d.sites[site].first
         cdef uint32_t last = NONE
+        cdef uint64_t room
         cdef void *more
         cdef Probe *p
         while i != NONE:
@@ -902,11 +921,12 @@ cdef class Dispatcher:
             last = i
             i = d.probes[i].next
         if d.probe_count == d.probe_room:
-            d.probe_room = d.probe_room * 2 if d.probe_room else 1024
-            more = realloc(d.probes, d.probe_room * sizeof(Probe))
+            room = d.probe_room * 2 if d.probe_room else 1024
+            more = realloc(d.probes, room * sizeof(Probe))
             if more == NULL:
                 raise MemoryError
             d.probes = <Probe *>more
+            d.probe_room = <uint32_t>room
         i = d.probe_count
         p = &d.probes[i]
         memset(p, 0, sizeof(Probe))
@@ -926,6 +946,7 @@ cdef class Dispatcher:
 
         :return: its number, or -1 when the instruction is refused.
         """
+        self.unchanging()
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
@@ -941,6 +962,7 @@ cdef class Dispatcher:
         :param code: memory that holds the function at ``start``.
         :return: their numbers.
         """
+        self.unchanging()
         cdef uint64_t at = 0
         cdef uint32_t length = 0
         cdef int32_t relative = 0
@@ -982,12 +1004,13 @@ cdef class Dispatcher:
         cdef bint searching = True
         cdef bint framed = False
         cdef const Template *t
-        cdef const Template *before = NULL
+        cdef Template before
         cdef uint64_t before_target = 0
         cdef Site s
         cdef int64_t entry = -1
         if start + size > <uint64_t>code.shape[0]:
             raise ValueError("the function lies outside the memory given")
+        memset(&before, 0, sizeof(Template))
         returns, targets = [], set()
         leads = []  # offsets of the instructions up to the prologue, or to where it cannot be
         first_refused = True
@@ -1022,7 +1045,7 @@ cdef class Dispatcher:
                     returns.append(at)
                 elif t.op == JUMP and not address <= target < address + size:
                     returns.append(at)
-                elif (t.op == LINK and t.a == NO_REGISTER and before != NULL and before.op == SET
+                elif (t.op == LINK and t.a == NO_REGISTER and before.op == SET
                         and before.a == t.b):
                     # The far form of a jump: the address in parts.
                     target = (before_target + t.extra) & ~<uint64_t>1
@@ -1030,7 +1053,7 @@ cdef class Dispatcher:
                         returns.append(at)
             if t.flags & ENDS_EXCLUSIVE:
                 exclusive = False
-            before = t
+            before = t[0]
             before_target = target_of(t, &s)
             at += length
         for lead in leads:
@@ -1102,6 +1125,7 @@ cdef class Dispatcher:
 
     def remove(self, uint32_t probe):
         """Take a probe away; its breakpoint must not be in memory."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef Site *s
@@ -1123,6 +1147,7 @@ cdef class Dispatcher:
 
     def clear(self):
         """Take all probes away, and give their memory back."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         if d.site_room > 4096:
             free(d.sites)
@@ -1196,6 +1221,15 @@ cdef class Dispatcher:
 
     def changed(self):
         """The address of a site whose code in memory is not what it was; None: there is none."""
+        found = None
+        self.d.clock.keep(self.d.clock)  # to ask for what is not mapped leaves traces in registers
+        try:
+            found = self.find_changed()
+        finally:
+            self.d.clock.forget(self.d.clock)
+        return found
+
+    cdef object find_changed(self):
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef Site *s
@@ -1222,17 +1256,23 @@ cdef class Dispatcher:
     def use_slots(self, uint64_t base, uint64_t physical, uint64_t size, uint64_t reserved,
                   bint threads):
         """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         free(d.slot_site)
         free(d.slot_used)
+        d.slot_site = NULL
+        d.slot_used = NULL
         d.slot_base = base
         d.slot_count = size // SLOT
         d.slots = host_physical(d.clock, physical, size)
         if d.slots == NULL:
+            d.slot_count = 0
             raise ValueError("trampolines outside RAM")
         d.slot_site = <uint32_t *>malloc(d.slot_count * sizeof(uint32_t))
         d.slot_used = <uint64_t *>calloc(d.slot_count // 64 + 1, 8)
         if d.slot_site == NULL or d.slot_used == NULL:
+            d.slots = NULL
+            d.slot_count = 0
             raise MemoryError
         memset(d.slot_site, 0xFF, d.slot_count * sizeof(uint32_t))
         d.slot_hint = reserved
@@ -1294,6 +1334,7 @@ cdef class Dispatcher:
 
     def enable(self):
         """Make trampolines, write breakpoints.  ``changed`` must have said that all is well."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef Site *s
@@ -1317,6 +1358,7 @@ cdef class Dispatcher:
 
     def disable(self):
         """Write the original bytes back and free the trampolines."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef uint32_t k
@@ -1355,6 +1397,7 @@ cdef class Dispatcher:
 
     def deafen(self):
         """Answer none."""
+        self.unchanging()
         self.d.clock.trap = NULL
         self.d.clock.trap_data = NULL
 
@@ -1373,7 +1416,7 @@ cdef class Dispatcher:
             if d.records == NULL:
                 raise MemoryError
 
-    cdef void drain(self):
+    cdef int drain(self) except -1:
         cdef uint32_t i
         cdef Record *r
         for i in range(self.d.record_count):
@@ -1381,14 +1424,17 @@ cdef class Dispatcher:
             self.drained.append((r.probe, r.time, r.arguments[0], r.arguments[1], r.arguments[2],
                                  r.arguments[3], r.arguments[4]))
         self.d.record_count = 0
+        return 0
 
     cdef void spill(self):
-        self.drain()
-        if self.sink is not None:
-            try:
+        try:
+            self.drain()
+            if self.sink is not None:
                 self.sink()
-            except BaseException as error:
-                self.engine.failed(error)
+        except BaseException as error:
+            self.d.record_count = 0
+            self.d.stop = True
+            self.engine.failed(error)
 
     def records(self):
         """The records since the last time: (probe, instructions executed, five arguments)."""
@@ -1398,10 +1444,19 @@ cdef class Dispatcher:
         return found
 
     cdef void told(self, uint32_t probe):
+        self.d.firing = True
         try:
             self.fire(probe)
         except BaseException as error:
+            self.d.stop = True
             self.engine.failed(error)
+        self.d.firing = False
+
+    cdef int unchanging(self) except -1:
+        """Tables and memory stay as they are while a firing uses them."""
+        if self.d.firing:
+            raise RuntimeError("probes cannot be changed while one fires")
+        return 0
 
     cdef void stuck(self, uint64_t pc):
         """A breakpoint on the way of a breakpoint."""

@@ -11,7 +11,7 @@ from typing import Literal
 
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
-from emu.unicorn_machine import NO_BREAKPOINTS, UnicornMachine
+from emu.unicorn_machine import UnicornMachine
 from kinst import lowering
 from kinst._dispatch import Dispatcher
 from kinst.listing import Instruction, instructions
@@ -94,8 +94,9 @@ class Breakpoints:
     :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
     :param path: ``guest``, through the kernel's vectors, or ``direct``.
     :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
-    :param python: answer the guest path in Python.
-    :raises ProbeError: for trampolines of threads where the architecture has none.
+    :param python: answer the guest path in Python; firings are told to ``fire`` and not counted.
+    :raises ProbeError: for trampolines of threads where the architecture has none, and what Python
+        does not answer.
     """
 
     def __init__(
@@ -106,6 +107,8 @@ class Breakpoints:
         self.records_wanted = records
         self.trap = TRAPS[machine.arch.name]
         self.threads = trampolines == THREAD
+        if python and (path != GUEST or self.threads or records):
+            raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
         self.dispatcher, self.templates = lowering.dispatcher(
@@ -120,6 +123,7 @@ class Breakpoints:
         self._saved_mask = self._scratch = self._scratch_value = 0
         self._text: tuple[int, bytes] | None = None
         self.enabled = False
+        self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
     # -- making probes ------------------------------------------------------------------------
 
@@ -161,18 +165,23 @@ class Breakpoints:
         :return: its number.
         """
         assert not isinstance(instruction.verdict, Refuse)
-        return self.dispatcher.add(
+        return self._added(self.dispatcher.add(
             instruction.address, instruction.code, self._function(function), kind
-        )
+        ), instruction.address)
+
+    def _added(self, number: int, address: int) -> int:
+        if number < 0:
+            raise ProbeError(f"{self._where(address)}: it cannot be probed")
+        return number
 
     def add_at(self, function: Symbol, kind: int, offset: int) -> int:
         """The same for the instruction at an offset that ``boundaries`` gave."""
         code, start = self._around(function)
         at = start + offset
-        return self.dispatcher.add(
+        return self._added(self.dispatcher.add(
             function.address + offset, code[at : min(at + 15, start + function.size)],
             self._function(function), kind,
-        )
+        ), function.address + offset)
 
     def add_all(self, function: Symbol) -> list[int]:
         """kinst probes on every instruction of a function that is not refused.
@@ -247,6 +256,8 @@ class Breakpoints:
         :raises ProbeError: when this kernel has no seam for the guest path.
         """
         machine, dispatcher = self.machine, self.dispatcher
+        if machine.patches:
+            raise ProbeError("other probes are enabled on this machine: disable them first")
         seam = machine.image.symbols.find(SEAM)
         if seam is None and self.path == GUEST:
             raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks; "
@@ -268,7 +279,7 @@ class Breakpoints:
         dispatcher.record(
             "tell" if self.fire is not None else "record" if self.records_wanted else "count"
         )
-        machine.breakpoints, machine.displaced = dispatcher, dispatcher.displaced
+        machine.patch(dispatcher, dispatcher.displaced)
         self._scratch = self._scratch_value = 0
         if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
             self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
@@ -295,8 +306,7 @@ class Breakpoints:
         if self.path == GUEST:
             machine.write_u64(machine.symbol(SEAM).address, 0)
         self.dispatcher.disable()
-        machine.breakpoints = NO_BREAKPOINTS
-        machine.displaced = lambda address: b""
+        machine.unpatch()
         machine.engine.thaw()
         self._trampolines.close()
         self._trampolines = None

@@ -57,8 +57,12 @@ def _by_pattern(
     accept = re.compile(fnmatch.translate(pattern or "*")).match
     found: dict[int, Symbol] = {}
     for s in breakpoints.machine.image.symbols.functions():
-        if accept(s.name) and (unsafe or not exclusion(breakpoints.trap, s.name)):
-            found.setdefault(s.address, s)
+        if accept(s.name):
+            reason = "" if unsafe else exclusion(breakpoints.trap, s.name)
+            if reason:
+                breakpoints.left_out[s.name] = reason
+            else:
+                found.setdefault(s.address, s)
     if not found:
         raise ProbeError(f"{where}: no function matches '{pattern}'")
     return list(found.values())

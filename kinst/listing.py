@@ -43,6 +43,9 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
         piece = code[at : at + 16]
         length, verdict = trap.classify(piece, function.address + at)
         if not length or at + length > len(code):
+            # What comes behind it cannot be known.
+            yield Instruction(at, function.address + at, piece[: len(code) - at],
+                              Refuse("is not an instruction"))
             return
         exclusive = exclusive or trap.starts_exclusive(piece)
         if exclusive:

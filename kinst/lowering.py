@@ -120,14 +120,22 @@ class Templates:
     known: dict[Template, int] = field(default_factory=dict)
     add: Callable[..., int] = lambda *arguments: 0
 
-    def __call__(self, code: bytes, relative: int) -> int:
-        made = template(self.trap, code, relative)
+    def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
+        """The number of the template of the first instruction of ``code`` (-1: it is none), and
+        that instruction's length.
+
+        :param length: as the native decoder sees it; where the tables see another, they are right.
+        """
+        true = self.trap.classify(code, HERE)[0]
+        made = template(self.trap, code[:true], relative) if true else None
         if made is None:
-            return -1
+            return -1, length
+        if true != length and made.relative != ABSOLUTE:
+            made = Template(Lowered(Op.REFUSE), reason="is of an unusual length")
         number = self.known.get(made)
         if number is None:
             number = self.known[made] = self.add(*made.arguments(self.names))
-        return number
+        return number, true
 
 
 def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Dispatcher, Templates]:

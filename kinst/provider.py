@@ -25,7 +25,7 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
     where = f"{PROVIDER}::{function}:{name}"
     symbols = functions(breakpoints, where, function, unsafe)
     if name and not (name.isascii() and name.isdecimal()):
-        last = breakpoints.instructions(symbols[0])[-1].offset
+        last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
         raise ProbeError(
             f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
             f"from 0 to {last}"
@@ -33,7 +33,9 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
     if len(symbols) > 100:
         breakpoints.read_text()
     if is_glob(function) and not unsafe:
-        symbols = [s for s in symbols if breakpoints.boundaries(s)[2]]
+        frames = {s: breakpoints.boundaries(s)[2] for s in symbols}
+        symbols = [s for s in symbols if frames[s]]
+        breakpoints.left_out |= {s.name: FRAMELESS for s, framed in frames.items() if not framed}
     made: list[int] = []
     refusal: ProbeError | None = None
     for symbol in symbols:
@@ -42,7 +44,7 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
             continue
         try:
             instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),
-                                     int(name[:18]))
+                                     _number(name))
         except ProbeError as error:
             refusal = error
         else:
@@ -50,6 +52,12 @@ def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = Fa
     if not made:
         raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
     return made
+
+
+def _number(digits: str) -> int:
+    """What is too long to be an offset is beyond every end."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= 18 else 1 << 62
 
 
 def _at_offset(

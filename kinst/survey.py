@@ -38,14 +38,15 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
     dispatcher, templates = lowering.dispatcher(arch, trap, None)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
-    seen: dict[int, int] = {}
+    seen: set[int] = set()
     counts: list[int] = []
     left_out: list[int] = []
     exclusive = bad = 0
+    functions = sorted(functions, key=lambda f: (f.address, -f.size))  # the largest of an address
     for index, function in enumerate(functions):
-        if seen.get(function.address, 0) >= function.size:
+        if function.address in seen:
             continue
-        seen[function.address] = function.size
+        seen.add(function.address)
         code = image_code(image, function)
         out = excluded(trap, function.name)
         inside, rest = dispatcher.tally(function.address, code, 0, len(code), encodings, index,

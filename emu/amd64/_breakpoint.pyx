@@ -14,6 +14,7 @@ from emu._engine cimport Clock, go_to, guest_read, guest_write, register_read, r
 cdef int RSP = uc.UC_X86_REG_RSP
 cdef int RFLAGS = uc.UC_X86_REG_RFLAGS
 cdef int CS = uc.UC_X86_REG_CS
+cdef int CR2 = uc.UC_X86_REG_CR2
 cdef int SS = uc.UC_X86_REG_SS
 cdef int IDTR = uc.UC_X86_REG_IDTR
 
@@ -69,11 +70,14 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef void keep(Clock *c) noexcept nogil:
-    """A breakpoint leaves nothing in registers: no error code, no address."""
+    """A breakpoint itself leaves nothing in registers; Unicorn writes CR2 when it is asked to
+    translate an address that is not mapped."""
+    c.kept[0] = register_read(c, CR2)
 
 
 cdef void forget(Clock *c) noexcept nogil:
-    """See ``keep``."""
+    if register_read(c, CR2) != c.kept[0]:
+        register_write(c, CR2, c.kept[0])
 
 
 KEEP = <uintptr_t>&keep

@@ -102,7 +102,7 @@ class ArmBoard(Board):
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
-        machine.engine.set_page_blocks(True)
+        machine.engine.set_page_blocks(10)
         machine.engine.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
         changed = machine.interrupts_changed
         self.distributor = Distributor(changed)

@@ -18,7 +18,7 @@ from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
 from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
-from emu.errors import ImageError
+from emu.errors import ImageError, MemoryAccessError
 from emu.machine import Stop, StopReason
 from emu.riscv64 import _breakpoint, registers
 from emu.riscv64.effective_address import effective_address
@@ -84,7 +84,7 @@ class RiscvBoard(Board):
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
-        machine.engine.set_page_blocks(True)
+        machine.engine.set_page_blocks(12)
         machine.engine.keep_context()
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
@@ -231,7 +231,10 @@ class RiscvBoard(Board):
         return self._trap(BREAKPOINT, pc, pc)
 
     def waits(self, pc: int) -> bool:
-        return self.machine.read(pc - 4, 4) == WFI
+        try:
+            return self.machine.read(pc - 4, 4) == WFI
+        except MemoryAccessError:
+            return False
 
     def bus_error(self, code: int) -> str | None:
         pc = self.machine.pc

@@ -58,6 +58,8 @@ class Amd64Bench(Bench):
         return bool(opcode) and opcode[0] in STRINGS and any(p in prefixes for p in b"\xf2\xf3")
 
     def not_executed(self, code: bytes) -> str | None:
+        if code[:1] == b"\xc2" and code[2:3] >= b"\x80":
+            return "the CPU model takes its count for a negative one"
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
             return "the decoder does not know it"

@@ -211,11 +211,12 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
-    if i.id in COUNTS:
+    if i.id in COUNTS and OPERAND_SIZE not in i.prefix:
         counts, flag = COUNTS[i.id]
         bits = 32 if ADDRESS_SIZE in i.prefix else 64
         return ConditionalJump(Count(bits, counts, flag), i.operands[0].imm & MASK, after)
-    transfers = i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL) or i.id == x86.X86_INS_RET
+    transfers = (i.id in COUNTS or i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL)
+                 or i.id == x86.X86_INS_RET)
     if transfers and OPERAND_SIZE in i.prefix:
         return Refuse("is a jump with an operand-size prefix")
     if opcode == 0xFF and i.modrm >> 3 & 7 in (3, 5):
@@ -258,6 +259,8 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     if operand.type == x86.X86_OP_REG:
         name = _name(i, operand.reg)
         return Indirect(name, None, pushes) if name in registers.GENERAL else Refuse("is unknown")
+    if ADDRESS_SIZE in i.prefix:
+        return Refuse("uses a 32-bit address")
     memory = operand.mem
     base, index = _name(i, memory.base), _name(i, memory.index)
     displacement = memory.disp

@@ -130,6 +130,7 @@ def _refuse(reason: str) -> Callable[[int, int], Verdict]:
 
 
 WIDE: tuple[Row, ...] = (
+    (0x607F, 0x2063, _refuse("is a reserved instruction")),
     (0x7F, 0x63, _branch),
     (0x7F, 0x6F, _jal),
     (0x707F, 0x67, _jalr),

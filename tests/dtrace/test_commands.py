@@ -163,13 +163,14 @@ def test_relocate_writes_a_report_for_builds(tmp_path):
     suite = ElementTree.parse(path).getroot()[0]
     assert suite.get("failures") == "0" and suite[0].get("name") == "strlen"
     refused(run("kinst", "relocate", "-k", "teaching/riscv64", "strlen", "--junit",
-                str(tmp_path / "no" / "report.xml")), "No such file")
+                str(tmp_path / "no" / "report.xml")), "there is no such directory")
 
 
 @pytest.mark.parametrize("words, stdin, says", [
     ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
     (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
     (["--arch", "amd64", "--encodings", "/nonexistent"], None, "cannot be read"),
+    (["-k", "teaching/amd64", "alltraps"], None, "no function with a size"),
     (["-k", "teaching/amd64", "--arch", "arm64"], None, "is for amd64"),
     (["-k", "teaching/amd64", "--arch", "amd64", "--encodings", "-"], "55", "tests no kernel"),
     (["-k", "teaching/amd64", "strlne"], None, "did you mean strlen"),
@@ -235,6 +236,8 @@ def test_probes_are_listed_in_the_columns_of_dtrace():
     (["-n", "kinst::strlen:2", "-c", "strlen(1)"], "nearest are 1 and 4"),
     (["-n", "kinst::strlen:999", "-c", "strlen(1)"], "ends at offset"),
     (["-n", "kinst::strlen:-4", "-c", "strlen(1)"], "not a decimal"),
+    (["-n", "kinst::strlen:00000000000000000000002", "-c", "strlen(1)"], "nearest are 1 and 4"),
+    (["-n", "kinst::strlen:99999999999999999999999", "-c", "strlen(1)"], "ends at offset"),
     (["-n", "fbt::strlen:exit", "-c", "strlen(1)"], "named entry and return"),
     (["-n", "syscall::read:entry", "-c", "strlen(1)"], "invalid probe specifier"),
     (["-n", "kinst::strlen:0 { trace(1); }", "-c", "strlen(1)"], "not supported yet"),
@@ -268,6 +271,9 @@ def test_a_verbose_listing_says_what_is_not_probed_and_why(arch):
     assert result.returncode == 0
     refusals = [line for line in result.stdout.splitlines() if line.startswith("not probed: ")]
     assert refusals
+    left_out = run("kdtrace", "-l", "-v", "-k", f"teaching/{arch}", "-n", "kinst::*:").stdout
+    assert "not probed: kinst:kernel:cpu_switch: the function is excluded" in left_out
+    assert "the function has no frame" in left_out
     assert all(re.fullmatch(r"not probed: kinst:kernel:\w+:\d+ \(.+\): .+", line)
                for line in refusals)
 

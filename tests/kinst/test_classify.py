@@ -262,7 +262,8 @@ def test_riscv64_auipc_sets_its_register():
 
 
 @pytest.mark.parametrize("code, reason", [
-    ("0b807202", "vendor"), ("73001000", "system"), ("1f000000", "longer than four bytes"),
+    ("63a46200", "reserved"), ("63b46200", "reserved"), ("0b807202", "vendor"),
+    ("73001000", "system"), ("1f000000", "longer than four bytes"),
     ("0290", "breakpoint"), ("2f250510", "load-reserved"), ("2f25b518", "load-reserved"),
     ("0000", "not an instruction"),
 ])
@@ -274,3 +275,12 @@ def test_riscv64_refuses(code, reason):
 @given(st.binary(min_size=4, max_size=4))
 def test_riscv64_gives_every_word_a_verdict(code):
     assert riscv64(code, PC)[0] in (2, 4)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("66e2fe", "operand-size"), ("66e310", "operand-size"), ("67ff142500000080", "32-bit address"),
+    ("67ff10", "32-bit address"),
+])
+def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason

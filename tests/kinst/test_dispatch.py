@@ -4,15 +4,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtrace import workload
 from emu import snapshot
 from emu.architectures import ARCHITECTURES
-from emu.call import CallError
+from emu.call import Caller, CallError
 from emu.errors import MachineError, SnapshotError
+from emu.machine import Until
+from emu.unicorn_machine import UnicornMachine
 from kinst import fbt, lowering, provider
 from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.listing import image_code
 from kinst.traps import TRAPS
-from kinst.verdict import Copy, Rewrite
+from kinst.verdict import Copy, Refuse, Rewrite
 from tests.kinst.test_provider import CALLS, WAYS, run
 from tests.kinst.test_upstream_mistakes import (
     assemble,
@@ -30,7 +33,8 @@ def dispatcher(arch):
 def test_the_decoder_sees_the_instructions_the_tables_see(booted):
     breakpoints = Breakpoints(booted)
     for function in booted.image.symbols.functions():
-        table = breakpoints.instructions(function)
+        table = [i for i in breakpoints.instructions(function)
+                 if i.verdict != Refuse("is not an instruction")]
         lengths = breakpoints.dispatcher.lengths(breakpoints.code(function))
         assert lengths[: len(table)] == [len(i.code) for i in table], function.name
 
@@ -281,3 +285,175 @@ def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp
     assert run(booted, "strlen", ["abc"]) == 3 and breakpoints.dispatcher.firings
     breakpoints.disable()
     booted.restore(before)
+
+
+def test_two_sets_of_probes_are_not_enabled_at_once(booted):
+    one, other = Breakpoints(booted), Breakpoints(booted)
+    provider.create(one, "strlen", "")
+    provider.create(other, "strcmp", "")
+    one.enable()
+    within = booted.snapshot()
+    for again in (one, other):
+        with pytest.raises(ProbeError, match="other probes are enabled"):
+            again.enable()
+    assert run(booted, "strlen", ["abc"]) == 3 and one.dispatcher.firings
+    one.disable()
+    other.enable()
+    with pytest.raises(MachineError, match="since the snapshot"):
+        booted.restore(within)
+    other.disable()
+
+
+@pytest.mark.parametrize("path", ["guest", "direct"])
+def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, path):
+    def fail(probe, state):
+        raise KeyError(probe.name)
+
+    breakpoints = Breakpoints(booted, fail, path=path)
+    at = breakpoints.instructions(booted.symbol("strlen"))[1]
+    provider.create(breakpoints, "strlen", str(at.offset))
+    breakpoints.enable()
+    plain = booted.snapshot()
+    with pytest.raises(KeyError):
+        run(booted, "strlen", ["abc"])
+    assert booted.pc == at.address
+    booted.restore(plain)
+    breakpoints.fire = lambda probe, state: None
+    assert run(booted, "strlen", ["abc"]) == 3
+    breakpoints.disable()
+
+
+@pytest.mark.parametrize("change", [
+    lambda b: b.disable(), lambda b: b.dispatcher.clear(), lambda b: b.dispatcher.remove(0),
+    lambda b: provider.create(b, "strcmp", ""),
+])
+def test_probes_are_not_changed_while_one_fires(booted, change):
+    breakpoints = Breakpoints(booted)
+    breakpoints.fire = lambda probe, state: change(breakpoints)
+    provider.create(breakpoints, "strlen", "0")
+    breakpoints.enable()
+    plain = booted.snapshot()
+    with pytest.raises(RuntimeError, match="while one fires"):
+        run(booted, "strlen", ["abc"])
+    booted.restore(plain)
+    breakpoints.fire = lambda probe, state: None
+    assert run(booted, "strlen", ["abc"]) == 3
+    breakpoints.disable()
+
+
+@pytest.mark.parametrize("options", [{"path": "direct"}, {"records": True},
+                                     {"trampolines": "thread"}])
+def test_python_answers_the_guest_path_only(options):
+    with pytest.raises(ProbeError, match="guest path only"):
+        Breakpoints(machine_with("amd64", "strlen", b""), python=True, **options)
+
+
+def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
+    """riscv64's WFI does not end a block of the CPU model's."""
+    function = booted.symbol("machine_idle")
+    machine = UnicornMachine(image, 64 << 20)
+    machine.boot()
+    workload.at_start(machine)
+    start = machine.snapshot()
+    workload.boot_to_prompt(machine)
+    digest = machine.digest()
+    for i in Breakpoints(machine).instructions(function):
+        if isinstance(i.verdict, Refuse):
+            continue
+        for path in ("guest", "direct"):
+            machine.restore(start)
+            breakpoints = Breakpoints(machine, path=path)
+            provider.create(breakpoints, "machine_idle", str(i.offset))
+            breakpoints.enable()
+            workload.boot_to_prompt(machine)
+            breakpoints.disable()
+            assert breakpoints.dispatcher.firings
+            assert machine.digest() == digest, (i.offset, path)
+
+
+NOWHERE = 0x40_0000_0000
+CALLS_OF_IT = {
+    "amd64": assemble("amd64", "push rbp; mov rbp, rsp; call rdi; pop rbp; ret"),
+    "arm64": words(0xAA1E03E9, 0xD63F0000, 0xD61F0120),  # mov x9, x30; blr x0; br x9
+    "riscv64": words(0x00008293, 0x000500E7, 0x00028067),  # mv t0, ra; jalr a0; jr t0
+}
+
+
+@pytest.mark.parametrize("target", [NOWHERE, 0x10])
+def test_a_call_into_nowhere_has_been_executed_when_that_faults(arch, target):
+    machine = machine_with(arch, "strtoul", CALLS_OF_IT[arch])
+    plain = machine.snapshot()
+    ends = []
+    for way in (None, {"path": "guest"}, {"path": "direct"}):
+        machine.restore(plain)
+        breakpoints = Breakpoints(machine, **way) if way else None
+        if breakpoints:
+            provider.create(breakpoints, "strtoul", "")
+            breakpoints.enable()
+        with pytest.raises(CallError) as error:
+            call(machine, "strtoul", target)
+        if breakpoints:
+            breakpoints.disable()
+        ends.append((str(error.value), error.value.console, machine.instructions,
+                     machine.registers()))
+    assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.parametrize("behind", [1, 5, 6, 7])
+def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
+    """At every instruction of the function, the probed ones among them."""
+    plain = booted.snapshot()
+
+    def stop():
+        machine = booted
+        machine.arch.prepare_call(machine, (27,), machine.arch.entry_address(machine.image))
+        machine.pc = machine.symbol("collatz").address
+        machine.run(Until(instructions=machine.instructions + behind))
+        return machine.digest(), machine.now
+
+    unprobed = stop()
+    for path in ("guest", "direct"):
+        booted.restore(plain)
+        breakpoints = Breakpoints(booted, path=path)
+        provider.create(breakpoints, "collatz", "")
+        breakpoints.enable()
+        stop()
+        breakpoints.disable()
+        assert (booted.digest(), booted.now) == unprobed
+
+
+def test_blocks_begin_at_every_page_of_the_cpu_models(booted, arch):
+    """arm64's is 1 KiB: a probe on the last instruction before it."""
+    if arch != "arm64":
+        return
+    address = (booted.symbol("strtoul").address + 1023) & ~1023
+    # add x0, x0, 1 (four times) around the boundary, then ret
+    booted.write_code(address - 8, words(*[0x91000400] * 4, 0xD65F03C0))
+    owner = booted.image.symbols.function_at(address - 4)
+    plain = booted.snapshot()
+    value = Caller(booted).call(address - 8, [5], "it")
+    digest = booted.digest()
+    booted.restore(plain)
+    breakpoints = Breakpoints(booted, path="direct")
+    provider.create(breakpoints, owner.name, str(address - 4 - owner.address), unsafe=True)
+    breakpoints.enable()
+    assert Caller(booted).call(address - 8, [5], "it") == value == 9
+    breakpoints.disable()
+    assert breakpoints.dispatcher.firings == 1
+    assert booted.digest() == digest
+
+
+def test_a_stack_at_the_edge_of_memory_keeps_cr2():
+    machine = machine_with("amd64", "fibonacci", assemble("amd64", "push rbp; nop; pop rbp; ret"))
+    machine.write_register("cr2", 0x1234)
+    breakpoints = Breakpoints(machine)
+    provider.create(breakpoints, "fibonacci", "")
+    breakpoints.enable()
+    machine.write_register("rsp", 0xFFFFFFFF80000000 + 600)
+    call_at = machine.symbol("fibonacci").address
+    machine.write_u64(machine.sp, machine.arch.entry_address(machine.image))
+    machine.pc = call_at
+    machine.run(Until(addresses=[machine.arch.entry_address(machine.image)]))
+    breakpoints.disable()
+    assert breakpoints.dispatcher.firings == 4
+    assert machine.read_register("cr2") == 0x1234
