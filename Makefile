@@ -16,7 +16,7 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx)
+NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx)
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
@@ -48,4 +48,4 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info
-	rm -f emu/*.so emu/*/*.so kinst/*.so kinst/*/*.so emu/*.c emu/*/*.c kinst/*.c kinst/*/*.c
+	rm -f emu/*.so emu/*/*.so kinst/*.so kinst/*/*.so emu/*.c emu/*/*.c kinst/*.c kinst/*/*.c dwarf/*.so dwarf/*.c

@@ -3,10 +3,12 @@
 Leading parts may be left out; what is empty matches everything, and parts may be shell patterns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from dwarf.index import DebugIndex
 from emu.errors import KinstError
-from kinst import fbt, provider
+from kinst import fbt, inline, provider
 from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.functions import is_glob, matches
 
@@ -46,13 +48,29 @@ def parse(text: str, last: str = "name") -> Description:
     return Description(text, **found)
 
 
-def create(breakpoints: Breakpoints, wanted: Description, unsafe: bool) -> list[int]:
+@dataclass(frozen=True)
+class Made:
+    """:param numbers: of the probes a description stands for.
+    :param text: what it was rewritten to, as dtrace -d prints it.
+    :param reports: what of it cannot be probed.
+    """
+
+    numbers: list[int]
+    text: list[str]
+    reports: list[str]
+
+
+def create(
+    breakpoints: Breakpoints, wanted: Description, unsafe: bool,
+    index: Callable[[], DebugIndex] | None = None,
+) -> Made:
     """Make the probes of a description.
+
+    :param index: gives the debug data, for the ends of inline copies.
 
     kinst makes its probes on demand: for the provider named in full, with a function.  The others
     are FBT's.
 
-    :return: their numbers.
     :raises KinstError: dtrace's error line, naming what does not fit.
     """
     try:
@@ -61,9 +79,14 @@ def create(breakpoints: Breakpoints, wanted: Description, unsafe: bool) -> list[
         if wanted.provider == provider.PROVIDER:
             if not wanted.function:
                 raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
-            return provider.create(breakpoints, wanted.function, wanted.name, unsafe)
+            if wanted.name in inline.NAMES and not is_glob(wanted.function) and index is not None:
+                found = inline.create(breakpoints, index(), wanted.function, wanted.name, unsafe)
+                return Made(found.numbers, found.text, found.reports)
+            return Made(provider.create(breakpoints, wanted.function, wanted.name, unsafe),
+                        [wanted.text], [])
         if matches(wanted.provider, fbt.PROVIDER):
-            return fbt.create(breakpoints, wanted.function, wanted.name, unsafe)
+            return Made(fbt.create(breakpoints, wanted.function, wanted.name, unsafe),
+                        [wanted.text], [])
         hint = "" if is_glob(wanted.provider) else ", only kinst and fbt"
         raise ProbeError(f"{wanted.text}: there is no provider '{wanted.provider}'{hint}")
     except ProbeError as error:

@@ -7,6 +7,7 @@ import sys
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
+from dtrace.inline_command import debug_index
 from dtrace.kinst_command import describe, show_console
 from dtrace.terminal import parse_count, parse_size, run_command, working
 from dtrace.workload import BootError, at_start, boot_to_prompt, booted
@@ -42,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
             type=functools.partial(parse_description, last=last), help=text)
     add("-c", dest="call", metavar="WORKLOAD",
         help="what to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
+    add("-d", dest="rewritten", action="store_true",
+        help="print the program after inline functions were rewritten to their copies")
     add("-l", dest="listing", action="store_true", help="list probes, do not run")
     add("-v", dest="verbose", action="store_true",
         help="with -l: also what is not probed, and why")
@@ -78,7 +81,13 @@ def _main() -> int:
         records=not arguments.quiet,
     )
     for wanted in arguments.descriptions:
-        count = len(create(breakpoints, wanted, arguments.unsafe))
+        made = create(breakpoints, wanted, arguments.unsafe,
+                      functools.partial(debug_index, image))
+        count = len(made.numbers)
+        for report in made.reports:
+            print(f"dtrace: not probed: {report}", file=sys.stderr)
+        if arguments.rewritten:
+            print(",\n".join(made.text) + "\n{\n}\n")
         if not arguments.quiet and not arguments.listing:
             plural = "" if count == 1 else "s"
             print(f"dtrace: description '{wanted.text}' matched {count} probe{plural}",

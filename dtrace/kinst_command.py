@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from dtrace import relocate_command
+from dtrace import inline_command, relocate_command
 from dtrace.calls import Evaluation, check, parse, sized_functions, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
@@ -70,6 +70,9 @@ def _parser() -> argparse.ArgumentParser:
                        help="do not look for source lines, which takes seconds")
     disas.add_argument("--json", action="store_true", help="print the list as JSON")
 
+    inline_command.add_options(commands.add_parser(
+        "inline", help="list the inline copies of a function, or the inline calls in one"))
+
     relocate_command.add_options(commands.add_parser(
         "relocate", help="test the displacement of every instruction"))
 
@@ -93,7 +96,7 @@ def _image_options(parser: argparse.ArgumentParser) -> None:
 def _main() -> int:
     arguments = _parser().parse_args()
     commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images,
-                "relocate": relocate_command.run}
+                "inline": inline_command.run, "relocate": relocate_command.run}
     return commands[arguments.command](arguments)
 
 

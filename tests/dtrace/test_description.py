@@ -45,7 +45,7 @@ def test_any_text_is_a_description_or_refused(text):
 ])
 def test_a_description_makes_the_probes_it_matches(booted, text, provider, count):
     breakpoints = Breakpoints(booted)
-    assert len(create(breakpoints, parse(text), False)) == count
+    assert len(create(breakpoints, parse(text), False).numbers) == count
     assert {p.provider for p in breakpoints.probes} == {provider}
 
 

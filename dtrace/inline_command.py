@@ -1,0 +1,148 @@
+"""``kinst inline``: every inline copy of a function, or all inline calls in one."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dtrace.calls import sized_functions
+from dtrace.terminal import working
+from dtrace.workload import cache_directory
+from dwarf.debug_file import DebugDataError, debug_file, sections
+from dwarf.files import file_table
+from dwarf.index import DebugIndex, Function, load
+from emu.elf import Image
+from emu.errors import KinstError
+from images import catalog
+from kinst.inline import caller_of
+
+NO_TABLE = (1 << 64) - 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
+                        help="a kernel file, or a name from 'kinst images'")
+    parser.add_argument("function", nargs="?", metavar="NAME", help="list its inline copies")
+    parser.add_argument("--in", dest="inside", metavar="FUNCTION",
+                        help="list all inline calls in this function, as a tree")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+
+
+def debug_index(image: Image) -> DebugIndex:
+    """The index of a kernel's debug data, from the user's cache.
+
+    :raises DebugDataError: when it has none.
+    """
+    cache = cache_directory() / "dwarf" / f"{image.identity[-64:]}.index"
+    with working(f"indexing the debug data of {image.path}"):
+        return load(image.path, cache)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    image = catalog.find(arguments.kernel)
+    if (arguments.function is None) == (arguments.inside is None):
+        raise KinstError("give an inline function's NAME, or --in FUNCTION")
+    index = debug_index(image)
+    sources = Sources(image.path, index)
+    if arguments.inside is not None:
+        return _inside(image, index, sources, arguments.inside, arguments.json)
+    copies = index.copies(arguments.function)
+    if not copies:
+        if index.named(arguments.function):
+            raise KinstError(f"{image.path}: '{arguments.function}' has no inline copy")
+        raise KinstError(f"{image.path}: the debug data has no function '{arguments.function}'")
+    rows = [_row(image, index, sources, copy) for copy in copies]
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    for row in rows:
+        pieces = " ".join(f"[{low:#x}, {high:#x})" for low, high in row["ranges"])
+        nested = f"  in {' in '.join(row['nesting'])}" if row["nesting"] else ""
+        print(f"{row['caller']}+{row['offset']}  {pieces}  {row['call']}{nested}")
+    return 0
+
+
+@dataclass
+class Sources:
+    """Names of the files that copies are called in."""
+
+    kernel: Path
+    index: DebugIndex
+    _tables: dict[int, dict[int, str]] = field(default_factory=dict)
+    _sections: dict[str, bytes] | None = None
+
+    def call(self, copy: Function) -> str:
+        """``file:line`` of a copy's call."""
+        if copy.unit not in self._tables:
+            self._tables[copy.unit] = self._table(self.index.line_table(copy.unit))
+        name = self._tables[copy.unit].get(copy.call_file, "?")
+        return f"{name}:{copy.call_line}"
+
+    def _table(self, at: int) -> dict[int, str]:
+        if self._sections is None:
+            path = debug_file(self.kernel)
+            names = (".debug_line", ".debug_line_str", ".debug_str")
+            self._sections = sections(path, names) if path is not None else {}
+        line, line_str, string = (self._sections.get(n, b"")
+                                  for n in (".debug_line", ".debug_line_str", ".debug_str"))
+        if at == NO_TABLE:
+            return {}
+        try:
+            return file_table(line, line_str, string, at)
+        except DebugDataError as error:
+            raise DebugDataError(f"{self.kernel}: {error}") from None
+
+
+def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> dict[str, Any]:
+    caller = caller_of(image.symbols, copy)
+    low = min(begin for begin, _end in copy.pieces)
+    nesting: list[str] = []
+    at = copy.parent
+    while at is not None and len(nesting) < 256:
+        around = index.function(at)
+        if not around.inlined:
+            break
+        nesting.append(around.name)
+        at = around.parent
+    return {
+        "caller": caller.name if caller else None, "offset": low - caller.address if caller else 0,
+        "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(copy),
+        "nesting": nesting,
+    }
+
+
+def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_json: bool) -> int:
+    trees = []
+    for symbol in sized_functions(image, name):
+        copies = index.inside(symbol.address, symbol.address + symbol.size)
+        children: dict[int | None, list[Function]] = {}
+        numbers = {copy.number for copy in copies}
+        for copy in copies:
+            children.setdefault(copy.parent if copy.parent in numbers else None, []).append(copy)
+        trees.append({"function": symbol.name, "address": symbol.address,
+                      "inline": _tree(children, None, sources)})
+        if not as_json:
+            print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
+            _print_tree(trees[-1]["inline"], symbol.address, 1)  # type: ignore[arg-type]
+    if as_json:
+        print(json.dumps(trees))
+    return 0
+
+
+def _tree(
+    children: dict[int | None, list[Function]], parent: int | None, sources: Sources
+) -> list[dict[str, Any]]:
+    return [
+        {"name": copy.name, "ranges": [list(p) for p in copy.pieces], "call": sources.call(copy),
+         "inline": _tree(children, copy.number, sources)}
+        for copy in sorted(children.get(parent, ()), key=lambda c: min(c.pieces))
+    ]
+
+
+def _print_tree(nodes: Iterable[dict[str, Any]], base: int, depth: int) -> None:
+    for node in nodes:
+        pieces = " ".join(f"{low - base}..{high - base}" for low, high in node["ranges"])
+        print(f"{'  ' * depth}{node['name']}  {pieces}  {node['call']}")
+        _print_tree(node["inline"], base, depth + 1)

@@ -1,0 +1,839 @@
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""One pass over a kernel's .debug_info: functions, inline copies, and the code they are in.
+
+DWARF 4 (7.5, 2.17.3) and DWARF 5 (7.5, 2.17.3, 7.25).  Every read is checked against the end of its
+section; what does not fit ends the scan with an error that names the place.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memset
+
+cdef enum:
+    MAX_DEPTH = 256
+    MAX_ABBREVS = 1 << 20
+    NONE32 = -1
+
+cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
+cdef uint32_t NO_RECORD = 0xFFFFFFFF
+cdef uint64_t ESCAPE = 0xFFFFFFFF  # of a length: the 64-bit format; of an address: a new base
+cdef uint64_t IN_SECTION = (<uint64_t>1 << 60) - 1
+
+# Tags and attributes that matter.
+cdef enum:
+    TAG_COMPILE_UNIT = 0x11
+    TAG_INLINED_SUBROUTINE = 0x1D
+    TAG_SUBPROGRAM = 0x2E
+    TAG_PARTIAL_UNIT = 0x3C
+    TAG_SKELETON_UNIT = 0x4A
+    AT_NAME = 0x03
+    AT_STMT_LIST = 0x10
+    AT_LOW_PC = 0x11
+    AT_HIGH_PC = 0x12
+    AT_COMP_DIR = 0x1B
+    AT_INLINE = 0x20
+    AT_ABSTRACT_ORIGIN = 0x31
+    AT_DECL_FILE = 0x3A
+    AT_DECL_LINE = 0x3B
+    AT_DECLARATION = 0x3C
+    AT_SPECIFICATION = 0x47
+    AT_RANGES = 0x55
+    AT_CALL_COLUMN = 0x57
+    AT_CALL_FILE = 0x58
+    AT_CALL_LINE = 0x59
+    AT_STR_OFFSETS_BASE = 0x72
+    AT_ADDR_BASE = 0x73
+    AT_RNGLISTS_BASE = 0x74
+
+# Where a value is, when it is not the value itself.
+cdef enum:
+    PLAIN = 0
+    IN_STR = 1
+    IN_LINE_STR = 2
+    IN_INFO = 3
+    STRING_INDEX = 4
+    ADDRESS_INDEX = 5
+    REFERENCE = 6
+    LIST_INDEX = 7
+    ADDRESS = 8
+
+cdef struct Attribute:
+    uint16_t name
+    uint16_t form
+    int64_t implicit
+
+cdef struct Abbrev:
+    uint64_t code
+    uint32_t tag
+    uint32_t first
+    uint32_t count
+    int fixed  # bytes of the whole entry, or -1
+    bint children
+
+cdef struct Unit:
+    uint64_t offset
+    uint64_t end
+    uint64_t abbrevs
+    uint64_t low
+    uint64_t strings
+    uint64_t addresses
+    uint64_t lists
+    uint64_t line_table
+    uint64_t directory
+    uint64_t name
+    uint32_t version
+    uint8_t address_size
+    uint8_t offset_size
+
+cdef struct Record:
+    uint64_t offset
+    uint64_t origin
+    uint64_t name
+    uint32_t parent
+    uint32_t unit
+    uint32_t first_piece
+    uint32_t pieces
+    uint32_t call_file
+    uint32_t call_line
+    uint32_t call_column
+    uint32_t decl_file
+    uint32_t decl_line
+    uint32_t subject
+    uint8_t tag
+    uint8_t inlined
+    uint8_t declaration
+    uint8_t padding[5]
+
+cdef struct Piece:
+    uint64_t low
+    uint64_t high
+
+cdef struct Value:
+    int kind
+    uint64_t number
+
+cdef struct Section:
+    const uint8_t *data
+    uint64_t size
+
+RECORD_SIZE = sizeof(Record)
+RECORD_FORMAT = "<QQQIIIIIIIIIIBBB5x"
+PIECE_FORMAT = "<QQ"
+UNIT_FORMAT = "<QQQQQQQQQQIBB2x"
+
+
+class ScanError(Exception):
+    """The debug data does not hold together: ``what``, and the offset in .debug_info."""
+
+    def __init__(self, what, offset):
+        super().__init__(f"{what} at .debug_info+{offset:#x}")
+
+
+cdef class Scan:
+    """The scan of one file's sections (any of them may be empty).
+
+    :param limit: of records and pieces; more are taken for damage.
+    :raises ScanError: when the sections do not hold together.
+    """
+
+    cdef Section info, abbrev, ranges, rnglists, addr, str_offsets
+    cdef object keep  # the sections' bytes
+    cdef Abbrev *abbrevs
+    cdef uint32_t abbrev_count, abbrev_room
+    cdef Attribute *attributes
+    cdef uint32_t attribute_count, attribute_room
+    cdef uint64_t abbrevs_of
+    cdef Record *records
+    cdef uint32_t record_count, record_room
+    cdef Piece *pieces
+    cdef uint32_t piece_count, piece_room
+    cdef Unit *units
+    cdef uint32_t unit_count, unit_room
+    cdef uint64_t limit
+    cdef uint64_t at  # of the entry in progress, for errors
+    cdef const char *wrong
+
+    def __cinit__(self):
+        self.abbrevs_of = NOTHING
+
+    def __dealloc__(self):
+        free(self.abbrevs)
+        free(self.attributes)
+        free(self.records)
+        free(self.pieces)
+        free(self.units)
+
+    def __init__(self, const uint8_t[::1] info, const uint8_t[::1] abbrev,
+                 const uint8_t[::1] ranges, const uint8_t[::1] rnglists, const uint8_t[::1] addr,
+                 const uint8_t[::1] str_offsets, uint64_t limit=1 << 26):
+        cdef int ok
+        self.keep = (info, abbrev, ranges, rnglists, addr, str_offsets)
+        self.limit = limit
+        set_section(&self.info, info)
+        set_section(&self.abbrev, abbrev)
+        set_section(&self.ranges, ranges)
+        set_section(&self.rnglists, rnglists)
+        set_section(&self.addr, addr)
+        set_section(&self.str_offsets, str_offsets)
+        with nogil:
+            ok = self.all_units()
+            if ok:
+                self.resolve()
+        if not ok:
+            raise ScanError((<bytes>self.wrong).decode(), self.at)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    cdef int fail(self, const char *what) noexcept nogil:
+        if self.wrong == NULL:
+            self.wrong = what
+        return 0
+
+    cdef int all_units(self) noexcept nogil:
+        cdef uint64_t at = 0
+        cdef Unit u
+        while at < self.info.size:
+            if not self.unit(at, &u):
+                return 0
+            at = u.end
+        return 1
+
+    cdef int unit(self, uint64_t at, Unit *u) noexcept nogil:
+        cdef uint64_t length = 0
+        cdef uint64_t p = at
+        cdef uint64_t value = 0
+        cdef uint64_t kind = 1
+        memset(u, 0, sizeof(Unit))
+        self.at = at
+        u.offset = at
+        u.offset_size = 4
+        u.strings = u.addresses = u.lists = u.line_table = u.directory = u.name = NOTHING
+        if not number(&self.info, &p, 4, &length):
+            return self.fail(b"a unit's header is cut off")
+        if length == ESCAPE:
+            u.offset_size = 8
+            if not number(&self.info, &p, 8, &length):
+                return self.fail(b"a unit's header is cut off")
+        if length > self.info.size - p or length < 7:
+            return self.fail(b"a unit is longer than its section")
+        u.end = p + length
+        if not number(&self.info, &p, 2, &value):
+            return self.fail(b"a unit's header is cut off")
+        u.version = <uint32_t>value
+        if u.version < 2 or u.version > 5:
+            return self.fail(b"a unit of a DWARF version that is not 2 to 5")
+        if u.version >= 5:
+            if not (number(&self.info, &p, 1, &kind) and number(&self.info, &p, 1, &value)
+                    and number(&self.info, &p, u.offset_size, &u.abbrevs)):
+                return self.fail(b"a unit's header is cut off")
+            if kind == 4 or kind == 5:  # skeleton, split compile: an identifier
+                p += 8
+            elif kind == 2 or kind == 6:  # type units: a signature and an offset
+                p += 8 + u.offset_size
+        elif not (number(&self.info, &p, u.offset_size, &u.abbrevs)
+                  and number(&self.info, &p, 1, &value)):
+            return self.fail(b"a unit's header is cut off")
+        if value != 4 and value != 8:
+            return self.fail(b"addresses that are neither of four nor of eight bytes")
+        u.address_size = <uint8_t>value
+        if p > u.end:
+            return self.fail(b"a unit's header is cut off")
+        if u.abbrevs != self.abbrevs_of and not self.read_abbrevs(u):
+            return 0
+        return self.entries(u, p)
+
+    cdef int read_abbrevs(self, const Unit *u) noexcept nogil:
+        cdef uint64_t p = u.abbrevs
+        cdef uint64_t code = 0
+        cdef uint64_t tag = 0
+        cdef uint64_t name = 0
+        cdef uint64_t form = 0
+        cdef uint64_t flag = 0
+        cdef int64_t implicit = 0
+        cdef int size
+        cdef Abbrev *a
+        cdef void *more
+        self.abbrev_count = 0
+        self.attribute_count = 0
+        self.abbrevs_of = NOTHING
+        while True:
+            if not uleb(&self.abbrev, &p, &code):
+                return self.fail(b"abbreviations are cut off")
+            if code == 0:
+                break
+            if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &flag)):
+                return self.fail(b"abbreviations are cut off")
+            if self.abbrev_count == MAX_ABBREVS:
+                return self.fail(b"more abbreviations than a unit can have")
+            if self.abbrev_count == self.abbrev_room:
+                more = realloc(self.abbrevs, (self.abbrev_room * 2 + 64) * sizeof(Abbrev))
+                if more == NULL:
+                    return self.fail(b"no memory")
+                self.abbrevs = <Abbrev *>more
+                self.abbrev_room = self.abbrev_room * 2 + 64
+            a = &self.abbrevs[self.abbrev_count]
+            self.abbrev_count += 1
+            a.code = code
+            a.tag = <uint32_t>(tag if tag < 0x10000 else 0)
+            a.children = flag != 0
+            a.first = self.attribute_count
+            a.count = 0
+            a.fixed = 0
+            while True:
+                implicit = 0
+                if not (uleb(&self.abbrev, &p, &name) and uleb(&self.abbrev, &p, &form)):
+                    return self.fail(b"abbreviations are cut off")
+                if form == 0x21 and not sleb(&self.abbrev, &p, &implicit):
+                    return self.fail(b"abbreviations are cut off")
+                if name == 0 and form == 0:
+                    break
+                if self.attribute_count == self.attribute_room:
+                    if self.attribute_room > MAX_ABBREVS * 16:
+                        return self.fail(b"more attributes than a unit can have")
+                    more = realloc(self.attributes,
+                                   (self.attribute_room * 2 + 256) * sizeof(Attribute))
+                    if more == NULL:
+                        return self.fail(b"no memory")
+                    self.attributes = <Attribute *>more
+                    self.attribute_room = self.attribute_room * 2 + 256
+                self.attributes[self.attribute_count].name = <uint16_t>(
+                    name if name < 0x10000 else 0xFFFF)
+                self.attributes[self.attribute_count].form = <uint16_t>(
+                    form if form < 0x10000 else 0xFFFF)
+                self.attributes[self.attribute_count].implicit = implicit
+                self.attribute_count += 1
+                a.count += 1
+                size = fixed_size(<uint32_t>(form if form < 0x10000 else 0xFFFF), u)
+                a.fixed = -1 if size < 0 or a.fixed < 0 else a.fixed + size
+        self.abbrevs_of = u.abbrevs
+        return 1
+
+    cdef const Abbrev *find_abbrev(self, uint64_t code) noexcept nogil:
+        cdef uint32_t i
+        # Compilers number them from one.
+        if code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
+            return &self.abbrevs[code - 1]
+        for i in range(self.abbrev_count):
+            if self.abbrevs[i].code == code:
+                return &self.abbrevs[i]
+        return NULL
+
+    cdef int entries(self, Unit *u, uint64_t p) noexcept nogil:
+        """All entries of a unit."""
+        cdef uint64_t code = 0
+        cdef int depth = 0
+        cdef uint32_t parents[MAX_DEPTH]
+        cdef uint32_t made, i
+        cdef uint32_t number_of_unit = self.unit_count
+        cdef const Abbrev *a
+        cdef Section unit_info
+        cdef bint kept = False
+        cdef void *more
+        unit_info.data = self.info.data
+        unit_info.size = u.end
+        parents[0] = NO_RECORD
+        while p < u.end:
+            self.at = p
+            if not uleb(&unit_info, &p, &code):
+                return self.fail(b"an entry is cut off")
+            if code == 0:
+                if depth == 0:
+                    continue  # padding
+                depth -= 1
+                continue
+            a = self.find_abbrev(code)
+            if a == NULL:
+                return self.fail(b"an entry of an abbreviation that is not there")
+            made = parents[depth]
+            if a.tag == TAG_SUBPROGRAM or a.tag == TAG_INLINED_SUBROUTINE:
+                if not self.function(&unit_info, u, number_of_unit, a, &p, parents[depth], &made):
+                    return 0
+            elif not kept and (a.tag == TAG_COMPILE_UNIT or a.tag == TAG_PARTIAL_UNIT
+                               or a.tag == TAG_SKELETON_UNIT):
+                if not self.unit_entry(&unit_info, u, a, &p):
+                    return 0
+                kept = True
+            elif a.fixed >= 0:
+                p += <uint64_t>a.fixed
+                if p > u.end:
+                    return self.fail(b"an entry is cut off")
+            else:
+                for i in range(a.count):
+                    if not skip(&unit_info, &p, self.attributes[a.first + i].form, u):
+                        return self.fail(b"an attribute is cut off, or of an unknown form")
+            if a.children:
+                depth += 1
+                if depth == MAX_DEPTH:
+                    return self.fail(b"entries nested too deep")
+                parents[depth] = made
+        if self.unit_count == self.unit_room:
+            more = realloc(self.units, (<uint64_t>self.unit_room * 2 + 64) * sizeof(Unit))
+            if more == NULL:
+                return self.fail(b"no memory")
+            self.units = <Unit *>more
+            self.unit_room = self.unit_room * 2 + 64
+        self.units[self.unit_count] = u[0]
+        self.unit_count += 1
+        return 1
+
+    cdef int unit_entry(self, const Section *s, Unit *u, const Abbrev *a,
+                        uint64_t *p) noexcept nogil:
+        cdef uint32_t i
+        cdef Value v
+        cdef Value low, name, directory
+        cdef const Attribute *t
+        low.kind = name.kind = directory.kind = PLAIN
+        low.number = 0
+        name.number = directory.number = NOTHING
+        for i in range(a.count):
+            t = &self.attributes[a.first + i]
+            if not read(s, p, t.form, t.implicit, u, &v):
+                return self.fail(b"an attribute is cut off, or of an unknown form")
+            if t.name == AT_LOW_PC:
+                low = v
+            elif t.name == AT_NAME:
+                name = v
+            elif t.name == AT_COMP_DIR:
+                directory = v
+            elif t.name == AT_STMT_LIST:
+                u.line_table = v.number
+            elif t.name == AT_STR_OFFSETS_BASE:
+                u.strings = v.number
+            elif t.name == AT_ADDR_BASE:
+                u.addresses = v.number
+            elif t.name == AT_RNGLISTS_BASE:
+                u.lists = v.number
+        # Bases may come behind what needs them.
+        return (self.address(u, &low, &u.low) and self.string(u, &name, &u.name)
+                and self.string(u, &directory, &u.directory))
+
+    cdef int address(self, const Unit *u, const Value *v, uint64_t *out) noexcept nogil:
+        cdef uint64_t p
+        if v.kind != ADDRESS_INDEX:
+            out[0] = v.number
+            return 1
+        if u.addresses == NOTHING or v.number > self.addr.size or u.addresses > self.addr.size:
+            return self.fail(b"an index of no address")
+        p = u.addresses + v.number * u.address_size
+        if not number(&self.addr, &p, u.address_size, out):
+            return self.fail(b"an index of no address")
+        return 1
+
+    cdef int string(self, const Unit *u, const Value *v, uint64_t *out) noexcept nogil:
+        """Where a string is: its section in the highest bits, its offset in the others."""
+        cdef uint64_t p
+        cdef uint64_t offset = 0
+        if v.kind == STRING_INDEX:
+            if (u.strings == NOTHING or v.number > self.str_offsets.size
+                    or u.strings > self.str_offsets.size):
+                return self.fail(b"an index of no string")
+            p = u.strings + v.number * u.offset_size
+            if not number(&self.str_offsets, &p, u.offset_size, &offset):
+                return self.fail(b"an index of no string")
+            out[0] = offset & IN_SECTION
+        elif v.kind == IN_STR:
+            out[0] = v.number & IN_SECTION
+        elif v.kind == IN_LINE_STR:
+            out[0] = v.number & IN_SECTION | <uint64_t>1 << 60
+        elif v.kind == IN_INFO:
+            out[0] = v.number | <uint64_t>2 << 60
+        else:
+            out[0] = NOTHING
+        return 1
+
+    cdef int function(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
+                      uint64_t *p, uint32_t parent, uint32_t *made) noexcept nogil:
+        """A subprogram or an inlined subroutine."""
+        cdef uint32_t i
+        cdef Value v
+        cdef Value low, high, ranges, name
+        cdef const Attribute *t
+        cdef Record *r
+        cdef uint64_t begin = 0
+        cdef uint64_t end = 0
+        cdef void *more
+        if self.record_count == self.record_room:
+            if self.record_count >= self.limit:
+                return self.fail(b"more functions than there can be")
+            more = realloc(self.records, (<uint64_t>self.record_room * 2 + 4096) * sizeof(Record))
+            if more == NULL:
+                return self.fail(b"no memory")
+            self.records = <Record *>more
+            self.record_room = self.record_room * 2 + 4096
+        r = &self.records[self.record_count]
+        memset(r, 0, sizeof(Record))
+        r.offset = self.at
+        r.origin = NOTHING
+        r.parent = parent
+        r.unit = unit
+        r.subject = NO_RECORD
+        r.tag = <uint8_t>a.tag
+        r.first_piece = self.piece_count
+        low.kind = high.kind = ranges.kind = name.kind = -1
+        name.number = NOTHING
+        for i in range(a.count):
+            t = &self.attributes[a.first + i]
+            if not read(s, p, t.form, t.implicit, u, &v):
+                return self.fail(b"an attribute is cut off, or of an unknown form")
+            if t.name == AT_NAME:
+                name = v
+            elif t.name == AT_LOW_PC:
+                low = v
+            elif t.name == AT_HIGH_PC:
+                high = v
+            elif t.name == AT_RANGES:
+                ranges = v
+            elif t.name == AT_ABSTRACT_ORIGIN or t.name == AT_SPECIFICATION:
+                if v.kind == REFERENCE:
+                    r.origin = v.number
+            elif t.name == AT_INLINE:
+                r.inlined = <uint8_t>v.number
+            elif t.name == AT_CALL_FILE:
+                r.call_file = <uint32_t>v.number
+            elif t.name == AT_CALL_LINE:
+                r.call_line = <uint32_t>v.number
+            elif t.name == AT_CALL_COLUMN:
+                r.call_column = <uint32_t>v.number
+            elif t.name == AT_DECL_FILE:
+                r.decl_file = <uint32_t>v.number
+            elif t.name == AT_DECL_LINE:
+                r.decl_line = <uint32_t>v.number
+            elif t.name == AT_DECLARATION:
+                r.declaration = v.number != 0
+        if not self.string(u, &name, &r.name):
+            return 0
+        if ranges.kind >= 0:
+            if not self.list(u, &ranges):
+                return 0
+        elif low.kind >= 0 and high.kind >= 0:
+            if not self.address(u, &low, &begin):
+                return 0
+            if high.kind == ADDRESS or high.kind == ADDRESS_INDEX:
+                if not self.address(u, &high, &end):
+                    return 0
+            else:
+                end = begin + high.number
+            if not self.piece(begin, end):
+                return 0
+        r.pieces = self.piece_count - r.first_piece
+        made[0] = self.record_count
+        self.record_count += 1
+        return 1
+
+    cdef int piece(self, uint64_t low, uint64_t high) noexcept nogil:
+        cdef void *more
+        if low >= high:
+            return 1
+        if self.piece_count == self.piece_room:
+            if self.piece_count >= self.limit:
+                return self.fail(b"more pieces of code than there can be")
+            more = realloc(self.pieces, (<uint64_t>self.piece_room * 2 + 4096) * sizeof(Piece))
+            if more == NULL:
+                return self.fail(b"no memory")
+            self.pieces = <Piece *>more
+            self.piece_room = self.piece_room * 2 + 4096
+        self.pieces[self.piece_count].low = low
+        self.pieces[self.piece_count].high = high
+        self.piece_count += 1
+        return 1
+
+    cdef int list(self, const Unit *u, const Value *v) noexcept nogil:
+        """A range list."""
+        cdef uint64_t p = v.number
+        cdef uint64_t base = u.low
+        cdef uint64_t begin = 0
+        cdef uint64_t end = 0
+        cdef uint64_t kind = 0
+        cdef uint64_t highest = ESCAPE if u.address_size == 4 else NOTHING
+        cdef Value index
+        if u.version < 5:
+            while True:
+                if not (number(&self.ranges, &p, u.address_size, &begin)
+                        and number(&self.ranges, &p, u.address_size, &end)):
+                    return self.fail(b"a range list is cut off")
+                if begin == 0 and end == 0:
+                    return 1
+                if begin == highest:
+                    base = end
+                elif not self.piece(base + begin, base + end):
+                    return 0
+        if v.kind == LIST_INDEX:
+            if (u.lists == NOTHING or v.number > self.rnglists.size
+                    or u.lists > self.rnglists.size):
+                return self.fail(b"an index of no range list")
+            p = u.lists + v.number * u.offset_size
+            if not number(&self.rnglists, &p, u.offset_size, &begin):
+                return self.fail(b"an index of no range list")
+            p = u.lists + begin
+        index.kind = ADDRESS_INDEX
+        while True:
+            if not number(&self.rnglists, &p, 1, &kind):
+                return self.fail(b"a range list is cut off")
+            if kind == 0:
+                return 1
+            if kind == 1:  # base_addressx
+                if not uleb(&self.rnglists, &p, &index.number):
+                    return self.fail(b"a range list is cut off")
+                if not self.address(u, &index, &base):
+                    return 0
+                continue
+            if kind == 5:  # base_address
+                if not number(&self.rnglists, &p, u.address_size, &base):
+                    return self.fail(b"a range list is cut off")
+                continue
+            if kind == 2 or kind == 3:  # startx_endx, startx_length
+                if not uleb(&self.rnglists, &p, &index.number):
+                    return self.fail(b"a range list is cut off")
+                if not self.address(u, &index, &begin):
+                    return 0
+                if not uleb(&self.rnglists, &p, &end):
+                    return self.fail(b"a range list is cut off")
+                if kind == 2:
+                    index.number = end
+                    if not self.address(u, &index, &end):
+                        return 0
+                else:
+                    end += begin
+            elif kind == 4:  # offset_pair
+                if not (uleb(&self.rnglists, &p, &begin) and uleb(&self.rnglists, &p, &end)):
+                    return self.fail(b"a range list is cut off")
+                begin += base
+                end += base
+            elif kind == 6 or kind == 7:  # start_end, start_length
+                if not number(&self.rnglists, &p, u.address_size, &begin):
+                    return self.fail(b"a range list is cut off")
+                if kind == 6:
+                    if not number(&self.rnglists, &p, u.address_size, &end):
+                        return self.fail(b"a range list is cut off")
+                else:
+                    if not uleb(&self.rnglists, &p, &end):
+                        return self.fail(b"a range list is cut off")
+                    end += begin
+            else:
+                return self.fail(b"a range list entry of an unknown kind")
+            if not self.piece(begin, end):
+                return 0
+
+    # -- what belongs together ------------------------------------------------------------------
+
+    cdef uint32_t record_of(self, uint64_t offset) noexcept nogil:
+        """The record of an entry, by its offset: records are in the order of the section."""
+        cdef uint32_t low = 0
+        cdef uint32_t high = self.record_count
+        cdef uint32_t middle
+        while low < high:
+            middle = low + (high - low) // 2
+            if self.records[middle].offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        if low < self.record_count and self.records[low].offset == offset:
+            return low
+        return NO_RECORD
+
+    cdef void resolve(self) noexcept nogil:
+        """Of every record, the one that has its name: through at most eight references."""
+        cdef uint32_t i, at
+        cdef int steps
+        for i in range(self.record_count):
+            at = i
+            for steps in range(8):
+                if self.records[at].origin == NOTHING:
+                    break
+                at = self.record_of(self.records[at].origin)
+                if at == NO_RECORD:
+                    break
+            self.records[i].subject = at
+
+    # -- results --------------------------------------------------------------------------------
+
+    def tables(self):
+        """(records, pieces, units) as bytes, of the formats named above."""
+        return (
+            b"" if self.records == NULL else
+            (<const char *>self.records)[:<uint64_t>self.record_count * sizeof(Record)],
+            b"" if self.pieces == NULL else
+            (<const char *>self.pieces)[:<uint64_t>self.piece_count * sizeof(Piece)],
+            b"" if self.units == NULL else
+            (<const char *>self.units)[:<uint64_t>self.unit_count * sizeof(Unit)],
+        )
+
+
+cdef void set_section(Section *s, const uint8_t[::1] data):
+    s.size = <uint64_t>data.shape[0]
+    s.data = &data[0] if s.size else NULL
+
+
+cdef inline int number(const Section *s, uint64_t *p, int size, uint64_t *out) noexcept nogil:
+    """An unsigned number, little-endian."""
+    cdef int i
+    cdef uint64_t value = 0
+    if p[0] > s.size or <uint64_t>size > s.size - p[0]:
+        return 0
+    for i in range(size):
+        value |= <uint64_t>s.data[p[0] + i] << 8 * i
+    p[0] += size
+    out[0] = value
+    return 1
+
+
+cdef inline int uleb(const Section *s, uint64_t *p, uint64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while p[0] < s.size and shift < 70:
+        byte = s.data[p[0]]
+        p[0] += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            out[0] = value
+            return 1
+    return 0
+
+
+cdef inline int sleb(const Section *s, uint64_t *p, int64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while p[0] < s.size and shift < 70:
+        byte = s.data[p[0]]
+        p[0] += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            if byte & 0x40 and shift < 64:
+                value |= ~<uint64_t>0 << shift
+            out[0] = <int64_t>value
+            return 1
+    return 0
+
+
+cdef int fixed_size(uint32_t form, const Unit *u) noexcept nogil:
+    """Bytes of a form, or -1 where they vary."""
+    if form == 0x01:
+        return u.address_size
+    if form in (0x0B, 0x0C, 0x11, 0x25, 0x29):
+        return 1
+    if form in (0x05, 0x12, 0x26, 0x2A):
+        return 2
+    if form in (0x27, 0x2B):
+        return 3
+    if form in (0x06, 0x13, 0x1C, 0x28, 0x2C):
+        return 4
+    if form in (0x07, 0x14, 0x20, 0x24):
+        return 8
+    if form == 0x1E:
+        return 16
+    if form in (0x0E, 0x17, 0x1D, 0x1F, 0x1F20, 0x1F21):
+        return u.offset_size
+    if form == 0x10:
+        return u.address_size if u.version < 3 else u.offset_size
+    if form in (0x19, 0x21):
+        return 0
+    return -1
+
+
+cdef int skip(const Section *s, uint64_t *p, uint32_t form, const Unit *u) noexcept nogil:
+    cdef Value v
+    cdef int size = fixed_size(form, u)
+    if size >= 0:
+        if p[0] > s.size or <uint64_t>size > s.size - p[0]:
+            return 0
+        p[0] += size
+        return 1
+    return read(s, p, form, 0, u, &v)
+
+
+cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, const Unit *u,
+              Value *v) noexcept nogil:
+    """An attribute's value; blocks are passed over."""
+    cdef uint64_t length = 0
+    cdef const void *end
+    cdef int64_t signed_number = 0
+    cdef int size = fixed_size(form, u)
+    v.kind = PLAIN
+    v.number = 0
+    if form == 0x16:  # indirect: the form is in the data
+        if not uleb(s, p, &length) or length == 0x16 or length == 0x21 or length > 0xFFFF:
+            return 0
+        return read(s, p, <uint32_t>length, 0, u, v)
+    if form == 0x19:
+        v.number = 1
+        return 1
+    if form == 0x21:
+        v.number = <uint64_t>implicit
+        return 1
+    if form == 0x1E:
+        if p[0] > s.size or 16 > s.size - p[0]:
+            return 0
+        p[0] += 16
+        return 1
+    if size >= 0:
+        if not number(s, p, size, &v.number):
+            return 0
+        if form == 0x01:
+            v.kind = ADDRESS
+        elif form == 0x0E:
+            v.kind = IN_STR
+        elif form == 0x1F:
+            v.kind = IN_LINE_STR
+        elif 0x11 <= form <= 0x14:
+            v.kind = REFERENCE
+            v.number += u.offset
+        elif form == 0x10:
+            v.kind = REFERENCE
+        elif 0x25 <= form <= 0x28:
+            v.kind = STRING_INDEX
+        elif 0x29 <= form <= 0x2C:
+            v.kind = ADDRESS_INDEX
+        return 1
+    if form == 0x08:  # a string in place
+        if p[0] >= s.size:
+            return 0
+        end = memchr(s.data + p[0], 0, s.size - p[0])
+        if end == NULL:
+            return 0
+        v.kind = IN_INFO
+        v.number = p[0]
+        p[0] = <uint64_t>(<const uint8_t *>end - s.data) + 1
+        return 1
+    if form == 0x0D:
+        if not sleb(s, p, &signed_number):
+            return 0
+        v.number = <uint64_t>signed_number
+        return 1
+    if form in (0x0F, 0x15, 0x1A, 0x1B, 0x22, 0x23, 0x1F01, 0x1F02):
+        if not uleb(s, p, &v.number):
+            return 0
+        if form == 0x15:
+            v.kind = REFERENCE
+            v.number += u.offset
+        elif form == 0x1A or form == 0x1F02:
+            v.kind = STRING_INDEX
+        elif form == 0x1B or form == 0x1F01:
+            v.kind = ADDRESS_INDEX
+        elif form == 0x23:
+            v.kind = LIST_INDEX
+        return 1
+    if form == 0x03:
+        size = 2
+    elif form == 0x04:
+        size = 4
+    elif form == 0x0A:
+        size = 1
+    elif form == 0x09 or form == 0x18:
+        size = 0
+    else:
+        return 0
+    if size:
+        if not number(s, p, size, &length):
+            return 0
+    elif not uleb(s, p, &length):
+        return 0
+    if p[0] > s.size or length > s.size - p[0]:
+        return 0
+    p[0] += length
+    return 1

@@ -1,0 +1,81 @@
+"""Where a kernel's debug data is, and its sections."""
+
+import mmap
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from elftools.common.exceptions import DWARFError, ELFError
+from elftools.elf.elffile import ELFFile
+
+from emu.errors import KinstError
+
+# What the library raises on damaged files, beside its own errors.
+DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
+          OverflowError, AssertionError, struct.error)
+SYSTEM = Path("/usr/lib/debug")
+LIMIT = 1 << 31  # bytes of a section, uncompressed
+
+
+class DebugDataError(KinstError):
+    """The debug data cannot be read."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ELFFile]:
+    """A file as the library reads it.
+
+    :raises DebugDataError: when it is damaged.
+    :raises OSError: when it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            yield ELFFile(data)
+    except DAMAGE as error:
+        raise DebugDataError(f"{path}: damaged debug data: {error}") from None
+
+
+def debug_file(kernel: Path) -> Path | None:
+    """The file that has a kernel's debug data: itself, or the one that its .gnu_debuglink or build
+    id names, or the one beside it in ``<name>.debug``.
+
+    :raises DebugDataError: when the kernel is damaged.
+    """
+    with opened(kernel) as elf:
+        if elf.get_section_by_name(".debug_info") is not None:
+            return kernel
+        names = [kernel.name + ".debug"]
+        link = elf.get_section_by_name(".gnu_debuglink")
+        if link is not None:
+            names.insert(0, link.data().split(b"\0", 1)[0].decode("utf-8", "replace"))
+        build_id = ""
+        note = elf.get_section_by_name(".note.gnu.build-id")
+        if note is not None:
+            build_id = note.data()[16:].hex()
+    candidates = [kernel.parent / directory / Path(name).name
+                  for name in names for directory in (".", ".debug") if Path(name).name]
+    if build_id:
+        candidates.append(SYSTEM / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug")
+    for path in candidates:
+        if path.is_file() and path.resolve() != kernel.resolve():
+            with opened(path) as elf:
+                if elf.get_section_by_name(".debug_info") is not None:
+                    return path
+    return None
+
+
+def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The contents of the sections that are there, decompressed.
+
+    :raises DebugDataError: when one is damaged, or larger than 2 GiB.
+    """
+    with opened(path) as elf:
+        found = {}
+        for name in names:
+            section = elf.get_section_by_name(name)
+            if section is not None:
+                if section.data_size > LIMIT:
+                    raise DebugDataError(f"{path}: {name} has {section.data_size} bytes")
+                found[name] = section.data()
+        return found

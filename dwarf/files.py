@@ -1,0 +1,115 @@
+"""The file tables of line programs (DWARF 4, 6.2.4; DWARF 5, 6.2.4): what DW_AT_call_file means."""
+
+from dwarf.debug_file import DebugDataError
+
+LIMIT = 1 << 16  # files of a unit
+DW_LNCT_path, DW_LNCT_directory_index = 1, 2
+
+
+class _Reader:
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data, self.at, self.wide = data, at, False
+
+    def number(self, size: int) -> int:
+        if self.at + size > len(self.data):
+            raise DebugDataError("damaged debug data: a line table is cut off")
+        value = int.from_bytes(self.data[self.at : self.at + size], "little")
+        self.at += size
+        return value
+
+    def offset(self) -> int:
+        return self.number(8 if self.wide else 4)
+
+    def uleb(self) -> int:
+        value = shift = 0
+        while shift < 70:
+            byte = self.number(1)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+        raise DebugDataError("damaged debug data: a number without an end in a line table")
+
+    def string(self) -> str:
+        end = self.data.find(b"\0", self.at)
+        if end < 0:
+            raise DebugDataError("damaged debug data: a line table is cut off")
+        text = self.data[self.at : end].decode("utf-8", "replace")
+        self.at = end + 1
+        return text
+
+
+def file_table(line: bytes, line_str: bytes, string: bytes, at: int) -> dict[int, str]:
+    """The files of the line program at an offset of .debug_line, by the numbers that refer to them.
+
+    :param line: .debug_line; the two others are .debug_line_str and .debug_str.
+    :raises DebugDataError: when it is damaged.
+    """
+    r = _Reader(line, at)
+    if r.number(4) == 0xFFFFFFFF:
+        r.wide = True
+        r.number(8)
+    version = r.number(2)
+    if not 2 <= version <= 5:
+        raise DebugDataError(f"damaged debug data: a line table of version {version}")
+    if version >= 5:
+        r.number(2)
+    r.offset()
+    r.number(4 if version < 4 else 5)
+    opcodes = r.number(1)
+    r.at += max(opcodes - 1, 0)
+    if version >= 5:
+        directories = [path for path, _directory in _entries(r, line_str, string)]
+        files = _entries(r, line_str, string)
+        return {i: _join(directories, d, path) for i, (path, d) in enumerate(files)}
+    directories = [""]
+    while (text := r.string()) and len(directories) < LIMIT:
+        directories.append(text)
+    found: dict[int, str] = {}
+    while (text := r.string()) and len(found) < LIMIT:
+        found[len(found) + 1] = _join(directories, r.uleb(), text)
+        r.uleb()
+        r.uleb()
+    return found
+
+
+def _join(directories: list[str], number: int, path: str) -> str:
+    directory = directories[number] if number < len(directories) else ""
+    return path if path.startswith("/") or not directory else f"{directory}/{path}"
+
+
+def _entries(r: _Reader, line_str: bytes, string: bytes) -> list[tuple[str, int]]:
+    """A version 5 table: (path, directory) of each entry."""
+    formats = [(r.uleb(), r.uleb()) for _ in range(r.number(1))]
+    count = r.uleb()
+    if count > LIMIT:
+        raise DebugDataError(f"damaged debug data: a line table of {count} files")
+    found = []
+    for _ in range(count):
+        path, directory = "", 0
+        for content, form in formats:
+            value = _value(r, form, line_str, string)
+            if content == DW_LNCT_path and isinstance(value, str):
+                path = value
+            elif content == DW_LNCT_directory_index and isinstance(value, int):
+                directory = value
+        found.append((path, directory))
+    return found
+
+
+def _value(r: _Reader, form: int, line_str: bytes, string: bytes) -> str | int:
+    if form == 0x08:
+        return r.string()
+    if form in (0x1F, 0x0E):
+        return _Reader(line_str if form == 0x1F else string, r.offset()).string()
+    if form in (0x0B, 0x05, 0x06, 0x07):
+        return r.number({0x0B: 1, 0x05: 2, 0x06: 4, 0x07: 8}[form])
+    if form == 0x0F:
+        return r.uleb()
+    if form == 0x1E:
+        r.number(16)
+        return 0
+    if form == 0x09:
+        r.number(r.uleb())
+        return 0
+    raise DebugDataError(f"damaged debug data: form {form:#x} in a line table")

@@ -1,0 +1,174 @@
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, Scan, ScanError
+from dwarf.debug_file import DebugDataError, debug_file, sections
+from dwarf.files import file_table
+from dwarf.index import NAMES, DebugIndex, build, load
+from images import catalog
+from tests.elfwriter import Elf
+
+
+def uleb(value):
+    out = b""
+    while True:
+        byte = value & 0x7F
+        value >>= 7
+        out += bytes([byte | (0x80 if value else 0)])
+        if not value:
+            return out
+
+
+def abbrev(code, tag, children, *attributes):
+    out = uleb(code) + uleb(tag) + bytes([children])
+    for name, form in attributes:
+        out += uleb(name) + uleb(form)
+    return out + b"\0\0"
+
+
+def unit(version, body):
+    if version >= 5:
+        rest = struct.pack("<HBBI", version, 1, 8, 0) + body
+    else:
+        rest = struct.pack("<HIB", version, 0, 8) + body
+    return struct.pack("<I", len(rest)) + rest
+
+
+ABBREVS = (
+    abbrev(1, 0x11, 1, (0x11, 0x01), (0x03, 0x08)) + abbrev(2, 0x2E, 0, (0x03, 0x08), (0x20, 0x0B))
+    + abbrev(3, 0x2E, 1, (0x03, 0x08), (0x11, 0x01), (0x12, 0x06))
+    + abbrev(4, 0x1D, 0, (0x31, 0x13), (0x11, 0x01), (0x12, 0x06), (0x59, 0x0B))
+    + abbrev(5, 0x1D, 0, (0x31, 0x13), (0x55, 0x17)) + b"\0"
+)
+
+
+def tree(version, ranges_at=0):
+    """A unit at 0x1000: an inline function `tiny`, and `caller` with two copies of it."""
+    header = 12 if version >= 5 else 11
+    entry = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
+    tiny = header + len(entry)
+    body = entry + b"\2tiny\0\3"
+    body += b"\3caller\0" + struct.pack("<QI", 0x1100, 0x80)
+    body += b"\4" + struct.pack("<IQI", tiny, 0x1110, 4) + b"\x2a"
+    body += b"\5" + struct.pack("<II", tiny, ranges_at)
+    return unit(version, body + b"\0\0")
+
+
+RANGES_4 = struct.pack("<6Q", 0x120, 0x128, (1 << 64) - 1, 0x2000, 0x8, 0x10) + bytes(16)
+RANGES_5 = (b"\4" + uleb(0x120) + uleb(0x128) + b"\7" + struct.pack("<Q", 0x2008) + uleb(8)
+            + b"\5" + struct.pack("<Q", 0x3000) + b"\4" + uleb(1) + uleb(2) + b"\6"
+            + struct.pack("<QQ", 0x4000, 0x4001) + b"\0")
+
+
+@pytest.mark.parametrize("version, ranges, lists, expected", [
+    (4, RANGES_4, b"", [(0x1120, 0x1128), (0x2008, 0x2010)]),
+    (5, b"", RANGES_5, [(0x1120, 0x1128), (0x2008, 0x2010), (0x3001, 0x3002), (0x4000, 0x4001)]),
+])
+def test_copies_are_found_with_both_forms_of_ranges(version, ranges, lists, expected):
+    scan = Scan(tree(version), ABBREVS, ranges, lists, b"", b"")
+    records, pieces, _units = scan.tables()
+    rows = list(struct.iter_unpack(RECORD_FORMAT, records))
+    found = list(struct.iter_unpack(PIECE_FORMAT, pieces))
+    assert [row[13] for row in rows] == [0x2E, 0x2E, 0x1D, 0x1D]
+    assert rows[0][14] == 3 and rows[2][8] == 0x2A  # DW_AT_inline, DW_AT_call_line
+    assert rows[2][3] == rows[3][3] == 1 and rows[2][12] == rows[3][12] == 0
+    assert found[rows[1][5]] == (0x1100, 0x1180) and found[rows[2][5]] == (0x1110, 0x1114)
+    assert found[rows[3][5] :] == expected
+
+
+@pytest.mark.parametrize("data, says", [
+    (b"\1", "header is cut off"), (b"\xff\xff\0\0\4\0", "longer than its section"),
+    (struct.pack("<IHIB", 7, 9, 0, 8), "version that is not 2 to 5"),
+    (struct.pack("<IHIB", 7, 4, 0, 3), "neither of four nor of eight"),
+    (unit(4, b"\x63"), "abbreviation that is not there"),
+    (unit(4, b"\1\0"), "cut off"), (unit(4, b"\3" * 10), "cut off"),
+])
+def test_what_does_not_hold_together_is_named_with_its_place(data, says):
+    with pytest.raises(ScanError, match=says) as error:
+        Scan(data, ABBREVS, b"", b"", b"", b"")
+    assert ".debug_info+0x" in str(error.value)
+
+
+def test_a_loop_of_origins_ends():
+    body = b"\1" + bytes(8) + b"f\0"
+    at = 11 + len(body)
+    body += b"\5" + struct.pack("<II", at, 0) + b"\0"
+    records, _pieces, _units = Scan(unit(4, body), ABBREVS, bytes(16), b"", b"", b"").tables()
+    assert len(records) == struct.calcsize(RECORD_FORMAT)
+
+
+def test_entries_nested_without_end_are_refused():
+    deep = unit(4, b"\3f\0" + bytes(12) + (b"\3g\0" + bytes(12)) * 300)
+    with pytest.raises(ScanError, match="nested too deep"):
+        Scan(deep, ABBREVS, b"", b"", b"", b"")
+
+
+def test_more_records_than_allowed_are_refused():
+    body = b"\2x\0\3" * 10_000
+    with pytest.raises(ScanError, match="more functions"):
+        Scan(unit(4, body), ABBREVS, b"", b"", b"", b"", 100)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_damaged_sections_are_refused_or_read(data):
+    path = catalog.find("teaching/amd64").path
+    found = [bytearray(s) for s in (sections(path, NAMES).get(n, b"") for n in NAMES[:6])]
+    for _ in range(data.draw(st.integers(1, 30))):
+        section = data.draw(st.sampled_from([s for s in found if s]))
+        section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        Scan(*map(bytes, found), 100_000).tables()
+    except ScanError as error:
+        assert ".debug_info+" in str(error)
+
+
+def test_an_index_is_kept_and_a_broken_one_is_made_again(image, tmp_path):
+    cache = tmp_path / "sub" / "index"
+    first = load(image.path, cache)
+    names = list(first.names())
+    assert names == sorted(names) and "strlen" in names
+    content = cache.read_bytes()
+    assert list(load(image.path, cache).names()) == names
+    for broken in (b"", b"text", content[:-1], content[:40]):
+        cache.write_bytes(broken)
+        assert list(load(image.path, cache).names()) == names
+        assert cache.read_bytes() == content
+
+
+def test_functions_of_the_index_are_those_of_the_symbol_table(image):
+    index = DebugIndex(build(image.path), image.path)
+    for name in ("strlen", "memcmp", "crc32"):
+        symbol = image.symbols.find(name)
+        (function,) = [f for f in index.named(name) if f.pieces and not f.inlined]
+        assert function.pieces == ((symbol.address, symbol.address + symbol.size),)
+        assert index.function(function.number) == function
+    assert index.named("no such function") == []
+
+
+def test_a_kernel_without_debug_data_says_so(tmp_path):
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf().build())
+    assert debug_file(path) is None
+    with pytest.raises(DebugDataError, match=r"no kernel\.debug is beside it"):
+        build(path)
+
+
+@pytest.mark.parametrize("table", [b"", b"\1\0\0\0", struct.pack("<IH", 100, 77)])
+def test_a_damaged_line_table_is_refused(table):
+    with pytest.raises(DebugDataError, match="line table"):
+        file_table(table, b"", b"", 0)
+
+
+def test_file_tables_name_the_files_of_the_source(image):
+    index = DebugIndex(build(image.path), image.path)
+    (function,) = [f for f in index.named("strlen") if f.pieces]
+    found = sections(image.path, (".debug_line", ".debug_line_str", ".debug_str"))
+    line, line_str, string = (found.get(n, b"")
+                              for n in (".debug_line", ".debug_line_str", ".debug_str"))
+    files = file_table(line, line_str, string, index.line_table(function.unit))
+    assert "string.c" in {Path(name).name for name in files.values()}
