@@ -3,22 +3,15 @@
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dtrace.calls import sized_functions
-from dtrace.terminal import working
-from dtrace.workload import cache_directory
-from dwarf.debug_file import DebugDataError, debug_file, sections
-from dwarf.files import file_table
-from dwarf.index import DebugIndex, Function, load
+from dtrace.debug_data import Sources, debug_index
+from dwarf.index import DebugIndex, Function
 from emu.elf import Image
 from emu.errors import KinstError
 from images import catalog
 from kinst.inline import caller_of
-
-NO_TABLE = (1 << 64) - 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,22 +23,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
-def debug_index(image: Image) -> DebugIndex:
-    """The index of a kernel's debug data, from the user's cache.
-
-    :raises DebugDataError: when it has none.
-    """
-    cache = cache_directory() / "dwarf" / f"{image.identity[-64:]}.index"
-    with working(f"indexing the debug data of {image.path}"):
-        return load(image.path, cache)
-
-
 def run(arguments: argparse.Namespace) -> int:
     image = catalog.find(arguments.kernel)
     if (arguments.function is None) == (arguments.inside is None):
         raise KinstError("give an inline function's NAME, or --in FUNCTION")
     index = debug_index(image)
-    sources = Sources(image.path, index)
+    sources = Sources(image)
     if arguments.inside is not None:
         return _inside(image, index, sources, arguments.inside, arguments.json)
     copies = index.copies(arguments.function)
@@ -64,37 +47,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass
-class Sources:
-    """Names of the files that copies are called in."""
-
-    kernel: Path
-    index: DebugIndex
-    _tables: dict[int, dict[int, str]] = field(default_factory=dict)
-    _sections: dict[str, bytes] | None = None
-
-    def call(self, copy: Function) -> str:
-        """``file:line`` of a copy's call."""
-        if copy.unit not in self._tables:
-            self._tables[copy.unit] = self._table(self.index.line_table(copy.unit))
-        name = self._tables[copy.unit].get(copy.call_file, "?")
-        return f"{name}:{copy.call_line}"
-
-    def _table(self, at: int) -> dict[int, str]:
-        if self._sections is None:
-            path = debug_file(self.kernel)
-            names = (".debug_line", ".debug_line_str", ".debug_str")
-            self._sections = sections(path, names) if path is not None else {}
-        line, line_str, string = (self._sections.get(n, b"")
-                                  for n in (".debug_line", ".debug_line_str", ".debug_str"))
-        if at == NO_TABLE:
-            return {}
-        try:
-            return file_table(line, line_str, string, at)
-        except DebugDataError as error:
-            raise DebugDataError(f"{self.kernel}: {error}") from None
-
-
 def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> dict[str, Any]:
     caller = caller_of(image.symbols, copy)
     low = min(begin for begin, _end in copy.pieces)
@@ -108,7 +60,7 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> d
         at = around.parent
     return {
         "caller": caller.name if caller else None, "offset": low - caller.address if caller else 0,
-        "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(copy),
+        "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(index, copy),
         "nesting": nesting,
     }
 
@@ -122,7 +74,7 @@ def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_jso
         for copy in copies:
             children.setdefault(copy.parent if copy.parent in numbers else None, []).append(copy)
         trees.append({"function": symbol.name, "address": symbol.address,
-                      "inline": _tree(children, None, sources)})
+                      "inline": _tree(index, children, None, sources)})
         if not as_json:
             print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
             _print_tree(trees[-1]["inline"], symbol.address, 1)  # type: ignore[arg-type]
@@ -132,11 +84,13 @@ def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_jso
 
 
 def _tree(
-    children: dict[int | None, list[Function]], parent: int | None, sources: Sources
+    index: DebugIndex, children: dict[int | None, list[Function]], parent: int | None,
+    sources: Sources,
 ) -> list[dict[str, Any]]:
     return [
-        {"name": copy.name, "ranges": [list(p) for p in copy.pieces], "call": sources.call(copy),
-         "inline": _tree(children, copy.number, sources)}
+        {"name": copy.name, "ranges": [list(piece) for piece in copy.pieces],
+         "call": sources.call(index, copy),
+         "inline": _tree(index, children, copy.number, sources)}
         for copy in sorted(children.get(parent, ()), key=lambda c: min(c.pieces))
     ]
 

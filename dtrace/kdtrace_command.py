@@ -5,9 +5,9 @@ import functools
 import sys
 
 from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.debug_data import debug_index
 from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
-from dtrace.inline_command import debug_index
 from dtrace.kinst_command import describe, show_console
 from dtrace.terminal import parse_count, parse_size, run_command, working
 from dtrace.workload import BootError, at_start, boot_to_prompt, booted

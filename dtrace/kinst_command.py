@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from dtrace import inline_command, relocate_command
+from dtrace import inline_command, line_command, relocate_command
 from dtrace.calls import Evaluation, check, parse, sized_functions, unescape
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
@@ -73,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     inline_command.add_options(commands.add_parser(
         "inline", help="list the inline copies of a function, or the inline calls in one"))
 
+    line_command.add_options(commands.add_parser(
+        "line", help="the code of a source line, or the source lines of an instruction"))
+
     relocate_command.add_options(commands.add_parser(
         "relocate", help="test the displacement of every instruction"))
 
@@ -96,7 +99,8 @@ def _image_options(parser: argparse.ArgumentParser) -> None:
 def _main() -> int:
     arguments = _parser().parse_args()
     commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images,
-                "inline": inline_command.run, "relocate": relocate_command.run}
+                "inline": inline_command.run,
+                "line": line_command.run, "relocate": relocate_command.run}
     return commands[arguments.command](arguments)
 
 

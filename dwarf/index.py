@@ -4,6 +4,7 @@ The file is written for mapping into memory: a header, then tables of the native
 (``dwarf/_scan.pyx``), names in order, and for each name the records that belong to it.
 """
 
+import bisect
 import hashlib
 import mmap
 import struct
@@ -71,6 +72,7 @@ class DebugIndex:
         (self._records, self._pieces, self._names, self._members, self._lines,
          self._text) = tables
         self.count = len(self._records) // RECORD_SIZE
+        self._tops: list[tuple[int, int, int]] | None = None
 
     # -- looking up ---------------------------------------------------------------------------
 
@@ -140,6 +142,33 @@ class DebugIndex:
     def line_table(self, unit: int) -> int:
         """Where in .debug_line a unit's line program is."""
         return int(struct.unpack_from("<Q", self._lines, 8 * unit)[0])
+
+    def stack(self, address: int) -> list[Function]:
+        """The inline copies at an address, innermost first, then the function around them; empty
+        where no function is."""
+        if self._tops is None:
+            self._tops = sorted(
+                (low, high, number)
+                for number, record in enumerate(RECORD.iter_unpack(self._records))
+                if record[13] == SUBPROGRAM and record[6]
+                for low, high in PIECE.iter_unpack(
+                    self._pieces[16 * record[5] : 16 * (record[5] + record[6])])
+            )
+        at = bisect.bisect_right(self._tops, (address, 1 << 64, 0)) - 1
+        if at < 0 or not self._tops[at][0] <= address < self._tops[at][1]:
+            return []
+        found = [self.function(self._tops[at][2])]
+        number = found[0].number + 1
+        while number < self.count:
+            record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
+            if record[3] == NONE32:
+                break
+            pieces = PIECE.iter_unpack(self._pieces[16 * record[5] : 16 * (record[5] + record[6])])
+            if record[13] == INLINED and record[3] == found[0].number and any(
+                    low <= address < high for low, high in pieces):
+                found.insert(0, self.function(number))
+            number += 1
+        return found
 
     def inside(self, low: int, high: int) -> list[Function]:
         """All inline copies with code in [low, high), outer ones first."""

@@ -1,5 +1,6 @@
 """The index of inline copies on GENERIC kernels, against llvm-dwarfdump."""
 
+import bisect
 import os
 import random
 import re
@@ -9,6 +10,8 @@ from collections import defaultdict
 
 import pytest
 
+from dtrace.debug_data import Sources
+from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build
 from kinst.inline import caller_of
 from tests.conftest import ARCHES, real_kernel
@@ -64,3 +67,59 @@ def test_500_inline_functions_have_the_copies_that_dwarfdump_prints(arch):
             caller = caller_of(kernel.symbols, copy)
             low = min(copy.pieces)[0]
             assert caller is None or caller.address <= low < caller.address + caller.size
+
+
+def symbolized(path, addresses):
+    """What llvm-symbolizer says: for each address the frames, innermost first, as
+    (function, file's name, line)."""
+    tool = next((t for t in ("llvm-symbolizer", "llvm-symbolizer-19") if shutil.which(t)), None)
+    if tool is None:
+        pytest.skip("no llvm-symbolizer: apt-get install llvm")
+    text = "\n".join(f"{address:#x}" for address in addresses)
+    output = subprocess.run([tool, f"--obj={path}", "--inlines", "--output-style=LLVM"],
+                            input=text, capture_output=True, text=True, check=True).stdout
+    for block in output.rstrip("\n").split("\n\n"):
+        lines = block.strip("\n").split("\n")
+        yield [(name, where.rsplit(":", 2)[0].rpartition("/")[2], int(where.rsplit(":", 2)[1]))
+               for name, where in zip(lines[::2], lines[1::2], strict=True)]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
+    kernel = real_kernel(arch)
+    index, sources = DebugIndex(build(kernel.path), kernel.path), Sources(kernel)
+    table = LineTable(sources.section(".debug_line"))
+    rows = []  # (begin, end, program, file, line), of all programs
+    for start, _first, _end in table.programs():
+        before = None
+        for address, file, line, ends in table.rows(start):
+            if before is not None and before[0] < address:
+                rows.append((before[0], address, start, before[1], before[2]))
+            before = None if ends else (address, file, line)
+    rows.sort()
+    starts = [row[0] for row in rows]
+    generator = random.Random(SEED)
+    functions = [f for f in kernel.symbols.functions() if index.stack(f.address)]
+    addresses = [f.address + generator.randrange(f.size)
+                 for f in generator.choices(functions, k=10_000)]
+    different = []
+    for number, (address, theirs) in enumerate(
+            zip(addresses, symbolized(kernel.path, addresses), strict=True)):
+        at = bisect.bisect_right(starts, address) - 1
+        begin, end, program, file, line = rows[at] if at >= 0 else (0, 0, 0, 0, 0)
+        if not begin <= address < end:
+            continue  # no line, alignment between functions
+        where = f"{sources.files(program).get(file, '?')}:{line}"
+        if number < 40:
+            assert sources.line(address) == where
+        ours = []
+        for function in index.stack(address):
+            ours.append((function.name, where.rpartition(":")[0].rpartition("/")[2],
+                         int(where.rpartition(":")[2])))
+            where = sources.call(index, function) if function.inlined else where
+        # The outermost name is taken from the symbol table there: another alias, a mapping symbol.
+        names = [frame[0] for frame in ours[:-1]], [frame[0] for frame in theirs[:-1]]
+        lines = [frame[1:] for frame in ours], [frame[1:] for frame in theirs]
+        if names[0] != names[1] or lines[0] != lines[1]:
+            different.append((hex(address), ours, theirs))
+    assert not different, (len(different), different[:5], f"KINST_SEED={SEED}")

@@ -1,0 +1,295 @@
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""Line programs (DWARF 4 and 5, 6.2): addresses to lines, decoded natively.
+
+Every read is checked against the end of the section; a program that is cut off ends with an error.
+"""
+
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef enum:
+    MAX_ROWS = 1 << 26
+
+cdef struct Program:
+    const uint8_t *data
+    uint64_t size
+    uint64_t at
+    uint64_t end  # of this program
+    uint32_t version
+    uint8_t offset_size
+    uint8_t minimum
+    uint8_t operations
+    int8_t base
+    uint8_t range
+    uint8_t opcode_base
+    uint8_t lengths[256]
+
+cdef struct Row:
+    uint64_t address
+    uint32_t file
+    uint32_t line
+    bint ends
+
+
+class LineError(Exception):
+    """A line program does not hold together: ``what``, and the offset in .debug_line."""
+
+    def __init__(self, what, offset):
+        super().__init__(f"{what} at .debug_line+{offset:#x}")
+
+
+cdef int number(Program *p, int size, uint64_t *out) noexcept nogil:
+    cdef int i
+    cdef uint64_t value = 0
+    if p.at > p.end or <uint64_t>size > p.end - p.at:
+        return 0
+    for i in range(size):
+        value |= <uint64_t>p.data[p.at + i] << 8 * i
+    p.at += size
+    out[0] = value
+    return 1
+
+
+cdef int uleb(Program *p, uint64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while p.at < p.end and shift < 70:
+        byte = p.data[p.at]
+        p.at += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            out[0] = value
+            return 1
+    return 0
+
+
+cdef int sleb(Program *p, int64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    while p.at < p.end and shift < 70:
+        byte = p.data[p.at]
+        p.at += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            if byte & 0x40 and shift < 64:
+                value |= ~<uint64_t>0 << shift
+            out[0] = <int64_t>value
+            return 1
+    return 0
+
+
+cdef int header(Program *p, uint64_t *after) noexcept nogil:
+    """Read the header; ``at`` is the first opcode then."""
+    cdef uint64_t value = 0
+    cdef uint64_t length = 0
+    cdef uint64_t start
+    cdef int i
+    p.end = p.size
+    p.offset_size = 4
+    if not number(p, 4, &length):
+        return 0
+    if length >> 32 == 0 and length == (<uint64_t>1 << 32) - 1:
+        p.offset_size = 8
+        if not number(p, 8, &length):
+            return 0
+    if length > p.size - p.at:
+        return 0
+    p.end = p.at + length
+    after[0] = p.end
+    if not number(p, 2, &value) or value < 2 or value > 5:
+        return 0
+    p.version = <uint32_t>value
+    if p.version >= 5 and not number(p, 2, &value):
+        return 0
+    if not number(p, p.offset_size, &length) or length > p.end - p.at:
+        return 0
+    start = p.at + length
+    if not number(p, 1, &value):
+        return 0
+    p.minimum = <uint8_t>value
+    p.operations = 1
+    if p.version >= 4:
+        if not number(p, 1, &value):
+            return 0
+        p.operations = <uint8_t>(value if value else 1)
+    if not number(p, 1, &value) or not number(p, 1, &value):
+        return 0
+    p.base = <int8_t><uint8_t>value
+    if not number(p, 1, &value) or value == 0:
+        return 0
+    p.range = <uint8_t>value
+    if not number(p, 1, &value) or value == 0:
+        return 0
+    p.opcode_base = <uint8_t>value
+    for i in range(1, p.opcode_base):
+        if not number(p, 1, &value):
+            return 0
+        p.lengths[i] = <uint8_t>value
+    p.at = start
+    return 1
+
+
+cdef int step(Program *p, Row *state, Row *row) noexcept nogil:
+    """Run to the next row: 1; the end of the program: 0; damage: -1."""
+    cdef uint64_t opcode = 0
+    cdef uint64_t value = 0
+    cdef uint64_t length = 0
+    cdef uint64_t after
+    cdef int64_t signed_value = 0
+    cdef int i
+    while p.at < p.end:
+        if not number(p, 1, &opcode):
+            return -1
+        if opcode >= p.opcode_base:
+            opcode -= p.opcode_base
+            state.address += opcode // p.range * p.minimum
+            state.line += <uint32_t>(p.base + <int>(opcode % p.range))
+            row[0] = state[0]
+            return 1
+        if opcode == 0:
+            if not uleb(p, &length) or length == 0 or length > p.end - p.at:
+                return -1
+            after = p.at + length
+            if not number(p, 1, &opcode):
+                return -1
+            if opcode == 1:  # end of sequence
+                row[0] = state[0]
+                row.ends = True
+                state.address = 0
+                state.file = 1
+                state.line = 1
+                p.at = after
+                return 1
+            if opcode == 2:  # set address
+                if length - 1 not in (4, 8) or not number(p, <int>(length - 1), &state.address):
+                    return -1
+            p.at = after
+        elif opcode == 1:  # copy
+            row[0] = state[0]
+            return 1
+        elif opcode == 2:  # advance pc
+            if not uleb(p, &value):
+                return -1
+            state.address += value * p.minimum
+        elif opcode == 3:  # advance line
+            if not sleb(p, &signed_value):
+                return -1
+            state.line = <uint32_t>(<int64_t>state.line + signed_value)
+        elif opcode == 4:  # set file
+            if not uleb(p, &value):
+                return -1
+            state.file = <uint32_t>value
+        elif opcode == 8:  # const add pc
+            state.address += <uint64_t>(255 - p.opcode_base) // p.range * p.minimum
+        elif opcode == 9:  # fixed advance pc
+            if not number(p, 2, &value):
+                return -1
+            state.address += value
+        else:
+            for i in range(p.lengths[opcode]):
+                if not uleb(p, &value):
+                    return -1
+    return 0
+
+
+cdef class LineTable:
+    """The line programs of a file.
+
+    :param section: .debug_line.
+    """
+
+    cdef const uint8_t[::1] section
+
+    def __init__(self, const uint8_t[::1] section):
+        self.section = section
+
+    cdef Program program(self, uint64_t offset, uint64_t *after) except *:
+        cdef Program p
+        p.data = &self.section[0]
+        p.size = self.section.shape[0]
+        p.at = offset
+        p.end = p.size
+        if offset >= p.size or not header(&p, after):
+            raise LineError("a line program's header is cut off", offset)
+        return p
+
+    def programs(self):
+        """(offset, end of the header, end) of every program, one behind the other."""
+        cdef uint64_t at = 0
+        cdef uint64_t after = 0
+        cdef Program p
+        found = []
+        while at < <uint64_t>self.section.shape[0]:
+            p = self.program(at, &after)
+            found.append((at, p.at, after))
+            at = after
+        return found
+
+    def find(self, uint64_t address):
+        """(offset of the program, file, line) of the row that holds an address, or None."""
+        cdef uint64_t at = 0
+        cdef uint64_t after = 0
+        cdef Program p
+        cdef Row state, row, before
+        cdef bint known
+        cdef int result
+        while at < <uint64_t>self.section.shape[0]:
+            p = self.program(at, &after)
+            state.address = 0
+            state.file = state.line = 1
+            state.ends = False
+            known = False
+            while True:
+                result = step(&p, &state, &row)
+                if result < 0:
+                    raise LineError("a line program is cut off", p.at)
+                if result == 0:
+                    break
+                if known and before.address <= address < row.address:
+                    return at, before.file, before.line
+                before = row
+                known = not row.ends
+            at = after
+        return None
+
+    def rows(self, uint64_t offset):
+        """Every row of a program: (address, file, line, whether it ends a sequence)."""
+        cdef uint64_t after = 0
+        cdef Program p
+        cdef Row state, row
+        cdef int result
+        if not self.section.shape[0]:
+            return []
+        p = self.program(offset, &after)
+        state.address = 0
+        state.file = state.line = 1
+        state.ends = False
+        found = []
+        while True:
+            result = step(&p, &state, &row)
+            if result < 0:
+                raise LineError("a line program is cut off", p.at)
+            if result == 0 or len(found) == MAX_ROWS:
+                return found
+            found.append((row.address, row.file, row.line, bool(row.ends)))
+
+    def pieces(self, uint64_t offset, wanted, uint32_t line):
+        """The code [low, high) of a line of some files of one program; pieces that touch are one.
+
+        :param wanted: numbers of files.
+        """
+        found = []
+        before = None
+        for address, file, number_of_line, ends in self.rows(offset):
+            if before is not None and before < address:
+                if found and found[-1][1] == before:
+                    found[-1] = (found[-1][0], address)
+                else:
+                    found.append((before, address))
+            before = address if file in wanted and number_of_line == line and not ends else None
+        return found
