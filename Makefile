@@ -45,6 +45,7 @@ bench: $(STAMP)
 	bench/boot
 	bench/snapshot
 	bench/probes
+	bench/dwarf
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info

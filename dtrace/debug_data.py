@@ -68,6 +68,15 @@ class Sources:
         table, file, line = found
         return f"{self.files(table).get(file, '?')}:{line}"
 
+    def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
+        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        try:
+            rows = LineTable(self.section(".debug_line")).within(low, high)
+        except LineError as error:
+            raise DebugDataError(f"{self.image.path}: damaged debug data: {error}") from None
+        return [(begin, end, f"{self.files(table).get(file, '?')}:{line}")
+                for begin, end, table, file, line in rows if line]
+
     def code(self, path: str, line: int) -> list[tuple[int, int]]:
         """The pieces of code of a line, by address; path suffixes match.
 

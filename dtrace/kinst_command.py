@@ -1,7 +1,6 @@
 """The ``kinst`` command: everything that is not tracing."""
 
 import argparse
-import itertools
 import json
 import sys
 import time
@@ -9,9 +8,10 @@ from pathlib import Path
 
 from dtrace import inline_command, line_command, relocate_command
 from dtrace.calls import Evaluation, check, parse, sized_functions, unescape
+from dtrace.debug_data import Sources, debug_index
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
-from dwarf.lines import source_lines
+from dwarf.debug_file import debug_file
 from emu import snapshot
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
                        help="a kernel file, or a name from 'kinst images'")
     disas.add_argument("function", nargs="+", metavar="FUNCTION")
     disas.add_argument("--no-source", dest="source", action="store_false",
-                       help="do not look for source lines, which takes seconds")
+                       help="do not look for source lines")
     disas.add_argument("--json", action="store_true", help="print the list as JSON")
 
     inline_command.add_options(commands.add_parser(
@@ -292,16 +292,16 @@ def _disas(arguments: argparse.Namespace) -> int:
 
 
 def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
-    """The source line of every address of a function that has one."""
-    if not wanted:
-        return {}
-    with working(f"reading the debug data of {image.path}"):
-        lines = source_lines(image.path, symbol.address, symbol.address + symbol.size)
-    found = {}
-    for one, after in itertools.zip_longest(lines, lines[1:]):
-        end = after.address if after is not None else symbol.address + symbol.size
-        if one.line:
-            found.update(dict.fromkeys(range(one.address, end), str(one)))
+    """The source line of every address of a function that has one, with the inline functions it
+    is from."""
+    found: dict[int, str] = {}
+    if not wanted or debug_file(image.path) is None:
+        return found
+    index, sources = debug_index(image), Sources(image)
+    for begin, end, line in sources.lines(symbol.address, symbol.address + symbol.size):
+        for address in range(begin, end):
+            names = [f.name for f in index.stack(address) if f.inlined]
+            found[address] = f"{line}  ({' in '.join(names)})" if names else line
     return found
 
 

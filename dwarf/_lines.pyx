@@ -257,6 +257,36 @@ cdef class LineTable:
             at = after
         return None
 
+    def within(self, uint64_t low, uint64_t high):
+        """Every row with code in [low, high): (first address, end, program, file, line), cut to it."""
+        cdef uint64_t at = 0
+        cdef uint64_t after = 0
+        cdef Program p
+        cdef Row state, row, before
+        cdef bint known
+        cdef int result
+        found = []
+        while at < <uint64_t>self.section.shape[0]:
+            p = self.program(at, &after)
+            state.address = 0
+            state.file = state.line = 1
+            state.ends = False
+            known = False
+            while True:
+                result = step(&p, &state, &row)
+                if result < 0:
+                    raise LineError("a line program is cut off", p.at)
+                if result == 0:
+                    break
+                if known and before.address < row.address and before.address < high and (
+                        low < row.address) and len(found) < MAX_ROWS:
+                    found.append((max(before.address, low), min(row.address, high), at,
+                                  before.file, before.line))
+                before = row
+                known = not row.ends
+            at = after
+        return sorted(found)
+
     def rows(self, uint64_t offset):
         """Every row of a program: (address, file, line, whether it ends a sequence)."""
         cdef uint64_t after = 0

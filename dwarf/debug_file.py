@@ -8,6 +8,7 @@ from pathlib import Path
 
 from elftools.common.exceptions import DWARFError, ELFError
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import Section
 
 from emu.errors import KinstError
 
@@ -15,6 +16,8 @@ from emu.errors import KinstError
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
           OverflowError, AssertionError, struct.error)
 SYSTEM = Path("/usr/lib/debug")
+SHT_NOBITS = 8
+SECTION = struct.Struct("<II16xQQ")  # of Elf64_Shdr: name, type, offset, size
 LIMIT = 1 << 31  # bytes of a section, uncompressed
 
 
@@ -36,6 +39,29 @@ def opened(path: Path) -> Iterator[ELFFile]:
         raise DebugDataError(f"{path}: damaged debug data: {error}") from None
 
 
+def section(elf: ELFFile, name: str) -> Section | None:
+    """The first section of a name.  The library's own way makes objects of all sections first, hash
+    tables among them, which takes a quarter of a second for a kernel."""
+    header, stream = elf.header, elf.stream
+    if elf.elfclass != 64 or not elf.little_endian:
+        raise ValueError("not a 64-bit little-endian file")
+    headers = []
+    for index in range(header["e_shnum"]):
+        stream.seek(header["e_shoff"] + index * header["e_shentsize"])
+        headers.append(SECTION.unpack(stream.read(SECTION.size)))
+    if header["e_shstrndx"] >= len(headers):
+        return None
+    _name, kind, offset, size = headers[header["e_shstrndx"]]
+    if kind == SHT_NOBITS:
+        return None
+    stream.seek(offset)
+    strings = stream.read(size)
+    for index, (name_at, _kind, _offset, _size) in enumerate(headers):
+        if strings[name_at : name_at + len(name) + 1] == name.encode() + b"\0":
+            return elf.get_section(index)
+    return None
+
+
 def debug_file(kernel: Path) -> Path | None:
     """The file that has a kernel's debug data: itself, or the one that its .gnu_debuglink or build
     id names, or the one beside it in ``<name>.debug``.
@@ -43,14 +69,14 @@ def debug_file(kernel: Path) -> Path | None:
     :raises DebugDataError: when the kernel is damaged.
     """
     with opened(kernel) as elf:
-        if elf.get_section_by_name(".debug_info") is not None:
+        if section(elf, ".debug_info") is not None:
             return kernel
         names = [kernel.name + ".debug"]
-        link = elf.get_section_by_name(".gnu_debuglink")
+        link = section(elf, ".gnu_debuglink")
         if link is not None:
             names.insert(0, link.data().split(b"\0", 1)[0].decode("utf-8", "replace"))
         build_id = ""
-        note = elf.get_section_by_name(".note.gnu.build-id")
+        note = section(elf, ".note.gnu.build-id")
         if note is not None:
             build_id = note.data()[16:].hex()
     candidates = [kernel.parent / directory / Path(name).name
@@ -60,7 +86,7 @@ def debug_file(kernel: Path) -> Path | None:
     for path in candidates:
         if path.is_file() and path.resolve() != kernel.resolve():
             with opened(path) as elf:
-                if elf.get_section_by_name(".debug_info") is not None:
+                if section(elf, ".debug_info") is not None:
                     return path
     return None
 
@@ -73,9 +99,9 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     with opened(path) as elf:
         found = {}
         for name in names:
-            section = elf.get_section_by_name(name)
-            if section is not None:
-                if section.data_size > LIMIT:
-                    raise DebugDataError(f"{path}: {name} has {section.data_size} bytes")
-                found[name] = section.data()
+            one = section(elf, name)
+            if one is not None:
+                if one.data_size > LIMIT:
+                    raise DebugDataError(f"{path}: {name} has {one.data_size} bytes")
+                found[name] = one.data()
         return found

@@ -297,3 +297,47 @@ def test_trampolines_of_threads_are_refused_where_there_are_none():
     result = run("kdtrace", "-k", "teaching/amd64", "--trampolines", "thread", "-n",
                  "kinst::strlen:", "-c", 'strlen("a")')
     assert result.stdout.endswith('strlen("a") = 1 (0x1)\n')
+
+
+def test_inline_calls_are_listed_as_copies_and_as_a_tree(arch):
+    tree = run("kinst", "inline", "-k", f"teaching/{arch}", "--in", "kernel_main")
+    assert tree.returncode == 0 and tree.stdout.startswith("kernel_main: 0x")
+    trees = json.loads(run("kinst", "inline", "-k", f"teaching/{arch}", "--json", "--in",
+                           "kernel_main").stdout)
+    assert trees[0]["function"] == "kernel_main"
+    inlined = {node["name"] for node in trees[0]["inline"]}
+    for name in inlined:
+        rows = json.loads(run("kinst", "inline", "-k", f"teaching/{arch}", "--json", name).stdout)
+        assert any(row["caller"] == "kernel_main" for row in rows)
+
+
+@pytest.mark.parametrize("words, says", [
+    (["inline"], "give an inline function's NAME"),
+    (["inline", "nosuch"], "the debug data has no function 'nosuch'"),
+    (["inline", "strlen"], "has no inline copy"),
+    (["inline", "--in", "nosuch"], "no function 'nosuch'"),
+    (["line", "nonsense"], "neither FILE:LINE nor FUNCTION:OFFSET"),
+    (["line", "string.c:9999"], "there is no code of that line"),
+    (["line", "nosuch.c:1"], "no source file is named nosuch.c"),
+    (["line", "strlen:9999"], "ends at offset"),
+])
+def test_a_wrong_question_to_the_debug_data_is_refused_with_one_line(words, says):
+    refused(run("kinst", words[0], "-k", "teaching/amd64", *words[1:]), says)
+
+
+def test_a_line_and_its_code_find_each_other(arch):
+    (where,) = run("kinst", "line", "-k", f"teaching/{arch}", "strlen:0").stdout.splitlines()
+    function, source = where.split()
+    assert function == "strlen" and source.startswith("./string.c:")
+    found = run("kinst", "line", "-k", f"teaching/{arch}", source.removeprefix("./"))
+    assert "strlen:0" in found.stdout.splitlines()
+
+
+def test_inline_functions_become_probes_and_d_prints_them():
+    trees = json.loads(run("kinst", "inline", "-k", "teaching/riscv64", "--json", "--in",
+                           "kernel_main").stdout)
+    names = [node["name"] for node in trees[0]["inline"]] or ["strlen"]
+    result = run("kdtrace", "-d", "-l", "-k", "teaching/riscv64", "-n",
+                 f"kinst::{names[0]}:entry")
+    assert result.returncode == 0, result.stderr
+    assert re.match(r"((kinst|fbt)::\w+:\w+,?\n)+\{\n\}\n", result.stdout)

@@ -1,52 +1,80 @@
+import itertools
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dwarf.lines import DebugDataError, Line, source_lines
+from dtrace.debug_data import Sources
+from dwarf._lines import LineError, LineTable
+from dwarf.debug_file import DebugDataError, opened, sections
 from images import catalog
 
 SOURCE = Path(__file__).resolve().parents[2] / "images" / "teaching"
 
 
+def line_section(image):
+    return sections(image.path, (".debug_line",))[".debug_line"]
+
+
 def test_every_function_of_a_source_file_is_of_lines_of_that_file(image):
+    sources = Sources(image)
     for name in ("strlen", "strcmp", "memcmp"):
         symbol = image.symbols.find(name)
-        lines = source_lines(image.path, symbol.address, symbol.address + symbol.size)
-        assert lines[0].address == symbol.address
-        assert [one.address for one in lines] == sorted({one.address for one in lines})
-        assert {Path(one.file).name for one in lines} == {"string.c"}
+        rows = sources.lines(symbol.address, symbol.address + symbol.size)
+        assert rows[0][0] == symbol.address
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(rows))
+        assert {Path(where.rpartition(":")[0]).name for _b, _e, where in rows} == {"string.c"}
         text = (SOURCE / "string.c").read_text().splitlines()
-        assert any(f"{name}(" in line for line in text[lines[0].line - 6 : lines[0].line])
+        line = int(rows[0][2].rpartition(":")[2])
+        assert any(f"{name}(" in above for above in text[line - 6 : line])
+        assert sources.line(symbol.address) == rows[0][2]
 
 
-def test_code_without_a_line_and_files_without_debug_data_have_none(image, tmp_path):
-    assert source_lines(image.path, 0x10, 0x20) == []
-    assert source_lines(tmp_path / "absent", 0, 100) == []
+def test_rows_are_those_of_pyelftools(image):
+    table = LineTable(line_section(image))
+    with opened(image.path) as elf:
+        dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
+        for unit in dwarf.iter_CUs():
+            program = dwarf.line_program_for_CU(unit)
+            theirs = [(e.state.address, e.state.file, e.state.line, bool(e.state.end_sequence))
+                      for e in program.get_entries() if e.state is not None]
+            at = unit.get_top_DIE().attributes["DW_AT_stmt_list"].value
+            assert table.rows(at) == theirs
 
 
-def test_debug_data_beside_the_kernel_is_found(image, tmp_path):
-    (tmp_path / "kernel.debug").write_bytes(image.path.read_bytes())
+def test_a_line_gives_its_code_and_the_code_its_line(image):
+    sources = Sources(image)
     symbol = image.symbols.find("strlen")
-    found = source_lines(tmp_path / "kernel", symbol.address, symbol.address + symbol.size)
-    assert found and isinstance(found[0], Line)
+    where = sources.line(symbol.address)
+    line = int(where.rpartition(":")[2])
+    pieces = sources.code("string.c", line)
+    assert any(low <= symbol.address < high for low, high in pieces)
+    assert all(sources.line(low).endswith(f"string.c:{line}") for low, _high in pieces)
+    assert sources.code("string.c", 99999) == []
+    with pytest.raises(DebugDataError, match="no source file is named"):
+        sources.code("ring.c", 1)
 
 
-@settings(max_examples=60, deadline=None)
+def test_code_without_a_line_has_none(image):
+    assert Sources(image).line(0x10) == "?"
+    assert Sources(image).lines(0x10, 0x20) == []
+    assert LineTable(b"").find(1) is None and LineTable(b"").rows(0) == []
+
+
+@settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_damaged_debug_data_is_refused_or_read(tmp_path_factory, data):
-    image = catalog.find("teaching/riscv64")
-    content = bytearray(image.path.read_bytes())
+def test_damaged_line_programs_are_refused_or_read(data):
+    content = bytearray(line_section(catalog.find("teaching/riscv64")))
     for _ in range(data.draw(st.integers(1, 40))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    path = tmp_path_factory.mktemp("damaged") / "kernel"
-    path.write_bytes(content)
-    symbol = image.symbols.find("strlen")
     try:
-        source_lines(path, symbol.address, symbol.address + symbol.size)
-    except DebugDataError as error:
-        assert str(path) in str(error)
+        table = LineTable(bytes(content))
+        for start, _first, _end in table.programs():
+            table.rows(start)
+        table.find(0x80200000)
+    except LineError as error:
+        assert ".debug_line+" in str(error)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"\x7fELF" + bytes(60), b"text"])
@@ -54,4 +82,4 @@ def test_what_is_no_elf_file_is_refused(tmp_path, content):
     path = tmp_path / "kernel"
     path.write_bytes(content)
     with pytest.raises(DebugDataError, match="damaged"):
-        source_lines(path, 0, 100)
+        sections(path, (".debug_info",))

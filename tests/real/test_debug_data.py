@@ -6,13 +6,19 @@ import random
 import re
 import shutil
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
+import unicorn
 
+from dtrace import workload
+from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
 from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build
+from emu.call import Caller
+from kinst import inline
+from kinst.breakpoints import Breakpoints
 from kinst.inline import caller_of
 from tests.conftest import ARCHES, real_kernel
 
@@ -123,3 +129,36 @@ def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
         if names[0] != names[1] or lines[0] != lines[1]:
             different.append((hex(address), ours, theirs))
     assert not different, (len(different), different[:5], f"KINST_SEED={SEED}")
+
+
+@pytest.mark.parametrize("end", ["entry", "return"])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_inline_probes_fire_where_a_plain_count_says(arch, end):
+    """The count is of Unicorn's own hooks at the same instructions, without breakpoints."""
+    machine = workload.booted(real_kernel(arch))
+    program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
+    check(machine.image, program)
+    breakpoints = Breakpoints(machine, path="direct")
+    index = DebugIndex(build(machine.image.path), machine.image.path)
+    made = inline.create(breakpoints, index, "critical_enter", end)
+    sites = {breakpoints.probe(n).instruction.address for n in made.numbers}
+    assert len(sites) > 100 and not made.reports
+    counted, plain = Counter(), machine.snapshot()
+
+    def count(_uc, at, _size, _data):
+        counted[at] += 1
+
+    hooks = [machine.uc.hook_add(unicorn.UC_HOOK_CODE, count, begin=site, end=site)
+             for site in sites]
+    machine.engine.flush_translations()
+    Evaluation(Caller(machine)).run(program)
+    for hook in hooks:
+        machine.uc.hook_del(hook)
+    machine.engine.flush_translations()
+    machine.restore(plain)
+    breakpoints.enable()
+    Evaluation(Caller(machine)).run(program)
+    breakpoints.disable()
+    fired = {address: count for address, _c, _f, _k, count, _r in
+             (breakpoints.dispatcher.probe(n) for n in set(made.numbers)) if count}
+    assert fired == dict(counted) and sum(fired.values()) > 10
