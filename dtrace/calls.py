@@ -8,8 +8,9 @@ follow), names assigned before (``p+8``), and calls.
 import re
 from dataclasses import dataclass, field
 
+from dtrace.symbols import find_function, find_symbol
 from emu.call import Caller
-from emu.elf import STT_FUNC, STT_GNU_IFUNC, Image, Symbol
+from emu.elf import STT_GNU_IFUNC, Image
 from emu.errors import KinstError
 
 MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
@@ -230,39 +231,6 @@ def _integer(text: str) -> int:
 def parse(source: str) -> list[Statement]:
     """:raises CallSyntaxError: naming the column."""
     return _Parser(source).program()
-
-
-def find_symbol(image: Image, name: str) -> int:
-    """:raises KinstError: when the kernel has none of that name."""
-    symbol = image.symbols.find(name)
-    if symbol is None:
-        raise KinstError(f"{image.path} has no symbol '{name}'")
-    return symbol.address
-
-
-def find_function(image: Image, name: str) -> Symbol:
-    """A function, or an ifunc: a function that gives the address of the one to call.
-
-    :raises KinstError: when the kernel has none of that name; says which are like it.
-    """
-    for symbol in image.symbols.named(name):
-        if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
-            return symbol
-    near = image.symbols.similar(name)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise KinstError(f"{image.path} has no function '{name}'{hint}")
-
-
-def sized_functions(image: Image, name: str) -> list[Symbol]:
-    """All functions of a name whose code is known to have an end.
-
-    :raises KinstError: when there is none.
-    """
-    find_function(image, name)
-    found = [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
-    if not found:
-        raise KinstError(f"{image.path}: '{name}' is no function with a size")
-    return found
 
 
 def check(image: Image, program: list[Statement]) -> None:

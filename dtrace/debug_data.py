@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from dtrace.cache import cache_directory
 from dtrace.terminal import working
-from dtrace.workload import cache_directory
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table

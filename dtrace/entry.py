@@ -1,13 +1,16 @@
 """Where the commands begin: an interrupt while Python still loads ends them without a word."""
 
 import signal
+import sys
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kinst() -> None:
-    from dtrace.kinst_command import main
-
+    if sys.argv[1:2] in (["inline"], ["line"]):
+        from dtrace.debug_command import main
+    else:
+        from dtrace.kinst_command import main
     main()
 
 

@@ -5,13 +5,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from dtrace.calls import sized_functions
 from dtrace.debug_data import Sources, debug_index
-from dwarf.index import DebugIndex, Function
+from dtrace.symbols import sized_functions
+from dwarf.index import DebugIndex, Function, caller_of
 from emu.elf import Image
 from emu.errors import KinstError
 from images import catalog
-from kinst.inline import caller_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 from dtrace import inline_command, line_command, relocate_command
-from dtrace.calls import Evaluation, check, parse, sized_functions, unescape
+from dtrace.calls import Evaluation, check, parse, unescape
 from dtrace.debug_data import Sources, debug_index
+from dtrace.symbols import sized_functions
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
 from dwarf.debug_file import debug_file

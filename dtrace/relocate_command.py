@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dtrace.calls import sized_functions
 from dtrace.relocate_report import Result, as_json, junit, show
+from dtrace.symbols import sized_functions
 from dtrace.terminal import parse_count
 from emu.architectures import ARCHITECTURES, arch_of
 from emu.elf import Image, Symbol

@@ -1,11 +1,9 @@
 """Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
 
-import os
 import sys
 from pathlib import Path
 
-import platformdirs
-
+from dtrace.cache import cache_directory
 from emu import snapshot
 from emu.architectures import arch_of
 from emu.elf import Image
@@ -31,12 +29,6 @@ class BootError(KinstError):
     def __init__(self, text: str, console: bytes) -> None:
         super().__init__(text)
         self.console = console
-
-
-def cache_directory() -> Path:
-    """``$KINST_CACHE``, or the user's cache directory."""
-    named = os.environ.get("KINST_CACHE")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
 
 
 def at_start(machine: UnicornMachine) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, RECORD_SIZE, UNIT_FORMAT, Scan, ScanError
 from dwarf.debug_file import DebugDataError, debug_file, sections
+from emu.elf import Symbol, SymbolTable
 from emu.replacing import replacing
 
 MAGIC, FORMAT = b"KINSTDWF", 2
@@ -49,6 +50,11 @@ class Function:
     decl_line: int
     unit: int
     abstract: bool  # has DW_AT_inline
+
+
+def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
+    """The function an inline copy lies in: a symbol around its lowest address."""
+    return symbols.function_at(min(low for low, _high in copy.pieces))
 
 
 class DebugIndex:

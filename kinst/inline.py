@@ -7,8 +7,8 @@ a copy that is split has an early return.  The probes are those of the function 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dwarf.index import DebugIndex, Function
-from emu.elf import Symbol, SymbolTable
+from dwarf.index import DebugIndex, Function, caller_of
+from emu.elf import Symbol
 from kinst import fbt
 from kinst.breakpoints import OFFSET, Breakpoints, ProbeError
 from kinst.listing import Instruction, exclusion
@@ -40,11 +40,6 @@ class Rewritten:
     text: list[str]
     numbers: list[int]
     reports: list[str]
-
-
-def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
-    """The function an inline copy lies in: a symbol around its lowest address."""
-    return symbols.function_at(min(low for low, _high in copy.pieces))
 
 
 def addresses(copy: Function, name: str, table: list[Instruction]) -> Iterator[int]:

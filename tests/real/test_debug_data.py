@@ -15,11 +15,10 @@ from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
 from dwarf._lines import LineTable
-from dwarf.index import DebugIndex, build
+from dwarf.index import DebugIndex, build, caller_of
 from emu.call import Caller
 from kinst import inline
 from kinst.breakpoints import Breakpoints
-from kinst.inline import caller_of
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))

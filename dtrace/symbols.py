@@ -1,0 +1,37 @@
+"""Functions and symbols of a kernel by the names that a user gives."""
+
+from emu.elf import STT_FUNC, STT_GNU_IFUNC, Image, Symbol
+from emu.errors import KinstError
+
+
+def find_symbol(image: Image, name: str) -> int:
+    """:raises KinstError: when the kernel has none of that name."""
+    symbol = image.symbols.find(name)
+    if symbol is None:
+        raise KinstError(f"{image.path} has no symbol '{name}'")
+    return symbol.address
+
+
+def find_function(image: Image, name: str) -> Symbol:
+    """A function, or an ifunc: a function that gives the address of the one to call.
+
+    :raises KinstError: when the kernel has none of that name; says which are like it.
+    """
+    for symbol in image.symbols.named(name):
+        if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
+            return symbol
+    near = image.symbols.similar(name)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    raise KinstError(f"{image.path} has no function '{name}'{hint}")
+
+
+def sized_functions(image: Image, name: str) -> list[Symbol]:
+    """All functions of a name whose code is known to have an end.
+
+    :raises KinstError: when there is none.
+    """
+    find_function(image, name)
+    found = [s for s in image.symbols.named(name) if s.kind == STT_FUNC and s.size]
+    if not found:
+        raise KinstError(f"{image.path}: '{name}' is no function with a size")
+    return found
