@@ -16,7 +16,7 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx)
+NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build

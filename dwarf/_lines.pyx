@@ -4,7 +4,9 @@
 Every read is checked against the end of the section; a program that is cut off ends with an error.
 """
 
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
     MAX_ROWS = 1 << 26
@@ -37,50 +39,16 @@ class LineError(Exception):
         super().__init__(f"{what} at .debug_line+{offset:#x}")
 
 
-cdef int number(Program *p, int size, uint64_t *out) noexcept nogil:
-    cdef int i
-    cdef uint64_t value = 0
-    if p.at > p.end or <uint64_t>size > p.end - p.at:
-        return 0
-    for i in range(size):
-        value |= <uint64_t>p.data[p.at + i] << 8 * i
-    p.at += size
-    out[0] = value
-    return 1
+cdef inline int number(Program *p, int size, uint64_t *out) noexcept nogil:
+    return read_number(p.data, p.end, &p.at, size, out)
 
 
-cdef int uleb(Program *p, uint64_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while p.at < p.end and shift < 70:
-        byte = p.data[p.at]
-        p.at += 1
-        if shift < 64:
-            value |= <uint64_t>(byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            out[0] = value
-            return 1
-    return 0
+cdef inline int uleb(Program *p, uint64_t *out) noexcept nogil:
+    return read_leb(p.data, p.end, &p.at, False, out)
 
 
-cdef int sleb(Program *p, int64_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while p.at < p.end and shift < 70:
-        byte = p.data[p.at]
-        p.at += 1
-        if shift < 64:
-            value |= <uint64_t>(byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            if byte & 0x40 and shift < 64:
-                value |= ~<uint64_t>0 << shift
-            out[0] = <int64_t>value
-            return 1
-    return 0
+cdef inline int sleb(Program *p, int64_t *out) noexcept nogil:
+    return read_leb(p.data, p.end, &p.at, True, <uint64_t *>out)
 
 
 cdef int header(Program *p, uint64_t *after) noexcept nogil:

@@ -6,13 +6,14 @@ section; what does not fit ends the scan with an error that names the place.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memset
+
+from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
     MAX_DEPTH = 256
     MAX_ABBREVS = 1 << 20
-    NONE32 = -1
 
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
@@ -665,50 +666,15 @@ cdef void set_section(Section *s, const uint8_t[::1] data):
 
 
 cdef inline int number(const Section *s, uint64_t *p, int size, uint64_t *out) noexcept nogil:
-    """An unsigned number, little-endian."""
-    cdef int i
-    cdef uint64_t value = 0
-    if p[0] > s.size or <uint64_t>size > s.size - p[0]:
-        return 0
-    for i in range(size):
-        value |= <uint64_t>s.data[p[0] + i] << 8 * i
-    p[0] += size
-    out[0] = value
-    return 1
+    return read_number(s.data, s.size, p, size, out)
 
 
 cdef inline int uleb(const Section *s, uint64_t *p, uint64_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while p[0] < s.size and shift < 70:
-        byte = s.data[p[0]]
-        p[0] += 1
-        if shift < 64:
-            value |= <uint64_t>(byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            out[0] = value
-            return 1
-    return 0
+    return read_leb(s.data, s.size, p, False, out)
 
 
 cdef inline int sleb(const Section *s, uint64_t *p, int64_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef int shift = 0
-    cdef uint8_t byte
-    while p[0] < s.size and shift < 70:
-        byte = s.data[p[0]]
-        p[0] += 1
-        if shift < 64:
-            value |= <uint64_t>(byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            if byte & 0x40 and shift < 64:
-                value |= ~<uint64_t>0 << shift
-            out[0] = <int64_t>value
-            return 1
-    return 0
+    return read_leb(s.data, s.size, p, True, <uint64_t *>out)
 
 
 cdef int fixed_size(uint32_t form, const Unit *u) noexcept nogil:

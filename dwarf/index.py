@@ -25,7 +25,6 @@ NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".d
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
 NONE32 = 0xFFFFFFFF
 INLINED, SUBPROGRAM = 0x1D, 0x2E
-DW_INL_NOT_INLINED, DW_INL_DECLARED_NOT_INLINED = 0, 2
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,7 @@ class Function:
     call_file: int
     call_line: int
     call_column: int
-    decl_line: int
     unit: int
-    abstract: bool  # has DW_AT_inline
 
 
 def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
@@ -137,12 +134,12 @@ class DebugIndex:
 
     def _function(self, number: int, name: str) -> Function:
         (_offset, _origin, _name, parent, unit, first, count, call_file, call_line, call_column,
-         _decl_file, decl_line, _subject, tag, inlined, _declaration) = RECORD.unpack_from(
+         _decl_file, _decl_line, _subject, tag, _inlined, _declaration) = RECORD.unpack_from(
             self._records, number * RECORD_SIZE)
         pieces = tuple(PIECE.iter_unpack(self._pieces[16 * first : 16 * (first + count)]))
         return Function(
             number, name, pieces, None if parent == NONE32 else parent, tag == INLINED, call_file,
-            call_line, call_column, decl_line, unit, inlined not in (0, 2),
+            call_line, call_column, unit,
         )
 
     def line_table(self, unit: int) -> int:

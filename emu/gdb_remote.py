@@ -5,7 +5,6 @@ from pathlib import Path
 
 from emu.errors import MachineError
 
-BREAK = b"\x03"  # stops a running target
 LIMIT = 1 << 20  # bytes of a reply
 
 
@@ -42,11 +41,6 @@ class GdbRemote:
             self._socket.sendall(data)
         except OSError as error:
             raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
-
-    def interrupt(self) -> str:
-        """Stop the running target; gives the stop reply."""
-        self._write(BREAK)
-        return self.receive()
 
     def receive(self) -> str:
         """The next packet."""

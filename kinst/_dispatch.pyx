@@ -164,6 +164,8 @@ cdef struct Dispatch:
     uint32_t thread_count
     uint32_t thread_slot
     bint returns_by_jump
+    uint8_t jump[8]  # to the address behind it
+    uint32_t jump_length
     uint8_t breakpoint[4]
     uint32_t breakpoint_length
     uint8_t short_breakpoint[2]
@@ -375,9 +377,9 @@ cdef uint32_t build(Dispatch *d, Site *s, uint64_t at, uint8_t *out) noexcept no
             displacement = <int32_t>(target_of(t, s) - (at + n))
             memcpy(out + t.n, &displacement, 4)
     if d.returns_by_jump:
-        memcpy(out + n, <const char *>b"\xff\x25\x00\x00\x00\x00", 6)
+        memcpy(out + n, d.jump, d.jump_length)
         value = s.address + s.length
-        memcpy(out + n + 6, &value, 8)
+        memcpy(out + n + d.jump_length, &value, 8)
         return n
     if n == 2:
         memcpy(out + 2, d.short_nop, 2)
@@ -782,6 +784,11 @@ cdef class Dispatcher:
         d.frame_size = shape.frame_size
         d.flags_if = shape.flags_if
         d.returns_by_jump = not shape.second_breakpoint
+        if len(shape.jump) > 8:
+            raise ValueError("too long a jump")
+        d.jump_length = len(shape.jump)
+        for i in range(len(shape.jump)):
+            d.jump[i] = shape.jump[i]
         self.shape = shape
         self.choose(GUEST)
         for i in range(len(shape.short_nop)):
@@ -1207,15 +1214,6 @@ cdef class Dispatcher:
                 found.append(i)
                 i = self.d.probes[i].next
         return found
-
-    @property
-    def sites(self):
-        """How many sites have probes."""
-        cdef uint32_t i
-        cdef uint32_t n = 0
-        for i in range(self.d.site_count):
-            n += self.d.sites[i].first != NONE
-        return n
 
     # -- enabling -----------------------------------------------------------------------------
 

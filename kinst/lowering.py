@@ -50,6 +50,7 @@ class Shape:
     second_breakpoint: bool
     breakpoints: tuple[Breakpoint, Breakpoint]
     short_nop: bytes
+    jump: bytes
     split: int
 
 
@@ -74,7 +75,7 @@ def shape(arch: Arch, trap: GuestTrap) -> Shape:
         trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
         arch.trap_frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
-        trap.split(),
+        trap.jump, trap.split(),
     )
 
 

@@ -118,6 +118,7 @@ class GuestTrap(ABC):
     scratch: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0
     short_nop: ClassVar[bytes] = b""
+    jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it
 
     excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
     excluded_prefixes: ClassVar[tuple[str, ...]] = ()

@@ -22,6 +22,7 @@ JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 class Amd64Trap(GuestTrap):
     excluded: ClassVar[frozenset[str]] = frozenset({"Xbpt", "alltraps", "calltrap", "trap"})
     second_breakpoint: ClassVar[bool] = False
+    jump: ClassVar[bytes] = JUMP
     called: ClassVar[bool] = False
     more_registers: ClassVar[tuple[str, ...]] = ("fs_base", "gs_base")
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN

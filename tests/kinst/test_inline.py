@@ -12,9 +12,9 @@ class Index:
     """Stands for a DebugIndex: the copies of one function, and whether it is one by itself."""
 
     def __init__(self, copies, whole=()):
-        self.all = [Function(i, "tiny", tuple(pieces), None, True, 0, 0, 0, 0, 0, False)
+        self.all = [Function(i, "tiny", tuple(pieces), None, True, 0, 0, 0, 0)
                     for i, pieces in enumerate(copies)]
-        self.all += [Function(99, "tiny", tuple(pieces), None, False, 0, 0, 0, 0, 0, False)
+        self.all += [Function(99, "tiny", tuple(pieces), None, False, 0, 0, 0, 0)
                      for pieces in whole]
 
     def named(self, name):
