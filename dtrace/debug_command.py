@@ -1,11 +1,12 @@
-"""``kinst inline`` and ``kinst line`` by themselves: they start without the machine's libraries."""
+"""``kinst inline``, ``line``, ``type`` by themselves: they start without the machine's libraries."""
 
 import argparse
+from collections.abc import Callable
 
-from dtrace import inline_command, line_command
+from dtrace import inline_command, line_command, type_command
 from dtrace.terminal import run_command
 
-COMMANDS = {"inline": inline_command, "line": line_command}
+COMMANDS = {"inline": inline_command, "line": line_command, "type": type_command}
 
 
 def main() -> None:
@@ -18,6 +19,6 @@ def _main() -> int:
     for name, module in COMMANDS.items():
         module.add_options(commands.add_parser(name))
     arguments = parser.parse_args()
-    if arguments.command == "inline":
-        return inline_command.run(arguments)
-    return line_command.run(arguments)
+    run: dict[str, Callable[[argparse.Namespace], int]] = {
+        name: module.run for name, module in COMMANDS.items()}
+    return run[arguments.command](arguments)

@@ -7,7 +7,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def kinst() -> None:
-    if sys.argv[1:2] in (["inline"], ["line"]):
+    if sys.argv[1:2] in (["inline"], ["line"], ["type"]):
         from dtrace.debug_command import main
     else:
         from dtrace.kinst_command import main

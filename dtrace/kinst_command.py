@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from dtrace import inline_command, line_command, relocate_command
+from dtrace import inline_command, line_command, relocate_command, type_command
 from dtrace.calls import Evaluation, check, parse, unescape
 from dtrace.debug_data import Sources, debug_index
 from dtrace.symbols import sized_functions
@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
 
     line_command.add_options(commands.add_parser(
         "line", help="the code of a source line, or the source lines of an instruction"))
+    type_command.add_options(commands.add_parser(
+        "type", help="the layout of a type, the prototype of a function, a variable's type"))
 
     relocate_command.add_options(commands.add_parser(
         "relocate", help="test the displacement of every instruction"))
@@ -101,7 +103,8 @@ def _main() -> int:
     arguments = _parser().parse_args()
     commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images,
                 "inline": inline_command.run,
-                "line": line_command.run, "relocate": relocate_command.run}
+                "line": line_command.run, "type": type_command.run,
+                "relocate": relocate_command.run}
     return commands[arguments.command](arguments)
 
 

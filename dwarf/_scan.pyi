@@ -2,6 +2,7 @@ RECORD_SIZE: int
 RECORD_FORMAT: str
 PIECE_FORMAT: str
 UNIT_FORMAT: str
+DECLARED_FORMAT: str
 
 class ScanError(Exception): ...
 
@@ -16,4 +17,4 @@ class Scan:
         str_offsets: bytes,
         limit: int = ...,
     ) -> None: ...
-    def tables(self) -> tuple[bytes, bytes, bytes]: ...
+    def tables(self) -> tuple[bytes, bytes, bytes, bytes]: ...

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=True, cdivision=True
-"""One pass over a kernel's .debug_info: functions, inline copies, and the code they are in.
+"""One pass over a kernel's .debug_info: functions, inline copies, the code they are in; types and
+variables by name.
 
 DWARF 4 (7.5, 2.17.3) and DWARF 5 (7.5, 2.17.3, 7.25).  Every read is checked against the end of its
 section; what does not fit ends the scan with an error that names the place.
@@ -18,16 +19,25 @@ cdef enum:
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
 cdef uint64_t ESCAPE = 0xFFFFFFFF  # of a length: the 64-bit format; of an address: a new base
+cdef uint64_t SPREAD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 cdef uint64_t IN_SECTION = (<uint64_t>1 << 60) - 1
 
 # Tags and attributes that matter.
 cdef enum:
+    TAG_ENUMERATION_TYPE = 0x04
     TAG_COMPILE_UNIT = 0x11
+    TAG_STRUCTURE_TYPE = 0x13
+    TAG_TYPEDEF = 0x16
+    TAG_UNION_TYPE = 0x17
     TAG_INLINED_SUBROUTINE = 0x1D
+    TAG_BASE_TYPE = 0x24
     TAG_SUBPROGRAM = 0x2E
+    TAG_VARIABLE = 0x34
     TAG_PARTIAL_UNIT = 0x3C
     TAG_SKELETON_UNIT = 0x4A
+    AT_LOCATION = 0x02
     AT_NAME = 0x03
+    AT_BYTE_SIZE = 0x0B
     AT_STMT_LIST = 0x10
     AT_LOW_PC = 0x11
     AT_HIGH_PC = 0x12
@@ -57,6 +67,12 @@ cdef enum:
     REFERENCE = 6
     LIST_INDEX = 7
     ADDRESS = 8
+    BLOCK = 9  # the number is where its content begins
+
+# Operations of a location that is an address (DWARF 5, 2.5.1.1).
+cdef enum:
+    OP_ADDR = 0x03
+    OP_ADDRX = 0xA1
 
 cdef struct Attribute:
     uint16_t name
@@ -109,6 +125,16 @@ cdef struct Piece:
     uint64_t low
     uint64_t high
 
+# A type (value: its size in bytes) or a variable (value: its address).
+cdef struct Declared:
+    uint64_t offset
+    uint64_t name
+    uint64_t value
+    uint32_t unit
+    uint32_t line
+    uint32_t tag
+    uint32_t padding
+
 cdef struct Value:
     int kind
     uint64_t number
@@ -121,6 +147,7 @@ RECORD_SIZE = sizeof(Record)
 RECORD_FORMAT = "<QQQIIIIIIIIIIBBB5x"
 PIECE_FORMAT = "<QQ"
 UNIT_FORMAT = "<QQQQQQQQQQIBB2x"
+DECLARED_FORMAT = "<QQQIII4x"
 
 
 class ScanError(Exception):
@@ -150,6 +177,10 @@ cdef class Scan:
     cdef uint32_t piece_count, piece_room
     cdef Unit *units
     cdef uint32_t unit_count, unit_room
+    cdef Declared *declared
+    cdef uint32_t declared_count, declared_room
+    cdef uint32_t *known  # a hash table: one more than the index of a type
+    cdef uint32_t known_room
     cdef uint64_t limit
     cdef uint64_t at  # of the entry in progress, for errors
     cdef const char *wrong
@@ -163,6 +194,8 @@ cdef class Scan:
         free(self.records)
         free(self.pieces)
         free(self.units)
+        free(self.declared)
+        free(self.known)
 
     def __init__(self, const uint8_t[::1] info, const uint8_t[::1] abbrev,
                  const uint8_t[::1] ranges, const uint8_t[::1] rnglists, const uint8_t[::1] addr,
@@ -354,6 +387,11 @@ cdef class Scan:
                 if not self.unit_entry(&unit_info, u, a, &p):
                     return 0
                 kept = True
+            elif (a.tag == TAG_VARIABLE or a.tag == TAG_TYPEDEF or a.tag == TAG_STRUCTURE_TYPE
+                  or a.tag == TAG_UNION_TYPE or a.tag == TAG_ENUMERATION_TYPE
+                  or a.tag == TAG_BASE_TYPE):
+                if not self.declaration(&unit_info, u, number_of_unit, a, &p):
+                    return 0
             elif a.fixed >= 0:
                 p += <uint64_t>a.fixed
                 if p > u.end:
@@ -521,6 +559,120 @@ cdef class Scan:
         self.record_count += 1
         return 1
 
+    cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
+                         uint64_t *p) noexcept nogil:
+        """A type that is complete and has a name, or a variable that has an address."""
+        cdef uint32_t i
+        cdef Value v
+        cdef Value name, address
+        cdef const Attribute *t
+        cdef Declared d
+        cdef uint64_t at
+        cdef uint64_t operation = 0
+        cdef bint complete = True
+        memset(&d, 0, sizeof(Declared))
+        d.offset = self.at
+        d.unit = unit
+        d.tag = a.tag
+        name.kind = address.kind = -1
+        name.number = address.number = 0
+        for i in range(a.count):
+            t = &self.attributes[a.first + i]
+            if not read(s, p, t.form, t.implicit, u, &v):
+                return self.fail(b"an attribute is cut off, or of an unknown form")
+            if t.name == AT_NAME:
+                name = v
+            elif t.name == AT_BYTE_SIZE and v.kind == PLAIN:
+                d.value = v.number
+            elif t.name == AT_DECL_LINE:
+                d.line = <uint32_t>v.number
+            elif t.name == AT_DECLARATION:
+                complete = v.number == 0
+            elif t.name == AT_LOCATION and v.kind == BLOCK:
+                at = v.number
+                if at == p[0]:
+                    continue  # empty: the variable is nowhere
+                if not number(s, &at, 1, &operation):
+                    return self.fail(b"a location is cut off")
+                if operation == OP_ADDR:
+                    address.kind = ADDRESS
+                    if not number(s, &at, u.address_size, &address.number):
+                        return self.fail(b"a location is cut off")
+                elif operation == OP_ADDRX:
+                    address.kind = ADDRESS_INDEX
+                    if not uleb(s, &at, &address.number):
+                        return self.fail(b"a location is cut off")
+                if address.kind >= 0 and at != p[0]:
+                    address.kind = -1  # something is done with the address: thread-local data
+        if a.tag == TAG_VARIABLE:
+            if address.kind < 0:
+                return 1
+            if not self.address(u, &address, &d.value):
+                return 0
+        elif name.kind < 0 or not complete:
+            return 1
+        if not self.string(u, &name, &d.name):
+            return 0
+        if a.tag != TAG_VARIABLE and self.seen(&d):
+            return 1
+        return self.declare(&d)
+
+    cdef int declare(self, const Declared *d) noexcept nogil:
+        cdef void *more
+        if self.declared_count == self.declared_room:
+            if self.declared_count >= self.limit:
+                return self.fail(b"more types and variables than there can be")
+            more = realloc(self.declared,
+                           (<uint64_t>self.declared_room * 2 + 4096) * sizeof(Declared))
+            if more == NULL:
+                return self.fail(b"no memory")
+            self.declared = <Declared *>more
+            self.declared_room = self.declared_room * 2 + 4096
+        self.declared[self.declared_count] = d[0]
+        self.declared_count += 1
+        if self.declared_count * <uint64_t>2 > self.known_room:
+            return self.rehash()
+        if d.tag != TAG_VARIABLE:
+            self.known[self.slot(d)] = self.declared_count
+        return 1
+
+    cdef uint64_t slot(self, const Declared *d) noexcept nogil:
+        """Where in the hash table a type is, or would be."""
+        cdef uint64_t at = ((d.name * <uint64_t>31 + d.value) * 31 + d.line) * 31 + d.tag
+        cdef const Declared *other
+        at *= SPREAD
+        at ^= at >> 32
+        while True:
+            at &= self.known_room - 1
+            if self.known[at] == 0:
+                return at
+            other = &self.declared[self.known[at] - 1]
+            if (other.name == d.name and other.value == d.value and other.line == d.line
+                    and other.tag == d.tag):
+                return at
+            at += 1
+
+    cdef bint seen(self, const Declared *d) noexcept nogil:
+        """Whether a type of that name, size and line is there: every unit has its own copy."""
+        return self.known_room != 0 and self.known[self.slot(d)] != 0
+
+    cdef int rehash(self) noexcept nogil:
+        cdef uint32_t i
+        cdef uint64_t room = <uint64_t>self.known_room * 2 if self.known_room else 16384
+        cdef void *more
+        if room > <uint64_t>1 << 31:
+            return self.fail(b"more types and variables than there can be")
+        more = realloc(self.known, room * sizeof(uint32_t))
+        if more == NULL:
+            return self.fail(b"no memory")
+        self.known = <uint32_t *>more
+        self.known_room = <uint32_t>room
+        memset(self.known, 0, room * sizeof(uint32_t))
+        for i in range(self.declared_count):
+            if self.declared[i].tag != TAG_VARIABLE:
+                self.known[self.slot(&self.declared[i])] = i + 1
+        return 1
+
     cdef int piece(self, uint64_t low, uint64_t high) noexcept nogil:
         cdef void *more
         if low >= high:
@@ -649,7 +801,7 @@ cdef class Scan:
     # -- results --------------------------------------------------------------------------------
 
     def tables(self):
-        """(records, pieces, units) as bytes, of the formats named above."""
+        """(records, pieces, units, types and variables) as bytes, of the formats named above."""
         return (
             b"" if self.records == NULL else
             (<const char *>self.records)[:<uint64_t>self.record_count * sizeof(Record)],
@@ -657,6 +809,8 @@ cdef class Scan:
             (<const char *>self.pieces)[:<uint64_t>self.piece_count * sizeof(Piece)],
             b"" if self.units == NULL else
             (<const char *>self.units)[:<uint64_t>self.unit_count * sizeof(Unit)],
+            b"" if self.declared == NULL else
+            (<const char *>self.declared)[:<uint64_t>self.declared_count * sizeof(Declared)],
         )
 
 
@@ -715,7 +869,7 @@ cdef int skip(const Section *s, uint64_t *p, uint32_t form, const Unit *u) noexc
 
 cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, const Unit *u,
               Value *v) noexcept nogil:
-    """An attribute's value; blocks are passed over."""
+    """An attribute's value."""
     cdef uint64_t length = 0
     cdef const void *end
     cdef int64_t signed_number = 0
@@ -801,5 +955,7 @@ cdef int read(const Section *s, uint64_t *p, uint32_t form, int64_t implicit, co
         return 0
     if p[0] > s.size or length > s.size - p[0]:
         return 0
+    v.kind = BLOCK
+    v.number = p[0]
     p[0] += length
     return 1

@@ -62,15 +62,11 @@ def section(elf: ELFFile, name: str) -> Section | None:
     return None
 
 
-def debug_file(kernel: Path) -> Path | None:
-    """The file that has a kernel's debug data: itself, or the one that its .gnu_debuglink or build
-    id names, or the one beside it in ``<name>.debug``.
-
-    :raises DebugDataError: when the kernel is damaged.
-    """
+def _candidates(kernel: Path) -> Iterator[Path]:
+    """Files that may have a kernel's debug data: itself, the ones that its .gnu_debuglink and its
+    build id name, the one beside it in ``<name>.debug``."""
+    yield kernel
     with opened(kernel) as elf:
-        if section(elf, ".debug_info") is not None:
-            return kernel
         names = [kernel.name + ".debug"]
         link = section(elf, ".gnu_debuglink")
         if link is not None:
@@ -79,16 +75,52 @@ def debug_file(kernel: Path) -> Path | None:
         note = section(elf, ".note.gnu.build-id")
         if note is not None:
             build_id = note.data()[16:].hex()
-    candidates = [kernel.parent / directory / Path(name).name
-                  for name in names for directory in (".", ".debug") if Path(name).name]
+    for name in names:
+        for directory in (".", ".debug"):
+            if Path(name).name:
+                yield kernel.parent / directory / Path(name).name
     if build_id:
-        candidates.append(SYSTEM / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug")
-    for path in candidates:
-        if path.is_file() and path.resolve() != kernel.resolve():
+        yield SYSTEM / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+
+
+def _with_section(kernel: Path, name: str) -> Path | None:
+    for path in _candidates(kernel):
+        if path == kernel or (path.is_file() and path.resolve() != kernel.resolve()):
             with opened(path) as elf:
-                if section(elf, ".debug_info") is not None:
+                if section(elf, name) is not None:
                     return path
     return None
+
+
+def debug_file(kernel: Path) -> Path | None:
+    """The file that has a kernel's DWARF.
+
+    :raises DebugDataError: when the kernel is damaged.
+    """
+    return _with_section(kernel, ".debug_info")
+
+
+def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
+    """A kernel's CTF section, and the symbol table that it belongs to: its entries, its strings.
+
+    :raises DebugDataError: when a section is damaged, or larger than 2 GiB.
+    """
+    path = _with_section(kernel, ".SUNW_ctf")
+    if path is None:
+        return None
+    with opened(path) as elf:
+        data = _content(section(elf, ".SUNW_ctf"), path)
+        symbols = section(elf, ".symtab")
+        if symbols is None:
+            return data, b"", b""
+        strings = elf.get_section(symbols["sh_link"])
+        return data, _content(symbols, path), _content(strings, path)
+
+
+def _content(one: Section, path: Path) -> bytes:
+    if one.data_size > LIMIT:
+        raise DebugDataError(f"{path}: {one.name} has {one.data_size} bytes")
+    return bytes(one.data())
 
 
 def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -101,7 +133,5 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
         for name in names:
             one = section(elf, name)
             if one is not None:
-                if one.data_size > LIMIT:
-                    raise DebugDataError(f"{path}: {name} has {one.data_size} bytes")
-                found[name] = one.data()
+                found[name] = _content(one, path)
         return found

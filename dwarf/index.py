@@ -1,4 +1,4 @@
-"""Every function and inline copy of a kernel, by name; made once and kept in a file.
+"""Every function, inline copy, type and variable of a kernel; made once and kept in a file.
 
 The file is written for mapping into memory: a header, then tables of the native scan
 (``dwarf/_scan.pyx``), names in order, and for each name the records that belong to it.
@@ -12,19 +12,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, RECORD_SIZE, UNIT_FORMAT, Scan, ScanError
+from dwarf._scan import (
+    DECLARED_FORMAT,
+    PIECE_FORMAT,
+    RECORD_FORMAT,
+    RECORD_SIZE,
+    UNIT_FORMAT,
+    Scan,
+    ScanError,
+)
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from emu.elf import Symbol, SymbolTable
 from emu.replacing import replacing
 
-MAGIC, FORMAT = b"KINSTDWF", 2
-HEADER = struct.Struct("<8sIIQQQQQQ32s")  # magic, format, 0, six lengths, digest of the rest
+MAGIC, FORMAT = b"KINSTDWF", 3
+HEADER = struct.Struct("<8sIIQQQQQQQ32s")  # magic, format, 0, seven lengths, digest of the rest
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
 NAME = struct.Struct("<III")  # offset of the name, first member, members
+DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
+UNIT = struct.Struct("<QQ")  # offset of its header, of its line program
 NAMES = (".debug_info", ".debug_abbrev", ".debug_ranges", ".debug_rnglists", ".debug_addr",
          ".debug_str_offsets", ".debug_str", ".debug_line_str")
 NONE32 = 0xFFFFFFFF
-INLINED, SUBPROGRAM = 0x1D, 0x2E
+NONE64 = (1 << 64) - 1
+INLINED, SUBPROGRAM, VARIABLE = 0x1D, 0x2E, 0x34
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,24 @@ class Function:
     call_line: int
     call_column: int
     unit: int
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A type or a variable.
+
+    :param tag: DW_TAG of its entry.
+    :param entry: the entry's offset in .debug_info; ``unit`` is the offset of its unit.
+    :param value: of a type the size in bytes (0: not said), of a variable the address.
+    :param line: of the declaration.
+    """
+
+    name: str
+    tag: int
+    entry: int
+    unit: int
+    value: int
+    line: int
 
 
 def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
@@ -72,44 +101,47 @@ class DebugIndex:
         for length in lengths:
             tables.append(self._data[at : at + length])
             at += length
-        (self._records, self._pieces, self._names, self._members, self._lines,
+        (self._records, self._pieces, self._names, self._members, self._units, self._declared,
          self._text) = tables
         self.count = len(self._records) // RECORD_SIZE
+        self._by_address: dict[int, int] | None = None
         self._tops: list[tuple[int, int, int]] | None = None
 
     # -- looking up ---------------------------------------------------------------------------
 
-    def _name_at(self, entry: int) -> bytes:
-        offset = NAME.unpack_from(self._names, entry * NAME.size)[0]
-        end = offset
-        chunk = bytes(self._text[offset : offset + 4096])
-        end = chunk.find(b"\0")
-        return chunk[:end] if end >= 0 else chunk
+    def _text_at(self, offset: int) -> bytes:
+        return bytes(self._text[offset : offset + 4096]).split(b"\0", 1)[0]
 
-    def _find(self, name: str) -> int | None:
+    def _find(self, table: memoryview, size: int, name: str) -> int:
+        """The first row of that name, or where it would be: rows begin with their name's offset,
+        and are in the order of the names."""
         wanted = name.encode("utf-8", "surrogateescape")
-        low, high = 0, len(self._names) // NAME.size
+        low, high = 0, len(table) // size
         while low < high:
             middle = (low + high) // 2
-            if self._name_at(middle) < wanted:
+            if self._text_at(*struct.unpack_from("<I", table, middle * size)) < wanted:
                 low = middle + 1
             else:
                 high = middle
-        if low < len(self._names) // NAME.size and self._name_at(low) == wanted:
-            return low
-        return None
+        return low
+
+    def _name_of_row(self, table: memoryview, size: int, row: int) -> str:
+        if row >= len(table) // size:
+            return ""
+        return self._text_at(*struct.unpack_from("<I", table, row * size)).decode(
+            "utf-8", "surrogateescape")
 
     def names(self) -> Iterator[str]:
-        """All names, in order."""
-        for entry in range(len(self._names) // NAME.size):
-            yield self._name_at(entry).decode("utf-8", "surrogateescape")
+        """All names of functions, in order."""
+        for row in range(len(self._names) // NAME.size):
+            yield self._name_of_row(self._names, NAME.size, row)
 
     def named(self, name: str) -> list[Function]:
         """Everything of that name: functions, abstract ones, and inline copies."""
-        entry = self._find(name)
-        if entry is None:
+        row = self._find(self._names, NAME.size, name)
+        if self._name_of_row(self._names, NAME.size, row) != name:
             return []
-        _offset, first, count = NAME.unpack_from(self._names, entry * NAME.size)
+        _offset, first, count = NAME.unpack_from(self._names, row * NAME.size)
         members = self._members[4 * first : 4 * (first + count)].cast("I")
         return [self._function(number, name) for number in members]
 
@@ -127,10 +159,7 @@ class DebugIndex:
         if subject == NONE32:
             return ""
         offset = RECORD.unpack_from(self._records, subject * RECORD_SIZE)[2]
-        if offset >= len(self._text):
-            return ""
-        return bytes(self._text[offset : offset + 4096]).split(b"\0", 1)[0].decode(
-            "utf-8", "surrogateescape")
+        return self._text_at(offset).decode("utf-8", "surrogateescape")
 
     def _function(self, number: int, name: str) -> Function:
         (_offset, _origin, _name, parent, unit, first, count, call_file, call_line, call_column,
@@ -144,7 +173,49 @@ class DebugIndex:
 
     def line_table(self, unit: int) -> int:
         """Where in .debug_line a unit's line program is."""
-        return int(struct.unpack_from("<Q", self._lines, 8 * unit)[0])
+        return int(UNIT.unpack_from(self._units, UNIT.size * unit)[1])
+
+    def subject(self, number: int) -> tuple[int, int] | None:
+        """(offset in .debug_info, that of its unit) of the entry that says what a function is: of a
+        copy, the abstract function's."""
+        subject = RECORD.unpack_from(self._records, number * RECORD_SIZE)[12]
+        if subject == NONE32:
+            return None
+        record = RECORD.unpack_from(self._records, subject * RECORD_SIZE)
+        return int(record[0]), self.unit_offset(record[4])
+
+    def unit_offset(self, unit: int) -> int:
+        """Where in .debug_info a unit's header is."""
+        return int(UNIT.unpack_from(self._units, UNIT.size * unit)[0])
+
+    def _declaration(self, row: int) -> Declared:
+        name, unit, entry, value, line, tag = DECLARED.unpack_from(
+            self._declared, row * DECLARED.size)
+        return Declared(self._text_at(name).decode("utf-8", "surrogateescape"), tag, entry,
+                        self.unit_offset(unit), value, line)
+
+    def declared(self, name: str) -> list[Declared]:
+        """The types and variables of a name.  Types of one name that differ in size or line are all
+        there, in the order of .debug_info."""
+        found = []
+        row = self._find(self._declared, DECLARED.size, name)
+        while name and self._name_of_row(self._declared, DECLARED.size, row) == name:
+            found.append(self._declaration(row))
+            row += 1
+        return found
+
+    def variable_at(self, address: int) -> Declared | None:
+        """The variable that begins at an address."""
+        if self._by_address is None:
+            self._by_address = {
+                value: row for row, (_name, _unit, _entry, value, _line, tag) in enumerate(
+                    DECLARED.iter_unpack(self._declared)) if tag == VARIABLE}
+        row = self._by_address.get(address)
+        return None if row is None else self._declaration(row)
+
+    def declarations(self) -> Iterator[Declared]:
+        """All types and variables, by name."""
+        return map(self._declaration, range(len(self._declared) // DECLARED.size))
 
     def stack(self, address: int) -> list[Function]:
         """The inline copies at an address, innermost first, then the function around them; empty
@@ -200,50 +271,57 @@ def build(kernel: Path) -> bytes:
         scan = Scan(info, abbrev, ranges, lists, addr, offsets)
     except ScanError as error:
         raise DebugDataError(f"{path}: damaged debug data: {error}") from None
-    records, pieces, units = scan.tables()
+    records, pieces, units, declared = scan.tables()
     del scan
-    # Of a unit, only where its line table is.
-    lines = b"".join(struct.pack("<Q", u[7]) for u in struct.iter_unpack(UNIT_FORMAT, units))
-    return _assemble(bytearray(records), pieces, lines, found)
+    units = b"".join(UNIT.pack(u[0], u[7]) for u in struct.iter_unpack(UNIT_FORMAT, units))
+    return _assemble(bytearray(records), pieces, units, declared, found)
 
 
 def _assemble(
-    records: bytearray, pieces: bytes, lines: bytes, found: dict[str, bytes]
+    records: bytearray, pieces: bytes, units: bytes, declared: bytes, found: dict[str, bytes]
 ) -> bytes:
     """Names in order, and who belongs to each.  Names of records become offsets in the text."""
     strings = (found.get(".debug_str", b""), found.get(".debug_line_str", b""),
                found.get(".debug_info", b""))
-    named: dict[int, bytes] = {}  # place of a name -> the name
-    members: dict[bytes, list[int]] = {}
-    subjects = [r[12] for r in RECORD.iter_unpack(records)]
-    places = [r[2] for r in RECORD.iter_unpack(records)]
-    for number, subject in enumerate(subjects):
-        place = places[subject] if subject != NONE32 else (1 << 64) - 1
-        if place == (1 << 64) - 1:
-            continue
+    named: dict[int, bytes] = {NONE64: b""}  # place of a name -> the name
+
+    def text_of(place: int) -> bytes:
         name = named.get(place)
         if name is None:
             section, offset = place >> 60, place & (1 << 60) - 1
             source = strings[section] if section < 3 else b""
             end = source.find(b"\0", offset)
             name = named[place] = source[offset:end] if 0 <= offset <= end else b""
-        members.setdefault(name, []).append(number)
-    text, offsets, entries, order = bytearray(), {}, bytearray(), bytearray()
-    first = 0
-    for name in sorted(members):
+        return name
+
+    members: dict[bytes, list[int]] = {}
+    subjects = [r[12] for r in RECORD.iter_unpack(records)]
+    places = [r[2] for r in RECORD.iter_unpack(records)]
+    for number, subject in enumerate(subjects):
+        place = places[subject] if subject != NONE32 else NONE64
+        if place != NONE64:
+            members.setdefault(text_of(place), []).append(number)
+    rows = sorted((text_of(name), entry, value, unit, line, tag)
+                  for entry, name, value, unit, line, tag
+                  in struct.iter_unpack(DECLARED_FORMAT, declared))
+    text, offsets = bytearray(), {}
+    for name in sorted({*members, *(row[0] for row in rows)}):
         offsets[name] = len(text)
         text += name + b"\0"
+    entries, order, first = bytearray(), bytearray(), 0
+    for name in sorted(members):
         entries += NAME.pack(offsets[name], first, len(members[name]))
         order += struct.pack(f"<{len(members[name])}I", *members[name])
         first += len(members[name])
     for number, place in enumerate(places):
-        known = named.get(place)
-        offset = offsets[known] if known is not None else (1 << 64) - 1
+        known = named.get(place) if place != NONE64 else None
+        offset = offsets[known] if known is not None else NONE64
         struct.pack_into("<Q", records, number * RECORD_SIZE + 16, offset)
-    rest = b"".join((bytes(records), pieces, bytes(entries), bytes(order), lines,
-                     bytes(text)))
-    head = HEADER.pack(MAGIC, FORMAT, 0, len(records), len(pieces), len(entries), len(order),
-                       len(lines), len(text), hashlib.sha256(rest).digest())
+    types = b"".join(DECLARED.pack(offsets[name], unit, entry, value, line, tag)
+                     for name, entry, value, unit, line, tag in rows)
+    tables = (bytes(records), pieces, bytes(entries), bytes(order), units, types, bytes(text))
+    rest = b"".join(tables)
+    head = HEADER.pack(MAGIC, FORMAT, 0, *map(len, tables), hashlib.sha256(rest).digest())
     return head + rest
 
 

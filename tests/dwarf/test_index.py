@@ -70,7 +70,7 @@ RANGES_5 = (b"\4" + uleb(0x120) + uleb(0x128) + b"\7" + struct.pack("<Q", 0x2008
 ])
 def test_copies_are_found_with_both_forms_of_ranges(version, ranges, lists, expected):
     scan = Scan(tree(version), ABBREVS, ranges, lists, b"", b"")
-    records, pieces, _units = scan.tables()
+    records, pieces, *_ = scan.tables()
     rows = list(struct.iter_unpack(RECORD_FORMAT, records))
     found = list(struct.iter_unpack(PIECE_FORMAT, pieces))
     assert [row[13] for row in rows] == [0x2E, 0x2E, 0x1D, 0x1D]
@@ -97,7 +97,7 @@ def test_a_loop_of_origins_ends():
     body = b"\1" + bytes(8) + b"f\0"
     at = 11 + len(body)
     body += b"\5" + struct.pack("<II", at, 0) + b"\0"
-    records, _pieces, _units = Scan(unit(4, body), ABBREVS, bytes(16), b"", b"", b"").tables()
+    records, *_ = Scan(unit(4, body), ABBREVS, bytes(16), b"", b"", b"").tables()
     assert len(records) == struct.calcsize(RECORD_FORMAT)
 
 

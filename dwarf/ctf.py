@@ -1,0 +1,381 @@
+"""Types from CTF, versions 2 and 3, as FreeBSD kernels carry them in ``.SUNW_ctf`` (ctf(5)).
+
+The section is a header and, mostly compressed, five parts: labels, the type of each data object and
+of each function in the order of the symbol table, types, and strings.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TypeVar
+
+from dwarf.debug_file import DebugDataError, ctf_sections
+from dwarf.types import (
+    Array,
+    Enumeration,
+    Float,
+    Incomplete,
+    Integer,
+    Member,
+    Parameter,
+    Pointer,
+    Procedure,
+    Qualified,
+    Structure,
+    Type,
+    Typedef,
+    Types,
+    Void,
+    spellings,
+)
+from emu.elf import STT_FUNC, STT_OBJECT, SYMBOL
+
+Found = TypeVar("Found")
+
+MAGIC, COMPRESSED = 0xCFF1, 1
+# Magic, version, flags, parent's label and name, the five parts' offsets, the last one's length.
+HEADER = struct.Struct("<HBB8I")
+LIMIT = 1 << 28  # bytes, decompressed
+SHN_UNDEF, SHN_ABS = 0, 0xFFF1
+UNTYPED = ("_START_", "_END_")  # symbols that have no place in the section
+
+INTEGER, FLOAT, POINTER, ARRAY, FUNCTION, STRUCT, UNION, ENUM, FORWARD, TYPEDEF = range(1, 11)
+QUALIFIERS = {11: "volatile", 12: "const", 13: "restrict"}
+PREFIXES = {INTEGER: "", FLOAT: "", TYPEDEF: "", STRUCT: "struct ", UNION: "union ", ENUM: "enum "}
+SIGNED, CHAR, BOOLEAN = 1, 2, 4  # of an integer's encoding
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a version writes its numbers.
+
+    :param identifier: of a type, and of the word of kind and count, as struct writes it.
+    :param record: name, kind and count, size or type.
+    :param large: a size that says that two words with the size follow.
+    :param threshold: structures of that size have members with long offsets.
+    """
+
+    identifier: str
+    record: struct.Struct
+    kind_shift: int
+    count_mask: int
+    large: int
+    threshold: int
+    array: struct.Struct
+    member: struct.Struct  # name, type, offset
+    long_member: struct.Struct  # name, type, offset's high half, low half
+    parent: int  # identifiers from here on are of the file itself, when it has a parent
+
+
+LAYOUTS = {
+    2: Layout("H", struct.Struct("<IHH"), 11, 0x3FF, 0xFFFF, 1 << 13, struct.Struct("<HHI"),
+              struct.Struct("<IHH"), struct.Struct("<IHxxII"), 1 << 15),
+    3: Layout("I", struct.Struct("<III"), 26, 0xFFFFFF, 0xFFFFFFFF, 1 << 29,
+              struct.Struct("<III"), struct.Struct("<III"), struct.Struct("<IIII"), 1 << 31),
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A type as written.
+
+    :param value: the size in bytes, or the type referred to.
+    :param at: where what follows the record begins.
+    """
+
+    name: int
+    kind: int
+    count: int
+    value: int
+    at: int
+
+
+class CtfTypes(Types):
+    """The types of a kernel's CTF section.
+
+    :param data: the section; ``entries`` and ``strings`` are the symbol table's.
+    :raises DebugDataError: here and from every question, when the section is damaged.
+    """
+
+    def __init__(self, data: bytes, entries: bytes, strings: bytes, where: Path) -> None:
+        self._where = where
+        self._entries, self._strings = entries, strings
+        if len(data) < HEADER.size:
+            raise self._damage("its header is cut off")
+        (magic, self.version, flags, _label, parent, _labels, objects, functions, types, text,
+         length) = HEADER.unpack_from(data)
+        if magic != MAGIC:
+            raise self._damage("it does not begin with CTF's magic number")
+        if self.version not in LAYOUTS:
+            raise DebugDataError(
+                f"{where}: CTF version {self.version}; versions 2 and 3 can be read")
+        self._layout = LAYOUTS[self.version]
+        content = data[HEADER.size :]
+        if flags & COMPRESSED:
+            unpack = zlib.decompressobj()
+            try:
+                content = unpack.decompress(content, min(text + length, LIMIT) + 1)
+            except zlib.error as error:
+                raise self._damage(str(error)) from None
+        if not objects <= functions <= types <= text <= text + length <= len(content):
+            raise self._damage("its parts are not in order, or are cut off")
+        if text + length > LIMIT:
+            raise self._damage(f"it has {text + length} bytes")
+        self._objects, self._functions = content[objects:functions], content[functions:types]
+        self._types, self._text = content[types:text], content[text : text + length]
+        if parent and self._name(parent):
+            raise DebugDataError(
+                f"{where}: its types are those of '{self._name(parent)}' and more; "
+                "give that kernel instead")
+        self._known: dict[int, Type] = {}
+
+    @property
+    def format(self) -> str:
+        return f"CTF version {self.version}"
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def named(self, name: str) -> list[Type]:
+        words = name.split()
+        if words == ["void"]:
+            return [Void()]
+        ways = spellings(name) if words[:1] != words[-1:] or len(words) == 1 else (name,)
+        for spelling in ways:
+            if found := self._by_name.get(spelling):
+                return [self._read(number) for number in found]
+        return []
+
+    def function(self, name: str, address: int | None = None) -> Procedure | None:
+        found = self._choose(self._procedures, name, address)
+        if found is None:
+            return None
+        count, at = found
+        result, *given = struct.unpack_from(f"<{count + 1}{self._layout.identifier}",
+                                            self._functions, at)
+        return self._procedure(result, given)
+
+    def variable(self, name: str, address: int | None = None) -> Type | None:
+        found = self._choose(self._variables, name, address)
+        return None if not found else self._read(found)
+
+    def names(self) -> Iterator[str]:
+        yield from sorted(self._by_name)
+
+    # -- symbols --------------------------------------------------------------------------------
+
+    @staticmethod
+    def _choose(
+        table: dict[str, list[tuple[int, Found]]], name: str, address: int | None
+    ) -> Found | None:
+        found = table.get(name, [])
+        for at, value in found:
+            if at == address:
+                return value
+        return found[0][1] if found else None
+
+    def _symbols(self, kind: int) -> Iterator[tuple[str, int]]:
+        """(name, address) of the symbols that have a place in the section."""
+        size = len(self._entries) - len(self._entries) % SYMBOL.size
+        for name, info, _other, section, value, _size in SYMBOL.iter_unpack(self._entries[:size]):
+            if info & 15 != kind or name == 0 or section == SHN_UNDEF:
+                continue
+            if kind == STT_OBJECT and section == SHN_ABS and value == 0:
+                continue
+            end = self._strings.find(b"\0", name)
+            text = self._strings[name : max(end, name)].decode("utf-8", "replace")
+            if text not in UNTYPED:
+                yield text, value
+
+    @cached_property
+    def _variables(self) -> dict[str, list[tuple[int, int]]]:
+        """Name -> (address, type) of each."""
+        width = struct.calcsize(self._layout.identifier)
+        size = len(self._objects) - len(self._objects) % width
+        kinds = struct.unpack(f"<{size // width}{self._layout.identifier}", self._objects[:size])
+        found: dict[str, list[tuple[int, int]]] = {}
+        for (name, address), kind in zip(self._symbols(STT_OBJECT), kinds, strict=False):
+            if kind:
+                found.setdefault(name, []).append((address, kind))
+        return found
+
+    @cached_property
+    def _procedures(self) -> dict[str, list[tuple[int, tuple[int, int]]]]:
+        """Name -> (address, (parameters, where the result and they are)) of each."""
+        found: dict[str, list[tuple[int, tuple[int, int]]]] = {}
+        layout, at = self._layout, 0
+        width = struct.calcsize(layout.identifier)
+        for name, address in self._symbols(STT_FUNC):
+            if at + width > len(self._functions):
+                break
+            (word,) = struct.unpack_from(f"<{layout.identifier}", self._functions, at)
+            at += width
+            kind, count = word >> layout.kind_shift, word & layout.count_mask
+            if kind == 0 and count == 0:
+                continue
+            if kind != FUNCTION or at + (count + 1) * width > len(self._functions):
+                raise self._damage(f"the entry of function {name} is not one of a function")
+            found.setdefault(name, []).append((address, (count, at)))
+            at += (count + 1) * width
+        return found
+
+    # -- types ----------------------------------------------------------------------------------
+
+    def _damage(self, what: str) -> DebugDataError:
+        return DebugDataError(f"{self._where}: damaged .SUNW_ctf: {what}")
+
+    def _name(self, offset: int) -> str:
+        """A string; the highest bit says that it is in the symbol table's."""
+        strings = self._strings if offset >> 31 else self._text
+        offset &= 0x7FFFFFFF
+        end = strings.find(b"\0", offset)
+        if offset > len(strings) or end < 0:
+            raise self._damage(f"there is no string at {offset:#x}")
+        return strings[offset:end].decode("utf-8", "replace")
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        """All types; the first has the number 1."""
+        layout, at = self._layout, 0
+        found: list[Record] = []
+        while at < len(self._types):
+            if at + layout.record.size > len(self._types):
+                raise self._damage(f"type {len(found) + 1} is cut off")
+            name, word, value = layout.record.unpack_from(self._types, at)
+            kind, count = word >> layout.kind_shift & 0x3F, word & layout.count_mask
+            at += layout.record.size
+            if value == layout.large and kind in (INTEGER, FLOAT, STRUCT, UNION, ENUM):
+                if at + 8 > len(self._types):
+                    raise self._damage(f"type {len(found) + 1} is cut off")
+                high, low = struct.unpack_from("<II", self._types, at)
+                value, at = high << 32 | low, at + 8
+            found.append(Record(name, kind, count, value, at))
+            at += self._following(found[-1])
+            if at > len(self._types):
+                raise self._damage(f"type {len(found)} is cut off")
+        return found
+
+    def _following(self, record: Record) -> int:
+        """Bytes behind a type's record."""
+        layout = self._layout
+        match record.kind:
+            case 1 | 2:  # an encoding
+                return 4
+            case 4:
+                return layout.array.size
+            case 5:
+                return struct.calcsize(layout.identifier) * record.count + 3 & ~3
+            case 6 | 7:
+                return self._member_layout(record).size * record.count
+            case 8:
+                return 8 * record.count
+        return 0
+
+    def _member_layout(self, record: Record) -> struct.Struct:
+        large = record.value >= self._layout.threshold
+        return self._layout.long_member if large else self._layout.member
+
+    @cached_property
+    def _by_name(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for number, record in enumerate(self._records, 1):
+            prefix = PREFIXES.get(record.kind)
+            if prefix is not None and record.name:
+                found.setdefault(prefix + self._name(record.name), []).append(number)
+        return found
+
+    def _link(self, number: int) -> Callable[[], Type]:
+        return partial(self._read, number)
+
+    def _read(self, number: int) -> Type:
+        if number == 0:
+            return Void()
+        if not number <= len(self._records):
+            raise self._damage(f"there is no type {number}")
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self._type(self._records[number - 1])
+        return known
+
+    def _type(self, record: Record) -> Type:
+        name, link = self._name(record.name), self._link(record.value)
+        if record.kind in QUALIFIERS:
+            return Qualified(QUALIFIERS[record.kind], link)
+        match record.kind:
+            case 1:
+                return self._integer(record, name)
+            case 2:
+                return Float(name, record.value)
+            case 3:
+                return Pointer(link)
+            case 4:
+                element, _index, count = self._layout.array.unpack_from(self._types, record.at)
+                return Array(count, self._link(element))
+            case 5:
+                return self._procedure(record.value, struct.unpack_from(
+                    f"<{record.count}{self._layout.identifier}", self._types, record.at))
+            case 6 | 7:
+                return Structure(PREFIXES[record.kind].strip(), name, record.value,
+                                 partial(self._members, record))
+            case 8:
+                return Enumeration(name, record.value, partial(self._values, record))
+            case 9:
+                return self._definition(PREFIXES.get(record.value, "struct ").strip(), name)
+            case 10:
+                return Typedef(name, link)
+        raise self._damage(f"a type of kind {record.kind}, which there is not")
+
+    def _definition(self, kind: str, name: str) -> Type:
+        """What a declaration stands for: the definition, if there is just one."""
+        found = self._by_name.get(f"{kind} {name}", []) if name else []
+        return self._read(found[0]) if len(found) == 1 else Incomplete(kind, name)
+
+    def _encoding(self, record: Record) -> int:
+        return int(struct.unpack_from("<I", self._types, record.at)[0])
+
+    def _integer(self, record: Record, name: str) -> Type:
+        encoding = self._encoding(record)
+        if encoding & 0xFFFF == 0:
+            return Void()  # as the tools write it
+        flags = encoding >> 24
+        kind = "boolean" if flags & BOOLEAN else "char" if flags & CHAR else "integer"
+        return Integer(name, record.value, bool(flags & SIGNED) and kind != "boolean", kind)
+
+    def _procedure(self, result: int, given: tuple[int, ...] | list[int]) -> Procedure:
+        """A parameter of no type at the end stands for ``...``."""
+        variadic = len(given) > 0 and given[-1] == 0
+        named = given[:-1] if variadic else given
+        return Procedure(tuple(Parameter("", self._link(n)) for n in named), variadic,
+                         self._link(result))
+
+    def _members(self, record: Record) -> tuple[Member, ...]:
+        layout, found = self._member_layout(record), []
+        for number in range(record.count):
+            name, kind, *offsets = layout.unpack_from(
+                self._types, record.at + number * layout.size)
+            offset = offsets[0] if len(offsets) == 1 else offsets[0] << 32 | offsets[1]
+            found.append(Member(self._name(name), offset, self._width(kind), self._link(kind)))
+        return tuple(found)
+
+    def _width(self, number: int) -> int | None:
+        """Bits of a bit-field: its type is an integer of fewer bits than its bytes have."""
+        if not 0 < number <= len(self._records):
+            return None
+        record = self._records[number - 1]
+        bits = self._encoding(record) & 0xFFFF if record.kind == INTEGER else 0
+        return bits if bits and bits != 8 * record.value else None
+
+    def _values(self, record: Record) -> tuple[tuple[str, int], ...]:
+        words = struct.iter_unpack("<Ii", self._types[record.at : record.at + 8 * record.count])
+        return tuple((self._name(name), value) for name, value in words)
+
+
+def ctf_types(kernel: Path) -> CtfTypes | None:
+    """The types of a kernel's own CTF section, or of its debug file's; None where there is none.
+
+    :raises DebugDataError: when it is damaged.
+    """
+    found = ctf_sections(kernel)
+    return None if found is None else CtfTypes(*found, kernel)

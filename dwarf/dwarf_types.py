@@ -1,0 +1,299 @@
+"""Types from DWARF 4 and 5: found by name in the index, read one entry at a time by pyelftools."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from elftools.dwarf.compileunit import CompileUnit
+from elftools.dwarf.die import DIE
+from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
+
+from dwarf.debug_file import DAMAGE, DebugDataError, sections
+from dwarf.index import VARIABLE, DebugIndex, Declared
+from dwarf.types import (
+    MAX_STEPS,
+    Array,
+    Enumeration,
+    Float,
+    Incomplete,
+    Integer,
+    Member,
+    Parameter,
+    Pointer,
+    Procedure,
+    Qualified,
+    Structure,
+    Type,
+    Typedef,
+    Types,
+    Void,
+    spellings,
+)
+
+NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
+         ".debug_addr")
+MAX_CHILDREN = 1 << 16
+
+# Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
+PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
+QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
+              "DW_TAG_restrict_type": "restrict", "DW_TAG_atomic_type": "_Atomic"}
+AGGREGATES = {"DW_TAG_structure_type": "struct", "DW_TAG_class_type": "struct",
+              "DW_TAG_union_type": "union"}
+# DW_ATE (DWARF 5, 7.8): kind, whether signed.
+BOOLEAN, FLOATS, SIGNED, CHARS = 0x02, (0x03, 0x04), (0x05, 0x06, 0x0D), (0x06, 0x08, 0x10)
+OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
+
+
+class DwarfTypes(Types):
+    """The types of a debug file.
+
+    :raises DebugDataError: from every question, when the data is damaged.
+    """
+
+    def __init__(self, path: Path, index: DebugIndex) -> None:
+        self._path, self._index = path, index
+        found = sections(path, NAMES)
+        info, abbrev, string, offsets, line_str, addr = (
+            DebugSectionDescriptor(io.BytesIO(content), name, 0, len(content), 0)
+            if (content := found.get(name)) is not None else None for name in NAMES)
+        self._dwarf = DWARFInfo(
+            config=DwarfConfig(little_endian=True, machine_arch="", default_address_size=8),
+            debug_info_sec=info, debug_abbrev_sec=abbrev, debug_str_sec=string,
+            debug_str_offsets_sec=offsets, debug_line_str_sec=line_str, debug_addr_sec=addr,
+            debug_aranges_sec=None, debug_frame_sec=None, eh_frame_sec=None, debug_loc_sec=None,
+            debug_ranges_sec=None, debug_line_sec=None, debug_pubtypes_sec=None,
+            debug_pubnames_sec=None, debug_loclists_sec=None, debug_rnglists_sec=None,
+            debug_sup_sec=None, gnu_debugaltlink_sec=None, debug_types_sec=None,
+        )
+        self._known: dict[int, Type] = {}
+
+    @property
+    def format(self) -> str:
+        return "DWARF"
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def named(self, name: str) -> list[Type]:
+        if name.strip() == "void":
+            return [Void()]
+        prefix, _, tag = name.strip().partition(" ")
+        if f"{prefix} " in PREFIXES.values() and tag.strip():
+            return self._declared(tag.strip(), f"{prefix} ")
+        for spelling in spellings(name):
+            if found := self._declared(spelling, ""):
+                return found
+        return []
+
+    def _declared(self, name: str, prefix: str) -> list[Type]:
+        return [self._read(self._entry(d.entry, d.unit)) for d in self._index.declared(name)
+                if PREFIXES.get(d.tag) == prefix]
+
+    def function(self, name: str, address: int | None = None) -> Procedure | None:
+        found = [f for f in self._index.named(name) if not f.inlined]
+        # The one at the address; else one that has code, before those only declared.
+        found.sort(key=lambda f: (
+            not any(low == address for low, _high in f.pieces), not f.pieces, f.number))
+        for function in found:
+            place = self._index.subject(function.number)
+            if place is not None:
+                with self._reading():
+                    return self._procedure(self._entry(*place))
+        return None
+
+    def variable(self, name: str, address: int | None = None) -> Type | None:
+        at = self._index.variable_at(address) if address is not None else None
+        # An address may belong to more than one: an empty array and what lies behind it.
+        if at is not None and at.name == name:
+            return self._variable(at)
+        for declared in self._index.declared(name):
+            if declared.tag == VARIABLE:
+                return self._variable(declared)
+        return None
+
+    def _variable(self, declared: Declared) -> Type:
+        with self._reading():
+            return self._linked(self._entry(declared.entry, declared.unit))()
+
+    def names(self) -> Iterator[str]:
+        before = ""
+        for declared in self._index.declarations():
+            if declared.tag in PREFIXES:
+                name = PREFIXES[declared.tag] + declared.name
+                if name != before:
+                    yield name
+                before = name
+
+    # -- entries --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except DAMAGE as error:
+            raise DebugDataError(f"{self._path}: damaged debug data: {error}") from None
+
+    def _entry(self, offset: int, unit: int) -> DIE:
+        with self._reading():
+            compile_unit: CompileUnit = self._dwarf.get_CU_at(unit)
+            return compile_unit.get_DIE_from_refaddr(offset)
+
+    def _read(self, entry: DIE) -> Type:
+        """The type an entry describes."""
+        known = self._known.get(entry.offset)
+        if known is None:
+            with self._reading():
+                known = self._known[entry.offset] = self._type(entry)
+        return known
+
+    def _linked(self, entry: DIE) -> Callable[[], Type]:
+        """What gives the type that an entry's DW_AT_type names."""
+        for _ in range(MAX_STEPS):
+            if "DW_AT_type" in entry.attributes:
+                return partial(self._follow, entry)
+            origin = next((a for a in ("DW_AT_abstract_origin", "DW_AT_specification")
+                           if a in entry.attributes), None)
+            if origin is None:
+                return Void
+            entry = entry.get_DIE_from_attribute(origin)
+        raise ValueError(f"references that lead nowhere at {entry.offset:#x}")
+
+    def _follow(self, entry: DIE) -> Type:
+        with self._reading():
+            return self._read(entry.get_DIE_from_attribute("DW_AT_type"))
+
+    def _children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
+        for number, child in enumerate(entry.iter_children()):
+            if number == MAX_CHILDREN:
+                raise ValueError(f"more than {MAX_CHILDREN} members at {entry.offset:#x}")
+            if child.tag in tags:
+                yield child
+
+    def _type(self, entry: DIE) -> Type:
+        name, size = _name(entry), _number(entry, "DW_AT_byte_size")
+        link = self._linked(entry)
+        if entry.tag in AGGREGATES or entry.tag == "DW_TAG_enumeration_type":
+            kind = AGGREGATES.get(entry.tag, "enum")
+            if size is None or "DW_AT_declaration" in entry.attributes:
+                return self._definition(kind, name)
+            if kind == "enum":
+                return Enumeration(name, size, partial(self._values, entry))
+            return Structure(kind, name, size, partial(self._members, entry))
+        if entry.tag in QUALIFIERS:
+            return Qualified(QUALIFIERS[entry.tag], link)
+        match entry.tag:
+            case "DW_TAG_base_type":
+                return _base(entry, name, size or 0)
+            case "DW_TAG_pointer_type" | "DW_TAG_reference_type":
+                return Pointer(link)
+            case "DW_TAG_typedef":
+                return Typedef(name, link)
+            case "DW_TAG_array_type":
+                return self._array(entry, link)
+            case "DW_TAG_subroutine_type":
+                return self._procedure(entry)
+            case "DW_TAG_unspecified_type":
+                return Void()
+        raise ValueError(f"{entry.tag} at {entry.offset:#x} where a type should be")
+
+    def _definition(self, kind: str, name: str) -> Type:
+        """What a declaration stands for: the definition in another unit, if there is just one."""
+        found = [d for d in self._index.declared(name)
+                 if PREFIXES.get(d.tag) == f"{kind} "] if name else []
+        if len(found) == 1:
+            return self._read(self._entry(found[0].entry, found[0].unit))
+        return Incomplete(kind, name)
+
+    def _array(self, entry: DIE, link: Callable[[], Type]) -> Type:
+        """An array of arrays is one entry with a child for each dimension."""
+        counts = [_count(child) for child in self._children(
+            entry, "DW_TAG_subrange_type", "DW_TAG_enumeration_type")] or [None]
+        for count in reversed(counts[1:]):
+            link = partial(Array, count, link)
+        return Array(counts[0], link)
+
+    def _procedure(self, entry: DIE) -> Procedure:
+        parameters = tuple(
+            Parameter(_name(child), self._linked(child))
+            for child in self._children(entry, "DW_TAG_formal_parameter"))
+        variadic = any(True for _ in self._children(entry, "DW_TAG_unspecified_parameters"))
+        return Procedure(parameters, variadic, self._linked(entry))
+
+    def _values(self, entry: DIE) -> tuple[tuple[str, int], ...]:
+        with self._reading():
+            return tuple((_name(child), _number(child, "DW_AT_const_value") or 0)
+                         for child in self._children(entry, "DW_TAG_enumerator"))
+
+    def _members(self, entry: DIE) -> tuple[Member, ...]:
+        with self._reading():
+            return tuple(
+                Member(_name(child), *_place(child), self._linked(child))
+                for child in self._children(entry, "DW_TAG_member"))
+
+
+def _name(entry: DIE) -> str:
+    attribute = entry.attributes.get("DW_AT_name")
+    return "" if attribute is None else bytes(attribute.value).decode("utf-8", "replace")
+
+
+def _number(entry: DIE, name: str) -> int | None:
+    """The value of an attribute that is a constant."""
+    attribute = entry.attributes.get(name)
+    if attribute is None or not isinstance(attribute.value, int):
+        return None
+    return int(attribute.value)
+
+
+def _base(entry: DIE, name: str, size: int) -> Type:
+    encoding = _number(entry, "DW_AT_encoding")
+    if encoding in FLOATS:
+        return Float(name, size)
+    kind = "boolean" if encoding == BOOLEAN else "char" if encoding in CHARS else "integer"
+    return Integer(name, size, encoding in SIGNED, kind)
+
+
+def _count(entry: DIE) -> int | None:
+    """Elements of a dimension; clang says how many, GCC what the last index is."""
+    count, last = _number(entry, "DW_AT_count"), _number(entry, "DW_AT_upper_bound")
+    if count is None and last is not None:
+        # The index's type is unsigned; an empty array's bound is -1 in it.
+        count = last - (_number(entry, "DW_AT_lower_bound") or 0) + 1 & (1 << 64) - 1
+        count = 0 if count == 1 << 32 else count
+    return count
+
+
+def _place(entry: DIE) -> tuple[int, int | None]:
+    """(offset, width or None) of a member, in bits (DWARF 5, 5.7.6; DWARF 3, 5.5.6)."""
+    width = _number(entry, "DW_AT_bit_size")
+    offset = _number(entry, "DW_AT_data_bit_offset")
+    if offset is not None:
+        return offset, width
+    location = entry.attributes.get("DW_AT_data_member_location")
+    if location is None:
+        begin = 0
+    elif isinstance(location.value, int):
+        begin = 8 * location.value
+    else:
+        begin = 8 * _expression(list(location.value))
+    high = _number(entry, "DW_AT_bit_offset")
+    if width is not None and high is not None:
+        # Of older versions: counted from the highest bit of the declared type.
+        size = _number(entry, "DW_AT_byte_size")
+        if size is None:
+            size = _number(entry.get_DIE_from_attribute("DW_AT_type"), "DW_AT_byte_size") or 4
+        begin += 8 * size - high - width
+    return begin, width
+
+
+def _expression(operations: list[int]) -> int:
+    """A member's location as an expression: the structure's address plus a constant."""
+    if not operations or operations[0] not in (OP_PLUS_UCONST, OP_CONSTU):
+        raise ValueError("a member's location that is not a constant")
+    value = 0
+    for number, byte in enumerate(operations[1:10]):
+        value |= (byte & 0x7F) << 7 * number
+        if not byte & 0x80:
+            break
+    return value
