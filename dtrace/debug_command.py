@@ -1,4 +1,4 @@
-"""``kinst inline``, ``line``, ``type`` by themselves: they start without the machine's libraries."""
+"""``kinst inline``, ``line`` and ``type`` alone: they start without the machine's libraries."""
 
 import argparse
 from collections.abc import Callable
