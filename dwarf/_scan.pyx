@@ -55,6 +55,8 @@ cdef enum:
     AT_STR_OFFSETS_BASE = 0x72
     AT_ADDR_BASE = 0x73
     AT_RNGLISTS_BASE = 0x74
+    AT_DWO_NAME = 0x76
+    AT_GNU_DWO_NAME = 0x2130
 
 # Where a value is, when it is not the value itself.
 cdef enum:
@@ -442,6 +444,8 @@ cdef class Scan:
                 u.addresses = v.number
             elif t.name == AT_RNGLISTS_BASE:
                 u.lists = v.number
+            elif t.name == AT_DWO_NAME or t.name == AT_GNU_DWO_NAME:
+                return self.fail(b"a unit whose entries are in another file (.dwo)")
         # Bases may come behind what needs them.
         return (self.address(u, &low, &u.low) and self.string(u, &name, &u.name)
                 and self.string(u, &directory, &u.directory))

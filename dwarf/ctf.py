@@ -139,11 +139,9 @@ class CtfTypes(Types):
     # -- questions ------------------------------------------------------------------------------
 
     def named(self, name: str) -> list[Type]:
-        words = name.split()
-        if words == ["void"]:
+        if name.strip() == "void":
             return [Void()]
-        ways = spellings(name) if words[:1] != words[-1:] or len(words) == 1 else (name,)
-        for spelling in ways:
+        for spelling in spellings(name):
             if found := self._by_name.get(spelling):
                 return [self._read(number) for number in found]
         return []

@@ -33,7 +33,7 @@ from dwarf.types import (
 )
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
-         ".debug_addr")
+         ".debug_addr", ".debug_loclists", ".debug_rnglists")
 MAX_CHILDREN = 1 << 16
 
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
@@ -56,7 +56,7 @@ class DwarfTypes(Types):
     def __init__(self, path: Path, index: DebugIndex) -> None:
         self._path, self._index = path, index
         found = sections(path, NAMES)
-        info, abbrev, string, offsets, line_str, addr = (
+        info, abbrev, string, offsets, line_str, addr, locations, ranges = (
             DebugSectionDescriptor(io.BytesIO(content), name, 0, len(content), 0)
             if (content := found.get(name)) is not None else None for name in NAMES)
         self._dwarf = DWARFInfo(
@@ -65,7 +65,7 @@ class DwarfTypes(Types):
             debug_str_offsets_sec=offsets, debug_line_str_sec=line_str, debug_addr_sec=addr,
             debug_aranges_sec=None, debug_frame_sec=None, eh_frame_sec=None, debug_loc_sec=None,
             debug_ranges_sec=None, debug_line_sec=None, debug_pubtypes_sec=None,
-            debug_pubnames_sec=None, debug_loclists_sec=None, debug_rnglists_sec=None,
+            debug_pubnames_sec=None, debug_loclists_sec=locations, debug_rnglists_sec=ranges,
             debug_sup_sec=None, gnu_debugaltlink_sec=None, debug_types_sec=None,
         )
         self._known: dict[int, Type] = {}

@@ -301,9 +301,12 @@ def _assemble(
         place = places[subject] if subject != NONE32 else NONE64
         if place != NONE64:
             members.setdefault(text_of(place), []).append(number)
-    rows = sorted((text_of(name), entry, value, unit, line, tag)
-                  for entry, name, value, unit, line, tag
-                  in struct.iter_unpack(DECLARED_FORMAT, declared))
+    # The scan knows names in .debug_str from each other; here also those written in place.
+    first_of: dict[tuple[bytes, int, int, int], tuple[int, int]] = {}
+    for entry, place, value, unit, line, tag in struct.iter_unpack(DECLARED_FORMAT, declared):
+        first_of.setdefault((text_of(place), tag, value, line), (entry, unit))
+    rows = sorted((name, entry, value, unit, line, tag)
+                  for (name, tag, value, line), (entry, unit) in first_of.items())
     text, offsets = bytearray(), {}
     for name in sorted({*members, *(row[0] for row in rows)}):
         offsets[name] = len(text)

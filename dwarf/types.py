@@ -217,7 +217,7 @@ def spellings(name: str) -> tuple[str, ...]:
         return (name,)
     if rest:  # a plain char is neither the signed one nor the unsigned one
         sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words else ""
-        return (name, f"{sign}char")
+        return tuple(dict.fromkeys((name, f"{sign}char")))
     size = "long " * longs + "short " * words.count("short")
     if "unsigned" in words:
         ways = [f"unsigned {size}", f"{size}unsigned int", f"unsigned {size}int"]

@@ -15,6 +15,7 @@ class Elf:
         default_factory=lambda: [("start", 0x1000, 1, 2)]
     )
     build_id: bytes = b""
+    others: dict[str, bytes] = field(default_factory=dict)  # sections that are not loaded
     elf_class: int = 2
     kind: int = 2
 
@@ -30,6 +31,11 @@ class Elf:
             entries += struct.pack("<IBBHQQ", len(strings), 0x10 | kind, 0, 1, value, size)
             strings += name.encode() + b"\0"
         names = b"\0.symtab\0.strtab\0.note\0.shstrtab\0"
+        others = []
+        for name, data in self.others.items():
+            others.append((len(names), 1, len(out), len(data), 0))
+            names += name.encode() + b"\0"
+            out += data
         sections = [(0, 0, 0, 0, 0)]
         if self.symbols:
             sections.append((1, 2, len(out), len(entries), 2))
@@ -40,6 +46,7 @@ class Elf:
             note = struct.pack("<III4s", 4, len(self.build_id), 3, b"GNU\0") + self.build_id
             sections.append((17, 7, len(out), len(note), 0))
             out += note
+        sections += others
         sections.append((23, 3, len(out), len(names), 0))
         out += names
         table = len(out)

@@ -10,33 +10,8 @@ from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.index import NAMES, DebugIndex, build, load
 from images import catalog
+from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
-
-
-def uleb(value):
-    out = b""
-    while True:
-        byte = value & 0x7F
-        value >>= 7
-        out += bytes([byte | (0x80 if value else 0)])
-        if not value:
-            return out
-
-
-def abbrev(code, tag, children, *attributes):
-    out = uleb(code) + uleb(tag) + bytes([children])
-    for name, form in attributes:
-        out += uleb(name) + uleb(form)
-    return out + b"\0\0"
-
-
-def unit(version, body):
-    if version >= 5:
-        rest = struct.pack("<HBBI", version, 1, 8, 0) + body
-    else:
-        rest = struct.pack("<HIB", version, 0, 8) + body
-    return struct.pack("<I", len(rest)) + rest
-
 
 ABBREVS = (
     abbrev(1, 0x11, 1, (0x11, 0x01), (0x03, 0x08)) + abbrev(2, 0x2E, 0, (0x03, 0x08), (0x20, 0x0B))
