@@ -16,6 +16,7 @@ from emu.elf import Image
 FORMATS = ("dwarf", "ctf")
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
+FRAME = ".debug_frame"
 
 
 def debug_index(image: Image) -> DebugIndex:
@@ -59,7 +60,7 @@ class Sources:
     def section(self, name: str) -> bytes:
         if self._sections is None:
             path = debug_file(self.image.path)
-            self._sections = sections(path, NAMES) if path is not None else {}
+            self._sections = sections(path, (*NAMES, FRAME)) if path is not None else {}
         return self._sections.get(name, b"")
 
     def files(self, table: int) -> dict[int, str]:

@@ -9,6 +9,7 @@ from dtrace.debug_data import debug_index
 from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
 from dtrace.kinst_command import describe, show_console
+from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
 from dtrace.terminal import parse_count, parse_size, run_command, working
 from dtrace.workload import BootError, at_start, boot_to_prompt, booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
@@ -16,7 +17,8 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
-from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints
+from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints, NativeState, Probe
+from kinst.trap import CpuState
 from kinst.verdict import Refuse
 
 BOOT = "boot"  # the workload that is no call
@@ -49,6 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     add("-v", dest="verbose", action="store_true",
         help="with -l: also what is not probed, and why")
     add("-q", dest="quiet", action="store_true", help="only what actions print")
+    add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
+        help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
+        "and source lines")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="guest: through the kernel's own vectors; direct: at the breakpoint, faster")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
@@ -65,6 +70,7 @@ def _main() -> int:
     if not arguments.descriptions:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     limit = parse_count(arguments.limit, "--limit")
+    frames = None if arguments.stack is None else parse_count(arguments.stack, "--stack")
     image = catalog.find(arguments.kernel)
     program = None if arguments.listing else _program(image, arguments.call)
     memory = parse_size(arguments.memory)
@@ -78,8 +84,11 @@ def _main() -> int:
         machine.console.text.clear()
     breakpoints = Breakpoints(
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
-        records=not arguments.quiet,
+        records=not arguments.quiet and frames is None,
     )
+    if frames is not None:
+        breakpoints.fire = functools.partial(
+            _row_and_stack, Stacks(machine), min(frames, MAX_FRAMES), arguments.quiet)
     for wanted in arguments.descriptions:
         made = create(breakpoints, wanted, arguments.unsafe,
                       functools.partial(debug_index, image))
@@ -132,7 +141,7 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
     breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
     breakpoints.enable()
-    value, said = None, b""
+    value, said, stack = None, b"", list[str]()
     try:
         if program is None:
             boot_to_prompt(machine, limit)
@@ -140,11 +149,13 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
             value = Evaluation(Caller(machine, limit)).run(program)
     except (CallError, BootError) as error:
         said = error.console
+        stack = failure(machine)
         raise
     finally:
         breakpoints.disable()
         _rows(breakpoints)
         show_console(said)
+        print("".join(f"{line}\n" for line in stack), end="")
     show_console(bytes(machine.console.text))
     if value is not None:
         print(f"{call} = {describe(value)}")
@@ -153,8 +164,19 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
 
 def _rows(breakpoints: Breakpoints) -> None:
     for firing in breakpoints.firings():
-        probe = firing.probe
-        print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
+        print(_row(firing.probe))
+
+
+def _row(probe: Probe) -> str:
+    return f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} "
+
+
+def _row_and_stack(
+    stacks: Stacks, limit: int, quiet: bool, probe: Probe, state: CpuState | NativeState
+) -> None:
+    if not quiet:
+        print(_row(probe))
+    print("\n".join(stacks.text(state.get, limit)) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from dtrace import inline_command, line_command, relocate_command, type_command
 from dtrace.calls import Evaluation, check, parse, unescape
 from dtrace.debug_data import Sources, debug_index
+from dtrace.stack import failure
 from dtrace.symbols import sized_functions
 from dtrace.terminal import parse_count, parse_size, run_command, show_byte, working
 from dtrace.workload import PROMPTS, BootError, booted, settle_at_reader, unbooted
@@ -193,9 +194,11 @@ def _call(arguments: argparse.Namespace) -> int:
     except CallError as error:
         if arguments.json:
             said = error.console.decode("utf-8", "replace")
-            print(json.dumps({"error": str(error), "console": said}))
+            print(json.dumps({"error": str(error), "console": said,
+                              "stack": [line.strip() for line in failure(machine)]}))
         else:
             show_console(error.console)
+            print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
     console = bytes(machine.console.text)
     shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}

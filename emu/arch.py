@@ -107,6 +107,10 @@ class Arch(ABC):
     result: ClassVar[str]
     link: ClassVar[str | None]  # where a call leaves its return address; None: on the stack
     trap_frame: ClassVar[TrapFrame]
+    dwarf_registers: ClassVar[tuple[str, ...]]  # general registers by their DWARF number
+    # A function's frame: the register that points to it; from there, where the caller's value of
+    # that register is saved, and where the return address.
+    frame_record: ClassVar[tuple[str, int, int]]
 
     @abstractmethod
     def translate(self, machine: "Machine", address: int) -> int | None:

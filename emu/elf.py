@@ -23,10 +23,10 @@ from emu.errors import ImageError
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
 PT_LOAD = "PT_LOAD"
 ELF_MAGIC = b"\x7fELF"
-STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 1, 2, 10
+STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 MAX_NAME = 4096
 SHN_UNDEF = 0
-KINDS = (0, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
+KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 MAX_SECTIONS = 65536
 MAX_NOTE = 65536
 MAX_IMAGE = 4 << 30
@@ -83,6 +83,7 @@ class SymbolTable:
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
         self._addresses: list[int] = []
+        self._labels: list[tuple[int, int, int, int]] | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -148,6 +149,16 @@ class SymbolTable:
         return None
 
 
+    def label_at(self, address: int) -> Symbol | None:
+        """The last function or label of assembly at or below an address."""
+        if self._labels is None:
+            self._labels = sorted(e for e in self._entries if e[3] in (STT_NOTYPE, STT_FUNC))
+        at = bisect.bisect_right(self._labels, (address, 1 << 64)) - 1
+        while at >= 0 and self._text(self._labels[at][2])[:1] in ("", "$"):
+            at -= 1  # a mapping symbol, which marks a change between code and data
+        return self._symbol(self._labels[at]) if at >= 0 else None
+
+
 @dataclass(frozen=True)
 class Image:
     """A kernel as its ELF file describes it."""
@@ -168,6 +179,10 @@ class Image:
             h.update(segment.virtual.to_bytes(8, "little") + segment.physical.to_bytes(8, "little"))
             h.update(segment.data)
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
+
+    def holds_code(self, address: int) -> bool:
+        """Whether an address is in an executable segment."""
+        return any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
 
     def virtual_to_file(self, address: int, size: int) -> bytes:
         """Bytes of the image at a virtual address (zeros behind the file's part).

@@ -40,6 +40,9 @@ class Arm64(Arch):
     result = "x0"
     link = "x30"
     trap_frame = TRAP_FRAME
+    # DWARF for the Arm 64-bit Architecture, 4.1.
+    dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
+    frame_record = ("x29", 0, 8)
 
     def translate(self, machine: "Machine", address: int) -> int | None:
         """Stage 1, EL1&0, 4 KiB granule (Arm ARM, "The AArch64 Virtual Memory System")."""

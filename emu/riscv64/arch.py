@@ -45,6 +45,11 @@ class Riscv64(Arch):
     result = "a0"
     link = "ra"
     trap_frame = TRAP_FRAME
+    # RISC-V ABIs, "DWARF register numbers": those of the encoding; there is no register zero.
+    dwarf_registers = ("", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
+                       *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
+                       "t3", "t4", "t5", "t6")
+    frame_record = ("s0", -16, -8)
 
     def translate(self, machine: "Machine", address: int) -> int | None:
         """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""

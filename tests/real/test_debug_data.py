@@ -14,10 +14,11 @@ import unicorn
 from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
+from dtrace.stack import Stacks
 from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build, caller_of
 from emu.call import Caller
-from kinst import inline
+from kinst import inline, provider
 from kinst.breakpoints import Breakpoints
 from tests.conftest import ARCHES, real_kernel
 
@@ -161,3 +162,39 @@ def test_inline_probes_fire_where_a_plain_count_says(arch, end):
     fired = {address: count for address, _c, _f, _k, count, _r in
              (breakpoints.dispatcher.probe(n) for n in set(made.numbers)) if count}
     assert fired == dict(counted) and sum(fired.values()) > 10
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
+    """At a function's first instruction it is where every architecture puts it.
+
+    Not behind the point where a function has given its frame pointer back: LLVM describes epilogues
+    for amd64 only.
+    """
+    machine = workload.booted(real_kernel(arch))
+    stacks, callers, seen = Stacks(machine), [], Counter()
+
+    def fire(probe, state):
+        _own, caller, *_ = stacks.addresses(state.get, 3)
+        sp, pointer = (state.get(r) for r in (machine.arch.sp, machine.arch.frame_record[0]))
+        if probe.instruction.offset == 0:
+            expected = (state.get(machine.arch.link) if machine.arch.link
+                        else machine.read_u64(state.get(machine.arch.sp)))
+            callers.append([probe.function, expected, sp, pointer, False])
+        while callers[-1][0] != probe.function or callers[-1][2] < sp:
+            callers.pop()  # it returned
+        callers[-1][4] |= pointer != callers[-1][3]
+        if arch != "amd64" and callers[-1][4] and pointer == callers[-1][3]:
+            return
+        assert caller == callers[-1][1], f"{probe.function}+{probe.instruction.offset}"
+        seen[probe.function] += 1
+
+    breakpoints = Breakpoints(machine, fire)
+    for function in ("malloc", "uma_zalloc_arg", "free", "uma_zfree_arg", "vsnprintf", "kvprintf"):
+        provider.create(breakpoints, function, "")
+    breakpoints.enable()
+    program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); '
+                    'snprintf(buf(64), 64, "%d %s", 42, "xyz")')
+    Evaluation(Caller(machine)).run(program)
+    breakpoints.disable()
+    assert len(seen) >= 5 and sum(seen.values()) > 500

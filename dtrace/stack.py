@@ -1,0 +1,136 @@
+"""Stacks of the guest: the callers of an instruction, with inline functions and source lines.
+
+A caller is found by the call frame information where there is some, which is right at every
+instruction, else by the chain of frame records that kernels keep (assembly, kernels without debug
+data).
+"""
+
+from collections.abc import Callable, Iterator
+
+from dtrace.debug_data import Sources, debug_index
+from dwarf.debug_file import DebugDataError
+from dwarf.frames import Frames
+from dwarf.index import DebugIndex
+from emu.elf import Symbol
+from emu.errors import MemoryAccessError
+from emu.machine import Machine
+
+DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
+PANIC = "kernel`panic+"
+FAR = 1 << 20  # bytes from a label that say nothing any more
+MASK = (1 << 64) - 1
+
+
+class Stacks:
+    """The stacks of one machine.
+
+    A kernel without debug data has stacks too, of functions and offsets alone.
+
+    :raises DebugDataError: here and later, when the debug data is damaged.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._sources = Sources(machine.image)
+        self._index: DebugIndex | None = None
+        content = self._sources.section(".debug_frame")
+        self._frames = Frames(content)
+        if self._sources.section(".debug_line"):
+            self._index = debug_index(machine.image)
+        self._texts: dict[tuple[int, bool], list[str]] = {}
+
+    def addresses(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> Iterator[int]:
+        """The instruction itself, then the return addresses, inner ones first.
+
+        :param read: gives a general register by name.
+        """
+        arch, image = self._machine.arch, self._machine.image
+        names = [*arch.dwarf_registers, arch.pc]
+        registers: dict[str, int] = {name: read(name) for name in names if name}
+        for depth in range(limit):
+            pc = registers[arch.pc]
+            if not image.holds_code(pc):
+                return
+            yield pc
+            try:
+                caller = self._caller(registers, depth)
+            except MemoryAccessError:
+                return
+            if caller is None:
+                return
+            registers = caller
+
+    def _function(self, address: int) -> Symbol:
+        symbols = self._machine.image.symbols
+        return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
+
+    def _caller(self, registers: dict[str, int], depth: int) -> dict[str, int] | None:
+        """The caller's registers; None at the end of the stack."""
+        arch, machine = self._machine.arch, self._machine
+        pc, sp = registers[arch.pc], registers[arch.sp]
+        rule = self._frames.rule(pc - (depth > 0))
+        found = dict(registers)
+        if rule is not None and rule.base < len(arch.dwarf_registers):
+            frame = registers[arch.dwarf_registers[rule.base]] + rule.offset & MASK
+            for number, offset in rule.saved.items():
+                if number < len(arch.dwarf_registers) and arch.dwarf_registers[number]:
+                    found[arch.dwarf_registers[number]] = machine.read_u64(frame + offset & MASK)
+            found[arch.sp] = frame
+            if rule.returns in rule.saved:
+                found[arch.pc] = machine.read_u64(frame + rule.saved[rule.returns] & MASK)
+            elif depth == 0 and arch.link is not None:
+                found[arch.pc] = registers[arch.link]
+            else:
+                return None
+            return found if frame >= sp and (frame > sp or depth == 0) else None
+        if depth == 0 and pc == self._function(pc).address:
+            # At its first instruction a function has no frame of its own.
+            if arch.link is not None:
+                found[arch.pc] = registers[arch.link]
+            else:
+                found[arch.pc], found[arch.sp] = machine.read_u64(sp), sp + 8
+            return found
+        register, saved, returns = arch.frame_record
+        frame = registers[register]
+        if frame < sp:
+            return None
+        found[arch.pc] = machine.read_u64(frame + returns & MASK)
+        found[register] = machine.read_u64(frame + saved & MASK)
+        found[arch.sp] = frame + max(0, 8 + returns)
+        return found
+
+    def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
+        """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""
+        lines: list[str] = []
+        for depth, address in enumerate(self.addresses(read, limit)):
+            key = address, depth > 0
+            if key not in self._texts:
+                self._texts[key] = list(self._describe(address, depth > 0))
+            lines += self._texts[key]
+        return lines
+
+    def _describe(self, address: int, is_return: bool) -> Iterator[str]:
+        at = address - is_return  # the call, not what follows it
+        function = self._function(at)
+        blank = " " * 14
+        offset = address - function.address
+        where = f"kernel`{function.name}+{offset:#x}" if offset < FAR else f"{address:#x}"
+        if self._index is None:
+            yield blank + where
+            return
+        line = self._sources.line(at)
+        for frame in self._index.stack(at):
+            if frame.inlined:
+                yield f"{blank}kernel`{frame.name} [inlined]  {line}"
+                line = self._sources.call(self._index, frame)
+        yield f"{blank}{where}  {line}"
+
+
+def failure(machine: Machine) -> list[str]:
+    """The stack of a machine that stopped where it should not; of a panic, what called it."""
+    try:
+        lines = Stacks(machine).text(machine.read_register, 2 * DEFAULT_FRAMES)
+        panics = [n for n, line in enumerate(lines) if line.lstrip().startswith(PANIC)]
+        return lines[panics[-1] + 1 if panics else 0 :][:DEFAULT_FRAMES]
+    except DebugDataError as error:
+        return [f"no stack: {error}"]

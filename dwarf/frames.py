@@ -1,0 +1,103 @@
+"""Call frame information: where a function's caller left its registers (DWARF 5, 6.4).
+
+The section is searched here, because a kernel's has 60,000 entries; the one entry that covers an
+address is given to pyelftools to be executed.
+"""
+
+import bisect
+import io
+import struct
+from dataclasses import dataclass
+
+from elftools.dwarf.callframe import FDE, CallFrameInfo
+from elftools.dwarf.structs import DWARFStructs
+
+from dwarf.debug_file import DAMAGE, DebugDataError
+
+CIE = 0xFFFFFFFF  # in the place of the CIE's offset: the entry is one itself
+MAX_ENTRY = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to go to the caller, at one instruction.  Registers go by their DWARF numbers.
+
+    :param base: the canonical frame address is this register's value ...
+    :param offset: ... plus this.
+    :param saved: register -> where it is saved, from the canonical frame address.
+    :param returns: the register (or column) that has the return address.
+    """
+
+    base: int
+    offset: int
+    saved: dict[int, int]
+    returns: int
+
+
+class Frames:
+    """The call frame information of a kernel.
+
+    :param section: .debug_frame.
+    :raises DebugDataError: when it is damaged.
+    """
+
+    def __init__(self, section: bytes) -> None:
+        self._section = section
+        self._entries: list[tuple[int, int, int, int, int]] = []  # low, high, offset, end, CIE
+        self._rows: dict[int, list[tuple[int, Rule | None]]] = {}
+        at = 0
+        try:
+            while at + 4 <= len(section):
+                length, cie = struct.unpack_from("<II", section, at)
+                end = at + 4 + length
+                if length >= 0xFFFFFFF0 or end > len(section):
+                    raise DebugDataError(f"damaged .debug_frame at {at:#x}")
+                if cie != CIE and length:
+                    low, size = struct.unpack_from("<QQ", section, at + 8)
+                    self._entries.append((low, low + size, at, end, cie))
+                at = end
+        except struct.error:
+            raise DebugDataError(f"damaged .debug_frame at {at:#x}") from None
+        self._entries.sort()
+
+    def rule(self, address: int) -> Rule | None:
+        """The rule at an address; None: nothing is known of it.
+
+        :raises DebugDataError: when its entry is damaged.
+        """
+        at = bisect.bisect_right(self._entries, (address, 1 << 64)) - 1
+        if at < 0 or not self._entries[at][0] <= address < self._entries[at][1]:
+            return None
+        offset = self._entries[at][2]
+        if offset not in self._rows:
+            try:
+                self._rows[offset] = self._decode(*self._entries[at][2:])
+            except DAMAGE as error:
+                raise DebugDataError(f"damaged .debug_frame at {offset:#x}: {error}") from None
+        rows = self._rows[offset]
+        row = bisect.bisect_right(rows, address, key=lambda r: r[0]) - 1
+        return rows[row][1] if row >= 0 else None
+
+    def _decode(self, at: int, end: int, cie: int) -> list[tuple[int, Rule | None]]:
+        """(first address, rule) of an entry's rows, in order."""
+        (length,) = struct.unpack_from("<I", self._section, cie)
+        if max(end - at, length) > MAX_ENTRY or cie + 4 + length > len(self._section):
+            raise ValueError("an entry too large")
+        # The two entries alone: the common one first, so that its offset is 0.
+        content = bytearray(self._section[cie : cie + 4 + length])
+        content += self._section[at : at + 4] + bytes(4) + self._section[at + 8 : end]
+        info = CallFrameInfo(io.BytesIO(content), len(content), 0, DWARFStructs(
+            little_endian=True, dwarf_format=32, address_size=8))
+        entry = info.get_entries()[-1]
+        if not isinstance(entry, FDE):
+            raise ValueError("an entry that describes no code")
+        returns = int(entry.cie["return_address_register"])
+        rows: list[tuple[int, Rule | None]] = []
+        for row in entry.get_decoded().table:
+            cfa, rule = row["cfa"], None
+            if cfa.reg is not None:
+                saved = {number: how.arg for number, how in row.items()
+                         if isinstance(number, int) and how.type == "OFFSET"}
+                rule = Rule(cfa.reg, cfa.offset, saved, returns)
+            rows.append((row["pc"], rule))
+        return rows
