@@ -123,7 +123,7 @@ class Stacks:
             if frame.inlined:
                 yield f"{blank}kernel`{frame.name} [inlined]  {line}"
                 line = self._sources.call(self._index, frame)
-        yield f"{blank}{where}  {line}"
+        yield f"{blank}{where}" + ("" if line == "?" else f"  {line}")
 
 
 def failure(machine: Machine) -> list[str]:

@@ -30,7 +30,7 @@ class Elf:
         for name, value, size, kind in self.symbols:
             entries += struct.pack("<IBBHQQ", len(strings), 0x10 | kind, 0, 1, value, size)
             strings += name.encode() + b"\0"
-        names = b"\0.symtab\0.strtab\0.note\0.shstrtab\0"
+        names = b"\0.symtab\0.strtab\0.note.gnu.build-id\0.shstrtab\0"
         others = []
         for name, data in self.others.items():
             others.append((len(names), 1, len(out), len(data), 0))
@@ -47,7 +47,7 @@ class Elf:
             sections.append((17, 7, len(out), len(note), 0))
             out += note
         sections += others
-        sections.append((23, 3, len(out), len(names), 0))
+        sections.append((36, 3, len(out), len(names), 0))
         out += names
         table = len(out)
         for name, kind, offset, size, link in sections:

@@ -147,3 +147,15 @@ def test_file_tables_name_the_files_of_the_source(image):
                               for n in (".debug_line", ".debug_line_str", ".debug_str"))
     files = file_table(line, line_str, string, index.line_table(function.unit))
     assert "string.c" in {Path(name).name for name in files.values()}
+
+
+def test_debug_data_is_found_by_build_id(tmp_path, monkeypatch):
+    """Where distributions put it: .build-id/12/34...debug."""
+    monkeypatch.setattr("dwarf.debug_file.SYSTEM", tmp_path / "debug")
+    kernel = tmp_path / "kernel"
+    kernel.write_bytes(Elf(build_id=b"\x12\x34\x56").build())
+    assert debug_file(kernel) is None
+    separate = tmp_path / "debug" / ".build-id" / "12" / "3456.debug"
+    separate.parent.mkdir(parents=True)
+    separate.write_bytes(Elf(others={".debug_info": b"x"}).build())
+    assert debug_file(kernel) == separate
