@@ -1,12 +1,10 @@
 """``kinst inline``, ``line`` and ``type`` alone: they start without the machine's libraries."""
 
 import argparse
-from collections.abc import Callable
+import importlib
+import sys
 
-from dtrace import inline_command, line_command, type_command
 from dtrace.terminal import run_command
-
-COMMANDS = {"inline": inline_command, "line": line_command, "type": type_command}
 
 
 def main() -> None:
@@ -14,11 +12,7 @@ def main() -> None:
 
 
 def _main() -> int:
-    parser = argparse.ArgumentParser(prog="kinst")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, module in COMMANDS.items():
-        module.add_options(commands.add_parser(name))
-    arguments = parser.parse_args()
-    run: dict[str, Callable[[argparse.Namespace], int]] = {
-        name: module.run for name, module in COMMANDS.items()}
-    return run[arguments.command](arguments)
+    module = importlib.import_module(f"dtrace.{sys.argv[1]}_command")
+    parser = argparse.ArgumentParser(prog=f"kinst {sys.argv[1]}", description=module.__doc__)
+    module.add_options(parser)
+    return int(module.run(parser.parse_args(sys.argv[2:])))

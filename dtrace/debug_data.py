@@ -5,15 +5,11 @@ from dataclasses import dataclass, field
 from dtrace.cache import cache_directory
 from dtrace.terminal import working
 from dwarf._lines import LineError, LineTable
-from dwarf.ctf import ctf_types
 from dwarf.debug_file import DebugDataError, debug_file, sections
-from dwarf.dwarf_types import DwarfTypes
 from dwarf.files import file_table
 from dwarf.index import DebugIndex, Function, load
-from dwarf.types import Types
 from emu.elf import Image
 
-FORMATS = ("dwarf", "ctf")
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
 FRAME = ".debug_frame"
@@ -27,23 +23,6 @@ def debug_index(image: Image) -> DebugIndex:
     cache = cache_directory() / "dwarf" / f"{image.identity[-64:]}.index"
     with working(f"indexing the debug data of {image.path}"):
         return load(image.path, cache)
-
-
-def kernel_types(image: Image, source: str | None = None) -> Types:
-    """A kernel's types: from DWARF, or from CTF where there is no DWARF.
-
-    :param source: one of FORMATS: only from there.
-    :raises DebugDataError: when it has none.
-    """
-    path = debug_file(image.path) if source != "ctf" else None
-    if path is not None:
-        return DwarfTypes(path, debug_index(image))
-    types = ctf_types(image.path) if source != "dwarf" else None
-    if types is None:
-        wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
-        raise DebugDataError(f"{image.path}: has no types: no {wanted} in it, nor in a "
-                             f"{image.path.name}.debug beside it")
-    return types
 
 
 @dataclass

@@ -5,7 +5,7 @@ import difflib
 import json
 from collections.abc import Iterator
 
-from dtrace.debug_data import FORMATS, kernel_types
+from dtrace.kernel_types import FORMATS, kernel_types
 from dwarf.debug_file import DebugDataError
 from dwarf.types import (
     MAX_STEPS,

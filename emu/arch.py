@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import capstone
-
 if TYPE_CHECKING:
+    import capstone
+
     from emu.board import Board
     from emu.elf import Image
     from emu.machine import Machine
@@ -131,7 +131,7 @@ class Arch(ABC):
         """
 
     @abstractmethod
-    def decoder(self) -> capstone.Cs:
+    def decoder(self) -> "capstone.Cs":
         """Capstone's decoder, without details."""
 
     def disassemble(self, code: bytes, address: int) -> str:

@@ -3,13 +3,13 @@
 import functools
 from typing import TYPE_CHECKING
 
-import capstone
-
 from emu.amd64 import registers
 from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_hole, large_pages
 from emu.errors import MachineError
 
 if TYPE_CHECKING:
+    import capstone
+
     from emu.board import Board
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
@@ -29,7 +29,9 @@ FRAME = 0xFFFFFFFFFF000
 
 
 @functools.cache
-def _decoder() -> capstone.Cs:
+def _decoder() -> "capstone.Cs":
+    import capstone  # takes 30 ms, and not every command decodes
+
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
@@ -91,7 +93,7 @@ class Amd64(Arch):
                     (*large_pages(directory, 0, physical, attributes, pages),
                      (last, directory | 0x23)))
 
-    def decoder(self) -> capstone.Cs:
+    def decoder(self) -> "capstone.Cs":
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:

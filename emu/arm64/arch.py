@@ -3,13 +3,13 @@
 import functools
 from typing import TYPE_CHECKING
 
-import capstone
-
 from emu.arch import NO_HOLE, Arch, Hole, TrapFrame, find_far_hole, large_pages
 from emu.arm64 import registers
 from emu.errors import MachineError
 
 if TYPE_CHECKING:
+    import capstone
+
     from emu.board import Board
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
@@ -27,7 +27,9 @@ CONTIGUOUS = 1 << 52
 
 
 @functools.cache
-def _decoder() -> capstone.Cs:
+def _decoder() -> "capstone.Cs":
+    import capstone  # takes 30 ms, and not every command decodes
+
     return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 
 
@@ -96,7 +98,7 @@ class Arm64(Arch):
         virtual, table, first = hole
         return Hole(virtual, large_pages(table, first, physical, attributes, pages))
 
-    def decoder(self) -> capstone.Cs:
+    def decoder(self) -> "capstone.Cs":
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:

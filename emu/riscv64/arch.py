@@ -3,13 +3,13 @@
 import functools
 from typing import TYPE_CHECKING
 
-import capstone
-
 from emu.arch import LARGE, NO_HOLE, Arch, Hole, TrapFrame, find_far_hole
 from emu.errors import MachineError
 from emu.riscv64 import registers
 
 if TYPE_CHECKING:
+    import capstone
+
     from emu.board import Board
     from emu.elf import Image
     from emu.machine import Machine
@@ -30,7 +30,9 @@ LEVELS = {8: 3, 9: 4, 10: 5}  # satp.MODE: Sv39, Sv48, Sv57
 
 
 @functools.cache
-def _decoder() -> capstone.Cs:
+def _decoder() -> "capstone.Cs":
+    import capstone  # takes 30 ms, and not every command decodes
+
     return capstone.Cs(
         capstone.CS_ARCH_RISCV, capstone.CS_MODE_RISCV64 | capstone.CS_MODE_RISCVC
     )
@@ -95,7 +97,7 @@ class Riscv64(Arch):
             (table + 8 * (first + i), physical + i * LARGE >> 12 << 10 | 0xEF) for i in range(pages)
         ))
 
-    def decoder(self) -> capstone.Cs:
+    def decoder(self) -> "capstone.Cs":
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
