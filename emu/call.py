@@ -75,7 +75,7 @@ class Caller:
         m.arch.prepare_call(m, tuple(arguments), self._back)
         m.pc = address
         top = m.arch.stack_after_return(m)
-        limit = m.instructions + self.limit
+        limit = m.instructions + self.limit if m.counts else None
         while True:
             stop = m.run(Until(addresses=[self._back], instructions=limit))
             if stop.reason is StopReason.ADDRESS and stop.pc == self._back:

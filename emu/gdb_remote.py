@@ -1,6 +1,9 @@
 """A client of the gdb remote serial protocol (gdb manual, appendix "Remote Protocol")."""
 
+import re
 import socket
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass
 from pathlib import Path
 
 from emu.errors import MachineError
@@ -8,25 +11,79 @@ from emu.errors import MachineError
 LIMIT = 1 << 20  # bytes of a reply
 
 
+PART = 0x7F0  # bytes of a target description asked for at once
+MEMORY_PART = 1024  # bytes of memory a packet
+MAX_REGISTERS = 1 << 16
+INCLUDE = re.compile(r'<xi:include href="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class TargetRegister:
+    """A register as the stub's target description has it."""
+
+    name: str
+    number: int
+    size: int  # bytes
+
+
 class GdbRemote:
     """A connection to a stub, as QEMU has one; the target stands still.
 
-    :param path: of the stub's Unix socket.
+    :param where: the path of the stub's Unix socket, or a socket connected to it.
     :param patience: seconds to wait for a reply.
     :raises MachineError: when nobody answers, or not in the protocol.
     """
 
-    def __init__(self, path: Path, patience: float = 60) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
+    def __init__(self, where: Path | socket.socket, patience: float = 60) -> None:
+        self._socket = socket.socket(socket.AF_UNIX) if isinstance(where, Path) else where
         self._socket.settimeout(patience)
         self._buffer = bytearray()
+        self._physical = False
         try:
-            self._socket.connect(str(path))
+            if isinstance(where, Path):
+                self._socket.connect(str(where))
         except OSError as error:
-            raise MachineError(f"{path}: no gdb stub: {error.strerror or error}") from None
+            raise MachineError(f"{where}: no gdb stub: {error.strerror or error}") from None
         self.ask("qSupported")
-        self.ask("qXfer:features:read:target.xml:0,ff0")  # single registers only after this (QEMU)
+        # Single registers can be asked for only after this (QEMU).
+        self._description = self._transfer("target.xml")
         self.ask("?")
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a packet was received that nobody asked for yet."""
+        return b"#" in self._buffer
+
+    def _transfer(self, name: str) -> str:
+        """A file of the target description."""
+        text = ""
+        while len(text) < LIMIT:
+            reply = self.ask(f"qXfer:features:read:{name}:{len(text):x},{PART:x}")
+            text += reply[1:]
+            if reply[0] == "l":
+                return text
+        raise MachineError(f"the gdb stub's {name} has more than {LIMIT} bytes")
+
+    def target_registers(self) -> list[TargetRegister]:
+        """All registers the stub knows, in the order of their numbers (gdb manual, "Target
+        Description Format")."""
+        found: list[TargetRegister] = []
+        number = 0
+        try:
+            for name in INCLUDE.findall(self._description):  # QEMU's is not well-formed XML
+                for entry in ET.fromstring(self._transfer(name)).iter("reg"):
+                    number = int(entry.get("regnum", number))
+                    found.append(TargetRegister(
+                        entry.attrib["name"], number, int(entry.attrib["bitsize"]) // 8))
+                    number += 1
+                    if len(found) > MAX_REGISTERS:
+                        raise MachineError("the gdb stub has too many registers")
+        except (ET.ParseError, KeyError, ValueError) as error:
+            raise MachineError(f"the gdb stub's target description: {error}") from None
+        return sorted(found, key=lambda r: r.number)
 
     def close(self) -> None:
         self._socket.close()
@@ -84,11 +141,31 @@ class GdbRemote:
         except ValueError:
             raise MachineError(f"the gdb stub says {reply[:40]!r} for a register") from None
 
-    def write_register(self, number: int, value: int) -> None:
-        self.ask(f"P{number:x}={value.to_bytes(8, 'little').hex()}")
+    def write_register(self, number: int, value: int, size: int = 8) -> None:
+        self.ask(f"P{number:x}={value.to_bytes(size, 'little').hex()}")
+
+    def read_registers(self) -> bytes:
+        """The registers of the ``g`` packet, one behind the other; which ones, the stub chooses."""
+        try:
+            return bytes.fromhex(self.ask("g"))
+        except ValueError:
+            raise MachineError("the gdb stub says no registers") from None
 
     def write(self, address: int, data: bytes) -> None:
-        self.ask(f"M{address:x},{len(data):x}:{data.hex()}")
+        """Memory; virtual, or physical after ``physical``."""
+        for at in range(0, len(data), MEMORY_PART):
+            part = data[at : at + MEMORY_PART]
+            self.ask(f"M{address + at:x},{len(part):x}:{part.hex()}")
+
+    def physical(self, wanted: bool) -> None:
+        """Addresses are physical ones from now on, or virtual again (QEMU's own packet)."""
+        if wanted != self._physical:
+            self.ask(f"Qqemu.PhyMemMode:{wanted:d}")
+            self._physical = wanted
+
+    def interrupt(self) -> None:
+        """Stop the running target; it says so with a packet."""
+        self._write(b"\x03")
 
     def insert(self, address: int, kind: int) -> None:
         """A software breakpoint; ``kind`` is the architecture's, mostly its length."""

@@ -4,6 +4,7 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from emu.arch import Arch
 from emu.elf import Image, Symbol
@@ -23,6 +24,7 @@ class StopReason(enum.Enum):
     RESET = "reset by the guest"
     UNHANDLED = "unhandled exception"
     INTERRUPTED = "interrupted"
+    PATIENCE = "not done in the time given"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Machine(ABC):
     arch: Arch
     image: Image
     console: ConsoleLog
+    counts: ClassVar[bool] = True  # whether it counts the instructions it executes
 
     @abstractmethod
     def read_register(self, name: str) -> int:
@@ -110,13 +113,39 @@ class Machine(ABC):
         """Run until ``until`` or the guest ends the run."""
 
     @abstractmethod
+    def handle(self, address: int, handler: Callable[[], None] | None) -> None:
+        """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
+
+    @abstractmethod
+    def write_code(self, address: int, data: bytes) -> None:
+        """Write virtual memory that may have been executed."""
+
+    @abstractmethod
+    def hidden_memory(self, size: int) -> int:
+        """Memory the guest knows nothing of, for trampolines.
+
+        :return: its physical address; the same at every call.
+        """
+
+    @abstractmethod
+    def release_hidden(self) -> None:
+        """The hidden memory is not needed any more."""
+
+    @abstractmethod
+    def forget_translations(self) -> None:
+        """Page tables or code were changed behind the CPU's back."""
+
+    @abstractmethod
     def type(self, data: bytes) -> None:
         """Type at the console."""
 
     @property
     @abstractmethod
     def instructions(self) -> int:
-        """Guest instructions executed since the start of the boot."""
+        """Guest instructions executed since the start of the boot.
+
+        :raises MachineError: when the machine does not count.
+        """
 
     @property
     @abstractmethod

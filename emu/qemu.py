@@ -1,29 +1,39 @@
-"""QEMU as the independent machine: how each architecture's kernels are booted there."""
+"""QEMU as the independent machine: what each architecture's kernels need there."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from emu.amd64 import qemu as amd64
 from emu.arm64 import qemu as arm64
 from emu.elf import Image
-from emu.errors import KinstError
+from emu.errors import MachineError
+from emu.qemu_board import QemuBoard
 from emu.riscv64 import qemu as riscv64
 
-COMMANDS: dict[str, Callable[[Image, int, Path], list[str]]] = {
-    "amd64": amd64.command, "arm64": arm64.command, "riscv64": riscv64.command,
+BOARDS: dict[str, QemuBoard] = {
+    "amd64": amd64.BOARD, "arm64": arm64.BOARD, "riscv64": riscv64.BOARD,
 }
 
 
-def command(arch: str, image: Image, memory: int, directory: Path) -> list[str]:
-    """The command that boots an image.
+def installed(program: str) -> str:
+    """The program, which is there.
 
-    :raises KinstError: when that QEMU is not installed.
+    :raises MachineError: when it is not installed.
     """
-    words = COMMANDS[arch](image, memory, directory)
-    if shutil.which(words[0]) is None:
-        raise KinstError(
-            f"{words[0]} is not installed; on Debian: apt-get install qemu-system-x86 "
+    if shutil.which(program) is None:
+        raise MachineError(
+            f"{program} is not installed; on Debian: apt-get install qemu-system-x86 "
             "qemu-system-arm qemu-system-misc"
         )
-    return words
+    return program
+
+
+def command(arch: str, image: Image, memory: int, directory: Path) -> list[str]:
+    """The command that boots an image with its console on standard output.
+
+    :raises MachineError: when that QEMU is not installed.
+    """
+    board = BOARDS[arch]
+    return [installed(board.program), "-M", board.machine, "-cpu", board.cpu, "-nodefaults",
+            "-display", "none", "-no-reboot", "-m", f"{memory >> 20}M", "-serial", "stdio",
+            *board.boot(image, memory, directory)]

@@ -170,6 +170,10 @@ class UnicornMachine(Machine):
             self._hidden = base, area
         return self._hidden[0]
 
+    def forget_translations(self) -> None:
+        self.engine.flush_tlb()
+        self.engine.flush_translations()
+
     def release_hidden(self) -> None:
         """Give the host back what the hidden memory holds; it reads as zeros again."""
         if self._hidden is not None:

@@ -7,7 +7,7 @@ second, slot 1 is the seam's address.  Which slots are in use is a bitset of the
 
 from emu.arch import LARGE
 from emu.errors import MachineError
-from emu.unicorn_machine import UnicornMachine
+from emu.machine import Machine
 
 SLOT = 32
 RESERVED = 2  # slots: the page's first, and the seam
@@ -22,7 +22,7 @@ class Trampolines:
     :raises MachineError: when the guest's address space has no room for them.
     """
 
-    def __init__(self, machine: UnicornMachine, near: int, filler: bytes, slots: int) -> None:
+    def __init__(self, machine: Machine, near: int, filler: bytes, slots: int) -> None:
         self.machine = machine
         tables = machine.hidden_memory(HIDDEN)
         self.physical = tables + LARGE
@@ -39,10 +39,9 @@ class Trampolines:
             for address, content in hole.writes:
                 self._undo.insert(0, (address, machine.read_physical(address, 8)))
                 machine.write_physical(address, content.to_bytes(8, "little"))
-            machine.engine.flush_tlb()
             self.base = hole.virtual
         machine.write_physical(self.physical, filler * (self.size // len(filler)))
-        machine.engine.flush_translations()  # of what stood in the slots before
+        machine.forget_translations()  # also of what stood in the slots before
 
     @property
     def seam(self) -> int:
@@ -53,5 +52,5 @@ class Trampolines:
         for address, content in self._undo:
             self.machine.write_physical(address, content)
         self._undo.clear()
-        self.machine.engine.flush_tlb()
+        self.machine.forget_translations()
         self.machine.release_hidden()

@@ -1,11 +1,53 @@
-"""How QEMU boots a riscv64 kernel: the ELF file as it is, behind QEMU's own firmware."""
+"""riscv64 on QEMU: the ELF file as it is, behind QEMU's firmware; or a state carried over, without
+firmware.  All state can be set through the gdb stub."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emu.elf import Image
+from emu.qemu_board import QemuBoard
+from emu.riscv64 import registers
+from emu.riscv64.board import RAM_BASE
+
+if TYPE_CHECKING:
+    from emu.qemu_machine import QemuMachine
+    from emu.unicorn_machine import UnicornMachine
+
+# Names of gdb's target description where they differ: floating-point registers by their ABI names.
+FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
+          *(f"fs{i}" for i in range(2, 12)), *(f"ft{i}" for i in range(8, 12))]
+SPELLINGS = {"s0": ("s0", "fp")} | {f"f{i}": (name,) for i, name in enumerate(FLOATS)}
+# What firmware delegates and allows (OpenSBI): all exceptions but calls from S-mode, S's
+# interrupts, the counters, and all memory by one NAPOT entry of PMP.
+FIRMWARE = {
+    "medeleg": 0xB1FF, "mideleg": 0x222, "mcounteren": 7, "pmpaddr0": (1 << 54) - 1,
+    "pmpcfg0": 0x1F,
+}
+FS_INITIAL = 1 << 13
+SUPERVISOR, MACHINE = 1, 3
 
 
-def command(image: Image, memory: int, directory: Path) -> list[str]:
-    """The command that boots the kernel with its console on standard output."""
-    return ["qemu-system-riscv64", "-M", "virt", "-nodefaults", "-display", "none", "-no-reboot",
-            "-m", f"{memory >> 20}M", "-serial", "stdio", "-kernel", str(image.path)]
+def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    return ["-kernel", str(image.path)]
+
+
+def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
+    """But fcsr, which QEMU's stub does not know, and kernels do not use."""
+    state = source.board.cpu_state()
+    machine.write_register("priv", MACHINE)
+    for name, value in FIRMWARE.items():
+        machine.write_register(name, value)
+    machine.write_register("sstatus", state["sstatus"] | FS_INITIAL)
+    for i in range(32):
+        machine.write_register(f"f{i}", state[f"f{i}"])
+    for name in (*registers.SUPERVISOR, *registers.NAMES):
+        machine.write_register(name, state[name])
+    machine.write_register("priv", SUPERVISOR)
+    machine.write_register("pc", state["pc"])
+
+
+BOARD = QemuBoard(
+    program="qemu-system-riscv64", machine="virt", cpu="rv64", ram_base=RAM_BASE, boot=boot,
+    carry=("-bios", "none"), enter=enter, spellings=lambda name: SPELLINGS.get(name, (name,)),
+    breakpoint_kind=2,
+)
