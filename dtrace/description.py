@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from dwarf.index import DebugIndex
 from emu.errors import KinstError
 from kinst import fbt, inline, provider
-from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.functions import is_glob, matches
+from kinst.probe_table import ProbeError, ProbeTable
 
 MODULE = "kernel"
 FIELDS = ("provider", "module", "function", "name")
@@ -61,7 +61,7 @@ class Made:
 
 
 def create(
-    breakpoints: Breakpoints, wanted: Description, unsafe: bool,
+    breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
 ) -> Made:
     """Make the probes of a description.

@@ -17,7 +17,8 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
-from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints, NativeState, Probe
+from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
+from kinst.probe_table import Probe
 from kinst.trap import CpuState
 from kinst.verdict import Refuse
 

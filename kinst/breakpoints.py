@@ -9,15 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from emu.elf import Symbol
-from emu.errors import KinstError, MemoryAccessError
 from emu.unicorn_machine import UnicornMachine
-from kinst import lowering
 from kinst._dispatch import Dispatcher
-from kinst.listing import Instruction, instructions
+from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, Trampolines
 from kinst.trap import SEAM, CpuState
-from kinst.traps import TRAPS
 from kinst.verdict import Copy, Refuse, Rewrite
 
 GUEST: Literal["guest"] = "guest"
@@ -25,25 +21,6 @@ DIRECT: Literal["direct"] = "direct"
 Path = Literal["guest", "direct"]
 PATHS: tuple[Path, ...] = (GUEST, DIRECT)
 THREAD, PER_PROBE = "thread", "probe"
-# What a probe's number in the dispatcher says about its name.
-OFFSET, ENTRY, RETURN = 0, 1, 2
-PROVIDERS = ("kinst", "fbt", "fbt")
-
-
-class ProbeError(KinstError):
-    """A probe description matches nothing that can be probed."""
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A probe as dtrace(1) names it: provider, function, name; the module is the kernel."""
-
-    id: int
-    provider: str
-    function: str
-    name: str
-    instruction: Instruction
-
 
 @dataclass(frozen=True)
 class Firing:
@@ -73,22 +50,7 @@ class NativeState:
 Fire = Callable[[Probe, "CpuState | NativeState"], None]
 
 
-class ProbeList(Sequence[Probe]):
-    """All probes made, made into objects when they are looked at."""
-
-    def __init__(self, breakpoints: "Breakpoints") -> None:
-        self._of = breakpoints
-
-    def __len__(self) -> int:
-        return len(self._of.dispatcher)
-
-    def __getitem__(self, number):  # type: ignore[no-untyped-def]
-        if isinstance(number, slice):
-            return [self._of.probe(i) for i in range(*number.indices(len(self)))]
-        return self._of.probe(number if number >= 0 else number + len(self))
-
-
-class Breakpoints:
+class Breakpoints(ProbeTable):
     """All probes of a machine.
 
     :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
@@ -99,154 +61,23 @@ class Breakpoints:
         does not answer.
     """
 
+    machine: UnicornMachine
+
     def __init__(
         self, machine: UnicornMachine, fire: Fire | None = None, path: Path = GUEST,
         trampolines: str = PER_PROBE, records: bool = False, python: bool = False,
     ) -> None:
+        super().__init__(machine)
         self.machine, self.fire, self.path, self.python = machine, fire, path, python
         self.records_wanted = records
-        self.trap = TRAPS[machine.arch.name]
         self.threads = trampolines == THREAD
         if python and (path != GUEST or self.threads or records):
             raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
-        self.dispatcher, self.templates = lowering.dispatcher(
-            machine.arch, self.trap, machine.engine
-        )
-        self.probes = ProbeList(self)
-        self.functions: list[Symbol] = []
-        self._function_index: dict[tuple[str, int], int] = {}
-        self._objects: dict[int, Probe] = {}
         self._trampolines: Trampolines | None = None
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
-        self._text: tuple[int, bytes] | None = None
-        self.enabled = False
-        self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
-
-    # -- making probes ------------------------------------------------------------------------
-
-    def code(self, function: Symbol) -> bytes:
-        """A function as it is in memory, without our breakpoints: kernels patch their code at boot
-        (ifuncs, CPU features).
-
-        :raises ProbeError: when its pages are not mapped.
-        """
-        try:
-            code = bytearray(self.machine.read(function.address, function.size))
-        except MemoryAccessError as error:
-            raise ProbeError(f"{function.name}: {error}") from None
-        if self.enabled:
-            for at in range(len(code)):
-                original = self.dispatcher.displaced(function.address + at)
-                if function.address + at in self.dispatcher:
-                    code[at : at + len(original)] = original
-        return bytes(code)
-
-    def instructions(self, function: Symbol) -> list[Instruction]:
-        """A function's instructions with their verdicts.
-
-        :raises ProbeError: when its pages are not mapped.
-        """
-        return list(instructions(self.trap, self.code(function), function))
-
-    def _function(self, function: Symbol) -> int:
-        key = (function.name, function.address)
-        index = self._function_index.get(key)
-        if index is None:
-            index = self._function_index[key] = len(self.functions)
-            self.functions.append(function)
-        return index
-
-    def add(self, function: Symbol, kind: int, instruction: Instruction) -> int:
-        """A probe on an instruction that is not refused; asked for again, the same one.
-
-        :return: its number.
-        """
-        assert not isinstance(instruction.verdict, Refuse)
-        return self._added(self.dispatcher.add(
-            instruction.address, instruction.code, self._function(function), kind
-        ), instruction.address)
-
-    def _added(self, number: int, address: int) -> int:
-        if number < 0:
-            raise ProbeError(f"{self._where(address)}: it cannot be probed")
-        return number
-
-    def add_at(self, function: Symbol, kind: int, offset: int) -> int:
-        """The same for the instruction at an offset that ``boundaries`` gave."""
-        code, start = self._around(function)
-        at = start + offset
-        return self._added(self.dispatcher.add(
-            function.address + offset, code[at : min(at + 15, start + function.size)],
-            self._function(function), kind,
-        ), function.address + offset)
-
-    def add_all(self, function: Symbol) -> list[int]:
-        """kinst probes on every instruction of a function that is not refused.
-
-        :return: their numbers.
-        :raises ProbeError: when the function's pages are not mapped.
-        """
-        code, start = self._around(function)
-        return self.dispatcher.add_all(
-            function.address, code, start, function.size, self._function(function), OFFSET
-        )
-
-    def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
-        """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""
-        code, start = self._around(function)
-        return self.dispatcher.boundaries(function.address, code, start, function.size)
-
-    def _around(self, function: Symbol) -> tuple[bytes, int]:
-        """Memory that holds a function, and where in it."""
-        if self.enabled:
-            return self.code(function), 0
-        if self._text is not None:
-            base, text = self._text
-            if base <= function.address and function.address + function.size <= base + len(text):
-                return text, function.address - base
-        return self.code(function), 0
-
-    def read_text(self) -> None:
-        """Read all code at once: for probes on much of the kernel.  It is forgotten by ``enable``.
-        """
-        for segment in self.machine.image.segments:
-            if segment.executable:
-                size = min(segment.memory_size, len(segment.data))
-                try:
-                    self._text = segment.virtual, self.machine.read(segment.virtual, size)
-                except MemoryAccessError:
-                    continue  # not all of it is mapped: functions are read one by one
-                return
-
-    def names(self, number: int) -> tuple[str, str, str]:
-        """Provider, function and name of the probe of that number, from 0."""
-        address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
-        function = self.functions[index]
-        offset = str(address - function.address)
-        return PROVIDERS[kind], function.name, (offset, "entry", "return")[kind]
-
-    def probe(self, number: int) -> Probe:
-        """The probe of that number, from 0; its id is one more, as dtrace counts."""
-        known = self._objects.get(number)
-        if known is None:
-            address, code, index, _kind, _count, _removed = self.dispatcher.probe(number)
-            offset = address - self.functions[index].address
-            known = self._objects[number] = Probe(
-                number + 1, *self.names(number),
-                Instruction(offset, address, code, self.trap.classify(code, address)[1]),
-            )
-        return known
-
-    def remove_all(self) -> None:
-        """Forget all probes; they must not be enabled."""
-        assert not self.enabled
-        self.dispatcher.clear()
-        self._objects.clear()
-        self.functions.clear()
-        self._function_index.clear()
 
     # -- enabling -----------------------------------------------------------------------------
 
@@ -265,9 +96,9 @@ class Breakpoints:
         changed = dispatcher.changed()
         if changed is not None:
             raise ProbeError(
-                f"{self._where(changed)}: the code has changed since the probe was made"
+                f"{self.where(changed)}: the code has changed since the probe was made"
             )
-        self._text = None
+        self.forget_text()
         entry = machine.arch.entry_address(machine.image)
         self._trampolines = area = Trampolines(
             machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
@@ -290,10 +121,6 @@ class Breakpoints:
         else:
             dispatcher.listen(area.seam, self._scratch, self._scratch_value)
         self.enabled = True
-
-    def _where(self, address: int) -> str:
-        function = self.machine.image.symbols.function_at(address)
-        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
 
     def disable(self) -> None:
         """Put everything back: code, seam, page tables."""
@@ -330,7 +157,7 @@ class Breakpoints:
 
     def _recursion(self, address: int) -> None:
         raise ProbeError(
-            f"{self._where(address)}: this probe is on the way that breakpoints themselves take; "
+            f"{self.where(address)}: this probe is on the way that breakpoints themselves take; "
             "give --trap-path=direct"
         )
 

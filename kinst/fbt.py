@@ -7,11 +7,11 @@ Python; probes are made by the native ``Dispatcher.boundaries``, which the tests
 """
 
 from emu.elf import Symbol
-from kinst.breakpoints import ENTRY as ENTRY_KIND
-from kinst.breakpoints import RETURN as RETURN_KIND
-from kinst.breakpoints import Breakpoints, ProbeError
 from kinst.functions import functions, matches
 from kinst.listing import Instruction
+from kinst.probe_table import ENTRY as ENTRY_KIND
+from kinst.probe_table import RETURN as RETURN_KIND
+from kinst.probe_table import ProbeError, ProbeTable
 from kinst.trap import GuestTrap
 from kinst.verdict import ConditionalJump, Jump, Refuse
 
@@ -19,7 +19,7 @@ PROVIDER = "fbt"
 ENTRY, RETURN = "entry", "return"
 
 
-def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = False) -> list[int]:
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
     """Make the probes of ``fbt::function:name``.
 
     :param name: ``entry``, ``return``, a pattern, or empty for both.

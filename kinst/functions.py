@@ -5,8 +5,9 @@ import re
 
 from emu.call import Caller
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
-from kinst.breakpoints import Breakpoints, ProbeError
+from emu.unicorn_machine import UnicornMachine
 from kinst.listing import exclusion
+from kinst.probe_table import ProbeError, ProbeTable
 
 GLOB = re.compile(r"[*?\[]")
 
@@ -22,7 +23,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def functions(
-    breakpoints: Breakpoints, where: str, name: str, unsafe: bool = False
+    breakpoints: ProbeTable, where: str, name: str, unsafe: bool = False
 ) -> list[Symbol]:
     """The functions a name or pattern stands for: static functions of several files may share one
     name.  By pattern, those the trap path itself runs through are left out.
@@ -33,7 +34,7 @@ def functions(
     """
     if is_glob(name):
         return _by_pattern(breakpoints, where, name, unsafe)
-    symbols = breakpoints.machine.image.symbols
+    symbols = breakpoints.image.symbols
     named = symbols.named(name)
     found = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
     if not found and named:
@@ -52,11 +53,11 @@ def functions(
 
 
 def _by_pattern(
-    breakpoints: Breakpoints, where: str, pattern: str, unsafe: bool
+    breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool
 ) -> list[Symbol]:
     accept = re.compile(fnmatch.translate(pattern or "*")).match
     found: dict[int, Symbol] = {}
-    for s in breakpoints.machine.image.symbols.functions():
+    for s in breakpoints.image.symbols.functions():
         if accept(s.name):
             reason = "" if unsafe else exclusion(breakpoints.trap, s.name)
             if reason:
@@ -68,13 +69,14 @@ def _by_pattern(
     return list(found.values())
 
 
-def _chosen(breakpoints: Breakpoints, ifunc: Symbol) -> str:
+def _chosen(breakpoints: ProbeTable, ifunc: Symbol) -> str:
     """The function an ifunc stands for on this machine."""
     machine = breakpoints.machine
-    kept = machine.snapshot()
+    kept = machine.snapshot() if isinstance(machine, UnicornMachine) else None
     try:
         address = Caller(machine).call(ifunc.address, [], ifunc.name)
     finally:
-        machine.restore(kept)
+        if kept is not None and isinstance(machine, UnicornMachine):
+            machine.restore(kept)
     target = machine.image.symbols.function_at(address)
     return target.name if target is not None else f"{address:#x}"

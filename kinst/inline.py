@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from dwarf.index import DebugIndex, Function, caller_of
 from emu.elf import Symbol
 from kinst import fbt
-from kinst.breakpoints import OFFSET, Breakpoints, ProbeError
 from kinst.listing import Instruction, exclusion
+from kinst.probe_table import OFFSET, ProbeError, ProbeTable
 from kinst.verdict import Refuse
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
@@ -54,7 +54,7 @@ def addresses(copy: Function, name: str, table: list[Instruction]) -> Iterator[i
 
 
 def create(
-    breakpoints: Breakpoints, index: DebugIndex, function: str, name: str, unsafe: bool = False
+    breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False
 ) -> Rewritten:
     """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
     where the function is not inline; both where it is both.
@@ -62,7 +62,7 @@ def create(
     :raises ProbeError: when there is neither.
     """
     where = f"kinst::{function}:{name}"
-    symbols = breakpoints.machine.image.symbols
+    symbols = breakpoints.image.symbols
     found = Rewritten([], [], [])
     tables: dict[int, list[Instruction]] = {}
     seen: set[int] = set()

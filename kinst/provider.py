@@ -5,16 +5,16 @@ are mostly assembly that DTrace's own path may need.
 """
 
 from emu.elf import Symbol
-from kinst.breakpoints import OFFSET, Breakpoints, ProbeError
 from kinst.functions import functions, is_glob
 from kinst.listing import Instruction
+from kinst.probe_table import OFFSET, ProbeError, ProbeTable
 from kinst.verdict import Refuse
 
 PROVIDER = "kinst"
 FRAMELESS = "has no frame; upstream leaves such functions alone"
 
 
-def create(breakpoints: Breakpoints, function: str, name: str, unsafe: bool = False) -> list[int]:
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
     """Make the probes of ``kinst::function:name``.
 
     :param name: a decimal offset, or empty for every instruction that can be probed.

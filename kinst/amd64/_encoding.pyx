@@ -40,7 +40,7 @@ cdef _tables():
         ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
         ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
     )), _fill([MODRM] * 256, (
-        ("04 0a 0c 24-27 36 39 3b-3f", BAD),
+        ("04 0a 0c 24-27 36 39 3b-3f b9 ff", BAD),  # b9, ff: UD1 and UD0, left to the tables
         ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
         ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
         ("80-8f", REL32),

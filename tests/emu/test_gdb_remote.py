@@ -6,7 +6,7 @@ import pytest
 from emu.errors import MachineError
 from emu.gdb_remote import GdbRemote
 
-HELLO = {"qSupported": "PacketSize=1000", "qXfer:features:read:target.xml:0,ff0": "l<t/>",
+HELLO = {"qSupported": "PacketSize=1000", "qXfer:features:read:target.xml:0,7f0": "l<t/>",
          "?": "T05thread:01;"}
 
 

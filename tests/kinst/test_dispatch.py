@@ -12,8 +12,9 @@ from emu.errors import MachineError, SnapshotError
 from emu.machine import Until
 from emu.unicorn_machine import UnicornMachine
 from kinst import fbt, lowering, provider
-from kinst.breakpoints import Breakpoints, ProbeError
+from kinst.breakpoints import Breakpoints
 from kinst.listing import image_code
+from kinst.probe_table import ProbeError
 from kinst.traps import TRAPS
 from kinst.verdict import Copy, Refuse, Rewrite
 from tests.kinst.test_provider import CALLS, WAYS, run

@@ -4,7 +4,8 @@ import pytest
 
 from dwarf.index import Function
 from kinst import inline
-from kinst.breakpoints import Breakpoints, ProbeError
+from kinst.breakpoints import Breakpoints
+from kinst.probe_table import ProbeError
 from tests.kinst.test_provider import run
 
 

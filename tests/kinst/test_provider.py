@@ -2,8 +2,9 @@ import pytest
 import unicorn
 
 from emu.call import Caller
-from kinst.breakpoints import Breakpoints, ProbeError
+from kinst.breakpoints import Breakpoints
 from kinst.listing import image_code, instructions
+from kinst.probe_table import ProbeError
 from kinst.provider import create
 from kinst.traps import TRAPS
 from kinst.verdict import Refuse

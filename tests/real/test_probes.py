@@ -12,8 +12,9 @@ from dtrace import workload
 from emu.machine import StopReason
 from emu.unicorn_machine import UnicornMachine
 from kinst import fbt, provider
-from kinst.breakpoints import DIRECT, PATHS, Breakpoints, ProbeError
+from kinst.breakpoints import DIRECT, PATHS, Breakpoints
 from kinst.listing import excluded
+from kinst.probe_table import ProbeError
 from kinst.traps import TRAPS
 from tests.conftest import ARCHES, real_kernel
 

@@ -1,0 +1,192 @@
+"""The probes of a machine: made, named, looked up; nothing here writes to the guest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emu.elf import Symbol
+from emu.errors import KinstError, MemoryAccessError
+from emu.machine import Machine
+from emu.unicorn_machine import UnicornMachine
+from kinst import lowering
+from kinst.listing import Instruction, instructions
+from kinst.traps import TRAPS
+from kinst.verdict import Refuse
+
+# What a probe's number in the dispatcher says about its name.
+OFFSET, ENTRY, RETURN = 0, 1, 2
+PROVIDERS = ("kinst", "fbt", "fbt")
+
+
+class ProbeError(KinstError):
+    """A probe description matches nothing that can be probed."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A probe as dtrace(1) names it: provider, function, name; the module is the kernel."""
+
+    id: int
+    provider: str
+    function: str
+    name: str
+    instruction: Instruction
+
+
+class ProbeList(Sequence[Probe]):
+    """All probes made, made into objects when they are looked at."""
+
+    def __init__(self, breakpoints: "ProbeTable") -> None:
+        self._of = breakpoints
+
+    def __len__(self) -> int:
+        return len(self._of.dispatcher)
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]
+        if isinstance(number, slice):
+            return [self._of.probe(i) for i in range(*number.indices(len(self)))]
+        return self._of.probe(number if number >= 0 else number + len(self))
+
+
+class ProbeTable:
+    """All probes of a machine, kept by a native dispatcher."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.arch, self.image, self.machine = machine.arch, machine.image, machine
+        self.trap = TRAPS[machine.arch.name]
+        engine = machine.engine if isinstance(machine, UnicornMachine) else None
+        self.dispatcher, self.templates = lowering.dispatcher(machine.arch, self.trap, engine)
+        self.probes = ProbeList(self)
+        self.functions: list[Symbol] = []
+        self._function_index: dict[tuple[str, int], int] = {}
+        self._objects: dict[int, Probe] = {}
+        self._text: tuple[int, bytes] | None = None
+        self.enabled = False
+        self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
+
+    def code(self, function: Symbol) -> bytes:
+        """A function as it is in memory, without our breakpoints: kernels patch their code at boot
+        (ifuncs, CPU features).
+
+        :raises ProbeError: when its pages are not mapped.
+        """
+        try:
+            code = bytearray(self.machine.read(function.address, function.size))
+        except MemoryAccessError as error:
+            raise ProbeError(f"{function.name}: {error}") from None
+        if self.enabled:
+            for at in range(len(code)):
+                original = self.dispatcher.displaced(function.address + at)
+                if function.address + at in self.dispatcher:
+                    code[at : at + len(original)] = original
+        return bytes(code)
+
+    def instructions(self, function: Symbol) -> list[Instruction]:
+        """A function's instructions with their verdicts.
+
+        :raises ProbeError: when its pages are not mapped.
+        """
+        return list(instructions(self.trap, self.code(function), function))
+
+    def _function(self, function: Symbol) -> int:
+        key = (function.name, function.address)
+        index = self._function_index.get(key)
+        if index is None:
+            index = self._function_index[key] = len(self.functions)
+            self.functions.append(function)
+        return index
+
+    def add(self, function: Symbol, kind: int, instruction: Instruction) -> int:
+        """A probe on an instruction that is not refused; asked for again, the same one.
+
+        :return: its number.
+        """
+        assert not isinstance(instruction.verdict, Refuse)
+        return self._added(self.dispatcher.add(
+            instruction.address, instruction.code, self._function(function), kind
+        ), instruction.address)
+
+    def _added(self, number: int, address: int) -> int:
+        if number < 0:
+            raise ProbeError(f"{self.where(address)}: it cannot be probed")
+        return number
+
+    def add_at(self, function: Symbol, kind: int, offset: int) -> int:
+        """The same for the instruction at an offset that ``boundaries`` gave."""
+        code, start = self._around(function)
+        at = start + offset
+        return self._added(self.dispatcher.add(
+            function.address + offset, code[at : min(at + 15, start + function.size)],
+            self._function(function), kind,
+        ), function.address + offset)
+
+    def add_all(self, function: Symbol) -> list[int]:
+        """kinst probes on every instruction of a function that is not refused.
+
+        :return: their numbers.
+        :raises ProbeError: when the function's pages are not mapped.
+        """
+        code, start = self._around(function)
+        return self.dispatcher.add_all(
+            function.address, code, start, function.size, self._function(function), OFFSET
+        )
+
+    def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
+        """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""
+        code, start = self._around(function)
+        return self.dispatcher.boundaries(function.address, code, start, function.size)
+
+    def _around(self, function: Symbol) -> tuple[bytes, int]:
+        """Memory that holds a function, and where in it."""
+        if self.enabled:
+            return self.code(function), 0
+        if self._text is not None:
+            base, text = self._text
+            if base <= function.address and function.address + function.size <= base + len(text):
+                return text, function.address - base
+        return self.code(function), 0
+
+    def read_text(self) -> None:
+        """Read all code at once, for probes on much of the kernel; forgotten when they are enabled.
+        """
+        for segment in self.machine.image.segments:
+            if segment.executable:
+                size = min(segment.memory_size, len(segment.data))
+                try:
+                    self._text = segment.virtual, self.machine.read(segment.virtual, size)
+                except MemoryAccessError:
+                    continue  # not all of it is mapped: functions are read one by one
+                return
+
+    def forget_text(self) -> None:
+        self._text = None
+
+    def names(self, number: int) -> tuple[str, str, str]:
+        """Provider, function and name of the probe of that number, from 0."""
+        address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        function = self.functions[index]
+        offset = str(address - function.address)
+        return PROVIDERS[kind], function.name, (offset, "entry", "return")[kind]
+
+    def probe(self, number: int) -> Probe:
+        """The probe of that number, from 0; its id is one more, as dtrace counts."""
+        known = self._objects.get(number)
+        if known is None:
+            address, code, index, _kind, _count, _removed = self.dispatcher.probe(number)
+            offset = address - self.functions[index].address
+            known = self._objects[number] = Probe(
+                number + 1, *self.names(number),
+                Instruction(offset, address, code, self.trap.classify(code, address)[1]),
+            )
+        return known
+
+    def remove_all(self) -> None:
+        """Forget all probes; they must not be enabled."""
+        assert not self.enabled
+        self.dispatcher.clear()
+        self._objects.clear()
+        self.functions.clear()
+        self._function_index.clear()
+
+    def where(self, address: int) -> str:
+        function = self.image.symbols.function_at(address)
+        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"
