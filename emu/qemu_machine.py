@@ -56,6 +56,8 @@ class QemuMachine(Machine):
         self._handlers: dict[int, Callable[[], None]] = {}
         self._inserted: set[int] = set()
         self._panicking: int | None = None
+        # Called before every instruction while it is set: runs are single steps then.
+        self.watch: Callable[[int], None] | None = None
         self._known: dict[str, int] = {}
         gdb, theirs = socket.socketpair()
         self._serial, their_serial = socket.socketpair()
@@ -196,8 +198,14 @@ class QemuMachine(Machine):
             return
         register = self._register(name)
         size = max(register.size, 8)
-        self._gdb.write_register(register.number, value & (1 << 8 * size) - 1, size)
-        self._known.clear()  # a system register may change what others read as
+        value &= (1 << 8 * size) - 1
+        if self._known.get(register.name) == value:
+            return
+        self._gdb.write_register(register.number, value, size)
+        if name in self.arch.registers:
+            self._known[register.name] = value
+        else:
+            self._known.clear()  # a system register may change what others read as
 
     def write_vector(self, name: str, value: int) -> None:
         self.write_register("v" + name.removeprefix("q"), value)
@@ -215,10 +223,13 @@ class QemuMachine(Machine):
         return self._view[at : at + size]
 
     def write_physical(self, address: int, data: bytes) -> None:
-        """Through QEMU, which drops its translations of what is code."""
-        self._at(address, len(data))
+        """Through QEMU, which drops its translations of what is code; only what changes."""
+        at = self._at(address, len(data))
         self._gdb.physical(True)
-        self._gdb.write(address, data)
+        for part in range(0, len(data), PAGE):
+            content = data[part : part + PAGE]
+            if self._view[at + part : at + part + len(content)] != content:
+                self._gdb.write(address + part, content)
 
     def write_code(self, address: int, data: bytes) -> None:
         self.write(address, data)
@@ -321,6 +332,11 @@ class QemuMachine(Machine):
                 elif pc in stops and not first:
                     return Stop(StopReason.ADDRESS, pc)
                 first = False
+                if self.watch is not None:
+                    if self.pc == pc:
+                        self.watch(pc)
+                        self.step()
+                    continue
                 if self.pc == pc and pc in self._inserted:
                     self._insert(self._inserted - {pc})
                     self.step()

@@ -75,6 +75,8 @@ class Breakpoints(ProbeTable):
             raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
+        # With python=True: called at the seam with the breakpoint's address and the trap frame's.
+        self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
@@ -182,6 +184,8 @@ class Breakpoints(ProbeTable):
         if not numbers:
             trap.decline(machine)
             return
+        if self.trapped is not None:
+            self.trapped(address, machine.read_register(trap.frame_register))
         state = trap.enter(machine)
         if not trap.called:
             machine.engine.wipe()

@@ -43,7 +43,10 @@ def test_no_file_outside_an_architecture_folder_compares_architecture_names(path
 
 
 def test_the_machine_never_reads_the_clock_of_the_host():
+    """The machine on QEMU does: it waits for another process."""
     for path in (ROOT / "emu").rglob("*.py"):
+        if path.name == "qemu_machine.py":
+            continue
         assert "time" not in set(imports(path)), path
         assert "datetime.now" not in path.read_text() and "utcnow" not in path.read_text()
 
