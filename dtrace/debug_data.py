@@ -1,5 +1,6 @@
 """A kernel's debug data as the commands use it: the index from the cache, names of files."""
 
+import hashlib
 from dataclasses import dataclass, field
 
 from dtrace.cache import cache_directory
@@ -20,7 +21,14 @@ def debug_index(image: Image) -> DebugIndex:
 
     :raises DebugDataError: when it has none.
     """
-    cache = cache_directory() / "dwarf" / f"{image.identity[-64:]}.index"
+    path = debug_file(image.path)
+    if path is None:
+        raise DebugDataError(f"{image.path}: has no debug data, and no {image.path.name}.debug is "
+                             "beside it")
+    stat = path.stat()
+    # Offsets in the file: another file, or the same one changed, needs another index.
+    key = f"{image.identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+    cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
     with working(f"indexing the debug data of {image.path}"):
         return load(image.path, cache)
 
@@ -83,15 +91,17 @@ class Sources:
 
         :raises DebugDataError: also when no file has that name.
         """
+        if line < 1:
+            raise DebugDataError(f"{path}:{line}: lines are counted from 1")
         content = self.section(".debug_line")
         name = path.rpartition("/")[2].encode()
-        strings = self.section(".debug_line_str")
+        elsewhere = name in self.section(".debug_line_str")
         found: set[tuple[int, int]] = set()
         known = False
         try:
             table = LineTable(content)
             for start, first, _end in table.programs():
-                if name not in content[start:first] and name not in strings:
+                if not elsewhere and name not in content[start:first]:
                     continue
                 wanted = {n for n, file in self.files(start).items()
                           if file == path or file.endswith("/" + path)}

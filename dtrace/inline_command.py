@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     for row in rows:
         pieces = " ".join(f"[{low:#x}, {high:#x})" for low, high in row["ranges"])
         nested = f"  in {' in '.join(row['nesting'])}" if row["nesting"] else ""
-        print(f"{row['caller']}+{row['offset']}  {pieces}  {row['call']}{nested}")
+        print(f"{row['caller'] or '?'}+{row['offset']}  {pieces}  {row['call']}{nested}")
     return 0
 
 
@@ -58,7 +58,8 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> d
         nesting.append(around.name)
         at = around.parent
     return {
-        "caller": caller.name if caller else None, "offset": low - caller.address if caller else 0,
+        "caller": caller.name if caller else None,
+        "offset": low - caller.address if caller else low,
         "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(index, copy),
         "nesting": nesting,
     }

@@ -25,9 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
     sources = Sources(image)
     rows: list[dict[str, str | int]] = []
     if image.symbols.find(name) is not None:
-        for symbol in sized_functions(image, name):
+        functions = sized_functions(image, name)
+        if all(int(number) >= symbol.size for symbol in functions):
+            end = max(symbol.size for symbol in functions)
+            raise KinstError(f"{name}:{number}: {name} ends at offset {end}")
+        for symbol in functions:
             if int(number) >= symbol.size:
-                raise KinstError(f"{name}:{number}: {name} ends at offset {symbol.size}")
+                continue  # another of that name has it
             address = symbol.address + int(number)
             index, line = debug_index(image), sources.line(address)
             for function in index.stack(address):

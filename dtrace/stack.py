@@ -49,8 +49,8 @@ class Stacks:
         registers: dict[str, int] = {name: read(name) for name in names if name}
         for depth in range(limit):
             pc = registers[arch.pc]
-            if not image.holds_code(pc):
-                return
+            if not image.holds_code(pc) or (depth and pc == arch.entry_address(image)):
+                return  # where injected calls return to
             yield pc
             try:
                 caller = self._caller(registers, depth)
@@ -70,7 +70,8 @@ class Stacks:
         pc, sp = registers[arch.pc], registers[arch.sp]
         rule = self._frames.rule(pc - (depth > 0))
         found = dict(registers)
-        if rule is not None and rule.base < len(arch.dwarf_registers):
+        if (rule is not None and rule.base < len(arch.dwarf_registers)
+                and arch.dwarf_registers[rule.base]):
             frame = registers[arch.dwarf_registers[rule.base]] + rule.offset & MASK
             for number, offset in rule.saved.items():
                 if number < len(arch.dwarf_registers) and arch.dwarf_registers[number]:

@@ -1,6 +1,7 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
 import contextlib
+import io
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ from emu.errors import KinstError
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command; a KinstError becomes one line and exit status 1."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names come from files
     try:
         status = main()
         sys.stdout.flush()

@@ -24,6 +24,7 @@ from emu.elf import STT_FUNC, Image
 from emu.errors import KinstError
 from images import catalog
 
+MAX_LINES = 1 << 16
 TAGS = ("struct", "union", "enum")
 
 
@@ -88,7 +89,11 @@ def _definition(kind: Type) -> Iterator[str]:
             return
     if isinstance(kind, Structure):
         yield "/* offset:bit   size */"
-        yield from _layout(kind, "", 0, 0)
+        for number, line in enumerate(_layout(kind, "", 0, 0)):
+            if number == MAX_LINES:
+                raise DebugDataError(f"{declare(kind)} has more than {MAX_LINES} lines: damaged "
+                                     "debug data")
+            yield line
     elif isinstance(kind, Enumeration):
         yield f"{declare(kind)} {{  /* {kind.size} bytes */".replace("{...} ", "")
         yield from (f"    {name} = {value}," for name, value in kind.values)
@@ -132,12 +137,31 @@ def _size(kind: Type) -> str:
 def _json(kind: Type) -> dict[str, object]:
     found: dict[str, object] = {"type": declare(kind)}
     if not isinstance(kind, Procedure):
-        found["size"] = _size(kind)
+        size = _size(kind)
+        found["size"] = int(size) if size.isdecimal() else None
     inner = strip(kind)
     if isinstance(inner, Structure):
-        found["members"] = [
-            {"name": m.name, "type": declare(m.type), "bit": m.offset, "width": m.width}
-            for m in inner.members]
+        found["members"] = _json_members(inner, 0, [])
     elif isinstance(inner, Enumeration):
         found["values"] = dict(inner.values)
+    return found
+
+
+def _json_members(kind: Structure, depth: int, seen: list[None]) -> list[dict[str, object]]:
+    """Of structures without a name, the members too."""
+    found: list[dict[str, object]] = []
+    for member in kind.members:
+        seen.append(None)
+        if depth > MAX_STEPS or len(seen) > MAX_LINES:
+            raise DebugDataError(f"{declare(kind)} has too many members: damaged debug data")
+        inner = member.type
+        row: dict[str, object] = {"name": member.name, "type": declare(inner),
+                                  "bit": member.offset, "width": member.width}
+        for _ in range(MAX_STEPS):
+            if not isinstance(inner, Array):
+                break
+            inner = inner.element
+        if isinstance(inner, Structure) and not inner.name:
+            row["members"] = _json_members(inner, depth + 1, seen)
+        found.append(row)
     return found

@@ -9,7 +9,7 @@ from libc.stdint cimport int8_t, int64_t, uint8_t, uint32_t, uint64_t
 from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
-    MAX_ROWS = 1 << 26
+    MAX_ROWS = 1 << 22
 
 cdef struct Program:
     const uint8_t *data
@@ -281,13 +281,27 @@ cdef class LineTable:
 
         :param wanted: numbers of files.
         """
+        cdef uint64_t after = 0
+        cdef Program p
+        cdef Row state, row
+        cdef uint64_t before = 0
+        cdef bint open_ = False
+        cdef int result
         found = []
-        before = None
-        for address, file, number_of_line, ends in self.rows(offset):
-            if before is not None and before < address:
+        p = self.program(offset, &after)
+        state.address = 0
+        state.file = state.line = 1
+        state.ends = False
+        while True:
+            result = step(&p, &state, &row)
+            if result < 0:
+                raise LineError("a line program is cut off", p.at)
+            if result == 0 or len(found) == MAX_ROWS:
+                return found
+            if open_ and before < row.address:
                 if found and found[-1][1] == before:
-                    found[-1] = (found[-1][0], address)
+                    found[-1] = (found[-1][0], row.address)
                 else:
-                    found.append((before, address))
-            before = address if file in wanted and number_of_line == line and not ends else None
-        return found
+                    found.append((before, row.address))
+            open_ = not row.ends and row.line == line and row.file in wanted
+            before = row.address

@@ -8,6 +8,7 @@ section; what does not fit ends the scan with an error that names the place.
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
+from cpython.exc cimport PyErr_CheckSignals
 from libc.string cimport memchr, memset
 
 from dwarf._leb cimport read_leb, read_number
@@ -15,22 +16,31 @@ from dwarf._leb cimport read_leb, read_number
 cdef enum:
     MAX_DEPTH = 256
     MAX_ABBREVS = 1 << 20
+    MAX_RECORDS = 1 << 22
+    MAX_SHORT_NAME = 64  # bytes that tell names written in place from each other
+    # Work a byte of the sections may cause, beside some for every file: a kernel's causes one.
+    WORK_PER_BYTE = 16
+    WORK = 1 << 24
+    SIGNALS = 1 << 12  # units between looks for Ctrl-C
 
 cdef uint64_t NOTHING = 0xFFFFFFFFFFFFFFFF
 cdef uint32_t NO_RECORD = 0xFFFFFFFF
 cdef uint64_t ESCAPE = 0xFFFFFFFF  # of a length: the 64-bit format; of an address: a new base
+cdef uint64_t SPREAD2 = 0xBF58476D1CE4E5B9  # of SplitMix64
 cdef uint64_t SPREAD = 0x9E3779B97F4A7C15  # 2**64 over the golden ratio
 cdef uint64_t IN_SECTION = (<uint64_t>1 << 60) - 1
 
 # Tags and attributes that matter.
 cdef enum:
     TAG_ENUMERATION_TYPE = 0x04
+    TAG_MEMBER = 0x0D
     TAG_COMPILE_UNIT = 0x11
     TAG_STRUCTURE_TYPE = 0x13
     TAG_TYPEDEF = 0x16
     TAG_UNION_TYPE = 0x17
     TAG_INLINED_SUBROUTINE = 0x1D
     TAG_BASE_TYPE = 0x24
+    TAG_ENUMERATOR = 0x28
     TAG_SUBPROGRAM = 0x2E
     TAG_VARIABLE = 0x34
     TAG_PARTIAL_UNIT = 0x3C
@@ -42,12 +52,15 @@ cdef enum:
     AT_LOW_PC = 0x11
     AT_HIGH_PC = 0x12
     AT_COMP_DIR = 0x1B
+    AT_CONST_VALUE = 0x1C
     AT_INLINE = 0x20
     AT_ABSTRACT_ORIGIN = 0x31
+    AT_DATA_MEMBER_LOCATION = 0x38
     AT_DECL_FILE = 0x3A
     AT_DECL_LINE = 0x3B
     AT_DECLARATION = 0x3C
     AT_SPECIFICATION = 0x47
+    AT_TYPE = 0x49
     AT_RANGES = 0x55
     AT_CALL_COLUMN = 0x57
     AT_CALL_FILE = 0x58
@@ -127,15 +140,24 @@ cdef struct Piece:
     uint64_t low
     uint64_t high
 
-# A type (value: its size in bytes) or a variable (value: its address).
+# A type (value: its size in bytes) or a variable (value: its address).  The digest is of a type's
+# members, or of what a typedef is for.
 cdef struct Declared:
     uint64_t offset
     uint64_t name
     uint64_t value
+    uint64_t digest
     uint32_t unit
     uint32_t line
     uint32_t tag
     uint32_t padding
+
+# What is read of an entry that another refers to.
+cdef struct Target:
+    uint64_t name
+    uint64_t origin
+    uint64_t type
+    uint32_t tag
 
 cdef struct Value:
     int kind
@@ -149,7 +171,7 @@ RECORD_SIZE = sizeof(Record)
 RECORD_FORMAT = "<QQQIIIIIIIIIIBBB5x"
 PIECE_FORMAT = "<QQ"
 UNIT_FORMAT = "<QQQQQQQQQQIBB2x"
-DECLARED_FORMAT = "<QQQIII4x"
+DECLARED_FORMAT = "<QQQQIII4x"
 
 
 class ScanError(Exception):
@@ -173,6 +195,9 @@ cdef class Scan:
     cdef Attribute *attributes
     cdef uint32_t attribute_count, attribute_room
     cdef uint64_t abbrevs_of
+    cdef uint32_t abbrevs_version
+    cdef uint8_t abbrevs_address_size, abbrevs_offset_size
+    cdef uint64_t work, most_work
     cdef Record *records
     cdef uint32_t record_count, record_room
     cdef Piece *pieces
@@ -201,19 +226,27 @@ cdef class Scan:
 
     def __init__(self, const uint8_t[::1] info, const uint8_t[::1] abbrev,
                  const uint8_t[::1] ranges, const uint8_t[::1] rnglists, const uint8_t[::1] addr,
-                 const uint8_t[::1] str_offsets, uint64_t limit=1 << 26):
+                 const uint8_t[::1] str_offsets, uint64_t limit=MAX_RECORDS):
         cdef int ok
+        cdef uint64_t at = 0
         self.keep = (info, abbrev, ranges, rnglists, addr, str_offsets)
-        self.limit = limit
+        self.limit = min(limit, <uint64_t>info.shape[0] // 4 + 64)
+        self.work = 0
+        self.most_work = WORK + WORK_PER_BYTE * (
+            <uint64_t>info.shape[0] + abbrev.shape[0] + ranges.shape[0] + rnglists.shape[0])
         set_section(&self.info, info)
         set_section(&self.abbrev, abbrev)
         set_section(&self.ranges, ranges)
         set_section(&self.rnglists, rnglists)
         set_section(&self.addr, addr)
         set_section(&self.str_offsets, str_offsets)
-        with nogil:
-            ok = self.all_units()
-            if ok:
+        ok = 1
+        while ok and at < self.info.size:
+            with nogil:
+                ok = self.some_units(&at)
+            PyErr_CheckSignals()
+        if ok:
+            with nogil:
                 self.resolve()
         if not ok:
             raise ScanError((<bytes>self.wrong).decode(), self.at)
@@ -225,13 +258,23 @@ cdef class Scan:
             self.wrong = what
         return 0
 
-    cdef int all_units(self) noexcept nogil:
-        cdef uint64_t at = 0
+    cdef int spend(self, uint64_t work) noexcept nogil:
+        """Count work, and refuse what no honest file causes."""
+        self.work += work
+        if self.work > self.most_work:
+            return self.fail(b"more work than sections of this size cause")
+        return 1
+
+    cdef int some_units(self, uint64_t *at) noexcept nogil:
         cdef Unit u
-        while at < self.info.size:
-            if not self.unit(at, &u):
+        cdef uint32_t i
+        cdef uint64_t start = self.work
+        for i in range(SIGNALS):
+            if at[0] >= self.info.size or self.work - start > WORK:
+                break
+            if not self.unit(at[0], &u):
                 return 0
-            at = u.end
+            at[0] = u.end
         return 1
 
     cdef int unit(self, uint64_t at, Unit *u) noexcept nogil:
@@ -274,9 +317,11 @@ cdef class Scan:
         u.address_size = <uint8_t>value
         if p > u.end:
             return self.fail(b"a unit's header is cut off")
-        if u.abbrevs != self.abbrevs_of and not self.read_abbrevs(u):
+        if (u.abbrevs != self.abbrevs_of or u.version != self.abbrevs_version
+                or u.address_size != self.abbrevs_address_size
+                or u.offset_size != self.abbrevs_offset_size) and not self.read_abbrevs(u):
             return 0
-        return self.entries(u, p)
+        return self.spend(1) and self.entries(u, p)
 
     cdef int read_abbrevs(self, const Unit *u) noexcept nogil:
         cdef uint64_t p = u.abbrevs
@@ -339,9 +384,14 @@ cdef class Scan:
                 self.attributes[self.attribute_count].implicit = implicit
                 self.attribute_count += 1
                 a.count += 1
+                if not self.spend(1):
+                    return 0
                 size = fixed_size(<uint32_t>(form if form < 0x10000 else 0xFFFF), u)
                 a.fixed = -1 if size < 0 or a.fixed < 0 else a.fixed + size
         self.abbrevs_of = u.abbrevs
+        self.abbrevs_version = u.version
+        self.abbrevs_address_size = u.address_size
+        self.abbrevs_offset_size = u.offset_size
         return 1
 
     cdef const Abbrev *find_abbrev(self, uint64_t code) noexcept nogil:
@@ -349,9 +399,11 @@ cdef class Scan:
         # Compilers number them from one.
         if code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
             return &self.abbrevs[code - 1]
-        for i in range(self.abbrev_count):
+        for i in range(self.abbrev_count):  # rare
             if self.abbrevs[i].code == code:
+                self.work += i
                 return &self.abbrevs[i]
+        self.work += self.abbrev_count
         return NULL
 
     cdef int entries(self, Unit *u, uint64_t p) noexcept nogil:
@@ -359,6 +411,9 @@ cdef class Scan:
         cdef uint64_t code = 0
         cdef int depth = 0
         cdef uint32_t parents[MAX_DEPTH]
+        cdef Declared types[MAX_DEPTH]  # at a depth: the type whose members are there
+        cdef bint open_[MAX_DEPTH]
+        cdef bint opens
         cdef uint32_t made, i
         cdef uint32_t number_of_unit = self.unit_count
         cdef const Abbrev *a
@@ -368,6 +423,7 @@ cdef class Scan:
         unit_info.data = self.info.data
         unit_info.size = u.end
         parents[0] = NO_RECORD
+        open_[0] = False
         while p < u.end:
             self.at = p
             if not uleb(&unit_info, &p, &code):
@@ -375,12 +431,17 @@ cdef class Scan:
             if code == 0:
                 if depth == 0:
                     continue  # padding
+                if open_[depth] and not self.declare_once(&types[depth]):
+                    return 0
                 depth -= 1
                 continue
             a = self.find_abbrev(code)
             if a == NULL:
                 return self.fail(b"an entry of an abbreviation that is not there")
             made = parents[depth]
+            opens = False
+            if not self.spend(1 + a.count):
+                return 0
             if a.tag == TAG_SUBPROGRAM or a.tag == TAG_INLINED_SUBROUTINE:
                 if not self.function(&unit_info, u, number_of_unit, a, &p, parents[depth], &made):
                     return 0
@@ -392,7 +453,15 @@ cdef class Scan:
             elif (a.tag == TAG_VARIABLE or a.tag == TAG_TYPEDEF or a.tag == TAG_STRUCTURE_TYPE
                   or a.tag == TAG_UNION_TYPE or a.tag == TAG_ENUMERATION_TYPE
                   or a.tag == TAG_BASE_TYPE):
-                if not self.declaration(&unit_info, u, number_of_unit, a, &p):
+                if not self.declaration(&unit_info, u, number_of_unit, a, &p, &types[depth + 1],
+                                        &opens):
+                    return 0
+                if opens and not a.children:
+                    if not self.declare_once(&types[depth + 1]):
+                        return 0
+                    opens = False
+            elif open_[depth] and (a.tag == TAG_MEMBER or a.tag == TAG_ENUMERATOR):
+                if not self.member(&unit_info, u, a, &p, &types[depth].digest):
                     return 0
             elif a.fixed >= 0:
                 p += <uint64_t>a.fixed
@@ -404,9 +473,10 @@ cdef class Scan:
                         return self.fail(b"an attribute is cut off, or of an unknown form")
             if a.children:
                 depth += 1
-                if depth == MAX_DEPTH:
+                if depth == MAX_DEPTH - 1:
                     return self.fail(b"entries nested too deep")
                 parents[depth] = made
+                open_[depth] = opens
         if self.unit_count == self.unit_room:
             more = realloc(self.units, (<uint64_t>self.unit_room * 2 + 64) * sizeof(Unit))
             if more == NULL:
@@ -563,21 +633,114 @@ cdef class Scan:
         self.record_count += 1
         return 1
 
-    cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
-                         uint64_t *p) noexcept nogil:
-        """A type that is complete and has a name, or a variable that has an address."""
+    cdef int target(self, const Section *s, const Unit *u, uint64_t offset,
+                    Target *out) noexcept nogil:
+        """The entry at an offset, where it is one of this unit: what is outside is not looked at."""
+        cdef uint64_t p = offset
+        cdef uint64_t code = 0
         cdef uint32_t i
+        cdef Value v
+        cdef const Abbrev *a
+        cdef const Attribute *t
+        memset(out, 0, sizeof(Target))
+        out.name = out.origin = out.type = NOTHING
+        if offset <= u.offset or offset >= u.end:
+            return 1
+        if not uleb(s, &p, &code):
+            return self.fail(b"a reference to what is cut off")
+        a = self.find_abbrev(code)
+        if a == NULL:
+            return self.fail(b"a reference to what is no entry")
+        if not self.spend(1 + a.count):
+            return 0
+        out.tag = a.tag
+        for i in range(a.count):
+            t = &self.attributes[a.first + i]
+            if not read(s, &p, t.form, t.implicit, u, &v):
+                return self.fail(b"a reference to what is cut off, or of an unknown form")
+            if t.name == AT_NAME:
+                if not self.string(u, &v, &out.name):
+                    return 0
+            elif v.kind == REFERENCE and (t.name == AT_SPECIFICATION
+                                          or t.name == AT_ABSTRACT_ORIGIN):
+                out.origin = v.number
+            elif v.kind == REFERENCE and t.name == AT_TYPE:
+                out.type = v.number
+        return 1
+
+    cdef uint64_t name_digest(self, uint64_t name) noexcept nogil:
+        """Equal for equal names: their place, or some bytes of those that are written in place."""
+        cdef uint64_t at = name & IN_SECTION
+        cdef uint64_t value = 0
+        cdef int i
+        if name >> 60 != 2:
+            return name
+        for i in range(MAX_SHORT_NAME):
+            if at + i >= self.info.size or self.info.data[at + i] == 0:
+                break
+            value = (value + self.info.data[at + i]) * SPREAD
+        return value
+
+    cdef int type_digest(self, const Section *s, const Unit *u, uint64_t offset,
+                         uint64_t *digest) noexcept nogil:
+        """Mix in what a type is: tags and names, through at most four references.  Not sizes: what
+        is pointed to is complete in one unit and not in another."""
+        cdef Target t
+        cdef int i
+        for i in range(4):
+            if not self.target(s, u, offset, &t):
+                return 0
+            digest[0] = mix(digest[0], t.tag)
+            digest[0] = mix(digest[0], self.name_digest(t.name))
+            if t.name != NOTHING or t.type == NOTHING:
+                return 1
+            offset = t.type
+        return 1
+
+    cdef int member(self, const Section *s, const Unit *u, const Abbrev *a, uint64_t *p,
+                    uint64_t *digest) noexcept nogil:
+        """Mix a member, or an enumerator, into its type's digest."""
+        cdef uint32_t i
+        cdef Value v
+        cdef uint64_t name = 0
+        cdef const Attribute *t
+        for i in range(a.count):
+            t = &self.attributes[a.first + i]
+            if not read(s, p, t.form, t.implicit, u, &v):
+                return self.fail(b"an attribute is cut off, or of an unknown form")
+            if t.name == AT_NAME:
+                if not self.string(u, &v, &name):
+                    return 0
+                digest[0] = mix(digest[0], self.name_digest(name))
+            elif t.name == AT_DATA_MEMBER_LOCATION or t.name == AT_CONST_VALUE:
+                if v.kind == PLAIN:
+                    digest[0] = mix(digest[0], v.number)
+            elif t.name == AT_TYPE and v.kind == REFERENCE:
+                if not self.type_digest(s, u, v.number, digest):
+                    return 0
+        return 1
+
+    cdef int declaration(self, const Section *s, const Unit *u, uint32_t unit, const Abbrev *a,
+                         uint64_t *p, Declared *d, bint *opens) noexcept nogil:
+        """A type that is complete and has a name (``opens``: declared when its members are known),
+        or a variable that has an address."""
+        cdef uint32_t i
+        cdef int steps
         cdef Value v
         cdef Value name, address
         cdef const Attribute *t
-        cdef Declared d
+        cdef Target other
         cdef uint64_t at
         cdef uint64_t operation = 0
+        cdef uint64_t origin = NOTHING
+        cdef uint64_t kind = NOTHING
         cdef bint complete = True
-        memset(&d, 0, sizeof(Declared))
+        cdef bint sized = False
+        memset(d, 0, sizeof(Declared))
         d.offset = self.at
         d.unit = unit
         d.tag = a.tag
+        d.name = NOTHING
         name.kind = address.kind = -1
         name.number = address.number = 0
         for i in range(a.count):
@@ -588,10 +751,16 @@ cdef class Scan:
                 name = v
             elif t.name == AT_BYTE_SIZE and v.kind == PLAIN:
                 d.value = v.number
+                sized = True
             elif t.name == AT_DECL_LINE:
                 d.line = <uint32_t>v.number
             elif t.name == AT_DECLARATION:
                 complete = v.number == 0
+            elif v.kind == REFERENCE and (t.name == AT_SPECIFICATION
+                                          or t.name == AT_ABSTRACT_ORIGIN):
+                origin = v.number
+            elif v.kind == REFERENCE and t.name == AT_TYPE:
+                kind = v.number
             elif t.name == AT_LOCATION and v.kind == BLOCK:
                 at = v.number
                 if at == p[0]:
@@ -608,18 +777,33 @@ cdef class Scan:
                         return self.fail(b"a location is cut off")
                 if address.kind >= 0 and at != p[0]:
                     address.kind = -1  # something is done with the address: thread-local data
-        if a.tag == TAG_VARIABLE:
-            if address.kind < 0:
-                return 1
-            if not self.address(u, &address, &d.value):
-                return 0
-        elif name.kind < 0 or not complete:
+        if a.tag == TAG_VARIABLE and address.kind < 0:
             return 1
         if not self.string(u, &name, &d.name):
             return 0
-        if a.tag != TAG_VARIABLE and self.seen(&d):
+        if a.tag == TAG_VARIABLE:
+            for steps in range(4):
+                if d.name != NOTHING or origin == NOTHING:
+                    break
+                if not self.target(s, u, origin, &other):
+                    return 0
+                d.name, origin = other.name, other.origin
+            return self.address(u, &address, &d.value) and self.declare(d)
+        if d.name == NOTHING or not complete:
             return 1
-        return self.declare(&d)
+        if a.tag == TAG_TYPEDEF:
+            if kind != NOTHING and not self.type_digest(s, u, kind, &d.digest):
+                return 0
+        elif not sized:
+            return 1  # a declaration that does not say so
+        opens[0] = True
+        return 1
+
+    cdef int declare_once(self, const Declared *d) noexcept nogil:
+        """A type, unless it is there already: every unit has its own copy."""
+        if self.known_room != 0 and self.known[self.slot(d)] != 0:
+            return 1
+        return self.declare(d)
 
     cdef int declare(self, const Declared *d) noexcept nogil:
         cdef void *more
@@ -642,23 +826,18 @@ cdef class Scan:
 
     cdef uint64_t slot(self, const Declared *d) noexcept nogil:
         """Where in the hash table a type is, or would be."""
-        cdef uint64_t at = ((d.name * <uint64_t>31 + d.value) * 31 + d.line) * 31 + d.tag
+        cdef uint64_t at = mix(mix(mix(mix(d.name, d.value), d.line), d.tag), d.digest)
         cdef const Declared *other
-        at *= SPREAD
-        at ^= at >> 32
         while True:
             at &= self.known_room - 1
             if self.known[at] == 0:
                 return at
             other = &self.declared[self.known[at] - 1]
             if (other.name == d.name and other.value == d.value and other.line == d.line
-                    and other.tag == d.tag):
+                    and other.tag == d.tag and other.digest == d.digest):
                 return at
             at += 1
-
-    cdef bint seen(self, const Declared *d) noexcept nogil:
-        """Whether a type of that name, size and line is there: every unit has its own copy."""
-        return self.known_room != 0 and self.known[self.slot(d)] != 0
+            self.work += 1
 
     cdef int rehash(self) noexcept nogil:
         cdef uint32_t i
@@ -705,6 +884,8 @@ cdef class Scan:
         cdef Value index
         if u.version < 5:
             while True:
+                if not self.spend(1):
+                    return 0
                 if not (number(&self.ranges, &p, u.address_size, &begin)
                         and number(&self.ranges, &p, u.address_size, &end)):
                     return self.fail(b"a range list is cut off")
@@ -724,6 +905,8 @@ cdef class Scan:
             p = u.lists + begin
         index.kind = ADDRESS_INDEX
         while True:
+            if not self.spend(1):
+                return 0
             if not number(&self.rnglists, &p, 1, &kind):
                 return self.fail(b"a range list is cut off")
             if kind == 0:
@@ -833,6 +1016,14 @@ cdef inline int uleb(const Section *s, uint64_t *p, uint64_t *out) noexcept nogi
 
 cdef inline int sleb(const Section *s, uint64_t *p, int64_t *out) noexcept nogil:
     return read_leb(s.data, s.size, p, True, <uint64_t *>out)
+
+
+cdef inline uint64_t mix(uint64_t one, uint64_t other) noexcept nogil:
+    """A value that depends on both, in every bit."""
+    one = (one ^ other) * SPREAD
+    one ^= one >> 29
+    one *= SPREAD2
+    return one ^ one >> 32
 
 
 cdef int fixed_size(uint32_t form, const Unit *u) noexcept nogil:

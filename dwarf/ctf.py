@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dwarf.debug_file import DebugDataError, ctf_sections
+from dwarf.index import MAX_NAME, shown
 from dwarf.types import (
     Array,
     Enumeration,
@@ -39,6 +40,8 @@ MAGIC, COMPRESSED = 0xCFF1, 1
 # Magic, version, flags, parent's label and name, the five parts' offsets, the last one's length.
 HEADER = struct.Struct("<HBB8I")
 LIMIT = 1 << 28  # bytes, decompressed
+EXPANSION = 100  # times its size the section may become; a kernel's becomes 4 times
+MAX_TYPES = 1 << 20
 SHN_UNDEF, SHN_ABS = 0, 0xFFF1
 UNTYPED = ("_START_", "_END_")  # symbols that have no place in the section
 
@@ -114,16 +117,16 @@ class CtfTypes(Types):
                 f"{where}: CTF version {self.version}; versions 2 and 3 can be read")
         self._layout = LAYOUTS[self.version]
         content = data[HEADER.size :]
+        if text + length > min(LIMIT, EXPANSION * len(data)):
+            raise self._damage(f"it would have {text + length} bytes, from {len(data)}")
         if flags & COMPRESSED:
             unpack = zlib.decompressobj()
             try:
-                content = unpack.decompress(content, min(text + length, LIMIT) + 1)
+                content = unpack.decompress(content, text + length + 1)
             except zlib.error as error:
                 raise self._damage(str(error)) from None
         if not objects <= functions <= types <= text <= text + length <= len(content):
             raise self._damage("its parts are not in order, or are cut off")
-        if text + length > LIMIT:
-            raise self._damage(f"it has {text + length} bytes")
         self._objects, self._functions = content[objects:functions], content[functions:types]
         self._types, self._text = content[types:text], content[text : text + length]
         if parent and self._name(parent):
@@ -182,8 +185,8 @@ class CtfTypes(Types):
                 continue
             if kind == STT_OBJECT and section == SHN_ABS and value == 0:
                 continue
-            end = self._strings.find(b"\0", name)
-            text = self._strings[name : max(end, name)].decode("utf-8", "replace")
+            end = self._strings.find(b"\0", name, name + MAX_NAME)
+            text = shown(self._strings[name : max(end, name)])
             if text not in UNTYPED:
                 yield text, value
 
@@ -228,10 +231,10 @@ class CtfTypes(Types):
         """A string; the highest bit says that it is in the symbol table's."""
         strings = self._strings if offset >> 31 else self._text
         offset &= 0x7FFFFFFF
-        end = strings.find(b"\0", offset)
+        end = strings.find(b"\0", offset, offset + MAX_NAME)
         if offset > len(strings) or end < 0:
-            raise self._damage(f"there is no string at {offset:#x}")
-        return strings[offset:end].decode("utf-8", "replace")
+            raise self._damage(f"there is no string at {offset:#x}, or it is too long")
+        return shown(strings[offset:end])
 
     @cached_property
     def _records(self) -> list[Record]:
@@ -241,6 +244,8 @@ class CtfTypes(Types):
         while at < len(self._types):
             if at + layout.record.size > len(self._types):
                 raise self._damage(f"type {len(found) + 1} is cut off")
+            if len(found) == MAX_TYPES:
+                raise self._damage(f"it has more than {MAX_TYPES} types")
             name, word, value = layout.record.unpack_from(self._types, at)
             kind, count = word >> layout.kind_shift & 0x3F, word & layout.count_mask
             at += layout.record.size

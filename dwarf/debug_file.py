@@ -2,10 +2,12 @@
 
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import zstandard
 from elftools.common.exceptions import DWARFError, ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Section
@@ -14,11 +16,18 @@ from emu.errors import KinstError
 
 # What the library raises on damaged files, beside its own errors.
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
-          OverflowError, AssertionError, struct.error)
+          OverflowError, AssertionError, NotImplementedError, RecursionError, struct.error,
+          zlib.error, zstandard.ZstdError)
 SYSTEM = Path("/usr/lib/debug")
 SHT_NOBITS = 8
 SECTION = struct.Struct("<II16xQQ")  # of Elf64_Shdr: name, type, offset, size
-LIMIT = 1 << 31  # bytes of a section, uncompressed
+LIMIT = 1 << 30  # bytes of a section, uncompressed
+SHF_COMPRESSED = 0x800
+COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, 0, size, alignment
+ZLIB, ZSTD = 1, 2
+EXPANSION = 100  # times its size a section may become; a kernel's become 3 to 10 times
+SMALL = 4096  # bytes of a note, or of a link
+NT_GNU_BUILD_ID = 3
 
 
 class DebugDataError(KinstError):
@@ -62,34 +71,87 @@ def section(elf: ELFFile, name: str) -> Section | None:
     return None
 
 
-def _candidates(kernel: Path) -> Iterator[Path]:
-    """Files that may have a kernel's debug data: itself, the ones that its .gnu_debuglink and its
-    build id name, the one beside it in ``<name>.debug``."""
-    yield kernel
-    with opened(kernel) as elf:
-        names = [kernel.name + ".debug"]
-        link = section(elf, ".gnu_debuglink")
-        if link is not None:
-            names.insert(0, link.data().split(b"\0", 1)[0].decode("utf-8", "replace"))
-        build_id = ""
-        note = section(elf, ".note.gnu.build-id")
-        if note is not None:
-            build_id = note.data()[16:].hex()
-    for name in names:
-        for directory in (".", ".debug"):
-            if Path(name).name:
-                yield kernel.parent / directory / Path(name).name
-    if build_id:
-        yield SYSTEM / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+def _content(elf: ELFFile, one: Section | None, limit: int = LIMIT) -> bytes:
+    """A section's bytes, decompressed; none of one that is not there, or has none in the file."""
+    if one is None or one["sh_type"] == "SHT_NOBITS":
+        return b""
+    size = one["sh_size"]
+    if size > limit:
+        raise ValueError(f"{one.name} has {size} bytes")
+    elf.stream.seek(one["sh_offset"])
+    raw = bytes(elf.stream.read(size))
+    if len(raw) != size:
+        raise ValueError(f"{one.name} is cut off")
+    if not one["sh_flags"] & SHF_COMPRESSED:
+        return raw
+    kind, _zero, plain, _alignment = COMPRESSION.unpack_from(raw)
+    if plain > min(limit, EXPANSION * size + (1 << 16)):
+        raise ValueError(f"{one.name} would have {plain} bytes, from {size}")
+    packed = raw[COMPRESSION.size :]
+    if kind == ZLIB:
+        out = zlib.decompressobj().decompress(packed, plain + 1)
+    elif kind == ZSTD:
+        out = zstandard.ZstdDecompressor().stream_reader(packed).read(plain + 1)
+    else:
+        raise ValueError(f"{one.name} is compressed in a way ({kind}) that is not known")
+    if len(out) != plain:
+        raise ValueError(f"{one.name} does not have the {plain} bytes it says")
+    return out
+
+
+def _build_id(elf: ELFFile) -> str:
+    """In hexadecimal, or empty."""
+    note = _content(elf, section(elf, ".note.gnu.build-id"), SMALL)
+    if len(note) < 16 or struct.unpack_from("<I", note, 8)[0] != NT_GNU_BUILD_ID:
+        return ""
+    return note[16:].hex()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # a name that cannot be one
 
 
 def _with_section(kernel: Path, name: str) -> Path | None:
-    for path in _candidates(kernel):
-        if path == kernel or (path.is_file() and path.resolve() != kernel.resolve()):
-            with opened(path) as elf:
-                if section(elf, name) is not None:
-                    return path
+    """The file that has a section for a kernel: itself, or one of those that its .gnu_debuglink
+    and its build id name, or the one beside it in ``<name>.debug``.
+
+    :raises DebugDataError: when a file is damaged, or of another build.
+    """
+    with opened(kernel) as elf:
+        if section(elf, name) is not None:
+            return kernel
+        link = _content(elf, section(elf, ".gnu_debuglink"), SMALL)
+        build_id = _build_id(elf)
+    linked = Path(link.split(b"\0", 1)[0].decode("utf-8", "replace")).name
+    names = [n for n in (linked, kernel.name + ".debug") if n]
+    candidates = [kernel.parent / directory / n for n in names for directory in (".", ".debug")]
+    if build_id:
+        candidates.append(SYSTEM / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug")
+    for path in candidates:
+        if not _is_file(path) or path.resolve() == kernel.resolve():
+            continue
+        with opened(path) as elf:
+            if section(elf, name) is None:
+                continue
+            theirs = _build_id(elf)
+        wrong = build_id != theirs if build_id and theirs else (
+            path.name == linked and len(link) >= 4 and _checksum(path) != link[-4:])
+        if wrong:
+            raise DebugDataError(f"{path}: is of another build than {kernel}; get the matching one")
+        return path
     return None
+
+
+def _checksum(path: Path) -> bytes:
+    """As .gnu_debuglink has it, at its end."""
+    value = 0
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return struct.pack("<I", value)
 
 
 def debug_file(kernel: Path) -> Path | None:
@@ -103,35 +165,28 @@ def debug_file(kernel: Path) -> Path | None:
 def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
     """A kernel's CTF section, and the symbol table that it belongs to: its entries, its strings.
 
-    :raises DebugDataError: when a section is damaged, or larger than 2 GiB.
+    :raises DebugDataError: when a section is damaged, or larger than 1 GiB.
     """
     path = _with_section(kernel, ".SUNW_ctf")
     if path is None:
         return None
     with opened(path) as elf:
-        data = _content(section(elf, ".SUNW_ctf"), path)
-        symbols = section(elf, ".symtab")
+        data, symbols = _content(elf, section(elf, ".SUNW_ctf")), section(elf, ".symtab")
         if symbols is None:
             return data, b"", b""
         strings = elf.get_section(symbols["sh_link"])
-        return data, _content(symbols, path), _content(strings, path)
-
-
-def _content(one: Section, path: Path) -> bytes:
-    if one.data_size > LIMIT:
-        raise DebugDataError(f"{path}: {one.name} has {one.data_size} bytes")
-    return bytes(one.data())
+        return data, _content(elf, symbols), _content(elf, strings)
 
 
 def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The contents of the sections that are there, decompressed.
 
-    :raises DebugDataError: when one is damaged, or larger than 2 GiB.
+    :raises DebugDataError: when one is damaged, or larger than 1 GiB.
     """
     with opened(path) as elf:
         found = {}
         for name in names:
             one = section(elf, name)
             if one is not None:
-                found[name] = _content(one, path)
+                found[name] = _content(elf, one)
         return found

@@ -11,7 +11,7 @@ from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
 from dwarf.debug_file import DAMAGE, DebugDataError, sections
-from dwarf.index import VARIABLE, DebugIndex, Declared
+from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, shown
 from dwarf.types import (
     MAX_STEPS,
     Array,
@@ -43,6 +43,9 @@ QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
 AGGREGATES = {"DW_TAG_structure_type": "struct", "DW_TAG_class_type": "struct",
               "DW_TAG_union_type": "union"}
 # DW_ATE (DWARF 5, 7.8): kind, whether signed.
+# Entries of a function's body: parameters come before.
+BODY = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine", "DW_TAG_variable", "DW_TAG_label",
+        "DW_TAG_call_site", "DW_TAG_GNU_call_site")
 BOOLEAN, FLOATS, SIGNED, CHARS = 0x02, (0x03, 0x04), (0x05, 0x06, 0x0D), (0x06, 0x08, 0x10)
 OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
 
@@ -104,14 +107,9 @@ class DwarfTypes(Types):
         return None
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
-        at = self._index.variable_at(address) if address is not None else None
-        # An address may belong to more than one: an empty array and what lies behind it.
-        if at is not None and at.name == name:
-            return self._variable(at)
-        for declared in self._index.declared(name):
-            if declared.tag == VARIABLE:
-                return self._variable(declared)
-        return None
+        found = [d for d in self._index.declared(name) if d.tag == VARIABLE]
+        found.sort(key=lambda d: d.value != address)
+        return self._variable(found[0]) if found else None
 
     def _variable(self, declared: Declared) -> Type:
         with self._reading():
@@ -165,11 +163,25 @@ class DwarfTypes(Types):
             return self._read(entry.get_DIE_from_attribute("DW_AT_type"))
 
     def _children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
-        for number, child in enumerate(entry.iter_children()):
-            if number == MAX_CHILDREN:
-                raise ValueError(f"more than {MAX_CHILDREN} members at {entry.offset:#x}")
-            if child.tag in tags:
-                yield child
+        """Not by the library: it follows DW_AT_sibling, also backwards."""
+        if not entry.has_children:
+            return
+        offset, depth = entry.offset + entry.size, 1
+        for _ in range(MAX_CHILDREN):
+            child = entry.cu.get_DIE_from_refaddr(offset)
+            offset += child.size
+            if child.is_null():
+                depth -= 1
+                if depth == 0:
+                    return
+                continue
+            if depth == 1:
+                if child.tag in BODY:
+                    return
+                if child.tag in tags:
+                    yield child
+            depth += child.has_children
+        raise ValueError(f"more than {MAX_CHILDREN} entries at {entry.offset:#x}")
 
     def _type(self, entry: DIE) -> Type:
         name, size = _name(entry), _number(entry, "DW_AT_byte_size")
@@ -177,7 +189,7 @@ class DwarfTypes(Types):
         if entry.tag in AGGREGATES or entry.tag == "DW_TAG_enumeration_type":
             kind = AGGREGATES.get(entry.tag, "enum")
             if size is None or "DW_AT_declaration" in entry.attributes:
-                return self._definition(kind, name)
+                return self._definition(kind, name, entry.offset)
             if kind == "enum":
                 return Enumeration(name, size, partial(self._values, entry))
             return Structure(kind, name, size, partial(self._members, entry))
@@ -198,11 +210,11 @@ class DwarfTypes(Types):
                 return Void()
         raise ValueError(f"{entry.tag} at {entry.offset:#x} where a type should be")
 
-    def _definition(self, kind: str, name: str) -> Type:
+    def _definition(self, kind: str, name: str, asked: int) -> Type:
         """What a declaration stands for: the definition in another unit, if there is just one."""
         found = [d for d in self._index.declared(name)
                  if PREFIXES.get(d.tag) == f"{kind} "] if name else []
-        if len(found) == 1:
+        if len(found) == 1 and found[0].entry != asked:
             return self._read(self._entry(found[0].entry, found[0].unit))
         return Incomplete(kind, name)
 
@@ -235,7 +247,9 @@ class DwarfTypes(Types):
 
 def _name(entry: DIE) -> str:
     attribute = entry.attributes.get("DW_AT_name")
-    return "" if attribute is None else bytes(attribute.value).decode("utf-8", "replace")
+    if attribute is None or not isinstance(attribute.value, bytes):
+        return ""
+    return shown(attribute.value[:MAX_NAME])
 
 
 def _number(entry: DIE, name: str) -> int | None:

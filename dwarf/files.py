@@ -3,6 +3,7 @@
 from dwarf.debug_file import DebugDataError
 
 LIMIT = 1 << 16  # files of a unit
+MAX_PATH = 4096  # bytes
 DW_LNCT_path, DW_LNCT_directory_index = 1, 2
 
 
@@ -31,9 +32,10 @@ class _Reader:
         raise DebugDataError("damaged debug data: a number without an end in a line table")
 
     def string(self) -> str:
-        end = self.data.find(b"\0", self.at)
+        end = self.data.find(b"\0", self.at, self.at + MAX_PATH)
         if end < 0:
-            raise DebugDataError("damaged debug data: a line table is cut off")
+            raise DebugDataError("damaged debug data: a path in a line table is cut off, or has "
+                                 f"more than {MAX_PATH} bytes")
         text = self.data[self.at : end].decode("utf-8", "replace")
         self.at = end + 1
         return text

@@ -15,7 +15,7 @@ from elftools.dwarf.structs import DWARFStructs
 from dwarf.debug_file import DAMAGE, DebugDataError
 
 CIE = 0xFFFFFFFF  # in the place of the CIE's offset: the entry is one itself
-MAX_ENTRY = 1 << 16  # bytes
+MAX_ENTRY = 1 << 12  # bytes: rows times registers are made of them; a kernel's largest has 1,000
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Frames:
 
     def _decode(self, at: int, end: int, cie: int) -> list[tuple[int, Rule | None]]:
         """(first address, rule) of an entry's rows, in order."""
-        (length,) = struct.unpack_from("<I", self._section, cie)
+        length, kind = struct.unpack_from("<II", self._section, cie)
+        if kind != CIE:
+            raise ValueError("an entry that refers to what is no common entry")
         if max(end - at, length) > MAX_ENTRY or cie + 4 + length > len(self._section):
             raise ValueError("an entry too large")
         # The two entries alone: the common one first, so that its offset is 0.
@@ -95,7 +97,7 @@ class Frames:
         rows: list[tuple[int, Rule | None]] = []
         for row in entry.get_decoded().table:
             cfa, rule = row["cfa"], None
-            if cfa.reg is not None:
+            if cfa.reg is not None and cfa.offset is not None:
                 saved = {number: how.arg for number, how in row.items()
                          if isinstance(number, int) and how.type == "OFFSET"}
                 rule = Rule(cfa.reg, cfa.offset, saved, returns)

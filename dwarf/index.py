@@ -5,9 +5,9 @@ The file is written for mapping into memory: a header, then tables of the native
 """
 
 import bisect
-import hashlib
 import mmap
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,11 @@ from dwarf.debug_file import DebugDataError, debug_file, sections
 from emu.elf import Symbol, SymbolTable
 from emu.replacing import replacing
 
-MAGIC, FORMAT = b"KINSTDWF", 3
-HEADER = struct.Struct("<8sIIQQQQQQQ32s")  # magic, format, 0, seven lengths, digest of the rest
+MAGIC, FORMAT = b"KINSTDWF", 4
+HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths
+MAX_NAME = 4096  # bytes; what is longer is cut
+MAX_NAMES = 1 << 28  # bytes of all different names
+CONTROL = dict.fromkeys([*range(32), 127], "\ufffd")  # not to be printed
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
 NAME = struct.Struct("<III")  # offset of the name, first member, members
 DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
@@ -78,6 +81,11 @@ class Declared:
     line: int
 
 
+def shown(name: bytes) -> str:
+    """A name as it may be printed."""
+    return name.decode("utf-8", "replace").translate(CONTROL)
+
+
 def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
     """The function an inline copy lies in: a symbol around its lowest address."""
     return symbols.function_at(min(low for low, _high in copy.pieces))
@@ -92,11 +100,13 @@ class DebugIndex:
     def __init__(self, data: "bytes | mmap.mmap", where: Path) -> None:
         self._data = memoryview(data)
         try:
-            magic, version, _zero, *lengths, _digest = HEADER.unpack_from(self._data)
+            magic, version, checksum, *lengths = HEADER.unpack_from(self._data)
         except struct.error:
             raise DebugDataError(f"{where}: not an index") from None
         if magic != MAGIC or version != FORMAT or HEADER.size + sum(lengths) != len(self._data):
             raise DebugDataError(f"{where}: not an index of this program's")
+        if zlib.crc32(self._data[HEADER.size :]) != checksum:
+            raise DebugDataError(f"{where}: a damaged index")
         tables, at = [], HEADER.size
         for length in lengths:
             tables.append(self._data[at : at + length])
@@ -110,12 +120,12 @@ class DebugIndex:
     # -- looking up ---------------------------------------------------------------------------
 
     def _text_at(self, offset: int) -> bytes:
-        return bytes(self._text[offset : offset + 4096]).split(b"\0", 1)[0]
+        return bytes(self._text[offset : offset + MAX_NAME]).split(b"\0", 1)[0]
 
     def _find(self, table: memoryview, size: int, name: str) -> int:
         """The first row of that name, or where it would be: rows begin with their name's offset,
         and are in the order of the names."""
-        wanted = name.encode("utf-8", "surrogateescape")
+        wanted = name.encode("utf-8", "surrogateescape")[: MAX_NAME - 1]
         low, high = 0, len(table) // size
         while low < high:
             middle = (low + high) // 2
@@ -128,8 +138,7 @@ class DebugIndex:
     def _name_of_row(self, table: memoryview, size: int, row: int) -> str:
         if row >= len(table) // size:
             return ""
-        return self._text_at(*struct.unpack_from("<I", table, row * size)).decode(
-            "utf-8", "surrogateescape")
+        return shown(self._text_at(*struct.unpack_from("<I", table, row * size)))
 
     def names(self) -> Iterator[str]:
         """All names of functions, in order."""
@@ -159,7 +168,7 @@ class DebugIndex:
         if subject == NONE32:
             return ""
         offset = RECORD.unpack_from(self._records, subject * RECORD_SIZE)[2]
-        return self._text_at(offset).decode("utf-8", "surrogateescape")
+        return shown(self._text_at(offset))
 
     def _function(self, number: int, name: str) -> Function:
         (_offset, _origin, _name, parent, unit, first, count, call_file, call_line, call_column,
@@ -191,8 +200,8 @@ class DebugIndex:
     def _declaration(self, row: int) -> Declared:
         name, unit, entry, value, line, tag = DECLARED.unpack_from(
             self._declared, row * DECLARED.size)
-        return Declared(self._text_at(name).decode("utf-8", "surrogateescape"), tag, entry,
-                        self.unit_offset(unit), value, line)
+        return Declared(shown(self._text_at(name)), tag, entry, self.unit_offset(unit), value,
+                        line)
 
     def declared(self, name: str) -> list[Declared]:
         """The types and variables of a name.  Types of one name that differ in size or line are all
@@ -284,14 +293,19 @@ def _assemble(
     strings = (found.get(".debug_str", b""), found.get(".debug_line_str", b""),
                found.get(".debug_info", b""))
     named: dict[int, bytes] = {NONE64: b""}  # place of a name -> the name
+    total = [0]
 
     def text_of(place: int) -> bytes:
         name = named.get(place)
         if name is None:
             section, offset = place >> 60, place & (1 << 60) - 1
             source = strings[section] if section < 3 else b""
-            end = source.find(b"\0", offset)
-            name = named[place] = source[offset:end] if 0 <= offset <= end else b""
+            end = source.find(b"\0", offset, offset + MAX_NAME)
+            name = source[offset : end if end >= 0 else offset + MAX_NAME - 1]
+            named[place] = name
+            total[0] += len(name)
+            if total[0] > MAX_NAMES:
+                raise DebugDataError(f"damaged debug data: more than {MAX_NAMES} bytes of names")
         return name
 
     members: dict[bytes, list[int]] = {}
@@ -302,11 +316,12 @@ def _assemble(
         if place != NONE64:
             members.setdefault(text_of(place), []).append(number)
     # The scan knows names in .debug_str from each other; here also those written in place.
-    first_of: dict[tuple[bytes, int, int, int], tuple[int, int]] = {}
-    for entry, place, value, unit, line, tag in struct.iter_unpack(DECLARED_FORMAT, declared):
-        first_of.setdefault((text_of(place), tag, value, line), (entry, unit))
+    first_of: dict[tuple[bytes, int, int, int, int], tuple[int, int]] = {}
+    for entry, place, value, digest, unit, line, tag in struct.iter_unpack(
+            DECLARED_FORMAT, declared):
+        first_of.setdefault((text_of(place), tag, value, line, digest), (entry, unit))
     rows = sorted((name, entry, value, unit, line, tag)
-                  for (name, tag, value, line), (entry, unit) in first_of.items())
+                  for (name, tag, value, line, _digest), (entry, unit) in first_of.items())
     text, offsets = bytearray(), {}
     for name in sorted({*members, *(row[0] for row in rows)}):
         offsets[name] = len(text)
@@ -324,7 +339,7 @@ def _assemble(
                      for name, entry, value, unit, line, tag in rows)
     tables = (bytes(records), pieces, bytes(entries), bytes(order), units, types, bytes(text))
     rest = b"".join(tables)
-    head = HEADER.pack(MAGIC, FORMAT, 0, *map(len, tables), hashlib.sha256(rest).digest())
+    head = HEADER.pack(MAGIC, FORMAT, zlib.crc32(rest), *map(len, tables))
     return head + rest
 
 

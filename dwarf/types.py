@@ -12,6 +12,7 @@ from typing import Protocol
 from dwarf.debug_file import DebugDataError
 
 MAX_STEPS = 64  # through typedefs, qualifiers, arrays and members without a name
+MAX_PARTS = 4096  # of a declaration, or structures looked through for a member
 POINTER_SIZE = 8
 
 
@@ -263,7 +264,9 @@ def find_member(structure: Structure, name: str) -> Member | None:
     """A member by name, also one inside members without a name (C11, 6.7.2.1), with its offset from
     the begin of ``structure``."""
     waiting = [(structure, 0, 0)]
-    while waiting:
+    for _ in range(MAX_PARTS):
+        if not waiting:
+            return None
         inner, offset, depth = waiting.pop(0)
         for member in inner.members:
             if member.name == name:
@@ -271,35 +274,44 @@ def find_member(structure: Structure, name: str) -> Member | None:
             below = strip(member.type) if not member.name else None
             if isinstance(below, Structure) and depth < MAX_STEPS:
                 waiting.append((below, offset + member.offset, depth + 1))
-    return None
+    raise DebugDataError(f"{structure.kind} {structure.name} is nested too much: damaged "
+                         "debug data")
 
 
 def declare(kind: Type, name: str = "") -> str:
     """A declaration of ``name`` as C writes it: ``char *argv[3]``, ``int (*f)(void *)``."""
-    return _declare(kind, name, 0)
+    return _declare(kind, name, 0, [])
 
 
-def _declare(kind: Type, inner: str, depth: int) -> str:
-    if depth > MAX_STEPS:
+def _declare(kind: Type, inner: str, depth: int, parts: list[None]) -> str:
+    parts.append(None)
+    if depth > MAX_STEPS or len(parts) > MAX_PARTS:
         raise DebugDataError("a type that is nested too deep: damaged debug data")
     match kind:
         case Pointer():
             target = kind.target
             inner = f"(*{inner})" if isinstance(target, Array | Procedure) else f"*{inner}"
-            return _declare(target, inner, depth + 1)
+            return _declare(target, inner, depth + 1, parts)
         case Array():
             count = "" if kind.count is None else kind.count
-            return _declare(kind.element, f"{inner}[{count}]", depth + 1)
+            return _declare(kind.element, f"{inner}[{count}]", depth + 1, parts)
         case Procedure():
-            parameters = [_declare(p.type, p.name, depth + 1) for p in kind.parameters]
+            parameters = [_declare(p.type, p.name, depth + 1, parts) for p in kind.parameters]
             if kind.variadic:
                 parameters.append("...")
             return _declare(
-                kind.result, f"{inner}({', '.join(parameters) or 'void'})", depth + 1)
+                kind.result, f"{inner}({', '.join(parameters) or 'void'})", depth + 1, parts)
         case Qualified():
-            if isinstance(kind.target, Pointer):
-                return _declare(kind.target, f"{kind.qualifier} {inner}".rstrip(), depth + 1)
-            return f"{kind.qualifier} {_declare(kind.target, inner, depth + 1)}"
+            target, qualifier = kind.target, kind.qualifier
+            if isinstance(target, Qualified) and target.qualifier == qualifier:
+                return _declare(target, inner, depth + 1, parts)
+            if isinstance(target, Array):  # it is the elements that are (C11, 6.7.3)
+                link = target.link
+                qualified = Array(target.count, lambda: Qualified(qualifier, link))
+                return _declare(qualified, inner, depth + 1, parts)
+            if isinstance(target, Pointer):
+                return _declare(target, f"{qualifier} {inner}".rstrip(), depth + 1, parts)
+            return f"{qualifier} {_declare(target, inner, depth + 1, parts)}"
         case Void():
             word = "void"
         case Structure() | Incomplete():

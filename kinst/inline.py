@@ -1,14 +1,15 @@
 """Probes on inline copies: ``kinst::name:entry`` and ``kinst::name:return`` (the kinst paper, V).
 
-The entry of a copy is its lowest address.  It returns at the last instruction of each piece:
-a copy that is split has an early return.  The probes are those of the function it lies in.
+The entry of a copy is its lowest address in the function that its first piece lies in.  It returns
+at the last instruction of each piece: a copy that is split has an early return.  The probes are
+those of the function that a piece lies in.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dwarf.index import DebugIndex, Function, caller_of
-from emu.elf import Symbol
+from dwarf.index import DebugIndex, Function
+from emu.elf import Symbol, SymbolTable
 from kinst import fbt
 from kinst.listing import Instruction, exclusion
 from kinst.probe_table import OFFSET, ProbeError, ProbeTable
@@ -42,15 +43,15 @@ class Rewritten:
     reports: list[str]
 
 
-def addresses(copy: Function, name: str, table: list[Instruction]) -> Iterator[int]:
-    """Where a copy is entered, or left, as addresses of instructions of its caller."""
-    if name == fbt.ENTRY:
-        yield min(low for low, _high in copy.pieces)
-        return
-    for low, high in copy.pieces:
-        last = [i.address for i in table if low <= i.address < high]
-        if last:
-            yield last[-1]
+def _ends(
+    copy: Function, name: str, symbols: SymbolTable
+) -> Iterator[tuple[Symbol | None, int, int]]:
+    """(function, low, high) of the pieces that a copy is entered or left in."""
+    pieces = [(symbols.function_at(low), low, high) for low, high in copy.pieces]
+    if name == fbt.RETURN:
+        yield from pieces
+    else:
+        yield min((p for p in pieces if p[0] == pieces[0][0]), key=lambda p: p[1])
 
 
 def create(
@@ -67,24 +68,23 @@ def create(
     tables: dict[int, list[Instruction]] = {}
     seen: set[int] = set()
     for copy in index.copies(function):
-        caller = caller_of(symbols, copy)
-        if caller is None:
-            found.reports.append(f"{where}: a copy at {copy.pieces[0][0]:#x} lies in no function")
-            continue
-        reason = "" if unsafe else exclusion(breakpoints.trap, caller.name)
-        if reason:
-            found.reports.append(f"{where}: not in {caller.name}, which {reason}")
-            continue
-        table = tables.get(caller.address)
-        if table is None:
-            table = tables[caller.address] = breakpoints.instructions(caller)
-        by_address = {i.address: i for i in table}
-        for address in addresses(copy, name, table):
+        for caller, low, high in _ends(copy, name, symbols):
+            if caller is None:
+                found.reports.append(f"{where}: a copy at {low:#x} lies in no function")
+                continue
+            reason = "" if unsafe else exclusion(breakpoints.trap, caller.name)
+            if reason:
+                found.reports.append(f"{where}: not in {caller.name}, which {reason}")
+                continue
+            if caller.address not in tables:
+                tables[caller.address] = breakpoints.instructions(caller)
+            inside = [i for i in tables[caller.address] if low <= i.address < high]
+            address = low if name == fbt.ENTRY or not inside else inside[-1].address
             if address in seen:
                 continue  # two copies share it
             seen.add(address)
             place = Place(caller, address - caller.address)
-            instruction = by_address.get(address)
+            instruction = next((i for i in inside if i.address == address), None)
             if instruction is None:
                 found.reports.append(f"{where}: {place} is no instruction of {caller.name}")
             elif isinstance(instruction.verdict, Refuse):
@@ -92,12 +92,16 @@ def create(
             else:
                 found.numbers.append(breakpoints.add(caller, OFFSET, instruction))
                 found.text.append(str(place))
+    found.text = list(dict.fromkeys(found.text))  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
         try:
             found.numbers += fbt.create(breakpoints, function, name, unsafe)
             found.text.append(f"fbt::{function}:{name}")
         except ProbeError as error:
             if not found.text:
-                raise (found.reports and ProbeError(found.reports[0])) or error from None
+                if not found.reports:
+                    raise
+                more = f" (and {len(found.reports) - 1} more)" if len(found.reports) > 1 else ""
+                raise ProbeError(found.reports[0] + more) from None
             found.reports.append(str(error))
     return found

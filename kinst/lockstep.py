@@ -42,7 +42,8 @@ class Divergence(KinstError):
 
     :param address: of the instruction that was executed last while they agreed, or is at fault.
     :param what: in a few words.
-    :param ours: registers (or what else was compared) of the first machine, ``theirs`` of the other.
+    :param ours: registers, or what else was compared, of the first machine.
+    :param theirs: of the other.
     """
 
     def __init__(self, what: str, address: int, names: Sequence[str], ours: Sequence[int],

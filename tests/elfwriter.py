@@ -16,6 +16,7 @@ class Elf:
     )
     build_id: bytes = b""
     others: dict[str, bytes] = field(default_factory=dict)  # sections that are not loaded
+    compressed: tuple[str, ...] = ()  # of those: flagged so
     elf_class: int = 2
     kind: int = 2
 
@@ -31,9 +32,11 @@ class Elf:
             entries += struct.pack("<IBBHQQ", len(strings), 0x10 | kind, 0, 1, value, size)
             strings += name.encode() + b"\0"
         names = b"\0.symtab\0.strtab\0.note.gnu.build-id\0.shstrtab\0"
-        others = []
+        others, flagged = [], set()
         for name, data in self.others.items():
             others.append((len(names), 1, len(out), len(data), 0))
+            if name in self.compressed:
+                flagged.add(len(names))
             names += name.encode() + b"\0"
             out += data
         sections = [(0, 0, 0, 0, 0)]
@@ -52,7 +55,8 @@ class Elf:
         table = len(out)
         for name, kind, offset, size, link in sections:
             entry_size = 24 if kind == 2 else 0
-            out += struct.pack("<IIQQQQIIQQ", name, kind, 0, 0, offset, size, link, 1, 1,
+            flags = 0x800 if name in flagged else 0
+            out += struct.pack("<IIQQQQIIQQ", name, kind, flags, 0, offset, size, link, 1, 1,
                                entry_size)
         struct.pack_into(
             "<4sBBBB8xHHIQQQIHHHHHH", out, 0, b"\x7fELF", self.elf_class, 1, 1, 0, self.kind,

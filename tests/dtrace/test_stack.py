@@ -115,6 +115,7 @@ def test_a_damaged_section_is_one_line(section):
 @pytest.mark.parametrize("damage", [
     entry(0x1000, 8, 0x3F), entry(0x1000, 8, cie=0x7000), entry(0x1000, 8, 0x0E, 0x80, cie=25),
     entry(0x1000, 8, 0x0B),  # nothing was remembered
+    entry(0x1000, 8, cie=24),  # it is its own common entry
 ])
 def test_a_damaged_entry_is_one_line_where_it_is_needed(damage):
     frames = Frames(COMMON + damage)

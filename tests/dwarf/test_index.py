@@ -1,14 +1,18 @@
 import struct
+import zlib
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dtrace.debug_data import debug_index
 from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, Scan, ScanError
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.index import NAMES, DebugIndex, build, load
+from emu import elf
 from images import catalog
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
@@ -159,3 +163,72 @@ def test_debug_data_is_found_by_build_id(tmp_path, monkeypatch):
     separate.parent.mkdir(parents=True)
     separate.write_bytes(Elf(others={".debug_info": b"x"}).build())
     assert debug_file(kernel) == separate
+
+
+def test_a_debug_file_of_another_build_is_refused(tmp_path):
+    kernel, separate = tmp_path / "kernel", tmp_path / "kernel.debug"
+    kernel.write_bytes(Elf(build_id=b"\x12\x34").build())
+    separate.write_bytes(Elf(build_id=b"\x12\x35", others={".debug_info": b"x"}).build())
+    with pytest.raises(DebugDataError, match="of another build than"):
+        debug_file(kernel)
+    separate.write_bytes(Elf(others={".debug_info": b"x"}).build())
+    link = b"kernel.debug\0\0\0\0"
+    kernel.write_bytes(Elf(others={".gnu_debuglink": link + b"\1\2\3\4"}).build())
+    with pytest.raises(DebugDataError, match="of another build than"):
+        debug_file(kernel)
+    checksum = struct.pack("<I", zlib.crc32(separate.read_bytes()))
+    kernel.write_bytes(Elf(others={".gnu_debuglink": link + checksum}).build())
+    assert debug_file(kernel) == separate
+
+
+def test_an_index_with_one_wrong_byte_is_made_again(image, tmp_path):
+    cache = tmp_path / "index"
+    first = load(image.path, cache).named("strlen")
+    data = bytearray(cache.read_bytes())
+    for at in (60, len(data) // 2, len(data) - 1):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x40
+        cache.write_bytes(damaged)
+        assert load(image.path, cache).named("strlen") == first and cache.read_bytes() == data
+
+
+def test_another_debug_file_has_another_index(tmp_path):
+    """Offsets of one must not be looked up in the other."""
+    kernel = tmp_path / "kernel"
+    kernel.write_bytes(Elf().build())
+    separate = tmp_path / "kernel.debug"
+    for names in (("one", "two"), ("other",)):
+        body = b"\1" + bytes(8) + b"f.c\0" + b"".join(b"\2" + n.encode() + b"\0\3" for n in names)
+        separate.write_bytes(Elf(others={".debug_info": unit(4, body + b"\0"),
+                                         ".debug_abbrev": ABBREVS}).build())
+        index = debug_index(elf.load(kernel))
+        assert sorted(index.names()) == sorted(names)
+
+
+@pytest.mark.parametrize("kind, pack", [
+    (1, zlib.compress), (2, zstandard.ZstdCompressor().compress)])
+def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, pack):
+    body = b"\1" + bytes(8) + b"f.c\0\2tiny\0\3\0"
+    plain = unit(4, body)
+
+    def kernel(size, packed):
+        path = tmp_path / "kernel"
+        path.write_bytes(Elf(others={
+            ".debug_info": struct.pack("<IIQQ", kind, 0, size, 1) + packed,
+            ".debug_abbrev": ABBREVS}, compressed=(".debug_info",)).build())
+        return path
+
+    index = DebugIndex(build(kernel(len(plain), pack(plain))), tmp_path)
+    assert list(index.names()) == ["tiny"]
+    for size, packed in ((len(plain) + 1, pack(plain)), (len(plain), b"\0" + pack(plain)[1:]),
+                         (1 << 29, pack(bytes(1 << 20))), (1 << 40, pack(plain))):
+        with pytest.raises(DebugDataError, match=r"debug_info|damaged"):
+            build(kernel(size, packed))
+
+
+def test_work_that_no_honest_file_causes_is_refused():
+    """A million entries of a hundred attributes without a byte each."""
+    flags = abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, *[(0x3F, 0x19)] * 100) + b"\0"
+    body = b"\1f.c\0" + b"\2" * 1_000_000 + b"\0"
+    with pytest.raises(ScanError, match="more work than"):
+        Scan(unit(4, body), flags, b"", b"", b"", b"")

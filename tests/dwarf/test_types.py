@@ -13,7 +13,11 @@ from dwarf.types import (
     Array,
     Enumeration,
     Incomplete,
+    Member,
+    Parameter,
     Pointer,
+    Procedure,
+    Qualified,
     Structure,
     Typedef,
     Void,
@@ -188,7 +192,9 @@ ABBREVS = (
     + abbrev(9, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x02, 0x18))  # variable
     + abbrev(10, 0x13, 0, (0x03, 0x08), (0x3C, 0x19))  # struct, declared
     + abbrev(11, 0x01, 1, (0x49, 0x13)) + abbrev(12, 0x21, 0, (0x37, 0x0B))  # array, count
-    + abbrev(13, 0x21, 0, (0x2F, 0x06)) + abbrev(14, 0x26, 0) + b"\0"
+    + abbrev(13, 0x21, 0, (0x2F, 0x06)) + abbrev(14, 0x26, 0)
+    + abbrev(15, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x3C, 0x19))  # variable, declared
+    + abbrev(16, 0x34, 0, (0x47, 0x13), (0x02, 0x18)) + b"\0"  # its definition
 )
 
 
@@ -275,6 +281,58 @@ def test_types_of_one_name_are_all_there_and_copies_of_one_are_once(tmp_path):
         content += one.build()
     types = dwarf_types(tmp_path, content)
     assert [kind.size for kind in types.named("struct softc")] == [4, 8]
+
+
+def test_types_of_one_name_size_and_line_are_told_apart_by_what_they_are(tmp_path):
+    content = b""
+    for member, base in (("x", "int"), ("x", "float"), ("x", "int"), ("y", "int")):
+        one = Unit()
+        kind = one.add(2, base, b"\5\4")
+        one.add(3, "s", b"\4")
+        one.add(4, member, ref(kind), b"\0")
+        one.body += b"\0"
+        one.add(8, "s_t", ref(kind))
+        content += one.build()
+    types = dwarf_types(tmp_path, content)
+    assert [declare(m.type, m.name) for s in types.named("struct s") for m in s.members] == [
+        "int x", "float x", "int y"]
+    assert [declare(t.target) for t in types.named("s_t")] == ["int", "float"]
+
+
+def test_a_variable_has_the_name_of_its_declaration_and_the_type_at_its_address(tmp_path):
+    u = Unit()
+    integer, char = u.add(2, "int", b"\5\4"), u.add(2, "char", b"\6\1")
+    declared = u.add(15, "later", ref(integer))
+    u.add(16, ref(declared), address(0x2000))
+    u.add(9, "dup", ref(integer), address(0x2008))
+    u.add(9, "dup", ref(char), address(0x2010))
+    u.add(9, "other", ref(integer), address(0x2010))
+    types = dwarf_types(tmp_path, u.build())
+    assert declare(types.variable("later", 0x2000), "later") == "int later"
+    assert declare(types.variable("dup", 0x2010), "dup") == "char dup"
+
+
+def test_a_qualifier_of_an_array_is_one_of_its_elements():
+    pointer = Pointer(lambda: Procedure((), False, Void))
+    array = Qualified("const", lambda: Array(2, lambda: Qualified("const", lambda: pointer)))
+    assert declare(array, "f") == "void (*const f[2])(void)"
+
+
+def test_output_that_multiplies_is_cut():
+    inner = Structure("struct", "", 8, tuple)
+    for _ in range(40):
+        below = inner
+        inner = Structure("struct", "", 8, lambda below=below: (
+            Member("", 0, None, lambda: below), Member("", 0, None, lambda: below)))
+    with pytest.raises(DebugDataError, match="nested too much"):
+        find_member(inner, "nosuch")
+    procedure = Procedure((), False, Void)
+    for _ in range(40):
+        below = procedure
+        procedure = Procedure((Parameter("", lambda below=below: Pointer(lambda: below)),) * 2,
+                              False, Void)
+    with pytest.raises(DebugDataError, match="nested too deep"):
+        declare(procedure)
 
 
 def test_dwarf_types_that_lead_to_themselves_are_damage(tmp_path):
