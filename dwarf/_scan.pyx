@@ -397,7 +397,7 @@ cdef class Scan:
     cdef const Abbrev *find_abbrev(self, uint64_t code) noexcept nogil:
         cdef uint32_t i
         # Compilers number them from one.
-        if code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
+        if 0 < code <= self.abbrev_count and self.abbrevs[code - 1].code == code:
             return &self.abbrevs[code - 1]
         for i in range(self.abbrev_count):  # rare
             if self.abbrevs[i].code == code:

@@ -43,9 +43,6 @@ QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
 AGGREGATES = {"DW_TAG_structure_type": "struct", "DW_TAG_class_type": "struct",
               "DW_TAG_union_type": "union"}
 # DW_ATE (DWARF 5, 7.8): kind, whether signed.
-# Entries of a function's body: parameters come before.
-BODY = ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine", "DW_TAG_variable", "DW_TAG_label",
-        "DW_TAG_call_site", "DW_TAG_GNU_call_site")
 BOOLEAN, FLOATS, SIGNED, CHARS = 0x02, (0x03, 0x04), (0x05, 0x06, 0x0D), (0x06, 0x08, 0x10)
 OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
 
@@ -175,11 +172,8 @@ class DwarfTypes(Types):
                 if depth == 0:
                     return
                 continue
-            if depth == 1:
-                if child.tag in BODY:
-                    return
-                if child.tag in tags:
-                    yield child
+            if depth == 1 and child.tag in tags:
+                yield child
             depth += child.has_children
         raise ValueError(f"more than {MAX_CHILDREN} entries at {entry.offset:#x}")
 

@@ -71,6 +71,11 @@ class GuestMemory:
             pages.update(_data_pages(self.base.file, self.size))
         return list(_runs(sorted(pages)))
 
+    def written(self) -> list[int]:
+        """Offsets of the pages written since the last snapshot."""
+        return [PAGE * page for page, entry in enumerate(self._pagemap())
+                if entry & (_PRESENT | _SWAPPED) and not entry & _FILE]
+
     def snapshot(self) -> MemoryImage:
         """Keep the present contents; RAM goes on as a copy-on-write view of them."""
         image = MemoryImage(self.size)

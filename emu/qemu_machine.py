@@ -23,7 +23,7 @@ from emu.gdb_remote import GdbRemote, TargetRegister
 from emu.guest_memory import PAGE
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
 from emu.qemu import BOARDS, installed
-from emu.unicorn_machine import PANIC, PANIC_ENDS, UnicornMachine
+from emu.unicorn_machine import PANIC, PANIC_ENDS, Snapshot, UnicornMachine
 
 HIDDEN = 256 << 20  # bytes of RAM the guest is not told of, behind its own
 PATIENCE = 60.0  # seconds for a run
@@ -101,10 +101,13 @@ class QemuMachine(Machine):
         return machine
 
     @classmethod
-    def carry(cls, source: UnicornMachine) -> Self:
+    def carry(cls, source: UnicornMachine, snapshot: Snapshot | None = None) -> Self:
         """A machine in the present state of another: its memory, general and system registers.
-        Devices are as after a reset, and interrupt nobody."""
-        snapshot = source.snapshot()
+        Devices are as after a reset, and interrupt nobody.
+
+        :param snapshot: of that state, if there is one already.
+        """
+        snapshot = snapshot or source.snapshot()
         with _memory_file(source.memory + HIDDEN) as ram:
             for at, size in _extents(snapshot.memory.file, source.memory):
                 os.pwrite(ram, os.pread(snapshot.memory.file, size, at), at)

@@ -14,7 +14,7 @@ from kinst._dispatch import Dispatcher
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, Trampolines
 from kinst.trap import SEAM, CpuState
-from kinst.verdict import Copy, Refuse, Rewrite
+from kinst.verdict import Copy, Refuse, Rewrite, Verdict
 
 GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"
@@ -77,6 +77,8 @@ class Breakpoints(ProbeTable):
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
         # With python=True: called at the seam with the breakpoint's address and the trap frame's.
         self.trapped: Callable[[int, int], None] | None = None
+        # With python=True, for tests of what finds faults: another verdict than the right one.
+        self.fault: Callable[[int, Verdict], Verdict] | None = None
         self._trampolines: Trampolines | None = None
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
@@ -195,6 +197,8 @@ class Breakpoints(ProbeTable):
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
         verdict = trap.classify(code, address)[1]
+        if self.fault is not None:
+            verdict = self.fault(address, verdict)
         if isinstance(verdict, Copy | Rewrite):
             known = dispatcher.template(address)
             assert known is not None
