@@ -3,8 +3,8 @@ arguments within what they accept.
 
 A line is the function that is meant, and calls in the language of ``dtrace/calls.py``.  In braces:
 ``s`` a string, ``num`` one that begins with a number, ``ip`` an address, ``d`` 64 bytes, ``b`` 128
-zero bytes, ``n`` 0 to 63, ``k`` 1 to 15, ``c`` a character, ``i``, ``w``, ``u`` numbers of 31, 32
-and 64 bits, ``base`` of a number, ``page`` a physical address.
+zero bytes, ``n`` 0 to 63, ``p`` 1 to 63, ``k`` 1 to 15, ``c`` a character, ``i``, ``w``, ``u``
+numbers of 31, 32 and 64 bits, ``base`` of a number, ``page`` a physical address.
 """
 
 import random
@@ -24,7 +24,7 @@ NV = "v = nvlist_create(0); nvlist_add_number(v, {s}, {u})"
 MBUF = "m = m_gethdr(1, 1); m_append(m, {n}, {d})"
 UNIT = "u = new_unrhdr(0, 100, 0); alloc_unr(u)"
 LOG = 'g = buf(256); msgbuf_init(g, buf(512), 512); msgbuf_addstr(g, -1, {s}, 0)'
-ARENA = 'v = vmem_create("v", 4096, 65536, 16, 0, 2); vmem_alloc(v, {n}+16, 0x1002, buf(8))'
+ARENA = 'v = vmem_create("v", 4096, 65536, 16, 0, 2); vmem_alloc(v, {p}, 0x1002, buf(8))'
 BLOCKS = "t = blist_create(1024, 2); blist_free(t, 0, 1024)"
 CIPHER = "a = buf(1024); rijndael_set_key(a, {d}, 128)"
 STREAM = "h = buf(256); chacha_keysetup(h, {d}, 256); chacha_ivsetup(h, {d}, {d})"
@@ -67,7 +67,6 @@ memset_early    memset_early({{b}}, {{c}}, {{n}})
 memcpy_early    memcpy_early({{b}}, {{d}}, {{n}})
 crc32           crc32({{w}}, {{d}}, {{n}})
 crc32_z         crc32_z({{w}}, {{d}}, {{n}})
-adler32         adler32({{w}}, {{d}}, {{n}})
 adler32_z       adler32_z({{w}}, {{d}}, {{n}})
 calculate_crc32c calculate_crc32c({{w}}, {{d}}, {{n}})
 murmur3_32_hash murmur3_32_hash({{d}}, {{n}}, {{w}})
@@ -119,12 +118,12 @@ bsearch         bsearch({{d}}, {{d}}, 4, 16, &uuidcmp)
 timevaladd      timevaladd({{d}}, {{d}})
 timevalsub      timevalsub({{d}}, {{d}})
 itimerfix       itimerfix({{d}})
-malloc          p = malloc({{w}}+0, &M_TEMP, 1); free(p, &M_TEMP)
-malloc          p = malloc({{n}}+1, &M_TEMP, 0x102); free(p, &M_TEMP)
-realloc         p = malloc({{n}}+1, &M_TEMP, 2); realloc(p, {{n}}+64, &M_TEMP, 2)
-reallocf        p = malloc({{n}}+1, &M_TEMP, 2); reallocf(p, {{n}}+64, &M_TEMP, 2)
-zfree           p = malloc({{n}}+1, &M_TEMP, 2); zfree(p, &M_TEMP)
-malloc_usable_size p = malloc({{n}}+1, &M_TEMP, 2); malloc_usable_size(p)
+malloc          p = malloc({{p}}, &M_TEMP, 1); free(p, &M_TEMP)
+malloc          p = malloc({{p}}, &M_TEMP, 0x102); free(p, &M_TEMP)
+realloc         p = malloc({{p}}, &M_TEMP, 2); realloc(p, {{p}}, &M_TEMP, 2)
+reallocf        p = malloc({{p}}, &M_TEMP, 2); reallocf(p, {{p}}, &M_TEMP, 2)
+zfree           p = malloc({{p}}, &M_TEMP, 2); zfree(p, &M_TEMP)
+malloc_usable_size p = malloc({{p}}, &M_TEMP, 2); malloc_usable_size(p)
 _mtx_init       {MUTEX}
 __mtx_lock_flags {LOCKED}
 _mtx_trylock_flags_ {MUTEX}; _mtx_trylock_flags_(m+24, 0, "f", 1)
@@ -141,9 +140,9 @@ lockinit        l = buf(64); lockinit(l, 80, "l", 0, 0); lockdestroy(l)
 sema_init       e = buf(128); sema_init(e, {{n}}, "e"); sema_value(e)
 _sema_post      e = buf(128); sema_init(e, {{n}}, "e"); _sema_post(e, "f", 1); sema_value(e)
 _sema_trywait   e = buf(128); sema_init(e, {{n}}, "e"); _sema_trywait(e, "f", 1)
-hashinit        hashinit({{n}}+1, &M_TEMP, buf(8))
-hashinit_flags  hashinit_flags({{n}}+1, &M_TEMP, buf(8), 1)
-phashinit       phashinit({{n}}+1, &M_TEMP, buf(8))
+hashinit        hashinit({{p}}, &M_TEMP, buf(8))
+hashinit_flags  hashinit_flags({{p}}, &M_TEMP, buf(8), 1)
+phashinit       phashinit({{p}}, &M_TEMP, buf(8))
 devclass_find   devclass_find({{s}})
 devclass_get_name devclass_get_name(devclass_find("root"))
 devclass_get_count devclass_get_count(devclass_find("root"))
@@ -192,7 +191,6 @@ m_prepend       {MBUF}; m_prepend(m, {{k}}, 1)
 in_cksum_skip   m = m_gethdr(1, 1); m_append(m, 63, {{d}}); in_cksum_skip(m, 60, {{k}})
 in_addword      in_addword({{w}}, {{w}})
 in_pseudo       in_pseudo({{w}}, {{w}}, {{w}})
-in_canforward   in_canforward({{w}})
 blist_create    {BLOCKS}; blist_avail(t)
 blist_fill      {BLOCKS}; blist_fill(t, {{n}}, {{k}}); blist_avail(t)
 blist_destroy   {BLOCKS}; blist_destroy(t)
@@ -213,7 +211,7 @@ sysctl_ctx_init c = buf(16); sysctl_ctx_init(c); sysctl_ctx_free(c)
 sched_load      sched_load()
 sched_rr_interval sched_rr_interval()
 fibonacci       fibonacci({{k}})
-collatz         collatz({{n}}+1)
+collatz         collatz({{p}})
 classify        classify({{k}}, {{u}})
 account         account({{w}})
 audit           audit({{w}})
@@ -261,7 +259,8 @@ CHOOSE: dict[str, Callable[[random.Random], str]] = {
     "ip": lambda r: '"' + ".".join(str(r.randrange(300)) for _ in range(4)) + '"',
     "d": lambda r: 'bytes("' + "".join(f"\\x{r.randrange(256):02x}" for _ in range(64)) + '")',
     "b": lambda r: "buf(128)",
-    "n": lambda r: str(r.randrange(64)), "k": lambda r: str(r.randrange(1, 16)),
+    "n": lambda r: str(r.randrange(64)), "p": lambda r: str(r.randrange(1, 64)),
+    "k": lambda r: str(r.randrange(1, 16)),
     "c": lambda r: str(r.randrange(1, 128)),
     "i": lambda r: str(r.randrange(-1 << 31, 1 << 31)), "w": lambda r: str(r.randrange(1 << 32)),
     "u": lambda r: str(r.randrange(1 << 64)), "base": lambda r: r.choice(("0", "10", "16", "8")),

@@ -15,13 +15,16 @@ from dtrace.workload import BootError, at_start, boot_to_prompt, booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.qemu_machine import QemuMachine
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
 from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
-from kinst.probe_table import Probe
+from kinst.probe_table import Probe, ProbeTable
+from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
 from kinst.verdict import Refuse
 
+HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
 BOOT = "boot"  # the workload that is no call
 
 
@@ -55,6 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
         help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
         "and source lines")
+    add("--machine", choices=("unicorn", "qemu"), default="unicorn",
+        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="guest: through the kernel's own vectors; direct: at the breakpoint, faster")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
@@ -75,6 +80,8 @@ def _main() -> int:
     image = catalog.find(arguments.kernel)
     program = None if arguments.listing else _program(image, arguments.call)
     memory = parse_size(arguments.memory)
+    if arguments.machine == "qemu" and not arguments.listing:
+        return _on_qemu(arguments, image, program, memory, limit, frames)
     if arguments.call == BOOT and not arguments.listing:
         machine = UnicornMachine(image, memory)
         machine.boot()
@@ -90,9 +97,18 @@ def _main() -> int:
     if frames is not None:
         breakpoints.fire = functools.partial(
             _row_and_stack, Stacks(machine), min(frames, MAX_FRAMES), arguments.quiet)
+    _make(breakpoints, arguments)
+    if arguments.listing:
+        _list(breakpoints, arguments.verbose)
+        return 0
+    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet)
+
+
+def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
+    """Make the probes that were asked for, and say how many."""
     for wanted in arguments.descriptions:
         made = create(breakpoints, wanted, arguments.unsafe,
-                      functools.partial(debug_index, image))
+                      functools.partial(debug_index, breakpoints.image))
         count = len(made.numbers)
         for report in made.reports:
             print(f"dtrace: not probed: {report}", file=sys.stderr)
@@ -102,10 +118,37 @@ def _main() -> int:
             plural = "" if count == 1 else "s"
             print(f"dtrace: description '{wanted.text}' matched {count} probe{plural}",
                   file=sys.stderr)
-    if arguments.listing:
-        _list(breakpoints, arguments.verbose)
-        return 0
-    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet)
+
+
+def _on_qemu(
+    arguments: argparse.Namespace, image: Image, program: list[Statement] | None, memory: int,
+    limit: int, frames: int | None,
+) -> int:
+    """The same on QEMU: the breakpoints go through the kernel's own vectors there."""
+    if program is None or arguments.trap_path != PATHS[0] or arguments.trampolines != PER_PROBE:
+        raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
+                         "with a trampoline for each probe: not -c boot, --trap-path=direct, "
+                         "--trampolines=thread")
+    with working(f"booting {image.path} (the next time it comes from the cache)"):
+        machine = booted(image, memory)
+    with QemuMachine.carry(machine) as other:
+        probes = SeamBreakpoints(other)
+        _make(probes, arguments)
+        if frames is not None:
+            probes.fire = functools.partial(
+                _row_and_stack, Stacks(other), min(frames, MAX_FRAMES), arguments.quiet)
+        elif not arguments.quiet:
+            probes.fire = lambda probe, _state: print(_row(probe))
+        if not arguments.quiet:
+            print(HEADER)
+        try:
+            probes.enable()
+            value = Evaluation(Caller(other, limit)).run(program)
+            probes.disable()
+        finally:
+            show_console(bytes(other.console.text))
+        print(f"{arguments.call} = {describe(value)}")
+    return 0
 
 
 def _program(image: Image, call: str | None) -> list[Statement] | None:
@@ -139,7 +182,7 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
            quiet: bool) -> int:
     machine = breakpoints.machine
     if not quiet:
-        print(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}")
+        print(HEADER)
     breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
     breakpoints.enable()
     value, said, stack = None, b"", list[str]()

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from dtrace import inline_command, line_command, relocate_command, type_command
+from dtrace import inline_command, line_command, relocate_command, type_command, xval_command
 from dtrace.calls import Evaluation, check, parse, unescape
 from dtrace.debug_data import Sources, debug_index
 from dtrace.stack import failure
@@ -77,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
 
     line_command.add_options(commands.add_parser(
         "line", help="the code of a source line, or the source lines of an instruction"))
+    xval_command.add_options(commands.add_parser(
+        "xval", help="compare calls on our machine and on QEMU"))
     type_command.add_options(commands.add_parser(
         "type", help="the layout of a type, the prototype of a function, a variable's type"))
 
@@ -105,7 +107,7 @@ def _main() -> int:
     commands = {"boot": _boot, "call": _call, "disas": _disas, "images": _images,
                 "inline": inline_command.run,
                 "line": line_command.run, "type": type_command.run,
-                "relocate": relocate_command.run}
+                "xval": xval_command.run, "relocate": relocate_command.run}
     return commands[arguments.command](arguments)
 
 

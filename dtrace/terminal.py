@@ -4,10 +4,12 @@ import contextlib
 import io
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TypeVar
 
 from emu.errors import KinstError
+
+Item = TypeVar("Item")
 
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
@@ -46,6 +48,18 @@ def show_byte(byte: int) -> None:
         sys.stdout.buffer.write(bytes((byte,)))
         if byte == 0x0A or sys.stdout.isatty():
             sys.stdout.buffer.flush()
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, f"{len(items)} {what}", console=Console(stderr=True),
+                     transient=True)
 
 
 @contextlib.contextmanager

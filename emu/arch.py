@@ -163,8 +163,9 @@ class Arch(ABC):
             machine.write_register(name, value)
 
     def entry_address(self, image: "Image") -> int:
-        """Virtual address of the kernel's first instruction, executed once, by the boot."""
-        return image.entry
+        """An address in the kernel's first instructions, which the boot alone executes.  Not of the
+        very first: Unicorn also looks at the byte before a stop address."""
+        return image.entry + 16
 
     def stack_after_return(self, machine: "Machine") -> int:
         """The stack pointer when the function that was just entered has returned."""

@@ -48,7 +48,7 @@ class Caller:
             address = self._free
         else:
             address = self._allocate(size)
-        self.machine.write(address, data)
+        self.machine.write(address, data.ljust(size, b"\0"))  # what was there is nobody's argument
         return address
 
     def _allocate(self, size: int) -> int:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     import capstone
 
     from emu.board import Board
-    from emu.elf import Image
     from emu.machine import Machine
     from emu.unicorn_machine import UnicornMachine
 
@@ -102,11 +101,6 @@ class Riscv64(Arch):
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2
-
-    def entry_address(self, image: "Image") -> int:
-        """Behind the first instruction: Unicorn also looks at the byte before a stop address,
-        and nothing is mapped before the first."""
-        return image.entry + 4
 
     def board(self, machine: "UnicornMachine") -> "Board":
         from emu.riscv64.board import RiscvBoard

@@ -20,4 +20,7 @@ DIFFERENCES = (
     _csr(0xC02, "instret: counted otherwise"),
     _csr(0x100, "sstatus: Unicorn's model leaves UXL, a constant, 0"),
 )
-FRAME_MASKS = {"sstatus": (UXL, "Unicorn's model leaves UXL, a constant, 0")}
+FRAME_MASKS = {
+    "sstatus": (UXL, "Unicorn's model leaves UXL, a constant, 0"),
+    "stval": ((1 << 64) - 1, "EBREAK may leave 0 there, as QEMU 7.2 does, or its own address"),
+}
