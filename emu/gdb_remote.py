@@ -54,8 +54,14 @@ class GdbRemote:
 
     @property
     def waiting(self) -> bool:
-        """Whether a packet was received that nobody asked for yet."""
-        return b"#" in self._buffer
+        """Whether a packet was received that nobody has asked for yet."""
+        return self._packet()[1] >= 0
+
+    def _packet(self) -> tuple[int, int]:
+        """Where the first packet received begins and ends; an end of -1: none is complete."""
+        start = self._buffer.find(b"$")
+        end = self._buffer.find(b"#", start + 1) if start >= 0 else -1
+        return start, end if len(self._buffer) >= end + 3 else -1
 
     def _transfer(self, name: str) -> str:
         """A file of the target description."""
@@ -102,24 +108,27 @@ class GdbRemote:
     def receive(self) -> str:
         """The next packet."""
         while True:
-            start = self._buffer.find(b"$")
-            end = self._buffer.find(b"#", start + 1) if start >= 0 else -1
-            if end >= 0 and len(self._buffer) >= end + 3:
+            start, end = self._packet()
+            if end >= 0:
                 data = bytes(self._buffer[start + 1 : end])
                 del self._buffer[: end + 3]
                 self._write(b"+")
                 return data.decode("ascii", "replace")
-            try:
-                more = self._socket.recv(1 << 16)
-            except TimeoutError:
-                raise MachineError("the gdb stub fell silent") from None
-            except OSError as error:
-                raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
-            if not more:
-                raise MachineError("the gdb stub closed the connection")
-            if len(self._buffer) > LIMIT:
-                raise MachineError(f"the gdb stub says more than {LIMIT} bytes at once")
-            self._buffer += more
+            self.hear()
+
+    def hear(self) -> None:
+        """Take what has come, or wait for something; it need not be a packet (acknowledgements)."""
+        try:
+            more = self._socket.recv(1 << 16)
+        except TimeoutError:
+            raise MachineError("the gdb stub fell silent") from None
+        except OSError as error:
+            raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
+        if not more:
+            raise MachineError("the gdb stub closed the connection")
+        if len(self._buffer) > LIMIT:
+            raise MachineError(f"the gdb stub says more than {LIMIT} bytes at once")
+        self._buffer += more
 
     def ask(self, text: str) -> str:
         """A packet and its reply.

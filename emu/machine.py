@@ -117,6 +117,10 @@ class Machine(ABC):
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
 
     @abstractmethod
+    def handler(self, address: int) -> Callable[[], None] | None:
+        """What ``handle`` has set for an address."""
+
+    @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
         """Write virtual memory that may have been executed."""
 

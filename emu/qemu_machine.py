@@ -280,6 +280,9 @@ class QemuMachine(Machine):
     def now(self) -> int:
         raise MachineError("QEMU's time is the host's")
 
+    def handler(self, address: int) -> Callable[[], None] | None:
+        return self._handlers.get(address)
+
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         if handler is None:
             self._handlers.pop(address, None)
@@ -332,21 +335,22 @@ class QemuMachine(Machine):
                 pc = self.pc
                 if pc in self._handlers:
                     self._handlers[pc]()
-                elif pc in stops and not first:
+                if self.pc != pc:
+                    first = False
+                    continue
+                if pc in stops and not first:
                     return Stop(StopReason.ADDRESS, pc)
                 first = False
                 if self.watch is not None:
-                    if self.pc == pc:
-                        self.watch(pc)
-                        self.step()
+                    self.watch(pc)
+                    self.step()
                     continue
-                if self.pc == pc and pc in self._inserted:
+                places = stops | self._handlers.keys()
+                if pc in places:  # QEMU would stop here again at once
                     self._insert(self._inserted - {pc})
                     self.step()
                     continue
-                self._insert(stops | self._handlers.keys())
-                if self.pc in self._inserted:
-                    continue
+                self._insert(places)
                 stop = self._go(texts, start, end)
                 if stop is not None:
                     return stop
@@ -370,7 +374,7 @@ class QemuMachine(Machine):
                         reason, detail = found
                         break
                 if gdb in ready:
-                    break
+                    self._gdb.hear()
                 if not ready:
                     reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
                     break

@@ -179,6 +179,9 @@ class UnicornMachine(Machine):
         if self._hidden is not None:
             self._hidden[1].clear()
 
+    def handler(self, address: int) -> Callable[[], None] | None:
+        return self._handlers.get(address)
+
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
         if handler is None:

@@ -75,7 +75,8 @@ class Breakpoints(ProbeTable):
             raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
-        # With python=True: called at the seam with the breakpoint's address and the trap frame's.
+        # With python=True: called at the seam with the addresses of the breakpoint (also a second
+        # one's) and of the trap frame.
         self.trapped: Callable[[int, int], None] | None = None
         # With python=True, for tests of what finds faults: another verdict than the right one.
         self.fault: Callable[[int, Verdict], Verdict] | None = None
@@ -176,6 +177,8 @@ class Breakpoints(ProbeTable):
         address = trap.at_seam(machine)
         second = dispatcher.second(address)
         numbers = dispatcher.probes_at(address)
+        if self.trapped is not None and (numbers or second is not None):
+            self.trapped(address, machine.read_register(trap.frame_register))
         if second is not None:
             state = trap.enter(machine)
             after = second + len(dispatcher.displaced(second))
@@ -186,8 +189,6 @@ class Breakpoints(ProbeTable):
         if not numbers:
             trap.decline(machine)
             return
-        if self.trapped is not None:
-            self.trapped(address, machine.read_register(trap.frame_register))
         state = trap.enter(machine)
         if not trap.called:
             machine.engine.wipe()

@@ -25,6 +25,7 @@ from kinst.lockstep import (
     Divergence,
     ModelPoint,
     Recording,
+    TooLongError,
     follow,
     model_points,
     quiet,
@@ -36,9 +37,10 @@ from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
 from kinst.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, Verdict, summary
 
+FOOTPRINT = 4096  # bytes below the stack pointer that a kernel's trap path may use
+MAX_FRAME = 1 << 14  # bytes of stack between two stops
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
 PROBED_PATIENCE = 30.0  # seconds for a call with probes
-UNDER = 1024  # bytes below the seam's stack pointer that the kernel's trap path may have used
 FAULTS = ("delivery", "trampoline", "emulation")
 
 Workload = Callable[[Machine], int]
@@ -46,9 +48,15 @@ Workload = Callable[[Machine], int]
 
 @dataclass
 class Firings:
-    """What a machine saw at its seam: (breakpoint, trap frame), (breakpoint, registers)."""
+    """What a machine saw at its seam: (breakpoint, trap frame), (breakpoint, registers).
+
+    :param stacks: of the first machine: the interrupted stack pointer at each stop, and what lies
+        from there to the one before.  It takes back what its traps leave on the stack; the second
+        does not, and a function that reads a variable it has not set would see that.
+    """
 
     frames: list[tuple[int, bytes]] = field(default_factory=list)
+    stacks: list[tuple[int, bytes]] = field(default_factory=list)
     fired: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
 
 
@@ -134,7 +142,7 @@ class Crosscheck:
         last = recording.steps[-1][recording.pc]
         with QemuMachine.carry(machine, self._base) as other:
             self._same_value(value, follow(other, recording, points, workload), last)
-            self._same_memory(memory, other, [], last)
+            self._same_memory(memory, other, last)
         self._probed(workload, recording, points, found, value)
         machine.restore(self._base)
         return found
@@ -149,7 +157,7 @@ class Crosscheck:
         ours = self._run_ours(workload, sites, value, last)
         memory = self._memory()
         machine.restore(self._base)
-        theirs, footprints = Firings(), []
+        theirs, stacks = Firings(), iter(ours.stacks)
         with QemuMachine.carry(machine, self._base) as other:
             other.patience = PROBED_PATIENCE
             settle = _Settle(other, points)
@@ -160,8 +168,10 @@ class Crosscheck:
             def trapped(address: int, frame: int) -> None:
                 if address in sites:
                     theirs.frames.append((address, other.read(frame, layout.size)))
-                field_ = probes.trap.names.get(other.arch.sp, other.arch.sp)
-                footprints.append((other.sp - UNDER, layout.read(other, frame, field_)))
+
+                sp, content = next(stacks, (0, b""))
+                if content and sp == self._stack_pointer(other, frame):
+                    other.write(sp, content)
 
             probes.trapped = trapped
             _add(probes, sites)
@@ -176,7 +186,8 @@ class Crosscheck:
             probes.disable()
             self._compare(ours, theirs, sites)
             self._same_value(value, result, last)
-            self._same_memory(memory, other, footprints, last)
+            lowest = min((sp for sp, _content in ours.stacks), default=other.sp)
+            self._same_memory(memory, other, last, (lowest - FOOTPRINT, other.sp))
         for address, _registers in ours.fired:
             instruction = sites[address][1]
             found.encodings.setdefault(summary(instruction.verdict), set()).add(instruction.code)
@@ -227,8 +238,16 @@ class Crosscheck:
         quiet(machine)
         breakpoints = Breakpoints(
             machine, lambda probe, state: _fired(seen, probe, state, names), python=True)
-        breakpoints.trapped = lambda address, frame: seen.frames.append(
-            (address, machine.read(frame, machine.arch.trap_frame.size)))
+
+        def trapped(address: int, frame: int) -> None:
+            if address in sites:
+                seen.frames.append((address, machine.read(frame, machine.arch.trap_frame.size)))
+            sp = self._stack_pointer(machine, frame)
+            before = seen.stacks[-1][0] if seen.stacks else sp
+            size = before - sp if 0 < before - sp <= MAX_FRAME else 0
+            seen.stacks.append((sp, machine.read(sp, size)))
+
+        breakpoints.trapped = trapped
         _add(breakpoints, sites)
         breakpoints.enable()
         result: int | None = None
@@ -250,17 +269,18 @@ class Crosscheck:
     def _compare(self, ours: Firings, theirs: Firings,
                  sites: dict[int, tuple[Symbol, Instruction]]) -> None:
         """Trap frames and registers, firing by firing."""
-        names = tuple(self.machine.arch.registers)
+        names, trap = tuple(self.machine.arch.registers), self._listing.trap
+        flags = {trap.status: sum(1 << bit for bit in trap.flag_bits)}  # what instructions compute
         before = 0
         for number, (one, other) in enumerate(zip(ours.fired, theirs.fired, strict=False)):
             self._at_fault = before or one[0]
+            different = [name for name, a, b in zip(names, one[1], other[1], strict=True)
+                         if (a ^ b) & flags.get(name, -1)]
+            if different and before:
+                # What the trap saved is what the instruction displaced before has left.
+                raise Divergence(f"{', '.join(different)} differ{'s' * (len(different) == 1)} at "
+                                 f"firing {number + 1}, behind", before, names, one[1], other[1])
             self._same_frame(ours.frames[number], theirs.frames[number], number)
-            masks = FRAME_MASKS[self.machine.arch.name]
-            same = all(a == b or (name in masks and (a ^ b) & ~masks[name][0] == 0)
-                       for name, a, b in zip(names, one[1], other[1], strict=True))
-            if one[0] != other[0] or not same:
-                raise Divergence(f"registers at firing {number + 1} differ, behind",
-                                 before or one[0], names, one[1], other[1])
             before = one[0]
         if len(ours.fired) != len(theirs.fired):
             raise Divergence(f"{len(ours.fired)} firings, {len(theirs.fired)} on QEMU",
@@ -296,24 +316,26 @@ class Crosscheck:
                 found[self.machine.board.ram_base + at] = content
         return found
 
-    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine,
-                     footprints: Sequence[tuple[int, int]], last: int) -> None:
-        """:param footprints: of traps: virtual [low, high) that may differ."""
+    def _stack_pointer(self, machine: Machine, frame: int) -> int:
+        """The interrupted one."""
+        arch, names = machine.arch, self._listing.trap.names
+        return arch.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
+
+    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine, last: int,
+                     unused: tuple[int, int] = (0, 0)) -> None:
+        """:param unused: stack that is not in use, where traps have left something."""
         base = self._base.memory.file
-        free: dict[int, list[tuple[int, int]]] = {}
-        for low, high in set(footprints):
-            for page in range(low & -PAGE, high, PAGE):
-                physical = other.translate(page)
-                if physical is not None:
-                    free.setdefault(physical, []).append((max(low - page, 0), high - page))
+        free = {other.translate(page): (max(unused[0] - page, 0), unused[1] - page)
+                for page in range(unused[0] & -PAGE, unused[1], PAGE)}
         for page in sorted({*ours, *other.changed(base)}):
-            one = bytearray(ours.get(page) or os.pread(
-                base, PAGE, page - other.board.ram_base).ljust(PAGE, b"\0"))
-            two = bytearray(other.read_physical(page, PAGE))
-            for begin, end in free.get(page, ()):
-                one[begin:end] = two[begin:end] = bytes(min(end, PAGE) - begin)
+            one = ours.get(page) or os.pread(
+                base, PAGE, page - other.board.ram_base).ljust(PAGE, b"\0")
+            two = other.read_physical(page, PAGE)
+            if page in free:
+                begin, end = free[page]
+                one, two = (data[:begin] + data[max(end, begin):] for data in (one, two))
             if one != two:
-                at = next(i for i in range(PAGE) if one[i] != two[i]) & ~7
+                at = next(i for i in range(len(one)) if one[i] != two[i]) & ~7
                 raise Divergence(
                     f"memory differs at physical {page + at:#x}", last, ("memory",),
                     (int.from_bytes(one[at : at + 8], "little"),),
@@ -333,8 +355,9 @@ class Crosscheck:
                 # As if the CPU had saved a flag wrong.
                 fields = machine.arch.trap_frame.fields
                 offset, _size = fields[trap.names.get(trap.status, trap.status)]
-                machine.write(frame + offset, bytes([machine.read(frame + offset, 1)[0] ^ 1]))
-                self.faulty = self.faulty or address
+                machine.write(frame + offset, bytes([machine.read(frame + offset, 1)[0] ^ 0x20]))
+                if address in sites:
+                    self.faulty = self.faulty or address
                 inner(address, frame)
 
             breakpoints.trapped = wrong
@@ -394,6 +417,8 @@ def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> No
 
 def _fired(seen: Firings, probe: Probe, state: CpuState | NativeState,
            names: Sequence[str]) -> None:
+    if len(seen.fired) > 4 * MAX_FIRINGS:
+        raise TooLongError(f"more than {4 * MAX_FIRINGS} firings")
     seen.fired.append((probe.instruction.address, tuple(state.get(name) for name in names)))
 
 

@@ -122,7 +122,8 @@ class SeamBreakpoints(ProbeTable):
         state = trap.enter(machine)
         if second is not None:
             trap.unmask(state, self._saved_mask)
-            trap.leave(machine, state, second.address + len(second.code))
+            after = second.address + len(second.code)
+            trap.leave(machine, state, after)
             return
         assert site is not None
         if self._scratch:
@@ -144,10 +145,13 @@ class SeamBreakpoints(ProbeTable):
         if not registers:
             return
         machine = self.machine
+        other = machine.handler(pc)
 
         def back() -> None:
-            machine.handle(pc, None)
+            machine.handle(pc, other)
             for name, value in registers.items():
                 machine.write_register(name, value)
+            if other is not None:
+                other()
 
         machine.handle(pc, back)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from emu.qemu_machine import QemuMachine
     from emu.unicorn_machine import UnicornMachine
 
+HEADER = 64  # bytes
 FLAGS = 0b1010  # little-endian, 4 KiB pages, anywhere in memory
 
 
@@ -37,6 +38,8 @@ def flatten(image: Image) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    if image.entry - min(s.virtual for s in image.segments) < HEADER:
+        return ["-kernel", str(image.path)]  # no room for a header; linked where it is to run
     (directory / "Image").write_bytes(flatten(image))
     return ["-kernel", str(directory / "Image")]
 
