@@ -942,6 +942,11 @@ cdef class Engine:
             freeze(&self.clock)
         keep_footprint(&self.clock, sp)
 
+    @property
+    def kept_stack(self):
+        """While frozen: (address, bytes) of the stack as it was before the breakpoint."""
+        return self.clock.stack_at, bytes(self.clock.stack[:self.clock.stack_size])
+
     def wipe(self):
         """While frozen: put back the stack and the registers that the breakpoint has changed."""
         wipe_footprint(&self.clock)

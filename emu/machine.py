@@ -117,8 +117,8 @@ class Machine(ABC):
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
 
     @abstractmethod
-    def handler(self, address: int) -> Callable[[], None] | None:
-        """What ``handle`` has set for an address."""
+    def step(self) -> None:
+        """Execute one instruction."""
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:

@@ -179,9 +179,6 @@ class UnicornMachine(Machine):
         if self._hidden is not None:
             self._hidden[1].clear()
 
-    def handler(self, address: int) -> Callable[[], None] | None:
-        return self._handlers.get(address)
-
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
         if handler is None:
@@ -243,6 +240,9 @@ class UnicornMachine(Machine):
 
     def type(self, data: bytes) -> None:
         self.board.type(data)
+
+    def step(self) -> None:
+        self.run(Until(instructions=self.instructions + 1))
 
     def request_stop(self, stop: Stop) -> None:
         """End the run before the next block; for devices and observers."""

@@ -37,8 +37,6 @@ from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
 from kinst.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, Verdict, summary
 
-FOOTPRINT = 4096  # bytes below the stack pointer that a kernel's trap path may use
-MAX_FRAME = 1 << 14  # bytes of stack between two stops
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
 PROBED_PATIENCE = 30.0  # seconds for a call with probes
 FAULTS = ("delivery", "trampoline", "emulation")
@@ -50,9 +48,9 @@ Workload = Callable[[Machine], int]
 class Firings:
     """What a machine saw at its seam: (breakpoint, trap frame), (breakpoint, registers).
 
-    :param stacks: of the first machine: the interrupted stack pointer at each stop, and what lies
-        from there to the one before.  It takes back what its traps leave on the stack; the second
-        does not, and a function that reads a variable it has not set would see that.
+    :param stacks: of the first machine: (address, bytes) of the stack before each trap.  It takes
+        back what its traps leave there; the second machine is told, because a function that reads
+        a variable it has not set would see it.
     """
 
     frames: list[tuple[int, bytes]] = field(default_factory=list)
@@ -169,11 +167,8 @@ class Crosscheck:
                 if address in sites:
                     theirs.frames.append((address, other.read(frame, layout.size)))
 
-                sp, content = next(stacks, (0, b""))
-                if content and sp == self._stack_pointer(other, frame):
-                    other.write(sp, content)
 
-            probes.trapped = trapped
+            probes.trapped, probes.stack_before = trapped, lambda: next(stacks, None)
             _add(probes, sites)
             probes.enable()
             settle.install()
@@ -186,8 +181,7 @@ class Crosscheck:
             probes.disable()
             self._compare(ours, theirs, sites)
             self._same_value(value, result, last)
-            lowest = min((sp for sp, _content in ours.stacks), default=other.sp)
-            self._same_memory(memory, other, last, (lowest - FOOTPRINT, other.sp))
+            self._same_memory(memory, other, last)
         for address, _registers in ours.fired:
             instruction = sites[address][1]
             found.encodings.setdefault(summary(instruction.verdict), set()).add(instruction.code)
@@ -242,10 +236,7 @@ class Crosscheck:
         def trapped(address: int, frame: int) -> None:
             if address in sites:
                 seen.frames.append((address, machine.read(frame, machine.arch.trap_frame.size)))
-            sp = self._stack_pointer(machine, frame)
-            before = seen.stacks[-1][0] if seen.stacks else sp
-            size = before - sp if 0 < before - sp <= MAX_FRAME else 0
-            seen.stacks.append((sp, machine.read(sp, size)))
+            seen.stacks.append(machine.engine.kept_stack)
 
         breakpoints.trapped = trapped
         _add(breakpoints, sites)
@@ -316,26 +307,14 @@ class Crosscheck:
                 found[self.machine.board.ram_base + at] = content
         return found
 
-    def _stack_pointer(self, machine: Machine, frame: int) -> int:
-        """The interrupted one."""
-        arch, names = machine.arch, self._listing.trap.names
-        return arch.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
-
-    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine, last: int,
-                     unused: tuple[int, int] = (0, 0)) -> None:
-        """:param unused: stack that is not in use, where traps have left something."""
+    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine, last: int) -> None:
         base = self._base.memory.file
-        free = {other.translate(page): (max(unused[0] - page, 0), unused[1] - page)
-                for page in range(unused[0] & -PAGE, unused[1], PAGE)}
         for page in sorted({*ours, *other.changed(base)}):
             one = ours.get(page) or os.pread(
                 base, PAGE, page - other.board.ram_base).ljust(PAGE, b"\0")
             two = other.read_physical(page, PAGE)
-            if page in free:
-                begin, end = free[page]
-                one, two = (data[:begin] + data[max(end, begin):] for data in (one, two))
             if one != two:
-                at = next(i for i in range(len(one)) if one[i] != two[i]) & ~7
+                at = next(i for i in range(PAGE) if one[i] != two[i]) & ~7
                 raise Divergence(
                     f"memory differs at physical {page + at:#x}", last, ("memory",),
                     (int.from_bytes(one[at : at + 8], "little"),),

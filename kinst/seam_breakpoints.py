@@ -2,7 +2,8 @@
 
 The breakpoint is in guest memory, the CPU goes through the guest's own vectors, the kernel builds
 its trap frame and comes to the seam, ``dtrace_invop_jump_addr``; there the machine stops, and the
-verdicts answer.  Nothing is frozen, and the trap leaves on the stack what it leaves.
+verdicts answer.  Nothing is frozen, and the trap leaves on the stack what it leaves, unless
+somebody knows what was there.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, SLOT, Trampolines
 from kinst.trap import SEAM, CpuState
 from kinst.verdict import Copy, Refuse, Rewrite, Verdict
+
+MAX_RETURN = 5000  # instructions from the seam back to the guest
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class SeamBreakpoints(ProbeTable):
         self._seconds: dict[int, Site] = {}  # address of the second breakpoint -> site
         self._area: Trampolines | None = None
         self._saved_mask = self._scratch = self._scratch_value = 0
+        # Asked at every stop at the seam: (address, bytes) of the stack before the trap.
+        self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
+        self._stack: tuple[int, bytes] | None = None
+        self._registers: dict[str, int] = {}  # to set when the guest is back
+        self._return_at = 0  # the instruction by which the kernel goes back
 
     def enable(self) -> None:
         """Write the trampolines, the breakpoints, and set the seam.
@@ -102,6 +110,9 @@ class SeamBreakpoints(ProbeTable):
             machine.write_u64(machine.symbol(SEAM).address, 0)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
+        if self._return_at:
+            machine.handle(self._return_at, None)
+            self._return_at = 0
         self._area.close()
         self._area = None
         self._sites.clear()
@@ -119,13 +130,15 @@ class SeamBreakpoints(ProbeTable):
             return
         if self.trapped is not None:
             self.trapped(address, machine.read_register(trap.frame_register))
+        self._stack = self.stack_before() if self.stack_before is not None else None
         state = trap.enter(machine)
         if second is not None:
             trap.unmask(state, self._saved_mask)
-            after = second.address + len(second.code)
-            trap.leave(machine, state, after)
+            self._leave(state, second.address + len(second.code))
             return
         assert site is not None
+        if not trap.called:
+            self._back()  # the frame was read: the guest is back already
         if self._scratch:
             machine.write_u64(self._scratch, self._scratch_value)
         for number in site.numbers:
@@ -133,25 +146,34 @@ class SeamBreakpoints(ProbeTable):
                 self.fire(self.probe(number), state)
         if site.trampoline:
             self._saved_mask = trap.mask(state)
-            trap.leave(machine, state, site.trampoline)
+            self._leave(state, site.trampoline)
             return
         assert not isinstance(site.verdict, Refuse | Copy | Rewrite)
         pc = site.verdict.next_pc(state)
-        self._later(pc, getattr(state, "deferred", {}))
+        self._registers = dict(getattr(state, "deferred", {}))
+        self._leave(state, pc)
+
+    def _leave(self, state: CpuState, pc: int) -> None:
+        """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at
+        its last instruction: the stack as it was, and some registers."""
+        machine, trap = self.machine, self.trap
         trap.leave(machine, state, pc)
-
-    def _later(self, pc: int, registers: dict[str, int]) -> None:
-        """Set registers that the kernel's return path does not restore when the guest is back."""
-        if not registers:
+        if not trap.called or not (self._registers or self._stack) or self._return_at:
             return
-        machine = self.machine
-        other = machine.handler(pc)
+        for _ in range(MAX_RETURN):  # the first time: look for that instruction
+            last = machine.pc
+            machine.step()
+            if machine.pc == pc:
+                self._return_at = last
+                self._back()
+                machine.handle(last, self._back)
+                return
+        raise ProbeError(f"{self.where(pc)}: the kernel does not go back there from its trap")
 
-        def back() -> None:
-            machine.handle(pc, other)
-            for name, value in registers.items():
-                machine.write_register(name, value)
-            if other is not None:
-                other()
-
-        machine.handle(pc, back)
+    def _back(self) -> None:
+        stack, registers = self._stack, self._registers
+        self._stack, self._registers = None, {}
+        if stack is not None:
+            self.machine.write(*stack)
+        for name, value in registers.items():
+            self.machine.write_register(name, value)
