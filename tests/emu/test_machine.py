@@ -285,3 +285,18 @@ def test_a_damaged_cache_is_made_again(image):
     path.write_bytes(path.read_bytes()[:100])
     assert workload.booted(image, MEMORY).console.text
     assert path.stat().st_size > 100
+
+
+def test_behind_an_argument_there_are_zeros_not_what_the_stack_held(booted):
+    """Functions that read words look there: a call must not depend on the one before."""
+    caller = Caller(booted)
+    low = caller._free - 64
+    booted.write(low, b"\xaa" * 64)
+    address = caller.place(b"abc\0")
+    assert booted.read(address, 16) == b"abc" + bytes(13)
+
+
+def test_calls_do_not_return_to_the_first_byte_of_the_kernels_code(booted):
+    """Unicorn looks at the byte before a stop address, which sets the Accessed bit of its page."""
+    code = next(s for s in booted.image.segments if s.executable)
+    assert booted.arch.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
