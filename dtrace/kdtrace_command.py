@@ -129,6 +129,10 @@ def _on_qemu(
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")
+    if arguments.unsafe or limit != DEFAULT_LIMIT:
+        raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
+                         "never come to an end there) and no --limit (QEMU does not count "
+                         "instructions; a call is given up after a minute)")
     with working(f"booting {image.path} (the next time it comes from the cache)"):
         machine = booted(image, memory)
     with QemuMachine.carry(machine) as other:

@@ -4,6 +4,7 @@ import argparse
 import json
 import random
 import shlex
+import sys
 
 from dtrace import call_table
 from dtrace.calls import Evaluation, Statement, check, parse
@@ -11,7 +12,7 @@ from dtrace.debug_data import Sources
 from dtrace.terminal import parse_count, parse_size, progress, working
 from dtrace.workload import booted
 from dwarf.debug_file import DebugDataError
-from emu.call import Caller
+from emu.call import Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
@@ -19,7 +20,7 @@ from emu.unicorn_machine import UnicornMachine
 from images import catalog
 from kinst.crosscheck import FAULTS, Agreement, Crosscheck
 from kinst.functions import is_glob, matches
-from kinst.lockstep import MAX_STEPS, Divergence, TooLongError
+from kinst.lockstep import Divergence, TooLongError
 
 LIMIT = 1_000_000  # instructions of a call
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
@@ -45,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     image = catalog.find(arguments.kernel)
     memory = parse_size(arguments.memory)
-    seed = (random.SystemRandom().randrange(1 << 31) if arguments.seed is None
+    seed = (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
             else parse_count(arguments.seed, "--seed"))
     calls = _calls(image, arguments, seed)
     for call in calls:
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine = booted(image, memory)
     machine.console.text.clear()
     crosscheck = Crosscheck(machine, arguments.fault)
-    agreed, reports, skipped = Agreement(), list[dict[str, object]](), 0
+    agreed, reports, problems = Agreement(), list[dict[str, object]](), list[str]()
     for call in progress(calls, "calls"):
         program = parse(call)
 
@@ -69,29 +70,27 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\n".join(_text(arguments.kernel, reports[-1], divergence)))
             if len(reports) == MAX_REPORTS:
                 break
-        except TooLongError as error:
-            if arguments.call:
-                raise KinstError(f"{call}: {error}: too much to compare one by one") from None
-            skipped += 1
-        except KinstError as error:
-            raise KinstError(f"{call}: {error}") from None
+        except (TooLongError, CallError) as error:
+            problems.append(f"{call}: not compared: {error}")
     if arguments.json:
-        print(json.dumps(_summary(agreed, reports, seed) | {"skipped": skipped}))
+        print(json.dumps(_summary(agreed, reports, seed) | {"not_compared": problems}))
     else:
-        if skipped:
-            print(f"{skipped} calls were not compared: more than {MAX_STEPS} instructions each")
         _print_summary(agreed, len(reports), None if arguments.call else seed)
-    return 1 if reports else 0
+    for problem in problems:
+        print(f"kinst: {problem}", file=sys.stderr)
+    return 1 if reports or problems or not agreed.calls else 0
 
 
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
     if arguments.call is not None:
-        if arguments.functions or arguments.random:
+        if arguments.functions is not None or arguments.random is not None:
             raise KinstError("give -c, or --functions and --random: not both")
         return [arguments.call]
     entries = call_table.available(image)
-    if arguments.functions:
+    if arguments.functions is not None:
         wanted = [name for name in arguments.functions.split(",") if name]
+        if not wanted:
+            raise KinstError("--functions: give names, separated by commas")
         for name in wanted:
             if not any(matches(name, entry.function) for entry in entries):
                 kind = "pattern" if is_glob(name) else "function"
@@ -100,7 +99,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
         entries = [e for e in entries if any(matches(name, e.function) for name in wanted)]
     if not entries:
         raise KinstError(f"{image.path}: has none of the functions in the table of calls; give -c")
-    count = len(entries) if arguments.functions else DEFAULT_CALLS
+    count = len(entries) if arguments.functions is not None else DEFAULT_CALLS
     if arguments.random is not None:
         count = parse_count(arguments.random, "--random")
     if count > MAX_CALLS:

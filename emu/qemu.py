@@ -23,7 +23,7 @@ def installed(program: str) -> str:
     if shutil.which(program) is None:
         raise MachineError(
             f"{program} is not installed; on Debian: apt-get install qemu-system-x86 "
-            "qemu-system-arm qemu-system-misc"
+            "qemu-system-arm qemu-system-misc util-linux"
         )
     return program
 

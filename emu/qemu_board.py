@@ -32,3 +32,4 @@ class QemuBoard:
     enter: Callable[["QemuMachine", "UnicornMachine"], None]
     spellings: Callable[[str], tuple[str, ...]]
     breakpoint_kind: int
+    constants: frozenset[str] = frozenset()  # names of registers that are always 0

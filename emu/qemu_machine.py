@@ -50,43 +50,47 @@ class QemuMachine(Machine):
         self.patience = PATIENCE  # seconds after which a run is given up
         self.console = ConsoleLog()
         self._hidden = hidden
-        size = memory + hidden
-        self._ram = os.dup(ram)
-        self._view = mmap.mmap(ram, size)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._inserted: set[int] = set()
         self._panicking: int | None = None
         # Called before every instruction while it is set: runs are single steps then.
         self.watch: Callable[[int], None] | None = None
         self._known: dict[str, int] = {}
+        with contextlib.ExitStack() as undo:
+            self._start(ram, memory + hidden, options, undo)
+            self._resources = undo.pop_all()
+
+    def _start(self, ram: int, size: int, options: list[str], undo: contextlib.ExitStack) -> None:
+        """Start QEMU and meet its stub; what is to be undone at the end goes on the stack."""
+        launcher, program = installed("setpriv"), installed(self.board.program)
+        self._ram = os.dup(ram)
+        undo.callback(os.close, self._ram)
+        self._view = undo.enter_context(mmap.mmap(ram, size))
         gdb, theirs = socket.socketpair()
+        undo.enter_context(gdb)
         self._serial, their_serial = socket.socketpair()
+        undo.enter_context(self._serial)
         with theirs, their_serial:
-            fds = (ram, theirs.fileno(), their_serial.fileno())
             words = [
-                "setpriv", "--pdeathsig", "KILL", "--", installed(self.board.program),
-                "-nodefaults", "-display", "none", "-no-reboot", "-S", "-m", f"{size >> 20}M",
+                launcher, "--pdeathsig", "KILL", "--", program, "-nodefaults", "-display", "none",
+                "-no-reboot", "-S", "-m", f"{size >> 20}M",
                 "-M", f"{self.board.machine},memory-backend=ram", "-cpu", self.board.cpu,
                 "-object", f"memory-backend-file,id=ram,size={size},share=on,"
-                f"mem-path=/proc/self/fd/{fds[0]}",
-                "-chardev", f"socket,id=gdb,fd={fds[1]}", "-gdb", "chardev:gdb",
-                "-chardev", f"socket,id=console,fd={fds[2]}", "-serial", "chardev:console",
-                *options,
+                f"mem-path=/proc/self/fd/{ram}",
+                "-chardev", f"socket,id=gdb,fd={theirs.fileno()}", "-gdb", "chardev:gdb",
+                "-chardev", f"socket,id=console,fd={their_serial.fileno()}",
+                "-serial", "chardev:console", *options,
             ]
             self._process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE, pass_fds=fds, start_new_session=True)
+                stderr=subprocess.PIPE, start_new_session=True,
+                pass_fds=(ram, theirs.fileno(), their_serial.fileno()))
+        undo.callback(self._end)
         try:
             self._gdb = GdbRemote(gdb, START)
             self._registers = self._find_registers()
         except MachineError as error:
-            gdb.close()
-            said = self._end()
-            raise MachineError(f"{self.board.program}: {said or error}") from None
-        except BaseException:
-            gdb.close()
-            self._end()
-            raise
+            raise MachineError(f"{self.board.program}: {self._end() or error}") from None
 
     @classmethod
     def boot(cls, image: Image, memory: int = 512 << 20) -> Self:
@@ -113,12 +117,11 @@ class QemuMachine(Machine):
                 os.pwrite(ram, os.pread(snapshot.memory.file, size, at), at)
             board = BOARDS[source.arch.name]
             machine = cls(source.image, source.memory, HIDDEN, list(board.carry), ram)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(machine.close)
             machine.go_back(snapshot.memory.file)  # QEMU's loader has written to it
             machine.enter(source)
-        except BaseException:
-            machine.close()
-            raise
+            undo.pop_all()
         machine._watch_panic()
         return machine
 
@@ -142,18 +145,15 @@ class QemuMachine(Machine):
 
     def _end(self) -> str:
         """End QEMU; what it said."""
-        self._process.kill()
-        _out, said = self._process.communicate()
-        self._serial.close()
-        self._view.close()
-        os.close(self._ram)
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+        if self._process.returncode is None:
+            self._process.kill()
+            _out, self._said = self._process.communicate()
+        lines = self._said.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def close(self) -> None:
-        if self._process.returncode is None:
-            self._gdb.close()
-            self._end()
+        """End QEMU; the machine cannot be used any more."""
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -174,6 +174,10 @@ class QemuMachine(Machine):
             self._packet.append(register)
             at += register.size
         return found
+
+    def knows(self, name: str) -> bool:
+        """Whether QEMU's stub has a register."""
+        return any(spelling in self._registers for spelling in self.board.spellings(name))
 
     def _register(self, name: str) -> TargetRegister:
         for spelling in self.board.spellings(name):
@@ -197,7 +201,7 @@ class QemuMachine(Machine):
             at += register.size
 
     def write_register(self, name: str, value: int) -> None:
-        if name in ("zero", "xzr"):
+        if name in self.board.constants:
             return
         register = self._register(name)
         size = max(register.size, 8)
@@ -211,7 +215,7 @@ class QemuMachine(Machine):
             self._known.clear()  # a system register may change what others read as
 
     def write_vector(self, name: str, value: int) -> None:
-        self.write_register("v" + name.removeprefix("q"), value)
+        self.write_register(name, value)
 
     # -- memory -------------------------------------------------------------------------------
 
@@ -317,8 +321,10 @@ class QemuMachine(Machine):
             raise MachineError(f"QEMU's console is gone: {error.strerror}") from None
 
     def run(self, until: Until) -> Stop:
-        """:raises MachineError: for an end by instructions or virtual time, which QEMU does not
-        have."""
+        """An interrupt (KeyboardInterrupt) leaves a machine that can only be closed.
+
+        :raises MachineError: for an end by instructions or virtual time, which QEMU does not have.
+        """
         if until.instructions is not None or until.time is not None:
             raise MachineError("QEMU counts neither instructions nor virtual time")
         wanted = (until.console,) if isinstance(until.console, str) else until.console
@@ -350,8 +356,8 @@ class QemuMachine(Machine):
                 stop = self._go(texts, start, end)
                 if stop is not None:
                     return stop
-        except KeyboardInterrupt:
-            return Stop(StopReason.INTERRUPTED, self.pc)
+        finally:
+            self._drain()
 
     def _go(self, texts: tuple[bytes, ...], start: int, end: float) -> Stop | None:
         """Continue until QEMU stops by itself (None), or the console or the clock says so."""
@@ -359,48 +365,56 @@ class QemuMachine(Machine):
         self._gdb.send("c")
         reason: StopReason | None = None
         detail = ""
-        try:
-            while not self._gdb.waiting:
-                gdb, serial = self._gdb.fileno(), self._serial.fileno()
-                ready, _w, _x = select.select(
-                    [gdb, serial], [], [], max(0.0, end - time.monotonic()))
-                if serial in ready:
-                    found = self._heard(texts, start)
-                    if found is not None:
-                        reason, detail = found
-                        break
-                if gdb in ready:
-                    self._gdb.hear()
-                if not ready:
-                    reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
-                    break
-            if reason is not None:
-                self._gdb.interrupt()
-        except KeyboardInterrupt:
+        gdb, serial = self._gdb.fileno(), self._serial.fileno()
+        while not self._gdb.waiting and reason is None:
+            ready, _w, _x = select.select([gdb, serial], [], [], max(0.0, end - time.monotonic()))
+            if serial in ready:
+                self._hear()
+                reason, detail = self._said_it(texts, start)
+            if gdb in ready:
+                self._gdb.hear()
+            if not ready:
+                reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
+        if reason is not None:
             self._gdb.interrupt()
-            self._gdb.receive()
-            raise
-        reply = self._gdb.receive()
-        if reply[:1] in ("W", "X"):
+        gone = self._gdb.receive()[:1] in ("W", "X")
+        self._drain()
+        if gone:
+            if self._panicking is not None:
+                return Stop(StopReason.PANIC, 0, self._why())
             return Stop(StopReason.POWER_OFF, 0)
         return None if reason is None else Stop(reason, self.pc, detail)
 
-    def _heard(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason, str] | None:
-        """Take what the console says; a reason to stop, if it is one."""
-        data = self._serial.recv(4096)
+    def _hear(self) -> bool:
+        """Take what the console says; whether it said something."""
+        data = self._serial.recv(1 << 16)
         for byte in data:
             self.console.output(byte)
-            text = self.console.text
-            if self._panicking is not None and byte == 0x0A:
-                said = text[self._panicking :]
-                if said.rstrip().rsplit(b"\n", 1)[-1].startswith(PANIC_ENDS):
-                    why = [line for line in said.decode("utf-8", "replace").splitlines()
-                           if line.startswith("panic: ")]
-                    return StopReason.PANIC, why[0].removeprefix("panic: ") if why else ""
-            for wanted in texts:
-                if text.endswith(wanted, start):
-                    return StopReason.CONSOLE, wanted.decode("utf-8", "replace")
-        return None
+        return bool(data)
+
+    def _drain(self) -> None:
+        """What the console has said already."""
+        while select.select([self._serial.fileno()], [], [], 0)[0]:
+            if not self._hear():
+                return
+
+    def _said_it(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason | None, str]:
+        """Whether the console has said what ends the run."""
+        if self._panicking is not None:
+            said = bytes(self.console.text[self._panicking :])
+            lines = said.splitlines()
+            if said.endswith(b"\n") and any(line.startswith(PANIC_ENDS) for line in lines):
+                return StopReason.PANIC, self._why()
+        for wanted in texts:
+            if self.console.text.find(wanted, start) >= 0:
+                return StopReason.CONSOLE, wanted.decode("utf-8", "replace")
+        return None, ""
+
+    def _why(self) -> str:
+        """What the guest says it panics for."""
+        said = self.console.text[self._panicking :].decode("utf-8", "replace").splitlines()
+        why = [line for line in said if line.startswith("panic: ")]
+        return why[0].removeprefix("panic: ").strip() if why else ""
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ Python, which the native path is held to elsewhere; the second is QEMU.
 """
 
 import functools
+import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from emu.call import CallError
 from emu.elf import Symbol
 from emu.errors import KinstError
 from emu.guest_memory import PAGE
@@ -20,6 +22,7 @@ from emu.machine import Machine
 from emu.qemu_machine import QemuMachine
 from emu.unicorn_machine import Snapshot, UnicornMachine
 from kinst.breakpoints import Breakpoints, NativeState
+from kinst.difference import StateDifference
 from kinst.listing import Instruction, exclusion
 from kinst.lockstep import (
     Divergence,
@@ -31,31 +34,37 @@ from kinst.lockstep import (
     quiet,
     record,
 )
-from kinst.models import FRAME_MASKS
-from kinst.probe_table import OFFSET, Probe, ProbeTable
+from kinst.models import MODELS
+from kinst.probe_table import OFFSET, Probe, ProbeError, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
-from kinst.trap import CpuState
+from kinst.trap import SEAM, CpuState
 from kinst.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, Verdict, summary
 
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
+MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
 PROBED_PATIENCE = 30.0  # seconds for a call with probes
 FAULTS = ("delivery", "trampoline", "emulation")
 
 Workload = Callable[[Machine], int]
+Value = TypeVar("Value")
 
 
 @dataclass
-class Firings:
-    """What a machine saw at its seam: (breakpoint, trap frame), (breakpoint, registers).
+class Event:
+    """A stop at the seam.
 
-    :param stacks: of the first machine: (address, bytes) of the stack before each trap.  It takes
-        back what its traps leave there; the second machine is told, because a function that reads
-        a variable it has not set would see it.
+    :param site: the probed instruction; ``second``: it is its trampoline's breakpoint.
+    :param registers: at the firing; none of a second breakpoint.
+    :param stack: (address, bytes) of the stack before the trap, on the first machine: it takes back
+        what its traps leave there; the second is told, because a function that reads a variable it
+        has not set would see it.
     """
 
-    frames: list[tuple[int, bytes]] = field(default_factory=list)
-    stacks: list[tuple[int, bytes]] = field(default_factory=list)
-    fired: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    site: int
+    second: bool
+    frame: bytes
+    registers: tuple[int, ...] = ()
+    stack: tuple[int, bytes] = (0, b"")
 
 
 @dataclass
@@ -114,12 +123,16 @@ class Crosscheck:
     """
 
     def __init__(self, machine: UnicornMachine, fault: str = "") -> None:
+        if machine.image.symbols.find(SEAM) is None:
+            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks")
         self.machine, self.fault = machine, fault
+        self._model = MODELS[machine.arch.name]
+        self._names = tuple(machine.arch.registers)
         self._base: Snapshot = machine.snapshot()
         self._tables: dict[int, dict[int, Instruction]] = {}
         self._listing = ProbeTable(machine)
         self._fired: set[bytes] = set()  # encodings
-        self._at_fault = 0
+        self._last = 0  # the instruction executed last, for what differs at the end
         self.faulty = 0  # the address of the instruction that the fault was put at
 
     def check(self, workload: Workload) -> Agreement:
@@ -127,23 +140,33 @@ class Crosscheck:
 
         :raises Divergence: where the machines do not agree.
         :raises TooLongError: when the call executes too much.
+        :raises CallError: when the call fails, on our machine.
         """
         machine = self.machine
         machine.restore(self._base)
         recording, value = record(machine, workload)
-        memory = self._memory()
+        memory, state = self._memory(), machine.board.cpu_state()
         machine.restore(self._base)
         points = model_points(machine, recording)
         found = Agreement(1, len(recording.steps))
         for point in points.values():
             found.reasons[point.reason] += len(point.results)
-        last = recording.steps[-1][recording.pc]
+        self._last = recording.steps[-1][recording.pc]
         with QemuMachine.carry(machine, self._base) as other:
-            self._same_value(value, follow(other, recording, points, workload), last)
-            self._same_memory(memory, other, last)
+            self._same_value(value, self._on_qemu(
+                lambda: follow(other, recording, points, workload)))
+            self._same_state(state, other, self._model.state)
+            self._same_memory(memory, other)
         self._probed(workload, recording, points, found, value)
         machine.restore(self._base)
         return found
+
+    def _on_qemu(self, run: Callable[[], Value]) -> Value:
+        """A call that fails there alone is a divergence; a QEMU that fails is not."""
+        try:
+            return run()
+        except CallError as error:
+            raise Divergence(f"on QEMU: {error}", self._last, (), (), ()) from None
 
     # -- with probes ----------------------------------------------------------------------------
 
@@ -151,50 +174,68 @@ class Crosscheck:
                 found: Agreement, value: object) -> None:
         machine = self.machine
         sites = self._sites(recording, points, found)
-        last = recording.steps[-1][recording.pc]
-        ours = self._run_ours(workload, sites, value, last)
-        memory = self._memory()
+        ours, result = self._run_ours(workload, sites)
+        if not self.fault:
+            self._same_value(value, result, "with probes and without, on our machine")
+        memory, state = self._memory(), machine.board.cpu_state()
         machine.restore(self._base)
-        theirs, stacks = Firings(), iter(ours.stacks)
+        theirs: list[Event] = []
         with QemuMachine.carry(machine, self._base) as other:
             other.patience = PROBED_PATIENCE
-            settle = _Settle(other, points)
-            layout, names = machine.arch.trap_frame, tuple(machine.arch.registers)
-            probes = SeamBreakpoints(
-                other, lambda probe, state: _fired(theirs, probe, state, names))
+            probes = SeamBreakpoints(other, functools.partial(self._fire, theirs))
+            size = machine.arch.trap_frame.size
 
             def trapped(address: int, frame: int) -> None:
-                if address in sites:
-                    theirs.frames.append((address, other.read(frame, layout.size)))
+                second = probes.second(address)
+                theirs.append(Event(address if second is None else second, second is not None,
+                                    other.read(frame, size)))
 
-
-            probes.trapped, probes.stack_before = trapped, lambda: next(stacks, None)
+            probes.trapped = trapped
+            probes.stack_before = functools.partial(self._stack_before, ours, theirs)
             _add(probes, sites)
             probes.enable()
-            settle.install()
+            _Settle(other, points).install()
+            failure: KinstError | None = None
+            theirs_result: object = None
             try:
-                result = workload(other)
-            except KinstError as error:
-                self._compare(ours, theirs, sites)
-                raise Divergence(f"with probes, QEMU: {error}", self._at_fault or last, (), (), ()
-                                 ) from None
+                theirs_result = workload(other)
+            except (CallError, TooLongError) as error:
+                failure = error
+            self._compare(ours, theirs)
+            if failure is not None:
+                raise Divergence(f"with probes, on QEMU: {failure}", self._last, (), (), ())
             probes.disable()
-            self._compare(ours, theirs, sites)
-            self._same_value(value, result, last)
-            self._same_memory(memory, other, last)
-        for address, _registers in ours.fired:
+            self._same_value(result, theirs_result, "with probes")
+            self._same_state(state, other, {**self._model.state, **self._model.trapped})
+            self._same_memory(memory, other)
+        if self.fault and not self.faulty:
+            raise KinstError(f"no {self.fault} took place that a fault could be put into")
+        fired = [event.site for event in ours if not event.second]
+        for address in fired:
             instruction = sites[address][1]
             found.encodings.setdefault(summary(instruction.verdict), set()).add(instruction.code)
             found.lengths[len(probes.trap.breakpoint(len(instruction.code)))] += 1
-        found.firings += len(ours.fired)
-        self._fired |= {sites[address][1].code for address, _registers in ours.fired}
+        found.firings += len(fired)
+        self._fired |= {sites[address][1].code for address in fired}
+
+    def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
+        seen[-1].registers = tuple(state.get(name) for name in self._names)
+        if len(seen) > 4 * MOST_FIRINGS:
+            raise TooLongError(f"more than {len(seen)} stops")
 
     def _sites(self, recording: Recording, points: dict[int, ModelPoint],
                found: Agreement) -> dict[int, tuple[Symbol, Instruction]]:
         """What to probe: of the instructions executed, those whose encoding has not fired yet, and
-        then others, while there is room."""
+        then others, while there is room.
+
+        :raises TooLongError: when all are executed too often.
+        """
         symbols, trap = self.machine.image.symbols, self._listing.trap
-        counts = Counter(step[recording.pc] for step in recording.steps)
+        place, steps = recording.pc, recording.steps
+        counts = Counter(step[place] for step in steps)
+        after: dict[int, set[int]] = {}
+        for step, following in itertools.pairwise(steps):
+            after.setdefault(step[place], set()).add(following[place])
         candidates: list[tuple[bool, int, int, Symbol, Instruction]] = []
         for address, count in counts.items():
             function = symbols.function_at(address)
@@ -204,19 +245,29 @@ class Crosscheck:
             instruction = self._table(function).get(address)
             if instruction is None or address in points:
                 continue
-            if isinstance(instruction.verdict, Refuse):
+            behind = {address + len(instruction.code)}
+            faults = (isinstance(instruction.verdict, Copy | Rewrite)
+                      and after.get(address, behind) != behind)
+            if isinstance(instruction.verdict, Refuse) or faults:
+                # In a trampoline, a fault shows QEMU's guest the trampoline's address.
                 found.refused += 1
                 continue
             seen = instruction.code in self._fired
             candidates.append((seen, count, address, function, instruction))
+        candidates.sort(key=lambda c: c[:3])
         chosen: dict[int, tuple[Symbol, Instruction]] = {}
         firings = 0
-        for _seen, count, address, function, instruction in sorted(
-                candidates, key=lambda c: c[:3]):
-            if len(chosen) == MAX_PROBES or firings + count > MAX_FIRINGS:
-                break
-            chosen[address] = function, instruction
-            firings += count
+        for _seen, count, address, function, instruction in candidates:
+            if len(chosen) < MAX_PROBES and firings + count <= MAX_FIRINGS:
+                chosen[address] = function, instruction
+                firings += count
+        if not chosen:
+            rare = min(candidates, key=lambda c: c[1], default=None)
+            if rare is None:
+                raise KinstError("it executes nothing that can be probed")
+            if rare[1] > MOST_FIRINGS:
+                raise TooLongError(f"each instruction more than {MOST_FIRINGS} times")
+            chosen[rare[2]] = rare[3], rare[4]
         return chosen
 
     def _table(self, function: Symbol) -> dict[int, Instruction]:
@@ -225,18 +276,19 @@ class Crosscheck:
                 i.address: i for i in self._listing.instructions(function)}
         return self._tables[function.address]
 
-    def _run_ours(self, workload: Workload, sites: dict[int, tuple[Symbol, Instruction]],
-                  value: object, last: int) -> Firings:
-        machine, seen = self.machine, Firings()
-        names = tuple(machine.arch.registers)
+    def _run_ours(self, workload: Workload,
+                  sites: dict[int, tuple[Symbol, Instruction]]) -> tuple[list[Event], object]:
+        """What our machine sees, and what the call gives there (None: a fault made it fail)."""
+        machine = self.machine
+        seen: list[Event] = []
         quiet(machine)
-        breakpoints = Breakpoints(
-            machine, lambda probe, state: _fired(seen, probe, state, names), python=True)
+        breakpoints = Breakpoints(machine, functools.partial(self._fire, seen), python=True)
+        size = machine.arch.trap_frame.size
 
         def trapped(address: int, frame: int) -> None:
-            if address in sites:
-                seen.frames.append((address, machine.read(frame, machine.arch.trap_frame.size)))
-            seen.stacks.append(machine.engine.kept_stack)
+            second = breakpoints.dispatcher.second(address)
+            seen.append(Event(address if second is None else second, second is not None,
+                              machine.read(frame, size), stack=machine.engine.kept_stack))
 
         breakpoints.trapped = trapped
         _add(breakpoints, sites)
@@ -245,57 +297,98 @@ class Crosscheck:
         try:
             self._inject(breakpoints, sites)
             result = workload(machine)
-        except KinstError:
+        except (CallError, TooLongError):
             if not self.fault:
                 raise
             # The fault's doing; the other machine tells where it began.
         finally:
             breakpoints.disable()
-        if not self.fault:
-            self._same_value(value, result, last, "with probes and without, on the same machine")
-        return seen
+        return seen, result
 
     # -- comparing ------------------------------------------------------------------------------
 
-    def _compare(self, ours: Firings, theirs: Firings,
-                 sites: dict[int, tuple[Symbol, Instruction]]) -> None:
-        """Trap frames and registers, firing by firing."""
-        names, trap = tuple(self.machine.arch.registers), self._listing.trap
-        flags = {trap.status: sum(1 << bit for bit in trap.flag_bits)}  # what instructions compute
-        before = 0
-        for number, (one, other) in enumerate(zip(ours.fired, theirs.fired, strict=False)):
-            self._at_fault = before or one[0]
-            different = [name for name, a, b in zip(names, one[1], other[1], strict=True)
-                         if (a ^ b) & flags.get(name, -1)]
-            if different and before:
+    def _compare(self, ours: Sequence[Event], theirs: Sequence[Event]) -> None:
+        """Trap frames and registers, stop by stop."""
+        trap = self._listing.trap
+        flags = {trap.status: self._model.flags}
+        before = number = 0
+        for one, other in zip(ours, theirs, strict=False):
+            number += not one.second
+            if (one.site, one.second) != (other.site, other.second):
+                raise Divergence(
+                    f"firing {number} is of another probe: {one.site:#x} and {other.site:#x}; "
+                    "behind", before or one.site, (), (), ())
+            different = [name for name, a, b in zip(
+                self._names, one.registers, other.registers, strict=False)
+                if (a ^ b) & flags.get(name, -1)]
+            if different:
                 # What the trap saved is what the instruction displaced before has left.
-                raise Divergence(f"{', '.join(different)} differ{'s' * (len(different) == 1)} at "
-                                 f"firing {number + 1}, behind", before, names, one[1], other[1])
-            self._same_frame(ours.frames[number], theirs.frames[number], number)
-            before = one[0]
-        if len(ours.fired) != len(theirs.fired):
-            raise Divergence(f"{len(ours.fired)} firings, {len(theirs.fired)} on QEMU",
-                             before or next(iter(sites), 0), (), (), ())
+                raise Divergence(
+                    f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
+                    f"{number}, {'behind' if before else 'before anything was displaced:'}",
+                    before or one.site, self._names, one.registers, other.registers)
+            self._same_frame(one, other, number)
+            before = one.site
+        if len(ours) != len(theirs):
+            raise Divergence(f"{len(ours)} stops at the seam, {len(theirs)} on QEMU",
+                             before or self._last, (), (), ())
+        self._last = before or self._last
 
-    def _same_frame(self, one: tuple[int, bytes], other: tuple[int, bytes], number: int) -> None:
-        if one == other:
+    def _same_frame(self, one: Event, other: Event, number: int) -> None:
+        if one.frame == other.frame:
             return
-        layout = self.machine.arch.trap_frame
-        masks = FRAME_MASKS[self.machine.arch.name]
-        names, ours, theirs = [], [], []
-        for name, (offset, size) in layout.fields.items():
-            a, b = (int.from_bytes(f[1][offset : offset + size], "little") for f in (one, other))
+        names, ours, theirs, different = [], [], [], []
+        trampoline = self._listing.trap.names.get("pc") if one.second else None
+        for name, (offset, size) in self.machine.arch.trap_frame.fields.items():
+            a, b = (int.from_bytes(e.frame[offset : offset + size], "little")
+                    for e in (one, other))
             names.append(name)
             ours.append(a)
-            theirs.append(b & ~masks[name][0] | a & masks[name][0] if name in masks else b)
-        if ours != theirs or one[0] != other[0]:
-            different = ", ".join(n for n, a, b in zip(names, ours, theirs, strict=True) if a != b)
-            raise Divergence(f"the trap frames at firing {number + 1} differ ({different}) at",
-                             one[0], names, ours, theirs)
+            theirs.append(b)
+            allowed = self._model.frame.get(name)
+            if a != b and name != trampoline and not (allowed and allowed.allows(a, b)):
+                different.append(name)
+        if different:
+            which = "the second trap frames" if one.second else "the trap frames"
+            raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at",
+                             one.site, names, ours, theirs)
 
-    def _same_value(self, ours: object, theirs: object, last: int, where: str = "") -> None:
+    def _stack_before(
+        self, ours: Sequence[Event], theirs: Sequence[Event]
+    ) -> tuple[int, bytes] | None:
+        """At QEMU's last stop: what the stack was before it on our machine, while they agree."""
+        if len(theirs) > len(ours):
+            return None
+        one, other = ours[len(theirs) - 1], theirs[-1]
+        try:
+            self._same_frame(one, other, len(theirs))
+        except Divergence:
+            return None  # reported when all is compared
+        return one.stack if (one.site, one.second) == (other.site, other.second) else None
+
+    def _same_value(self, ours: object, theirs: object, where: str = "") -> None:
         if ours != theirs:
-            raise Divergence(f"the results differ {where}: {ours} and {theirs}", last, (), (), ())
+            raise Divergence(f"the results differ {where}: {ours} and {theirs}; behind",
+                             self._last, (), (), ())
+
+    def _same_state(self, ours: dict[str, Any], other: QemuMachine,
+                    allowed: Mapping[str, StateDifference]) -> None:
+        """General, vector and system registers at the end, all that QEMU's stub can read."""
+        names, one, two = [], [], []
+        for name, value in ours.items():
+            if not isinstance(value, int | str) or not other.knows(name):
+                continue
+            number = (int.from_bytes(bytes.fromhex(value), "little") if isinstance(value, str)
+                      else value)
+            theirs = other.read_register(name)
+            if number != theirs and not (
+                    name in allowed and allowed[name].allows(number, theirs)):
+                names.append(name)
+                one.append(number)
+                two.append(theirs)
+        if names:
+            raise Divergence(f"{', '.join(names)} differ{'s' * (len(names) == 1)} at the end, "
+                             "behind", self._last, names, one, two)
 
     def _memory(self) -> dict[int, bytes]:
         """The pages that the call changed, by physical address."""
@@ -307,7 +400,7 @@ class Crosscheck:
                 found[self.machine.board.ram_base + at] = content
         return found
 
-    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine, last: int) -> None:
+    def _same_memory(self, ours: dict[int, bytes], other: QemuMachine) -> None:
         base = self._base.memory.file
         for page in sorted({*ours, *other.changed(base)}):
             one = ours.get(page) or os.pread(
@@ -316,7 +409,7 @@ class Crosscheck:
             if one != two:
                 at = next(i for i in range(PAGE) if one[i] != two[i]) & ~7
                 raise Divergence(
-                    f"memory differs at physical {page + at:#x}", last, ("memory",),
+                    f"memory differs at physical {page + at:#x}, behind", self._last, ("memory",),
                     (int.from_bytes(one[at : at + 8], "little"),),
                     (int.from_bytes(two[at : at + 8], "little"),))
 
@@ -383,21 +476,11 @@ class _Settle:
         number = self._count[address]
         self._count[address] += 1
         machine.step()
-        if number < len(point.results):
-            for name, value in point.results[number].items():
-                machine.write_register(name, value)
+        point.settle(machine, number)
         machine.handle(address, functools.partial(self._at, address))
 
 
 def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> None:
     for function, instruction in sites.values():
         probes.add(function, OFFSET, instruction)
-
-
-def _fired(seen: Firings, probe: Probe, state: CpuState | NativeState,
-           names: Sequence[str]) -> None:
-    if len(seen.fired) > 4 * MAX_FIRINGS:
-        raise TooLongError(f"more than {4 * MAX_FIRINGS} firings")
-    seen.fired.append((probe.instruction.address, tuple(state.get(name) for name in names)))
-
 

@@ -1,25 +1,29 @@
-"""Instructions whose result two models of one architecture need not agree on.
-
-A short list in each architecture's folder, with reasons.  It is no tolerance: after such an
-instruction the second machine is given the first one's result, and everything else must be equal.
+"""Where two models of one architecture need not agree: a short list in each one's folder, with
+reasons.  It is no tolerance: after such an instruction the second machine is given the first one's
+result, in the bits that may differ, and everything else must be equal.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+MASK = (1 << 64) - 1
 Names = tuple[str, ...] | Callable[[bytes], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """:param code: what the instruction begins with, where ``mask`` has ones (empty: everywhere).
+    """An instruction whose result is the model's own.
+
+    :param code: what it begins with, where ``mask`` has ones (empty: everywhere).
     :param registers: that it writes; a function of the instruction where it names them.
+    :param bits: of the result that may differ.
     """
 
     code: bytes
     registers: Names
     reason: str
     mask: bytes = b""
+    bits: int = MASK
 
     def matches(self, code: bytes) -> bool:
         if len(code) < len(self.code):
@@ -31,8 +35,42 @@ class Difference:
         return self.registers if isinstance(self.registers, tuple) else self.registers(code)
 
 
-def destination(shift: int, mask: int, names: str | Sequence[str]) -> Callable[[bytes],
-                                                                                tuple[str, ...]]:
+@dataclass(frozen=True)
+class StateDifference:
+    """A register, or a field of the trap frame, that may differ.
+
+    :param bits: in these bits.
+    :param or_zero: and only so that the second machine has 0 in them.
+    """
+
+    bits: int
+    reason: str
+    or_zero: bool = False
+
+    def allows(self, ours: int, theirs: int) -> bool:
+        return not (ours ^ theirs) & ~self.bits and (not self.or_zero or not theirs & self.bits)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of an architecture's models.
+
+    :param instructions: whose results differ.
+    :param frame: fields of the trap frame, ``state`` registers that differ always, ``trapped``
+        registers in which a trap leaves something: our machine takes that back.
+    :param flags: the status register's bits that instructions compute.
+    """
+
+    instructions: tuple[Difference, ...]
+    flags: int
+    frame: Mapping[str, StateDifference] = field(default_factory=dict)
+    state: Mapping[str, StateDifference] = field(default_factory=dict)
+    trapped: Mapping[str, StateDifference] = field(default_factory=dict)
+
+
+def destination(
+    shift: int, mask: int, names: str | Sequence[str]
+) -> Callable[[bytes], tuple[str, ...]]:
     """The one register a field of a 32-bit instruction names.
 
     :param names: by number, or a prefix of the number.

@@ -13,9 +13,9 @@ from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason
 from emu.qemu_machine import QemuMachine
 from emu.unicorn_machine import UnicornMachine
-from kinst.models import DIFFERENCES
+from kinst.models import MODELS
 
-MAX_STEPS = 200_000
+MAX_STEPS = 50_000  # a dozen seconds of stepping
 
 
 class TooLongError(KinstError):
@@ -96,6 +96,8 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         machine.engine.flush_translations()
     if len(steps) > limit:
         raise TooLongError(f"more than {limit} instructions")
+    if not steps:
+        raise KinstError("it executes no instruction: nothing to compare")
     return recording, result
 
 
@@ -105,13 +107,20 @@ class ModelPoint:
     order of its executions."""
 
     reason: str
-    length: int
+    bits: int  # of the result that may differ
     results: list[dict[str, int]]
+
+    def settle(self, machine: Machine, number: int) -> None:
+        """Give a machine that has just executed it the recorded result."""
+        if number < len(self.results):
+            for name, value in self.results[number].items():
+                theirs = machine.read_register(name)
+                machine.write_register(name, theirs & ~self.bits | value & self.bits)
 
 
 def model_points(machine: Machine, recording: Recording) -> dict[int, ModelPoint]:
     """Where the recording met the known differences of models."""
-    known = DIFFERENCES[machine.arch.name]
+    known = MODELS[machine.arch.name].instructions
     found: dict[int, ModelPoint] = {}
     plain: set[int] = set()
     for step, after in zip(recording.steps, recording.steps[1:], strict=False):
@@ -123,8 +132,7 @@ def model_points(machine: Machine, recording: Recording) -> dict[int, ModelPoint
         if difference is None:
             plain.add(address)
             continue
-        point = found.setdefault(address, ModelPoint(
-            difference.reason, machine.arch.instruction_length(machine.read(address, 15)), []))
+        point = found.setdefault(address, ModelPoint(difference.reason, difference.bits, []))
         point.results.append({name: after[recording.names.index(name)]
                               for name in difference.names(code) if name in recording.names})
     return found
@@ -143,10 +151,7 @@ def follow(machine: QemuMachine, recording: Recording, points: dict[int, ModelPo
     def settle(address: int) -> None:
         """Give the model's own results, where the instruction just executed has some."""
         if last is not None and last in points and last != address:
-            results = points[last].results
-            if executed[last] < len(results):
-                for name, value in results[executed[last]].items():
-                    machine.write_register(name, value)
+            points[last].settle(machine, executed[last])
             executed[last] += 1
 
     def before(address: int) -> None:

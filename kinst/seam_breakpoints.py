@@ -119,6 +119,11 @@ class SeamBreakpoints(ProbeTable):
         self._seconds.clear()
         self.enabled = False
 
+    def second(self, address: int) -> int | None:
+        """The site whose trampoline has its second breakpoint at an address."""
+        site = self._seconds.get(address)
+        return None if site is None else site.address
+
     # -- firing -------------------------------------------------------------------------------
 
     def _seam(self) -> None:

@@ -172,7 +172,7 @@ def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
     machine.run_stub(REAL + len(code) - 2)
     machine.write_physical(REAL, saved)
     for name in ("cr4", "cr3", "efer", "cr0", "cr2", "cr8", *SEGMENTS, "fs_base", "gs_base",
-                 "mxcsr", *registers.NAMES):
+                 "mxcsr", "fpcw", "fpsw", *registers.NAMES):
         machine.write_register(name, state[name])
     for i in range(16):
         machine.write_register(f"xmm{i}", int.from_bytes(bytes.fromhex(state[f"xmm{i}"]), "little"))
@@ -185,7 +185,8 @@ def _physical(source: "UnicornMachine", address: int) -> int:
     return found
 
 
-SPELLINGS = {"rflags": ("eflags",), "kernel_gs_base": ("k_gs_base",)}
+SPELLINGS = {"rflags": ("eflags",), "kernel_gs_base": ("k_gs_base",), "fpcw": ("fctrl",),
+             "fpsw": ("fstat",), "fop": ()}  # the stub's fop is always 0
 
 BOARD = QemuBoard(
     program="qemu-system-x86_64", machine="pc", cpu="qemu64", ram_base=0, boot=boot, carry=(),

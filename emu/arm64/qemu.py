@@ -113,10 +113,13 @@ def _spellings(name: str) -> tuple[str, ...]:
     """QEMU names some system registers without the exception level."""
     if name == "pstate":
         return ("cpsr",)
+    if name in registers.VECTORS:
+        return ("v" + name[1:],)
     return name, name.upper(), name.upper().removesuffix("_EL1")
 
 
 BOARD = QemuBoard(
     program="qemu-system-aarch64", machine="virt,gic-version=2", cpu="cortex-a57",
     ram_base=RAM_BASE, boot=boot, carry=(), enter=enter, spellings=_spellings, breakpoint_kind=4,
+    constants=frozenset({"xzr"}),
 )

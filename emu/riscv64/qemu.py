@@ -49,5 +49,5 @@ def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
 BOARD = QemuBoard(
     program="qemu-system-riscv64", machine="virt", cpu="rv64", ram_base=RAM_BASE, boot=boot,
     carry=("-bios", "none"), enter=enter, spellings=lambda name: SPELLINGS.get(name, (name,)),
-    breakpoint_kind=2,
+    breakpoint_kind=2, constants=frozenset({"zero"}),
 )

@@ -1,6 +1,6 @@
 """Where two models of an arm64 CPU may rightly differ (Arm ARM, C6.2 "MRS", D19)."""
 
-from kinst.difference import Difference, destination
+from kinst.difference import MASK, Difference, Model, StateDifference, destination
 
 RT = 0x1F
 MRS = 0xFFFFFFE0
@@ -12,11 +12,14 @@ def _mrs(op0: int, op1: int, crn: int, crm: int, op2: int, mask: int, why: str) 
                       mask.to_bytes(4, "little"))
 
 
-DIFFERENCES = (
+INSTRUCTIONS = (
     _mrs(3, 3, 14, 0, 1, MRS, "CNTPCT_EL0: a counter"),
     _mrs(3, 3, 14, 0, 2, MRS, "CNTVCT_EL0: a counter"),
     _mrs(3, 3, 9, 13, 0, MRS, "PMCCNTR_EL0: a cycle counter"),
     # op0 3, op1 0, CRn 0, any CRm and op2
     _mrs(3, 0, 0, 0, 0, 0xFFFFF000, "an identification register"),
 )
-FRAME_MASKS: dict[str, tuple[int, str]] = {}
+FLAGS = 0xF << 28  # NZCV
+LEFT = "what the last exception has left"
+MODEL = Model(INSTRUCTIONS, FLAGS, trapped={
+    name: StateDifference(MASK, LEFT) for name in ("elr_el1", "spsr_el1", "esr_el1", "far_el1")})

@@ -1,7 +1,7 @@
 """Where two models of a riscv64 CPU may rightly differ (unprivileged manual, "Zicntr"; privileged
 manual, "sstatus")."""
 
-from kinst.difference import Difference, destination
+from kinst.difference import MASK, Difference, Model, StateDifference, destination
 
 RD_SHIFT, RD = 7, 0x1F
 UXL = 3 << 32
@@ -9,18 +9,28 @@ ABI = ("zero ra sp gp tp t0 t1 t2 s0 s1 a0 a1 a2 a3 a4 a5 a6 a7 "
        "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6").split()
 
 
-def _csr(number: int, why: str) -> Difference:
-    """Any instruction that reads a CSR: SYSTEM with a funct3 that is not 0."""
+def _csr(number: int, why: str, bits: int = MASK) -> Difference:
+    """Any instruction that reads a CSR.  (Other SYSTEM instructions have no such number.)"""
     return Difference((number << 20 | 0x73).to_bytes(4, "little"),
-                      destination(RD_SHIFT, RD, ABI), why, (0xFFF0007F).to_bytes(4, "little"))
+                      destination(RD_SHIFT, RD, ABI), why, (0xFFF0007F).to_bytes(4, "little"), bits)
 
 
-DIFFERENCES = (
+INSTRUCTIONS = (
     _csr(0xC00, "cycle: a cycle counter"), _csr(0xC01, "time: a counter"),
     _csr(0xC02, "instret: counted otherwise"),
-    _csr(0x100, "sstatus: Unicorn's model leaves UXL, a constant, 0"),
+    _csr(0x100, "sstatus: Unicorn's model leaves UXL, a constant, 0", UXL),
 )
-FRAME_MASKS = {
-    "sstatus": (UXL, "Unicorn's model leaves UXL, a constant, 0"),
-    "stval": ((1 << 64) - 1, "EBREAK may leave 0 there, as QEMU 7.2 does, or its own address"),
-}
+NO_UXL = StateDifference(UXL, "Unicorn's model leaves UXL, a constant, 0")
+LEFT = "what the last exception has left"
+SPIE_SPP = 1 << 5 | 1 << 8
+MODEL = Model(
+    INSTRUCTIONS, flags=0,
+    frame={
+        "sstatus": NO_UXL,
+        "stval": StateDifference(
+            MASK, "EBREAK may leave 0 there, as in QEMU 7.2, or its own address", or_zero=True),
+    },
+    state={"sstatus": NO_UXL},
+    trapped={"sstatus": StateDifference(UXL | SPIE_SPP, LEFT)} | {
+        name: StateDifference(MASK, LEFT) for name in ("sepc", "scause", "stval")},
+)
