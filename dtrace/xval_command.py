@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             problems.append(f"{call}: not compared: {error}")
     if arguments.json:
         print(json.dumps(_summary(agreed, reports, seed) | {"not_compared": problems}))
-    else:
+    elif agreed.calls or reports:
         _print_summary(agreed, len(reports), None if arguments.call else seed)
     for problem in problems:
         print(f"kinst: {problem}", file=sys.stderr)

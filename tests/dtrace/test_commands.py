@@ -341,3 +341,71 @@ def test_inline_functions_become_probes_and_d_prints_them():
                  f"kinst::{names[0]}:entry")
     assert result.returncode == 0, result.stderr
     assert re.match(r"((kinst|fbt)::\w+:\w+,?\n)+\{\n\}\n", result.stdout)
+
+
+@pytest.mark.parametrize("words, says", [
+    (["-c", "5"], "executes no instruction"), (["-c", "nosuch(1)"], "no function 'nosuch'"),
+    (["-c", "strlen("], "strlen("), (["-c", "fibonacci(24)"], "more than 50000 instructions"),
+    (["-c", 'strlen("a")', "--random", "2"], "not both"), (["--functions", ","], "give names"),
+    (["--functions", "nosuch*"], "no pattern 'nosuch*'"), (["--random", "x"], "--random"),
+    (["--seed", "x"], "--seed"), (["-c", "strlen(0x12345678900)"], "not compared"),
+])
+def test_xval_refuses_with_one_line(words, says):
+    result = run("kinst", "xval", "-k", "teaching/amd64", *words)
+    assert result.returncode == 1 and result.stdout == ""
+    assert result.stderr.count("\n") == 1 and says in result.stderr
+
+
+def test_xval_says_how_much_agreed_and_what_did_not(arch):
+    good = run("kinst", "xval", "-k", f"teaching/{arch}", "--functions", "str*", "--seed", "7")
+    assert good.returncode == 0, good.stderr
+    assert "calls agree" in good.stdout and "(seed 7)" in good.stdout
+    bad = run("kinst", "xval", "-k", f"teaching/{arch}", "-c", 'strlen("abc")', "--fault",
+              "emulation")
+    assert bad.returncode == 1 and "string.c:" in bad.stdout
+    assert "ours" in bad.stdout and "QEMU" in bad.stdout and "  <" in bad.stdout
+    assert f"again: kinst xval -k teaching/{arch} -c 'strlen(\"abc\")'" in bad.stdout
+
+
+@pytest.mark.parametrize("words, says", [
+    (["-c", "boot"], "--machine qemu"), (["-c", 'strlen("a")', "--limit", "5"], "no --limit"),
+    (["-c", 'strlen("a")', "--unsafe"], "no --unsafe"),
+    (["-c", 'strlen("a")', "--trap-path", "direct"], "--trap-path=direct"),
+])
+def test_what_qemu_cannot_do_is_refused_with_one_line(words, says):
+    result = run("kdtrace", "-k", "teaching/amd64", "--machine", "qemu", "-n", "kinst::strlen:0",
+                 *words)
+    assert result.returncode == 1 and result.stderr.count("\n") == 1 and says in result.stderr
+
+
+def test_both_machines_print_the_same_trace(arch):
+    words = ("-k", f"teaching/{arch}", "-n", "kinst::strlen:", "-n", "fbt::memcpy:entry", "-c",
+             'strlen("hello")')
+    ours = run("kdtrace", *words)
+    theirs = run("kdtrace", "--machine", "qemu", *words)
+    assert ours.returncode == 0 and (ours.stdout, ours.stderr) == (theirs.stdout, theirs.stderr)
+
+
+def test_a_panic_on_qemu_says_why():
+    result = run("kdtrace", "-q", "-k", "teaching/amd64", "--machine", "qemu", "-n",
+                 "kinst::strlen:0", "-c", "strlen(0x12345678900)")
+    assert result.returncode == 1 and "panicked (unexpected trap)" in result.stderr
+
+
+def test_types_prototypes_and_variables_are_printed(arch):
+    kernel = ("-k", f"teaching/{arch}")
+    layout = run("kinst", "type", *kernel, "struct trapframe").stdout
+    assert layout.startswith("/* offset:bit   size */") and "struct trapframe {" in layout
+    (row,) = json.loads(run("kinst", "type", *kernel, "--json", "struct trapframe").stdout)
+    assert row["size"] > 100 and {"name", "type", "bit", "width"} <= row["members"][0].keys()
+    assert run("kinst", "type", *kernel, "strlen").stdout == "size_t strlen(const char *s);\n"
+    pointer = run("kinst", "type", *kernel, "dtrace_invop_jump_addr").stdout
+    assert pointer == "int (*dtrace_invop_jump_addr)(struct trapframe *);\n"
+
+
+@pytest.mark.parametrize("words, says", [
+    (["trapframe"], "did you mean struct trapframe?"), (["nosuch"], "knows no type"),
+    (["u64", "--from", "ctf"], "has no types: no CTF"),
+])
+def test_a_type_that_is_not_there_is_refused_with_one_line(words, says):
+    refused(run("kinst", "type", "-k", "teaching/amd64", *words), says)
