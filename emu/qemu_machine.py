@@ -56,6 +56,7 @@ class QemuMachine(Machine):
         # Called before every instruction while it is set: runs are single steps then.
         self.watch: Callable[[int], None] | None = None
         self._known: dict[str, int] = {}
+        self._said: bytes | None = None  # QEMU's standard error, when it has ended
         with contextlib.ExitStack() as undo:
             self._start(ram, memory + hidden, options, undo)
             self._resources = undo.pop_all()
@@ -145,7 +146,7 @@ class QemuMachine(Machine):
 
     def _end(self) -> str:
         """End QEMU; what it said."""
-        if self._process.returncode is None:
+        if self._said is None:
             self._process.kill()
             _out, self._said = self._process.communicate()
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
@@ -366,18 +367,24 @@ class QemuMachine(Machine):
         reason: StopReason | None = None
         detail = ""
         gdb, serial = self._gdb.fileno(), self._serial.fileno()
-        while not self._gdb.waiting and reason is None:
-            ready, _w, _x = select.select([gdb, serial], [], [], max(0.0, end - time.monotonic()))
-            if serial in ready:
-                self._hear()
-                reason, detail = self._said_it(texts, start)
-            if gdb in ready:
-                self._gdb.hear()
-            if not ready:
-                reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
-        if reason is not None:
-            self._gdb.interrupt()
-        gone = self._gdb.receive()[:1] in ("W", "X")
+        try:
+            while not self._gdb.waiting and reason is None:
+                ready, _w, _x = select.select(
+                    [gdb, serial], [], [], max(0.0, end - time.monotonic()))
+                if serial in ready:
+                    self._hear()
+                    reason, detail = self._said_it(texts, start)
+                if gdb in ready:
+                    self._gdb.hear()
+                if not ready:
+                    reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
+            if reason is not None:
+                self._gdb.interrupt()
+            gone = self._gdb.receive()[:1] in ("W", "X")
+        except MachineError:
+            if not self._has_ended():
+                raise
+            gone = True  # the guest turned it off; its last packet may be lost
         self._drain()
         if gone:
             if self._panicking is not None:
@@ -385,9 +392,19 @@ class QemuMachine(Machine):
             return Stop(StopReason.POWER_OFF, 0)
         return None if reason is None else Stop(reason, self.pc, detail)
 
+    def _has_ended(self) -> bool:
+        """Whether QEMU has ended by itself, or is about to."""
+        try:
+            return self._process.wait(1) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
     def _hear(self) -> bool:
         """Take what the console says; whether it said something."""
-        data = self._serial.recv(1 << 16)
+        try:
+            data = self._serial.recv(1 << 16)
+        except ConnectionError:
+            return False  # QEMU has ended
         for byte in data:
             self.console.output(byte)
         return bool(data)
