@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from emu.call import CallError
 from emu.elf import Symbol
-from emu.errors import KinstError
+from emu.errors import KinstError, MemoryAccessError
 from emu.guest_memory import PAGE
 from emu.machine import Machine
 from emu.qemu_machine import QemuMachine
@@ -41,6 +41,7 @@ from kinst.trap import SEAM, CpuState
 from kinst.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, Verdict, summary
 
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
+BELOW = 8192  # bytes below the stack pointer that a trap may write
 MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
 PROBED_PATIENCE = 30.0  # seconds for a call with probes
 FAULTS = ("delivery", "trampoline", "emulation")
@@ -55,6 +56,7 @@ class Event:
 
     :param site: the probed instruction; ``second``: it is its trampoline's breakpoint.
     :param registers: at the firing; none of a second breakpoint.
+    :param written: what the instruction displaced before has written to memory.
     :param stack: (address, bytes) of the stack before the trap, on the first machine: it takes back
         what its traps leave there; the second is told, because a function that reads a variable it
         has not set would see it.
@@ -65,6 +67,42 @@ class Event:
     frame: bytes
     registers: tuple[int, ...] = ()
     stack: tuple[int, bytes] = (0, b"")
+    written: bytes = b""
+
+
+class _Written:
+    """Reads, at each stop of a machine, what the instruction displaced before has written there; by
+    the recording of the same call."""
+
+    def __init__(self, machine: Machine, recording: Recording) -> None:
+        self._machine, self._writes = machine, recording.writes
+        self._steps: dict[int, list[int]] = {}  # of an instruction, in the order of its executions
+        for number, step in enumerate(recording.steps):
+            self._steps.setdefault(step[recording.pc], []).append(number)
+        self._count: Counter[int] = Counter()
+        self._places: list[tuple[int, int]] = []
+
+    def at(self, site: int, second: bool, sp: int) -> bytes:
+        """At a stop; ``sp`` is the interrupted stack pointer: below it the trap has written."""
+        found = bytearray()
+        below: list[tuple[int, int]] = []
+        for page in range(sp - BELOW & -PAGE, sp, PAGE) if self._places else ():
+            physical = self._machine.translate(page)
+            if physical is not None:
+                below.append((physical, physical + min(PAGE, sp - page)))
+        for address, size in self._places:
+            if not any(low <= address < high for low, high in below):
+                try:
+                    found += self._machine.read_physical(address, size)
+                except MemoryAccessError:
+                    continue  # a device
+        self._places = []
+        if not second:
+            steps, number = self._steps.get(site, []), self._count[site]
+            self._count[site] += 1
+            if number < len(steps):
+                self._places = self._writes.get(steps[number], [])
+        return bytes(found)
 
 
 @dataclass
@@ -174,7 +212,7 @@ class Crosscheck:
                 found: Agreement, value: object) -> None:
         machine = self.machine
         sites = self._sites(recording, points, found)
-        ours, result = self._run_ours(workload, sites)
+        ours, result = self._run_ours(workload, sites, recording)
         if not self.fault:
             self._same_value(value, result, "with probes and without, on our machine")
         memory, state = self._memory(), machine.board.cpu_state()
@@ -183,12 +221,13 @@ class Crosscheck:
         with QemuMachine.carry(machine, self._base) as other:
             other.patience = PROBED_PATIENCE
             probes = SeamBreakpoints(other, functools.partial(self._fire, theirs))
-            size = machine.arch.trap_frame.size
+            size, written = machine.arch.trap_frame.size, _Written(other, recording)
 
             def trapped(address: int, frame: int) -> None:
                 second = probes.second(address)
-                theirs.append(Event(address if second is None else second, second is not None,
-                                    other.read(frame, size)))
+                site, is_second = address if second is None else second, second is not None
+                theirs.append(Event(site, is_second, other.read(frame, size), written=written.at(
+                    site, is_second, self._stack_pointer(other, frame))))
 
             probes.trapped = trapped
             probes.stack_before = functools.partial(self._stack_before, ours, theirs)
@@ -276,19 +315,23 @@ class Crosscheck:
                 i.address: i for i in self._listing.instructions(function)}
         return self._tables[function.address]
 
-    def _run_ours(self, workload: Workload,
-                  sites: dict[int, tuple[Symbol, Instruction]]) -> tuple[list[Event], object]:
+    def _run_ours(
+        self, workload: Workload, sites: dict[int, tuple[Symbol, Instruction]],
+        recording: Recording,
+    ) -> tuple[list[Event], object]:
         """What our machine sees, and what the call gives there (None: a fault made it fail)."""
         machine = self.machine
         seen: list[Event] = []
         quiet(machine)
         breakpoints = Breakpoints(machine, functools.partial(self._fire, seen), python=True)
-        size = machine.arch.trap_frame.size
+        size, written = machine.arch.trap_frame.size, _Written(machine, recording)
 
         def trapped(address: int, frame: int) -> None:
             second = breakpoints.dispatcher.second(address)
-            seen.append(Event(address if second is None else second, second is not None,
-                              machine.read(frame, size), stack=machine.engine.kept_stack))
+            site, is_second = address if second is None else second, second is not None
+            seen.append(Event(site, is_second, machine.read(frame, size),
+                              stack=machine.engine.kept_stack, written=written.at(
+                                  site, is_second, self._stack_pointer(machine, frame))))
 
         breakpoints.trapped = trapped
         _add(breakpoints, sites)
@@ -327,6 +370,10 @@ class Crosscheck:
                     f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
                     f"{number}, {'behind' if before else 'before anything was displaced:'}",
                     before or one.site, self._names, one.registers, other.registers)
+            if one.written != other.written:
+                raise Divergence(
+                    f"what was written to memory differs at firing {number} ({one.written.hex()} "
+                    f"and {other.written.hex()}), behind", before, (), (), ())
             self._same_frame(one, other, number)
             before = one.site
         if len(ours) != len(theirs):
@@ -352,6 +399,11 @@ class Crosscheck:
             which = "the second trap frames" if one.second else "the trap frames"
             raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at",
                              one.site, names, ours, theirs)
+
+    def _stack_pointer(self, machine: Machine, frame: int) -> int:
+        """The interrupted one, of a trap frame."""
+        arch, names = machine.arch, self._listing.trap.names
+        return arch.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
 
     def _stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]

@@ -5,7 +5,7 @@ compared before each.  Repeated string instructions are one instruction, however
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import unicorn
 
@@ -15,6 +15,7 @@ from emu.qemu_machine import QemuMachine
 from emu.unicorn_machine import UnicornMachine
 from kinst.models import MODELS
 
+MAX_WRITES = 16  # of an instruction
 MAX_STEPS = 50_000  # a dozen seconds of stepping
 
 
@@ -26,11 +27,14 @@ class TooLongError(KinstError):
 class Recording:
     """:param names: of the registers.
     :param steps: their values before each instruction; the pc among them.
+    :param writes: (physical address, bytes) of the memory that a step writes, by its number; not
+        all of an instruction that writes much.
     """
 
     names: tuple[str, ...]
     pc: int  # its place among the names
     steps: list[tuple[int, ...]]
+    writes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def addresses(self) -> set[int]:
         """All instructions executed."""
@@ -82,8 +86,15 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         values[place] = address
         steps.append(tuple(values))
 
+    def written(_uc: unicorn.Uc, _kind: int, address: int, size: int, _value: int,
+                _data: object) -> None:
+        places = recording.writes.setdefault(len(steps) - 1, [])
+        if len(places) < MAX_WRITES:
+            places.append((address, size))
+
     quiet(machine)
     machine.engine.flush_translations()
+    stores = machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, written, begin=1, end=0)
     hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, before, begin=1, end=0)
     try:
         result = workload(machine)
@@ -93,6 +104,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         raise
     finally:
         machine.uc.hook_del(hook)
+        machine.uc.hook_del(stores)
         machine.engine.flush_translations()
     if len(steps) > limit:
         raise TooLongError(f"more than {limit} instructions")
