@@ -75,7 +75,7 @@ class _Written:
     the recording of the same call."""
 
     def __init__(self, machine: Machine, recording: Recording) -> None:
-        self._machine, self._writes = machine, recording.writes
+        self.machine, self._writes = machine, recording.writes
         self._steps: dict[int, list[int]] = {}  # of an instruction, in the order of its executions
         for number, step in enumerate(recording.steps):
             self._steps.setdefault(step[recording.pc], []).append(number)
@@ -87,13 +87,13 @@ class _Written:
         found = bytearray()
         below: list[tuple[int, int]] = []
         for page in range(sp - BELOW & -PAGE, sp, PAGE) if self._places else ():
-            physical = self._machine.translate(page)
+            physical = self.machine.translate(page)
             if physical is not None:
                 below.append((physical, physical + min(PAGE, sp - page)))
         for address, size in self._places:
             if not any(low <= address < high for low, high in below):
                 try:
-                    found += self._machine.read_physical(address, size)
+                    found += self.machine.read_physical(address, size)
                 except MemoryAccessError:
                     continue  # a device
         self._places = []
@@ -221,13 +221,10 @@ class Crosscheck:
         with QemuMachine.carry(machine, self._base) as other:
             other.patience = PROBED_PATIENCE
             probes = SeamBreakpoints(other, functools.partial(self._fire, theirs))
-            size, written = machine.arch.trap_frame.size, _Written(other, recording)
+            written = _Written(other, recording)
 
             def trapped(address: int, frame: int) -> None:
-                second = probes.second(address)
-                site, is_second = address if second is None else second, second is not None
-                theirs.append(Event(site, is_second, other.read(frame, size), written=written.at(
-                    site, is_second, self._stack_pointer(other, frame))))
+                theirs.append(self._event(written, address, probes.second(address), frame))
 
             probes.trapped = trapped
             probes.stack_before = functools.partial(self._stack_before, ours, theirs)
@@ -256,6 +253,14 @@ class Crosscheck:
             found.lengths[len(probes.trap.breakpoint(len(instruction.code)))] += 1
         found.firings += len(fired)
         self._fired |= {sites[address][1].code for address in fired}
+
+    def _event(self, written: _Written, address: int, second: int | None, frame: int) -> Event:
+        """A stop; ``second`` is the site when ``address`` is its second breakpoint."""
+        machine = written.machine
+        site, is_second = address if second is None else second, second is not None
+        return Event(
+            site, is_second, machine.read(frame, machine.arch.trap_frame.size),
+            written=written.at(site, is_second, self._stack_pointer(machine, frame)))
 
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
         seen[-1].registers = tuple(state.get(name) for name in self._names)
@@ -324,14 +329,12 @@ class Crosscheck:
         seen: list[Event] = []
         quiet(machine)
         breakpoints = Breakpoints(machine, functools.partial(self._fire, seen), python=True)
-        size, written = machine.arch.trap_frame.size, _Written(machine, recording)
+        written = _Written(machine, recording)
 
         def trapped(address: int, frame: int) -> None:
-            second = breakpoints.dispatcher.second(address)
-            site, is_second = address if second is None else second, second is not None
-            seen.append(Event(site, is_second, machine.read(frame, size),
-                              stack=machine.engine.kept_stack, written=written.at(
-                                  site, is_second, self._stack_pointer(machine, frame))))
+            event = self._event(written, address, breakpoints.dispatcher.second(address), frame)
+            event.stack = machine.engine.kept_stack
+            seen.append(event)
 
         breakpoints.trapped = trapped
         _add(breakpoints, sites)
@@ -523,13 +526,9 @@ class _Settle:
             self._machine.handle(address, functools.partial(self._at, address))
 
     def _at(self, address: int) -> None:
-        point, machine = self._points[address], self._machine
-        machine.handle(address, None)
-        number = self._count[address]
+        self._machine.step()
+        self._points[address].settle(self._machine, self._count[address])
         self._count[address] += 1
-        machine.step()
-        point.settle(machine, number)
-        machine.handle(address, functools.partial(self._at, address))
 
 
 def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> None:

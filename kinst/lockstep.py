@@ -36,10 +36,6 @@ class Recording:
     steps: list[tuple[int, ...]]
     writes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def addresses(self) -> set[int]:
-        """All instructions executed."""
-        return {step[self.pc] for step in self.steps}
-
 
 class Divergence(KinstError):
     """The machines do not agree: the first place where.
@@ -59,8 +55,6 @@ class Divergence(KinstError):
 
 def quiet(machine: UnicornMachine) -> None:
     """No device interrupts any more: on the second machine none does either."""
-    for timer in machine.events.timers.values():
-        timer.cancel()
     machine.events.restore({})
 
 
