@@ -5,6 +5,7 @@ from setuptools import Extension, setup
 
 NATIVE = (
     "emu._engine", "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
+    "emu.amd64._page_walk", "emu.riscv64._page_walk",
     "kinst._dispatch", "kinst.amd64._encoding", "dwarf._scan",
     "dwarf._lines",
 )

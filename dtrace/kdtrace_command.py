@@ -199,8 +199,9 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         said = error.console
         stack = failure(machine)
         raise
-    finally:
+    else:
         breakpoints.disable()
+    finally:
         _rows(breakpoints)
         show_console(said)
         print("".join(f"{line}\n" for line in stack), end="")

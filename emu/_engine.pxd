@@ -16,6 +16,7 @@ ctypedef int (*context_fn)(void *uc, void *context) noexcept nogil
 ctypedef int (*context_reg_fn)(void *context, int regid, const void *value) noexcept nogil
 ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
+ctypedef int (*hook_del_fn)(void *uc, size_t hook) noexcept nogil
 # uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
 # integer arguments alike, but only a variadic prototype sets the vector register count.
 cdef extern from *:
@@ -36,17 +37,25 @@ ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
+# The physical address of a virtual one, by the guest's present page tables, leaving no trace; the
+# entries that were read are then in ``Clock.walked``.  False: it is not mapped.
+ctypedef bint (*walk_fn)(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil
+
 cdef enum:
     FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
     MAX_REGIONS = 72
     MAX_DEFERRED = 4
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
     SLOT = 32  # bytes of a trampoline
+    MAX_STOPS = 256
+    MAX_WALK = 8  # levels of page tables
+    NO_PAGES = 63  # as page_bits: blocks do not end with a page
 
 cdef struct BlockCount:
     uint64_t address
     uint32_t size
-    uint32_t count
+    uint16_t count
+    uint16_t end
 
 
 cdef struct Region:
@@ -87,11 +96,14 @@ cdef struct Clock:
     # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
     int gate_register
     uint64_t gate_bits
-    # First byte behind the block before this one; no interrupt before the next block (STI).
-    uint64_t previous_end
+    # The block before this one; no interrupt before the next block (STI).
+    uint64_t before
+    uint32_t before_size
     bint shadow
-    # The next block starts after a probe, not where the unprobed guest would start one.
+    # A block that starts here next does so after a probe, a stop or a cut, not where the guest's
+    # own code starts one; or what is due at its canonical start was done.
     bint resumed
+    uint64_t resume_at
     # Probe code runs: no time passes, no event is due.
     bint frozen
     # Time goes on at a block that starts here; whether that start is a canonical one.
@@ -101,7 +113,7 @@ cdef struct Clock:
     # that may itself run through the address.
     int thaw_register
     uint64_t thaw_sp
-    int page_bits  # blocks end with the first instruction that reaches such a page's end; 0: not
+    int page_bits  # blocks end with the first instruction that reaches such a page's end
     # The trampoline in use, the displaced instruction's own address and length, how often a block
     # was entered at the trampoline's first instruction, and whether one was behind it.
     uint64_t slot
@@ -140,6 +152,8 @@ cdef struct Clock:
     context_free_fn context_free
     # Why the last run ended.
     int stop
+    bint running
+    bint started  # code was run: there may be translations to drop
     uint32_t vector
     uint64_t blocks
     # Fixed instruction length in bytes, or 0 to look block sizes up.
@@ -155,6 +169,9 @@ cdef struct Clock:
     reg_fn reg_write
     translate_fn vmem_translate
     kinst_ctl_fn ctl
+    walk_fn walk
+    uint64_t *walked[MAX_WALK]
+    int walked_count
     # Guest RAM on the host.
     Region regions[MAX_REGIONS]
     int region_count
@@ -166,8 +183,18 @@ cdef struct Clock:
     forget_fn forget
     uint64_t unknown_address
     uint32_t unknown_size
-    uint64_t exits[256]
+    uint64_t exits[MAX_STOPS]
     size_t exit_count
+    # Addresses before whose execution the CPU stops, and their hooks.
+    uint64_t stops[MAX_STOPS]
+    size_t stop_hooks[MAX_STOPS]
+    int stop_count
+    # The stop at this address is passed by, once.
+    bint passing
+    uint64_t pass_by
+    # The block that starts here may be longer than ``limit`` allows: a stop ends it.
+    bint in_piece
+    uint64_t piece
 
 
 # What a clock-reading instruction does to the registers, natively: it is executed by the million.
@@ -202,7 +229,9 @@ cdef void freeze(Clock *c) noexcept nogil
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil
 cdef void wipe_footprint(Clock *c) noexcept nogil
 cdef void thaw_now(Clock *c) noexcept nogil
+cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil
 cdef void request_stop(Clock *c, int why) noexcept nogil
+cdef void resume(Clock *c, uint64_t address) noexcept nogil
 
 
 cdef class Engine:
@@ -218,6 +247,7 @@ cdef class Engine:
     cdef kinst_hook_add_fn hook_add
     cdef kinst_ctl_fn ctl
     cdef context_alloc_fn context_alloc
+    cdef hook_del_fn hook_del
     cdef list windows
     cdef object port_in
     cdef object port_out
@@ -229,6 +259,7 @@ cdef class Engine:
 
     cdef int _ok(self, what, int code) except -1
     cdef int _hook(self, int kind, void *callback) except -1
+    cdef int _drop(self, uint64_t begin, uint64_t end) except -1
     cdef void failed(self, error)
     cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,
                            uint64_t denominator)

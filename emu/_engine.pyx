@@ -6,8 +6,14 @@ the Python package hands over, so that this module and the package share one lib
 
 The clock is counted in guest instructions.  A translated block adds its instructions when it is
 entered; ``settle`` takes back those behind the program counter when the block was left early.
-``now`` is what devices see: the count at the last canonical block start, plus ``skew`` (idle time
+``now`` is what devices see: the count at the last *canonical* block start, plus ``skew`` (idle time
 skipped, and the cost of polling a clock), in virtual nanoseconds.
+
+A block start is canonical when the guest's own code makes it one: it follows an instruction that
+ends a block by itself (a jump, a change of what interrupts are taken), or an exception.  Only there
+is an event due or an interrupt taken.  Blocks also begin where a probe, a stop or the CPU model's
+own limits (a page, too many instructions) have cut one: these starts are none, so that a run does
+not depend on who looked at it.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -20,6 +26,7 @@ from cpython.exc cimport PyErr_CheckSignals
 cdef enum:
     HOOK_INTR = 1
     HOOK_INSN = 2
+    HOOK_CODE = 4
     HOOK_BLOCK = 8
     HOOK_INSN_INVALID = 1 << 14
     HOOK_EDGE_GENERATED = 1 << 15
@@ -49,6 +56,8 @@ STOP_UNCOUNTED = 6     # a block of unknown instruction count
 STOP_REQUEST = 7       # a device callback raised
 STOP_ERROR = 8         # libunicorn reported an error
 STOP_IN_PLACE = 9      # the instruction under a breakpoint is to be executed where it is
+STOP_ADDRESS = 11      # the instruction at a stop address is about to be executed
+STOP_UNSURE = 10       # whether the block before this one ended by itself is not known yet
 
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
@@ -56,16 +65,22 @@ cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
     return h >> 20
 
 
-cdef uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+cdef BlockCount *table_entry(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef uint64_t i = block_hash(address, size) & c.table_mask
     while c.table[i].count:
         if c.table[i].address == address and c.table[i].size == size:
-            return c.table[i].count
+            return &c.table[i]
         i = (i + 1) & c.table_mask
-    return 0
+    return NULL
+
+
+cdef inline uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    cdef BlockCount *entry = table_entry(c, address, size)
+    return entry.count if entry != NULL else 0
 
 
 cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) noexcept nogil:
+    """Add a block, or replace it: how it ends is then unknown."""
     cdef uint64_t i, j, old_size
     cdef BlockCount *old
     if c.table_used * 2 > c.table_mask:
@@ -79,17 +94,23 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
         c.table_used = 0
         for j in range(old_size):
             if old[j].count:
-                table_put(c, old[j].address, old[j].size, old[j].count)
+                i = block_hash(old[j].address, old[j].size) & c.table_mask
+                while c.table[i].count:
+                    i = (i + 1) & c.table_mask
+                c.table[i] = old[j]
+                c.table_used += 1
         free(old)
     i = block_hash(address, size) & c.table_mask
     while c.table[i].count:
         if c.table[i].address == address and c.table[i].size == size:
             c.table[i].count = count
+            c.table[i].end = END_UNKNOWN
             return 0
         i = (i + 1) & c.table_mask
     c.table[i].address = address
     c.table[i].size = size
     c.table[i].count = count
+    c.table[i].end = END_UNKNOWN
     c.table_used += 1
     return 0
 
@@ -123,10 +144,42 @@ cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept
     return NULL
 
 
+cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
+    """The translation of an architecture whose CPU model leaves no trace of being asked."""
+    c.walked_count = 0
+    return c.vmem_translate(c.uc, address, PROT_READ, physical) == 0
+
+
+cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil:
+    """Drop what was translated of the code at virtual [begin, end), leaving no trace in the guest's
+    page tables; false: a page is not mapped, and all must be dropped."""
+    cdef uint64_t last, physical
+    cdef uint64_t content[MAX_WALK]
+    cdef int i
+    cdef bint changed = False
+    while begin < end:
+        last = (begin | 4095) + 1
+        if last > end or last == 0:
+            last = end
+        if not c.walk(c, begin, &physical):
+            return False
+        for i in range(c.walked_count):
+            content[i] = c.walked[i][0]
+        c.ctl(c.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), begin, last)
+        for i in range(c.walked_count):
+            if c.walked[i][0] != content[i]:
+                c.walked[i][0] = content[i]
+                changed = True
+        begin = last
+    if changed:
+        c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE))
+    return True
+
+
 cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil:
     """The same for a virtual address, as far as the end of its page."""
     cdef uint64_t physical = 0
-    if c.vmem_translate(c.uc, address, PROT_READ, &physical) != 0:
+    if not c.walk(c, address, &physical):
         return NULL
     return host_physical(c, physical, 4096 - (address & 4095))
 
@@ -244,10 +297,9 @@ cdef void thaw_now(Clock *c) noexcept nogil:
         if c.slot <= last < c.slot + SLOT:
             register_write(c, c.last_address, c.site)
     c.frozen = False
-    # In place, too, a block would start here behind an instruction that ends its block by itself,
-    # and where the CPU model begins a new block with each page.
-    c.resumed = (c.thaw_resumed and not (c.slot and c.slot_ended)
-                 and not (c.page_bits and (c.site ^ c.thaw) >> c.page_bits))
+    # In place, too, a block would start here behind an instruction that ends its block by itself.
+    c.resumed = c.thaw_resumed and not (c.slot and c.slot_ended)
+    c.resume_at = c.thaw
     c.instructions += c.slot_entries if c.slot_entries else 1
 
 
@@ -265,10 +317,11 @@ cdef void abandon(Clock *c) noexcept nogil:
         c.instructions += c.slot_entries - 1
 
 
-cdef int flat(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil:
+cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     """The translation of an engine without page tables."""
+    c.walked_count = 0
     physical[0] = address
-    return 0
+    return True
 
 
 cdef bint repetition_due(Clock *c) noexcept nogil:
@@ -296,16 +349,49 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
     c.emu_stop(c.uc)
 
 
+cdef int block_end(Clock *c) noexcept nogil:
+    """How the block before this one ended; it is one that the CPU model may have cut."""
+    cdef BlockCount *entry = table_entry(c, c.before, c.before_size)
+    return entry.end if entry != NULL else END_UNKNOWN
+
+
+cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
+    """A block that starts at ``address`` next is no canonical one."""
+    c.resumed = True
+    c.resume_at = address
+
+
+cdef int canonical_start(Clock *c) noexcept nogil:
+    """The guest has come to a canonical block start: what is to be done first, or STOP_NONE."""
+    cdef uint64_t flags = 0
+    c.canonical = c.instructions
+    if c.instructions + c.skew >= c.deadline:
+        return STOP_DEADLINE_C
+    if c.shadow:
+        c.shadow = False
+    elif c.pending:
+        c.reg_read(c.uc, c.mask_register, &flags)
+        if flags & c.mask_bits == c.mask_value and gate_open(c):
+            return STOP_INTERRUPT_C
+    return 0
+
+
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef uint32_t n
-    cdef uint64_t flags
+    cdef int why
     cdef bint resumed
+    cdef bint doubtful
     # A stop already asked for in this run has its effect only behind this hook.
+    # Went on without a jump from a block that a page's end or its length may have cut?
+    doubtful = (address - c.address == c.size
+                and (c.count >= LONG_BLOCK or (c.address ^ address) >> c.page_bits != 0)
+                and c.count != 0)
     c.instructions += c.count
     c.count = 0
     if c.address != address:
-        c.previous_end = c.address + c.size
+        c.before = c.address
+        c.before_size = c.size
     c.address = address
     c.size = size
     if c.frozen:
@@ -323,42 +409,40 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
         if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
+    resumed = c.resumed
+    if resumed:
+        c.resumed = False
+        resumed = c.resume_at == address
+    elif doubtful:
+        why = block_end(c)
+        if why == END_UNKNOWN:
+            request_stop(c, STOP_UNSURE_C)
+            return
+        resumed = why == END_CUT
     if c.fixed:
         n = size // c.fixed
     else:
         n = table_find(c, address, size)
         if n == 0:
+            if resumed:
+                resume(c, address)
             c.unknown_address = address
             c.unknown_size = size
-            c.stop = STOP_UNCOUNTED_C
-            c.emu_stop(uc)
+            request_stop(c, STOP_UNCOUNTED_C)
             return
     c.blocks += 1
     if c.blocks & 0xFFFFF == 0:
         check_signals(c)
-    resumed = c.resumed
-    if resumed:
-        c.resumed = False
-    else:
-        c.canonical = c.instructions
-        if c.instructions + c.skew >= c.deadline:
-            c.stop = STOP_DEADLINE_C
-            c.emu_stop(uc)
+    if not resumed:
+        why = canonical_start(c)
+        if why:
+            request_stop(c, why)
             return
-        if c.shadow:
-            c.shadow = False
-            c.previous_end = 0
-        elif c.pending:
-            flags = 0
-            c.reg_read(uc, c.mask_register, &flags)
-            if flags & c.mask_bits == c.mask_value and gate_open(c):
-                c.stop = STOP_INTERRUPT_C
-                c.emu_stop(uc)
-                return
-    if c.instructions + n > c.limit:
-        c.resumed = resumed  # the block is run again, as what it is
-        c.stop = STOP_LIMIT_C
-        c.emu_stop(uc)
+    if c.in_piece and c.piece == address:
+        c.in_piece = False
+    elif c.instructions + n > c.limit:
+        resume(c, address)  # the guest has come here, and a part of the block is run
+        request_stop(c, STOP_LIMIT_C)
         return
     c.count = n
 
@@ -370,6 +454,15 @@ cdef enum:
     STOP_LIMIT_C = 5
     STOP_UNCOUNTED_C = 6
     STOP_REQUEST_C = 7
+    STOP_UNSURE_C = 10
+    STOP_ADDRESS_C = 11
+    # Instructions of a block that the CPU model may have cut for its length: its translation ends
+    # at 512 of them or at 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and no instruction has
+    # 250 of these.
+    LONG_BLOCK = 16
+    END_UNKNOWN = 0  # how a block ends: it was not asked yet,
+    END_ITSELF = 1  # by its last instruction,
+    END_CUT = 2  # it was cut behind it
 
 
 # unicorn.h: uc_tb
@@ -387,7 +480,22 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     for i in range(c.exit_count):
         if current.pc + current.size == c.exits[i]:
             return
-    table_put(c, current.pc, current.size, current.icount)
+    if not c.fixed or table_entry(c, current.pc, current.size) != NULL:
+        table_put(c, current.pc, current.size, current.icount)
+
+
+cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
+    cdef Clock *c = <Clock *>data
+    cdef int i
+    for i in range(c.stop_count):
+        if c.stops[i] == address:
+            break
+    else:
+        return  # code translated when there was one
+    if c.passing and c.pass_by == address:
+        c.passing = False
+        return
+    request_stop(c, STOP_ADDRESS_C)
 
 
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
@@ -542,7 +650,7 @@ cdef class Engine:
     """
 
     FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write", "uc_mem_map_ptr",
-                 "uc_mmio_map", "uc_hook_add", "uc_ctl", "uc_vmem_translate",
+                 "uc_mmio_map", "uc_hook_add", "uc_hook_del", "uc_ctl", "uc_vmem_translate",
                  "uc_context_alloc", "uc_context_save", "uc_context_restore",
                  "uc_context_reg_write", "uc_context_free")
 
@@ -567,6 +675,8 @@ cdef class Engine:
         self.map_ptr = <map_ptr_fn><uintptr_t>symbols["uc_mem_map_ptr"]
         self.mmio_map = <mmio_map_fn><uintptr_t>symbols["uc_mmio_map"]
         self.hook_add = <kinst_hook_add_fn><uintptr_t>symbols["uc_hook_add"]
+        self.hook_del = <hook_del_fn><uintptr_t>symbols["uc_hook_del"]
+        self.clock.walk = ask_model
         self.ctl = <kinst_ctl_fn><uintptr_t>symbols["uc_ctl"]
         self.clock.uc = self.uc
         self.clock.engine = <void *>self
@@ -584,6 +694,7 @@ cdef class Engine:
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
         self.clock.limit = 0xFFFFFFFFFFFFFFFF
         self.clock.fixed = fixed
+        self.clock.page_bits = NO_PAGES
         self.pc_register = pc_register
         self.windows = []
         self.error = None
@@ -592,8 +703,7 @@ cdef class Engine:
         self._hook(HOOK_BLOCK, <void *>block_hook)
         self._hook(HOOK_INTR, <void *>interrupt_hook)
         self._hook(HOOK_INSN_INVALID, <void *>invalid_hook)
-        if not fixed:
-            self._hook(HOOK_EDGE_GENERATED, <void *>edge_hook)
+        self._hook(HOOK_EDGE_GENERATED, <void *>edge_hook)
 
     cdef int _ok(self, what, int code) except -1:
         if code != 0:
@@ -758,18 +868,29 @@ cdef class Engine:
 
     # -- running ------------------------------------------------------------------------------
 
-    def run(self, uint64_t pc):
-        """Run from ``pc`` until something stops the CPU.
+    def run(self, uint64_t pc, bint piece=False):
+        """Run from ``pc`` until something stops the CPU.  A stop address that is ``pc`` itself does
+        not.
 
+        :param piece: the block that starts at ``pc`` may have more instructions than are left to
+            ``limit``: a stop address ends it in time.
         :return: ``(stop, detail)``; detail is the exception vector of STOP_EXCEPTION, libunicorn's
             error of STOP_ERROR; of STOP_NONE, whether it may have been an error that a breakpoint
             hides: the next run from there tells.
         :raises: what a device callback raised.
         """
         cdef int code
+        if self.clock.running:
+            raise RuntimeError("the engine is running: it cannot be run from inside its own run")
         self.clock.stop = 0
+        self.clock.passing = True
+        self.clock.pass_by = pc
+        self.clock.in_piece = piece
+        self.clock.piece = pc
+        self.clock.running = self.clock.started = True
         with nogil:
             code = self.emu_start_fn_(self.uc, pc, 0, 0, 0)
+        self.clock.running = False
         masked = code == UC_ERR_EXCEPTION and self.clock.answered
         self.clock.answered = False
         if masked:
@@ -792,7 +913,7 @@ cdef class Engine:
         return STOP_NONE, int(masked)
 
     def settle(self, count=None):
-        """End the block in progress.
+        """End the block in progress; whether what comes next is a canonical start is not known.
 
         :param count: instructions of it that were executed; None: all of them.
         """
@@ -807,11 +928,46 @@ cdef class Engine:
     def synchronize(self):
         """Make the next block start canonical and let devices see the present count."""
         self.clock.canonical = self.clock.instructions
+        self.clock.resumed = False
+
+    def arrive(self, uint64_t pc):
+        """The guest is about to execute ``pc``, and is stopped there.  Where a canonical block
+        starts, what is due there comes first; done once, it is not done again.
+
+        :return: STOP_NONE when the guest can go on at ``pc``; else STOP_DEADLINE or STOP_INTERRUPT.
+        """
+        cdef Clock *c = &self.clock
+        cdef int why
+        if c.frozen or c.resumed and c.resume_at == pc:
+            return STOP_NONE
+        why = canonical_start(c)
+        if why == 0:
+            resume(c, pc)
+        return why
+
+    def resume(self, uint64_t pc):
+        """The guest stands at ``pc`` in the middle of a block, or what is due there was done."""
+        resume(&self.clock, pc)
+
+    def stands_at(self, uint64_t pc):
+        """Whether it does."""
+        return self.clock.resumed and self.clock.resume_at == pc
+
+    def learn_end(self, uint64_t address, uint32_t size, uint32_t count, bint cut):
+        """Tell how the block ``before`` ended.
+
+        :param cut: the CPU model cut it; else its last instruction ends a block.
+        """
+        cdef BlockCount *entry
+        if table_entry(&self.clock, address, size) == NULL:
+            self.learn(address, size, count)
+        entry = table_entry(&self.clock, address, size)
+        entry.end = END_CUT if cut else END_ITSELF
 
     def learn(self, uint64_t address, uint32_t size, uint32_t count):
         """Tell the instruction count of a block that the translation did not report."""
-        if count == 0:
-            raise ValueError("a block has at least one instruction")
+        if not 0 < count <= 0xFFFF:
+            raise ValueError("a block has at least one instruction, and at most 65535")
         if table_put(&self.clock, address, size, count) != 0:
             raise MemoryError
 
@@ -819,12 +975,47 @@ cdef class Engine:
         """Instructions of a block as they are known, or None."""
         return table_find(&self.clock, address, size) or None
 
+    def set_stops(self, addresses):
+        """Addresses before whose execution the CPU stops (STOP_ADDRESS); no block is cut there."""
+        cdef Clock *c = &self.clock
+        cdef size_t hook = 0
+        cdef uint64_t address
+        cdef int i
+        wanted = set(addresses)
+        if len(wanted) > MAX_STOPS:
+            raise ValueError(f"at most {MAX_STOPS} stop addresses")
+        i = 0
+        while i < c.stop_count:
+            address = c.stops[i]
+            if address in wanted:
+                wanted.discard(address)
+                i += 1
+                continue
+            self._ok("remove a stop", self.hook_del(self.uc, c.stop_hooks[i]))
+            c.stop_count -= 1
+            c.stops[i] = c.stops[c.stop_count]
+            c.stop_hooks[i] = c.stop_hooks[c.stop_count]
+            self._drop(address, address + 1)
+        for address in sorted(wanted):
+            self._ok("set a stop", self.hook_add(
+                self.uc, &hook, HOOK_CODE, <void *>stop_hook, c, address, address))
+            c.stops[c.stop_count] = address
+            c.stop_hooks[c.stop_count] = hook
+            c.stop_count += 1
+            self._drop(address, address + 1)
+
+    cdef int _drop(self, uint64_t begin, uint64_t end) except -1:
+        if self.clock.started and not drop_translations(&self.clock, begin, end):
+            self.flush_translations()
+        return 0
+
     def set_exits(self, addresses):
-        """Addresses before whose execution the CPU stops (STOP_NONE)."""
+        """Addresses where every block is cut, and before whose execution the CPU stops (STOP_NONE).
+        The CPU model looks them up at the end of each run: not for a guest with page tables."""
         cdef size_t n = len(addresses)
         cdef size_t i
-        if n > 256:
-            raise ValueError("at most 256 exit addresses")
+        if n > MAX_STOPS:
+            raise ValueError(f"at most {MAX_STOPS} exit addresses")
         for i in range(n):
             self.clock.exits[i] = addresses[i]
         self.clock.exit_count = n
@@ -832,11 +1023,11 @@ cdef class Engine:
                                        <void *>self.clock.exits, n))
 
     def remove_translations(self, uint64_t begin, uint64_t end):
-        """Drop translations of code at virtual [begin, end); the pages must be mapped."""
-        self._ok("remove translations",
-                 self.ctl(self.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), begin, end))
+        """Drop translations of code at virtual [begin, end)."""
+        self._drop(begin, end)
 
     def flush_translations(self):
+        """Drop all translations; what is known of a block is renewed with its translation."""
         self._ok("flush translations", self.ctl(self.uc, ctl_word(CTL_TB_FLUSH, 0, CTL_WRITE)))
 
     def flush_tlb(self):
@@ -913,7 +1104,11 @@ cdef class Engine:
 
     def set_flat(self):
         """Virtual addresses are physical ones: there are no page tables."""
-        self.clock.vmem_translate = flat
+        self.clock.walk = flat
+
+    def set_page_walk(self, module):
+        """The architecture's native page walk: the address of its ``WALK``."""
+        self.clock.walk = <walk_fn><uintptr_t>module.WALK
 
     def keep_context(self):
         """Breakpoints come as invalid instructions, and writing the program counter there ends the
@@ -924,7 +1119,7 @@ cdef class Engine:
     def set_page_blocks(self, int bits):
         """The CPU model ends a block with the first instruction that reaches the end of a page of
         ``1 << bits`` bytes (its own smallest page, not the guest's)."""
-        if not 0 <= bits < 64:
+        if not 0 < bits < 64:
             raise ValueError("not a page size")
         self.clock.page_bits = bits
 
@@ -1023,17 +1218,14 @@ cdef class Engine:
         self.clock.shadow = value
 
     @property
-    def previous_end(self):
-        """The first address behind the block that ran before the one in progress."""
-        return self.clock.previous_end
+    def before(self):
+        """The block that ran before the one in progress: (address, bytes)."""
+        return self.clock.before, self.clock.before_size
 
     @property
-    def resumed(self):
-        return self.clock.resumed
-
-    @resumed.setter
-    def resumed(self, bint value):
-        self.clock.resumed = value
+    def running(self):
+        """Whether the CPU runs: the caller is a callback of its."""
+        return self.clock.running
 
     @property
     def blocks(self):

@@ -60,10 +60,14 @@ class Board(ABC):
     def bus_error(self, code: int) -> str | None:
         """The same, for a physical address where nothing is."""
 
-    def waits(self, pc: int) -> bool:
-        """Whether the instruction before ``pc`` waits for an interrupt; asked where the CPU model
-        leaves it open why it has stopped."""
-        return True
+    @abstractmethod
+    def is_wait(self, code: bytes) -> bool:
+        """Whether the instruction waits for an interrupt."""
+
+    @abstractmethod
+    def ends_block(self, code: bytes) -> bool:
+        """Whether the instruction ends the CPU model's translated block by itself, wherever it
+        stands."""
 
     @abstractmethod
     def interrupt_pending(self) -> bool:

@@ -22,7 +22,7 @@ from emu.replacing import replacing
 from emu.unicorn_machine import MachineState, UnicornMachine
 
 MAGIC = b"KINSTSNP"
-FORMAT = 3
+FORMAT = 4
 HEAD = struct.Struct("<8sIIQ32s")
 MAX_HEADER = 64 << 20
 MAX_CONSOLE = 16 << 20
@@ -61,7 +61,8 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "state": {
             "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
             "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
-            "console": state.console.hex(),
+            "arrived": state.arrived, "waiting": state.waiting, "stop": state.stop,
+            "panic": state.panic, "console": state.console.hex(),
         },
     }
     head = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
@@ -94,7 +95,10 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         machine.restore_state(
             MachineState(
                 state["cpu"], state["devices"], state["timers"], state["instructions"],
-                state["canonical"], state["skew"], bytes.fromhex(state["console"])[:MAX_CONSOLE],
+                state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
+                None if state["stop"] is None else (str(state["stop"][0]), str(state["stop"][1])),
+                None if state["panic"] is None else (int(state["panic"][0]), int(state["panic"][1])),
+                bytes.fromhex(state["console"])[:MAX_CONSOLE],
             )
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,

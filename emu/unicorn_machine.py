@@ -1,8 +1,11 @@
 """The machine on Unicorn: memory, time, the run loop.  Architectures are in ``Board``."""
 
+import contextlib
 import ctypes
 import hashlib
-from collections.abc import Callable, Container
+import signal
+import threading
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +25,8 @@ PANIC = "vpanic"
 PANIC_ENDS = (b"Uptime: ", b"KDB: enter: ", b"db> ")
 PANIC_INSTRUCTIONS = 100_000_000
 MAX_EXCEPTIONS = 64
+MAX_EXITS = 256
+MAX_INSTRUCTION = 15  # bytes
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
@@ -37,7 +42,15 @@ def library_symbols() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class MachineState:
-    """Everything of a machine but its memory; JSON-able but for the console's bytes."""
+    """Everything of a machine but its memory; JSON-able but for the console's bytes.
+
+    :param arrived: what is due at the present instruction was done (``Engine.arrive``).
+    :param waiting: the CPU has executed a wait instruction, and nothing has woken it.
+    :param stop: why the run is to end at the next canonical block start: (name of a StopReason,
+        detail); None: it is not.
+    :param panic: (bytes the console had said, instructions at which patience ends) of a panic that
+        has begun; None: there is none.
+    """
 
     cpu: dict[str, Any]
     devices: dict[str, Any]
@@ -45,6 +58,10 @@ class MachineState:
     instructions: int
     canonical: int
     skew: int
+    arrived: bool
+    waiting: bool
+    stop: tuple[str, str] | None
+    panic: tuple[int, int] | None
     console: bytes
 
 
@@ -84,18 +101,21 @@ class UnicornMachine(Machine):
             raise MachineError(f"no {memory >> 20} MiB of memory: {error.strerror}") from None
         self.engine: Engine
         self._uc: unicorn.Uc
-        self._stop: Stop | None = None
+        self._stop: Stop | None = None  # asked for, and not reported yet
+        self._ending = False  # what was due first was done
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
-        self._exits: set[int] = set()
-        self._translated = False  # code was run: there may be translations to drop
+        self._exits: set[int] = set()  # where the engine stops: for the caller, or for handlers
+        self._limit = NEVER  # instructions at which the run ends
+        self._running = False
+        self._waiting: int | None = None  # where the CPU waits for an interrupt
         self._hidden: tuple[int, GuestMemory] | None = None
         self._handlers: dict[int, Callable[[], None]] = {}
         self.breakpoints = NO_BREAKPOINTS  # patched addresses: time stands still from there
         self.displaced: Callable[[int], bytes] = lambda address: b""  # what a breakpoint is over
         self.patches = self._patch_serial = 0
         self._exception_at = self._exceptions = 0
-        self._panic_text: int | None = None  # length of the console's text when a panic began
+        self._panicking: tuple[int, int] | None = None
         self._time_limit = NEVER
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
@@ -132,9 +152,13 @@ class UnicornMachine(Machine):
         self.engine.pending = self.board.interrupt_pending()
 
     def _deadline_changed(self) -> None:
-        # A stop asked for by a device takes effect where an event would: at a block's start.
-        now = self._stop is not None
-        self.engine.deadline = 0 if now else min(self.events.next(), self._time_limit)
+        # A stop asked for by a device takes effect where an event would: at a canonical start.
+        if self._ending:
+            self.engine.deadline = self.events.next()
+        elif self._stop is not None:
+            self.engine.deadline = 0
+        else:
+            self.engine.deadline = min(self.events.next(), self._time_limit)
 
     # -- registers and memory -----------------------------------------------------------------
 
@@ -234,9 +258,10 @@ class UnicornMachine(Machine):
 
     def _panicked(self) -> None:
         """The guest panics: the run goes on until it has said why."""
-        if self._panic_text is None:
-            self._panic_text = len(self.console.text)
-            self.engine.limit = min(self.engine.limit, self.instructions + PANIC_INSTRUCTIONS)
+        if self._panicking is None:
+            end = self.instructions + PANIC_INSTRUCTIONS
+            self._panicking = len(self.console.text), end
+            self._limit = min(self._limit, end)
 
     def type(self, data: bytes) -> None:
         self.board.type(data)
@@ -253,8 +278,8 @@ class UnicornMachine(Machine):
     def output(self, data: int) -> None:
         """Console: one byte from the serial port."""
         self.console_sink(data)
-        if self._panic_text is not None and data == 0x0A:
-            line = self.console.text[self._panic_text :].rstrip().rsplit(b"\n", 1)[-1]
+        if self._panicking is not None and data == 0x0A:
+            line = self.console.text[self._panicking[0] :].rstrip().rsplit(b"\n", 1)[-1]
             if line.startswith(PANIC_ENDS):
                 self.request_stop(Stop(StopReason.PANIC, 0))
         for wanted in self._console_wanted:
@@ -293,36 +318,140 @@ class UnicornMachine(Machine):
             self.engine.settle()
 
     def run(self, until: Until) -> Stop:
+        """Run until ``until`` or the guest ends the run.
+
+        :raises MachineError: when called while the machine runs, or for too many addresses.
+        """
         engine = self.engine
-        self._stop = None
-        self._panic_text = None
+        if self._running:
+            raise MachineError("the machine is running: it cannot be run from inside its own run")
         self._time_limit = until.time if until.time is not None else NEVER
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
         self._console_start = len(self.console.text)
-        engine.limit = NEVER if until.instructions is None else min(until.instructions, NEVER)
+        if (self._stop is not None and self._stop.reason is StopReason.CONSOLE
+                and self._stop.detail not in wanted):
+            self._stop = None  # what an earlier run was to end with
+        self._ending = False
+        self._limit = engine.limit = min(
+            NEVER if until.instructions is None else until.instructions,
+            NEVER if self._panicking is None else self._panicking[1],
+        )
         self._set_stops(set(until.addresses))
         self._deadline_changed()
         self.interrupts_changed()
-        first = True
+        self._running = True
         try:
-            while True:
-                stop = self._step(first)
-                first = False
-                if stop is not None:
-                    return stop if self._panic_text is None else self._panic(stop.pc)
-        except KeyboardInterrupt:
-            engine.settle(0)
-            return Stop(StopReason.INTERRUPTED, self.pc)
+            with self._interruptible():
+                stop = self._loop()
+            if stop.reason is self._reason():
+                self._stop = None
+            return self._panic(stop)
         finally:
-            self._time_limit = NEVER
-            engine.limit = NEVER
+            self._running = False
+            self._time_limit = self._limit = engine.limit = NEVER
             self._console_wanted = ()
 
-    def _panic(self, pc: int) -> Stop:
-        text = self.console.text[self._panic_text :].decode("utf-8", "replace")
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C ends a run where a device's request would, and nothing is cut in two; another one
+        is an exception as ever."""
+        if (threading.current_thread() is not threading.main_thread()
+                or signal.getsignal(signal.SIGINT) is not signal.default_int_handler):
+            yield
+            return
+
+        def interrupted(_number: int, _frame: object) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.request_stop(Stop(StopReason.INTERRUPTED, 0))
+
+        signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _loop(self) -> Stop:
+        """Every stop is between two instructions, when what is due before the next one was done:
+        the state there does not depend on what the stop is for.  While a probe fires, no time
+        passes and no address is a stop: what the guest executes then is the probe's."""
+        engine = self.engine
+        first = True  # a stop address where the run begins does not end it
+        while True:
+            if engine.frozen:
+                engine.thaw_if_at(self.pc)
+            pc = self.pc
+            if self._waiting == pc:
+                stop = self._wait(pc)
+            elif why := engine.arrive(pc):
+                stop = self._dispatch(why, 0)
+            elif self._ending and self._stop is not None:
+                return Stop(self._stop.reason, pc, self._stop.detail)
+            elif engine.instructions >= self._limit:
+                return Stop(StopReason.INSTRUCTIONS, pc)
+            elif pc in self._exits:
+                if pc in self._stops and not first and not engine.frozen:
+                    return Stop(StopReason.ADDRESS, pc)
+                first = False
+                if pc in self._handlers:
+                    self._handlers[pc]()
+                    if self.pc != pc:
+                        continue
+                stop = self._go(pc)
+            else:
+                first = False
+                stop = self._go(pc)
+            if stop is not None:
+                return stop
+
+    def _go(self, pc: int) -> Stop | None:
+        """Run until something ends it; a stop or a handler at ``pc`` itself is passed by."""
+        why, detail = self.engine.run(pc)
+        left = self._limit - self.engine.instructions
+        if why == _engine.STOP_LIMIT and left > 0:
+            return self._execute(self.pc, left)
+        return self._dispatch(why, detail)
+
+    def _execute(self, pc: int, count: int) -> Stop | None:
+        """Execute ``count`` instructions of the straight code at ``pc`` and end exactly there, or
+        where something else ends them first: all that stops within a block rests on this.
+        """
+        engine = self.engine
+        end = pc
+        for _ in range(count):
+            end += self._length(end)
+        engine.limit = engine.instructions + count
+        self._install(self._stops | self._handlers.keys() | {end})
+        try:
+            why, detail = engine.run(pc, True)
+            while why == _engine.STOP_UNCOUNTED:
+                self._dispatch(why, detail)
+                why, detail = engine.run(pc, True)
+            return self._dispatch(why, detail)
+        finally:
+            engine.limit = self._limit
+            self._install(self._stops | self._handlers.keys())
+
+    def _length(self, pc: int) -> int:
+        """Bytes of the instruction at ``pc``, also under a breakpoint; 1 when it is none."""
+        if self.patches and pc in self.breakpoints:
+            return len(self.displaced(pc)) or 1
+        return self.arch.instruction_length(self._code(pc)) or 1
+
+    def _reason(self) -> StopReason | None:
+        return None if self._stop is None else self._stop.reason
+
+    def _panic(self, stop: Stop) -> Stop:
+        """What the run ended with, after a panic began: unless the caller's own limits did."""
+        if self._panicking is None or stop.reason in (StopReason.ADDRESS, StopReason.TIME) or (
+                stop.reason is StopReason.INSTRUCTIONS
+                and self.instructions < self._panicking[1]):
+            return stop
+        text = self.console.text[self._panicking[0] :].decode("utf-8", "replace")
+        self._panicking = None
         said = [line for line in text.splitlines() if line.startswith("panic: ")]
-        return Stop(StopReason.PANIC, pc, said[0].removeprefix("panic: ").strip() if said else "")
+        detail = said[0].removeprefix("panic: ").strip() if said else ""
+        return Stop(StopReason.PANIC, stop.pc, detail)
 
     def _set_stops(self, addresses: set[int]) -> None:
         self._stops = addresses
@@ -330,28 +459,14 @@ class UnicornMachine(Machine):
 
     def _install(self, exits: set[int]) -> None:
         """Make Unicorn stop before these addresses, and before no others."""
-        for address in exits ^ self._exits:
-            if self._translated and self.translate(address) is not None:
-                self.engine.remove_translations(address, address + 1)
+        if len(exits) > MAX_EXITS:
+            raise MachineError(f"{len(exits)} stop addresses and handlers: {MAX_EXITS} are possible")
         self._exits = exits
-        self.engine.set_exits(sorted(exits))
-
-    def _step(self, first: bool) -> Stop | None:
-        """Run once and deal with what stopped the CPU."""
-        pc = self.pc
-        if self.engine.frozen:
-            self.engine.thaw_if_at(pc)
-        if pc in self._handlers:
-            self._handlers[pc]()
-            return self._over(pc) if self.pc == pc else None
-        if pc in self._stops:
-            return self._over(pc) if first else Stop(StopReason.ADDRESS, pc)
-        return self._dispatch(*self.engine.run(pc))
+        self.engine.set_stops(exits)
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:
         """Deal with why the engine came back."""
         engine, board = self.engine, self.board
-        self._translated = True
         trouble: str | None = None
         if why == _engine.STOP_EXCEPTION:
             trouble = board.exception(detail) or self._endless()
@@ -361,22 +476,27 @@ class UnicornMachine(Machine):
         elif why == _engine.STOP_INTERRUPT:
             board.deliver_interrupt()
             self.interrupts_changed()
+            if self._stop is not None and self._stop.reason is StopReason.UNHANDLED:
+                return self._stop
         elif why == _engine.STOP_NONE:
+            return self._ended_by_itself(self.pc, bool(detail))
+        elif why == _engine.STOP_ADDRESS:
             pc = self.pc
-            if pc in self._exits:
+            if not engine.frozen:
                 self.settle(pc)
-            elif not detail or board.waits(pc):
-                return self._halted()
-            elif not engine.frozen:
-                self.settle(pc)
+                engine.resume(pc)
         elif why == _engine.STOP_INVALID:
             trouble = board.invalid() or self._endless()
             self._delivered()
         elif why == _engine.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
             engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
-        elif why == _engine.STOP_LIMIT:
-            return self._limit()
+        elif why == _engine.STOP_UNSURE:
+            begin, size = engine.before
+            cut = not board.ends_block(self._instructions(begin, begin + size)[-1])
+            engine.learn_end(begin, size, self.count(begin, begin + size), cut)
+            if cut:
+                engine.resume(self.pc)
         elif why == _engine.STOP_IN_PLACE:
             return self._in_place(self.pc)
         elif why == _engine.STOP_ERROR:
@@ -385,9 +505,36 @@ class UnicornMachine(Machine):
             engine.synchronize()
         if trouble is not None:
             return Stop(StopReason.UNHANDLED, self.pc, trouble)
-        if self._stop is not None:
-            return Stop(self._stop.reason, self.pc, self._stop.detail)
         return None
+
+    def _ended_by_itself(self, pc: int, answered: bool) -> Stop | None:
+        """The CPU model stopped without a request: it waits for an interrupt.
+
+        :param answered: or a breakpoint was answered, which may hide something: the next run tells.
+        """
+        engine = self.engine
+        if engine.frozen:
+            return None
+        begin, size, count = engine.block
+        last = self._instructions(begin, pc)[-1:] if count and begin < pc <= begin + size else []
+        if last and self.board.is_wait(last[0]):
+            self.settle(pc)  # on riscv64 the block may go on behind the wait
+            engine.synchronize()
+            self._waiting = pc
+        elif answered:
+            self.settle(pc)
+        else:
+            return Stop(StopReason.HALT, pc, "the CPU stopped where nothing is to stop it")
+        return None
+
+    def _instructions(self, begin: int, end: int) -> list[bytes]:
+        """The instructions of the code at virtual [begin, end)."""
+        code, found = self.read(begin, end - begin), []
+        while code:
+            length = self.arch.instruction_length(code[:MAX_INSTRUCTION]) or 1
+            found.append(code[:length])
+            code = code[length:]
+        return found
 
     def at_breakpoint(self, address: int) -> bool:
         """A breakpoint instruction was executed; for boards.
@@ -413,36 +560,13 @@ class UnicornMachine(Machine):
             return f"{MAX_EXCEPTIONS} exceptions and no instruction between them"
         return None
 
-    def _over(self, pc: int) -> Stop | None:
-        """Execute the one instruction at a stop address, to go on from there."""
-        engine = self.engine
-        start, limit, exits = engine.instructions, engine.limit, self._exits
-        if start >= limit:
-            return Stop(StopReason.INSTRUCTIONS, pc)
-        after = pc + self.arch.instruction_length(self._code(pc))
-        # One instruction: the block is cut behind it, and no second block is begun.
-        self._install((exits - {pc}) | {after})
-        engine.limit = start + 1
-        try:
-            while engine.instructions == start and self.pc == pc:
-                why, detail = engine.run(pc)
-                if why == _engine.STOP_LIMIT:
-                    break
-                stop = self._dispatch(why, detail)
-                if stop is not None:
-                    return stop
-        finally:
-            self._install(exits)
-            engine.limit = limit
-        return None
-
     def _in_place(self, pc: int) -> Stop | None:
         """Execute the one instruction under a breakpoint of the provider's."""
         code = self.displaced(pc)
         patch = self.read(pc, len(code))
         self.write_code(pc, code)
         try:
-            return self._over(pc)
+            return self._execute(pc, 1)
         finally:
             self.write_code(pc, patch)
 
@@ -456,64 +580,54 @@ class UnicornMachine(Machine):
     def _due(self) -> None:
         """The clock reached the deadline."""
         self.events.run(self.engine.now)
-        if self.engine.now >= self._time_limit:
+        if self.engine.now >= self._time_limit and self._stop is None:
             self._stop = Stop(StopReason.TIME, self.pc)
+        self._ending = self._stop is not None
         self._deadline_changed()
         self.interrupts_changed()
-        if self.engine.pending and self.board.deliver_interrupt():
-            self.interrupts_changed()
 
-    def _halted(self) -> Stop | None:
+    def _wait(self, pc: int) -> Stop | None:
         """The CPU waits for an interrupt: skip to what wakes it."""
         engine, board = self.engine, self.board
-        self.settle(self.pc)  # on riscv64 the block may go on behind the wait
-        engine.synchronize()
         while not board.interrupt_pending():
+            if self._stop is not None:
+                return Stop(self._stop.reason, pc, self._stop.detail)
             when = min(self.events.next(), self._time_limit)
             if when == NEVER:
-                return Stop(StopReason.HALT, self.pc)
+                return Stop(StopReason.HALT, pc)
             if when > engine.now:
                 engine.skew += when - engine.now
             self.events.run(engine.now)
             self._deadline_changed()
             if engine.now >= self._time_limit:
-                return Stop(StopReason.TIME, self.pc)
-            if self._stop is not None:
-                return Stop(self._stop.reason, self.pc, self._stop.detail)
+                return Stop(StopReason.TIME, pc)
         delivered = board.deliver_interrupt()
         self.interrupts_changed()
         if not delivered and not board.wakes_masked:
-            return Stop(StopReason.HALT, self.pc, "interrupts are masked")
+            return Stop(StopReason.HALT, pc, "interrupts are masked")
+        self._waiting = None
+        engine.synchronize()
         return None
-
-    def _limit(self) -> Stop | None:
-        """Fewer instructions are left than the next block has: execute just these."""
-        engine = self.engine
-        limit, exits = engine.limit, self._exits
-        left = limit - engine.instructions
-        pc = self.pc
-        if left <= 0:
-            engine.synchronize()  # whatever comes next begins a block here
-            return Stop(StopReason.INSTRUCTIONS, pc)
-        at = pc
-        for _ in range(left):
-            at += self.arch.instruction_length(self._code(at)) or 1
-        engine.limit = NEVER
-        self._install(exits | {at})
-        try:
-            return self._dispatch(*engine.run(pc))
-        finally:
-            self._install(exits)
-            engine.limit = limit
 
     # -- snapshots ----------------------------------------------------------------------------
 
     def state(self) -> MachineState:
-        """Everything but memory."""
+        """Everything but memory.
+
+        :raises MachineError: in the middle of a firing.
+        """
+        self._between_instructions("its state is not the guest's")
         return MachineState(
             self.board.cpu_state(), self.board.state(), self.events.state(), self.instructions,
-            self.engine.canonical, self.engine.skew, bytes(self.console.text),
+            self.engine.canonical, self.engine.skew, self.engine.stands_at(self.pc),
+            self._waiting == self.pc,
+            None if self._stop is None else (self._stop.reason.name, self._stop.detail),
+            self._panicking, bytes(self.console.text),
         )
+
+    def _between_instructions(self, why: str) -> None:
+        if self.engine.frozen or self.engine.running:
+            raise MachineError(f"the machine is in the middle of an instruction: {why}")
 
     def restore_state(self, state: MachineState) -> None:
         """Everything but memory, which must be in place already."""
@@ -526,6 +640,14 @@ class UnicornMachine(Machine):
         self.board.restore_cpu(state.cpu)
         self.board.restore(state.devices)
         self.events.restore(state.timers)
+        pc = self.pc
+        if state.arrived:
+            self.engine.resume(pc)
+        self._waiting = pc if state.waiting else None
+        self._stop = None
+        if state.stop is not None:
+            self._stop = Stop(StopReason[state.stop[0]], pc, state.stop[1])
+        self._panicking = state.panic
         self.console.text[:] = state.console
         self._counts.clear()
         self._watch_panic()
@@ -558,6 +680,7 @@ class UnicornMachine(Machine):
         :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
             of memory.
         """
+        self._between_instructions("a snapshot cannot be restored here")
         if snapshot.patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
         self.memory_part.restore(snapshot.memory)

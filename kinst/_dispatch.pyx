@@ -17,8 +17,8 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from emu._engine cimport (
-    SLOT, Clock, Engine, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
-    keep_footprint, register_read, register_write, request_stop, wipe_footprint,
+    SLOT, Clock, Engine, drop_translations, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
+    keep_footprint, register_read, register_write, request_stop, resume, wipe_footprint,
 )
 
 cdef enum:
@@ -29,7 +29,6 @@ cdef enum:
     ARGUMENTS = 5
     RECORDS = 1 << 16
     MAX_THREADS = 1024
-    TB_REMOVE = 9 | 2 << 26 | 1 << 30  # UC_CTL_TB_REMOVE_CACHE, two arguments, write
     STOP_IN_PLACE = 9
     MANY = 64  # more patches than this drop all translations at once
 
@@ -421,7 +420,7 @@ cdef uint64_t trampoline(Dispatch *d, Site *s) noexcept nogil:
     build(d, s, at, code)
     if memcmp(d.slots + slot * SLOT, code, SLOT) != 0:
         memcpy(d.slots + slot * SLOT, code, SLOT)
-        d.clock.ctl(d.clock.uc, TB_REMOVE, at, at + SLOT)
+        drop_translations(d.clock, at, at + SLOT)
     return at
 
 
@@ -508,7 +507,7 @@ cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
     cdef Clock *c = d.clock
     c.frozen = False
     c.moved = s.address
-    c.resumed = True
+    resume(c, s.address)
     request_stop(c, STOP_IN_PLACE)
 
 
@@ -525,6 +524,7 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
         d.stop = False
         c.frozen = False
         c.moved = s.address
+        resume(c, s.address)
         return
     if emulated(t):
         if not carry_out(d, t, s, &pc):
@@ -614,6 +614,7 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             unwind(d)
             c.frozen = False
             c.moved = s.address
+            resume(c, s.address)
             return
         if emulated(t):
             c.slot = 0
@@ -1317,7 +1318,7 @@ cdef class Dispatcher:
         if not guest_write(d.clock, s.address, code, n):
             raise MemoryError(f"{s.address:#x} is not mapped")
         if one_by_one:
-            d.clock.ctl(d.clock.uc, TB_REMOVE, s.address, s.address + s.length)
+            drop_translations(d.clock, s.address, s.address + s.length)
         return 0
 
     cdef bint holds_breakpoint(self, Site *s):

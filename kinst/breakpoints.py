@@ -128,10 +128,15 @@ class Breakpoints(ProbeTable):
         self.enabled = True
 
     def disable(self) -> None:
-        """Put everything back: code, seam, page tables."""
+        """Put everything back: code, seam, page tables.
+
+        :raises ProbeError: in the middle of a firing.
+        """
         if not self.enabled or self._trampolines is None:
             return
         machine = self.machine
+        if machine.engine.frozen:
+            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
         if self.python:
             machine.handle(self._trampolines.seam, None)
         self.dispatcher.deafen()
@@ -139,7 +144,6 @@ class Breakpoints(ProbeTable):
             machine.write_u64(machine.symbol(SEAM).address, 0)
         self.dispatcher.disable()
         machine.unpatch()
-        machine.engine.thaw()
         self._trampolines.close()
         self._trampolines = None
         self.enabled = False

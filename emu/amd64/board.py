@@ -13,7 +13,7 @@ import unicorn
 import unicorn.x86_const as uc
 
 from emu import board
-from emu.amd64 import _breakpoint, acpi, loader, registers
+from emu.amd64 import _breakpoint, _page_walk, acpi, loader, registers
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
 from emu.board import Board
 from emu.device import Device, Line
@@ -27,7 +27,7 @@ from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
 from emu.devices.pci_configuration import PciConfiguration
 from emu.elf import Image
-from emu.engine_probe import context_bytes, find_field
+from emu.engine_probe import CODE, CODE_SIZE, BlockEnds, StateFields, context_bytes, find_field
 from emu.errors import ImageError, MachineError, MemoryAccessError
 from emu.machine import Stop, StopReason
 from emu.unicorn_machine import UnicornMachine
@@ -38,9 +38,56 @@ TSC_COST = 20  # ns
 BREAKPOINT, INVALID_OPCODE = 3, 6
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
+HLT = 0xF4
+PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
+MWAIT = b"\x0f\x01\xc9"
+CR4_OSFXSR = 1 << 9
+INHIBIT = 1 << 3  # of QEMU's hflags: HF_INHIBIT_IRQ
 CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
 EFER_LME, EFER_LMA = 1 << 8, 1 << 10
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
+
+
+def scratch() -> unicorn.Uc:
+    """Long mode without paging, SSE enabled."""
+    engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+    engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
+    engine.mem_map(CODE, CODE_SIZE)
+    engine.reg_write(uc.UC_X86_REG_CR4, CR4_OSFXSR)
+    return engine
+
+
+@functools.cache
+def _shadow_field() -> StateFields:
+    """Where the CPU state holds what keeps interrupts away behind STI (QEMU's ``hflags``).
+
+    STI, and NOP in its place, are executed with interrupts enabled; the engine is stopped by the
+    hook of the block behind, where one bit differs.
+    """
+    states = []
+    for code in (bytes((STI,)), b"\x90"):
+        engine = scratch()
+        engine.mem_write(CODE, code + b"\xeb\x00" * (code == b"\x90") + b"\x90\x90\xeb\xfe")
+        engine.reg_write(uc.UC_X86_REG_EFLAGS, RFLAGS_IF | 2)
+        seen: list[bytes] = []
+
+        def block(e: unicorn.Uc, at: int, _n: int, _d: object, seen: list[bytes] = seen) -> None:
+            if at != CODE:
+                seen.append(context_bytes(e))
+                e.emu_stop()
+
+        engine.hook_add(unicorn.UC_HOOK_BLOCK, block)
+        engine.emu_start(CODE, CODE + CODE_SIZE - 1)
+        states.append(seen[0])
+    with_, without = (struct.unpack(f"<{len(s) // 4}I", s[: len(s) // 4 * 4]) for s in states)
+    found = [4 * i for i, (a, b) in enumerate(zip(with_, without, strict=True))
+             if a == b | INHIBIT and not b & INHIBIT]
+    if len(found) != 1:
+        raise MachineError(
+            f"this version of Unicorn ({unicorn.__version__}) keeps the interrupt shadow of amd64 "
+            f"in {len(found) or 'no'} places; version 2.1.4 is known to work"
+        )
+    return StateFields({"hflags": (found[0], "<I")})
 
 
 @functools.cache
@@ -53,14 +100,12 @@ def _exception_fields() -> tuple[int, int]:
     """
     before, after, codes = [], [], (0x1230, 0x5678)
     for code in codes:
-        engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
-        engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
-        engine.mem_map(0x1000, 0x1000)
-        engine.mem_write(0x1000, b"\x8e\xe0")  # mov fs, eax
+        engine = scratch()
+        engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
         engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # FS takes the low half
         before.append(context_bytes(engine))
-        engine.emu_start(0x1000, 0x1002)
+        engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))
     error = find_field(after, codes, "<i", "the error code of an amd64 exception")
     flight = find_field([*before, *after], [-1, -1, 13, 13], "<i",
@@ -85,6 +130,7 @@ class Amd64Board(Board):
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_X86_REG_RIP, e.fixed_length)
         native = machine.engine
         native.set_breakpoint_exception(_breakpoint)
+        native.set_page_walk(_page_walk)
         native.set_last_address(uc.UC_X86_REG_FIP)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
         self.lapic = LocalApic(machine)
@@ -277,13 +323,31 @@ class Amd64Board(Board):
         if self.lapic.pending() is None or not m.read_register("rflags") & RFLAGS_IF:
             return False
         pc = m.pc
-        if m.engine.previous_end == pc and m.engine.block[0] == pc and m.read(pc - 1, 1)[0] == STI:
+        if self.in_shadow():
             m.engine.shadow = True  # the instruction after STI runs first
             return False
         trouble = self._enter(self.lapic.acknowledge(), pc, None)
         if trouble is not None:
             m.request_stop(Stop(StopReason.UNHANDLED, pc, trouble))
         return True
+
+    # -- instructions -------------------------------------------------------------------------
+
+    _block_ends = BlockEnds(scratch, b"\x90")
+
+    def ends_block(self, code: bytes) -> bool:
+        return self._block_ends(code)
+
+    def is_wait(self, code: bytes) -> bool:
+        bare = code.lstrip(PREFIXES)
+        return bare == bytes((HLT,)) or bare == MWAIT
+
+    def in_shadow(self) -> bool:
+        return bool(_shadow_field().read(self.machine.uc)["hflags"] & INHIBIT)
+
+    def set_shadow(self, on: bool) -> None:
+        flags = _shadow_field().read(self.machine.uc)["hflags"] & ~INHIBIT
+        _shadow_field().write(self.machine.uc, {"hflags": flags | (INHIBIT if on else 0)})
 
     def type(self, data: bytes) -> None:
         self.uart.type(data)
@@ -302,6 +366,7 @@ class Amd64Board(Board):
             state[f"fp{i}"] = m.engine.read_bytes(uc.UC_X86_REG_FP0 + i, 10).hex()
         for i in range(16):
             state[f"xmm{i}"] = m.engine.read_bytes(uc.UC_X86_REG_XMM0 + i, 16).hex()
+        state["interrupt_shadow"] = self.in_shadow()
         return state
 
     def restore_cpu(self, state: dict[str, Any]) -> None:
@@ -322,4 +387,5 @@ class Amd64Board(Board):
         for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
                      *registers.NAMES]:
             m.write_register(name, state[name])
+        self.set_shadow(bool(state["interrupt_shadow"]))
 

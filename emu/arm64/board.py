@@ -27,7 +27,15 @@ from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
 from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
-from emu.engine_probe import context_bytes, context_field, find_field
+from emu.engine_probe import (
+    CODE,
+    CODE_SIZE,
+    BlockEnds,
+    StateFields,
+    context_bytes,
+    context_field,
+    find_field,
+)
 from emu.errors import ImageError, MachineError
 from emu.machine import Stop, StopReason
 from emu.unicorn_machine import UnicornMachine
@@ -47,6 +55,45 @@ PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL1H = 5
 EC_BRK, EC_SVC, EC_UNKNOWN, IL = 0x3C, 0x15, 0, 1 << 25
 
+NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
+LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
+LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
+
+
+def scratch() -> unicorn.Uc:
+    """EL1 without address translation, floating point enabled."""
+    engine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+    engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
+    engine.mem_map(CODE, CODE_SIZE)
+    _set_system(engine, "scr_el3", 0x501)
+    _set_system(engine, "hcr_el2", 1 << 31)
+    _set_system(engine, "cpacr_el1", 3 << 20)
+    engine.reg_write(uc.UC_ARM64_REG_PSTATE, 0x3C0 | EL1H)
+    _set_system(engine, "contextidr_el1", 0)
+    return engine
+
+
+@functools.cache
+def _monitor() -> StateFields:
+    """Where the CPU state holds the exclusive monitor: an address and the two words loaded from it,
+    chosen, tell."""
+    states = []
+    addresses, words = (CODE + 0x1230, CODE + 0x1670), (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    for address, low, high in ((addresses[0], *words), (addresses[1], words[1], words[0])):
+        engine = scratch()
+        engine.mem_write(CODE, LDXP)
+        engine.mem_write(address, low.to_bytes(8, "little") + high.to_bytes(8, "little"))
+        engine.reg_write(uc.UC_ARM64_REG_X1, address)
+        engine.emu_start(CODE, CODE + 4)
+        for register in (uc.UC_ARM64_REG_X0, uc.UC_ARM64_REG_X1, uc.UC_ARM64_REG_X2):
+            engine.reg_write(register, 0)
+        states.append(context_bytes(engine))
+    return StateFields({
+        name: (find_field(states, values, "<Q", "the exclusive monitor of arm64"), "<Q")
+        for name, values in (("exclusive_addr", addresses), ("exclusive_val", words),
+                             ("exclusive_high", words[::-1]))
+    })
+
 
 @functools.cache
 def _exception_fields() -> tuple[int, int]:
@@ -56,18 +103,12 @@ def _exception_fields() -> tuple[int, int]:
     """
     states, addresses = [], (0x1357_9BDF, 0x0246_8ACF)
     for address in addresses:
-        engine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
-        engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
-        engine.mem_map(0x1000, 0x1000)
-        engine.mem_write(0x1000, bytes.fromhex("207c5fc8"))  # ldxr x0, [x1]
+        engine = scratch()
+        engine.mem_write(CODE, LDXR)
         engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        _set_system(engine, "scr_el3", 0x501)
-        _set_system(engine, "hcr_el2", 1 << 31)
-        _set_system(engine, "sctlr_el1", 2)
-        engine.reg_write(uc.UC_ARM64_REG_PSTATE, 0x3C0 | EL1H)
         _set_system(engine, "sctlr_el1", 2)
         engine.reg_write(uc.UC_ARM64_REG_X1, address)
-        engine.emu_start(0x1000, 0x1004)
+        engine.emu_start(CODE, CODE + 4)
         engine.reg_write(uc.UC_ARM64_REG_X1, 0)
         states.append(context_bytes(engine))
     at = find_field(states, addresses, "<Q", "the fault address of an arm64 abort")
@@ -301,6 +342,16 @@ class ArmBoard(Board):
     def _shutdown(self, again: bool) -> None:
         self.machine.request_stop(Stop(StopReason.RESET if again else StopReason.POWER_OFF, 0))
 
+    # -- instructions -------------------------------------------------------------------------
+
+    _block_ends = BlockEnds(scratch, NOP)
+
+    def ends_block(self, code: bytes) -> bool:
+        return self._block_ends(code)
+
+    def is_wait(self, code: bytes) -> bool:
+        return code == WFI
+
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
@@ -314,6 +365,7 @@ class ArmBoard(Board):
         state["fpsr"] = m.engine.read(uc.UC_ARM64_REG_FPSR)
         for i in range(32):
             state[f"v{i}"] = m.engine.read_bytes(uc.UC_ARM64_REG_V0 + i, 16).hex()
+        state |= _monitor().read(m.uc)
         state["timers"] = {str(n): t.state() for n, t in self.timers.items()}
         return state
 
@@ -330,6 +382,7 @@ class ArmBoard(Board):
             m.write_register(name, state[name])
         self._set_pstate(state["pstate"])
         m.pc = state["pc"]
+        _monitor().write(m.uc, {name: state[name] for name in _monitor().fields})
         for number, timer in self.timers.items():
             timer.restore(state["timers"][str(number)])
 

@@ -4,6 +4,7 @@ Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 """
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -18,9 +19,10 @@ from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
 from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
-from emu.errors import ImageError, MemoryAccessError
+from emu.engine_probe import CODE, CODE_SIZE, BlockEnds, StateFields, context_bytes, find_field
+from emu.errors import ImageError
 from emu.machine import Stop, StopReason
-from emu.riscv64 import _breakpoint, registers
+from emu.riscv64 import _breakpoint, _page_walk, registers
 from emu.riscv64.effective_address import effective_address
 from emu.riscv64.sbi import Sbi
 from emu.unicorn_machine import UnicornMachine
@@ -37,6 +39,8 @@ SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
+NOP = (0x00000013).to_bytes(4, "little")
+LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
 LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
@@ -44,6 +48,36 @@ LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
 CYCLE_READ = re.compile(rb"[\x73\xf3][\x20-\x2f][\x00\x20]\xc0", re.DOTALL)
 EXECUTABLE = 1  # ELF PF_X
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
+
+
+def scratch() -> unicorn.Uc:
+    """S-mode without address translation, floating point enabled."""
+    engine = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
+    engine.ctl_set_cpu_model(uc.UC_CPU_RISCV64_SIFIVE_U54)
+    engine.mem_map(CODE, CODE_SIZE)
+    engine.reg_write(uc.UC_RISCV_REG_PRIV, 1)
+    engine.reg_write(uc.UC_RISCV_REG_SSTATUS, FS_INITIAL)
+    return engine
+
+
+@functools.cache
+def _reservation() -> StateFields:
+    """Where the CPU state holds what LR has reserved: a chosen address and word tell."""
+    states = []
+    addresses, words = (CODE + 0x1230, CODE + 0x1670), (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    for address, word in zip(addresses, words, strict=True):
+        engine = scratch()
+        engine.mem_write(CODE, LR)
+        engine.mem_write(address, word.to_bytes(8, "little"))
+        engine.reg_write(uc.UC_RISCV_REG_A1, address)
+        engine.emu_start(CODE, CODE + 4)
+        for register in (uc.UC_RISCV_REG_A0, uc.UC_RISCV_REG_A1):
+            engine.reg_write(register, 0)
+        states.append(context_bytes(engine))
+    return StateFields({
+        name: (find_field(states, values, "<Q", "the reservation of riscv64"), "<Q")
+        for name, values in (("load_res", addresses), ("load_val", words))
+    })
 
 
 def _entry(physical: int, flags: int) -> bytes:
@@ -84,6 +118,7 @@ class RiscvBoard(Board):
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
+        machine.engine.set_page_walk(_page_walk)
         machine.engine.set_page_blocks(12)
         machine.engine.keep_context()
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
@@ -230,12 +265,6 @@ class RiscvBoard(Board):
             pc = self.machine.left_at(pc)
         return self._trap(BREAKPOINT, pc, pc)
 
-    def waits(self, pc: int) -> bool:
-        try:
-            return self.machine.read(pc - 4, 4) == WFI
-        except MemoryAccessError:
-            return False
-
     def bus_error(self, code: int) -> str | None:
         pc = self.machine.pc
         return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
@@ -332,6 +361,16 @@ class RiscvBoard(Board):
         reason = StopReason.RESET if again else StopReason.POWER_OFF
         self.machine.request_stop(Stop(reason, 0))
 
+    # -- instructions -------------------------------------------------------------------------
+
+    _block_ends = BlockEnds(scratch, NOP)
+
+    def ends_block(self, code: bytes) -> bool:
+        return self._block_ends(code)
+
+    def is_wait(self, code: bytes) -> bool:
+        return code == WFI
+
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
@@ -342,6 +381,7 @@ class RiscvBoard(Board):
         state: dict[str, Any] = {name: m.read_register(name) for name in registers.STATE}
         with self._float_unit():
             state["fcsr"] = m.read_register("fcsr")
+        state |= _reservation().read(m.uc)
         state["timer_at"] = self.timer_at
         return state
 
@@ -353,6 +393,7 @@ class RiscvBoard(Board):
         for name in registers.STATE:
             m.write_register(name, state[name])
         self._watch_cycle_reads(m.image)
+        _reservation().write(m.uc, {name: state[name] for name in _reservation().fields})
         self.timer_at = state["timer_at"]
 
     @contextlib.contextmanager

@@ -1,0 +1,164 @@
+"""A machine whose runs are cut at random points by everything that may look at one."""
+
+import random
+from dataclasses import replace
+
+from emu import snapshot
+from emu.errors import MachineError
+from emu.machine import StopReason, Until
+from kinst import provider
+from kinst.breakpoints import PATHS, Breakpoints
+from kinst.probe_table import ProbeError
+
+
+class Cutting:
+    """Stands in for a ``UnicornMachine``; ``run`` goes there in pieces.
+
+    :param every: instructions between two cuts, on average.
+    :param functions: symbols of functions, for stops, handlers and probes.
+    :param directory: where snapshot files are written.
+    :param files: how many.
+    """
+
+    def __init__(self, machine, seed, every, functions, directory, files=10):
+        self.machine = machine
+        self.random = random.Random(seed)
+        self.every, self.functions = every, functions
+        self.file, self.files = directory / "cut", files
+        self.cuts = dict.fromkeys(self.KINDS, 0)
+        self.handled = 0
+        self.probes = None
+        self.probes_until = 0
+
+    KINDS = ("count", "steps", "address", "time", "memory", "file", "probes", "handle", "look")
+    WEIGHTS = (30, 10, 15, 8, 8, 1, 8, 8, 12)
+
+    def __getattr__(self, name):
+        return getattr(self.machine, name)
+
+    @property
+    def pc(self):
+        return self.machine.pc
+
+    @pc.setter
+    def pc(self, value):
+        self.machine.pc = value
+
+    def run(self, until):
+        while True:
+            (kind,) = self.random.choices(self.KINDS, self.WEIGHTS)
+            stop = getattr(self, "_" + kind)(until)
+            if stop is not None:
+                self.cuts[kind] += 1
+                if self._is_end(stop, until):
+                    self._disable()
+                    return stop
+            if self.probes is not None and self.machine.instructions >= self.probes_until:
+                self._disable()
+
+    def _is_end(self, stop, until):
+        if stop.reason is StopReason.INSTRUCTIONS:
+            return until.instructions is not None and (
+                self.machine.instructions >= until.instructions)
+        if stop.reason is StopReason.ADDRESS:
+            return stop.pc in until.addresses
+        return stop.reason is not StopReason.TIME
+
+    def _piece(self, until, extra=()):
+        at = self.machine.instructions + self.random.randrange(1, 2 * self.every)
+        at = min(at, until.instructions or at)
+        return self.machine.run(
+            replace(until, addresses=(*until.addresses, *extra), instructions=at))
+
+    def _count(self, until):
+        return self._piece(until)
+
+    def _steps(self, until):
+        machine = self.machine
+        for _ in range(self.random.randrange(1, 40)):
+            at = machine.instructions + 1
+            stop = machine.run(replace(until, instructions=min(at, until.instructions or at)))
+            if self._is_end(stop, until):
+                break
+        return stop
+
+    def _address(self, until):
+        somewhere = self.random.choice(self.functions)
+        return self._piece(until, {somewhere.address, self.random.choice(self.functions).address})
+
+    def _time(self, until):
+        at = self.machine.now + self.random.randrange(1, 2 * self.every)
+        end = self.machine.instructions + 2 * self.every
+        return self.machine.run(
+            replace(until, time=at, instructions=min(end, until.instructions or end)))
+
+    def _memory(self, until):
+        """A state is kept, the run goes on, and back."""
+        machine = self.machine
+        kept = machine.snapshot()
+        digest = machine.digest()
+        stop = self._piece(until)
+        if self.random.random() < 0.5 and not self._is_end(stop, until):
+            after, digest_after = machine.instructions, machine.digest()
+            machine.restore(kept)
+            assert machine.digest() == digest
+            machine.run(Until(instructions=after, addresses=until.addresses))
+            if machine.instructions == after:
+                assert machine.digest() == digest_after
+        return stop
+
+    def _file(self, until):
+        if self.files == 0 or self.probes is not None:
+            return None
+        self.files -= 1
+        old = self.machine
+        snapshot.save(old, self.file)
+        digest = old.digest()
+        self.machine = snapshot.restore(self.file, old.image)
+        assert self.machine.digest() == digest
+        return self._piece(until)
+
+    def _probes(self, until):
+        if self.probes is not None:
+            self._disable()
+            return self._piece(until)
+        probes = Breakpoints(self.machine, path=self.random.choice(PATHS))
+        for function in self.random.sample(self.functions, min(8, len(self.functions))):
+            try:
+                provider.create(probes, function.name, "")
+            except ProbeError:
+                continue
+        try:
+            probes.enable()
+        except MachineError:  # before the kernel has page tables
+            return None
+        self.probes, self.probes_until = probes, self.machine.instructions + 20 * self.every
+        return self._piece(until)
+
+    def _disable(self):
+        if self.probes is not None:
+            self.probes.disable()
+            self.probes = None
+
+    def _handle(self, until):
+        address = self.random.choice(self.functions).address
+        if address in self.machine._handlers or address in until.addresses:
+            return None
+
+        def seen():
+            self.handled += 1
+
+        self.machine.handle(address, seen)
+        try:
+            return self._piece(until)
+        finally:
+            self.machine.handle(address, None)
+
+    def _look(self, until):
+        machine = self.machine
+        machine.registers()
+        machine.read(machine.pc, 1)
+        machine.translate(self.random.randrange(1 << 64))
+        machine.state()
+        self.machine.image.symbols.function_at(machine.pc)
+        return self._piece(until)
