@@ -4,6 +4,7 @@ A device is given a ``Bus`` when it is made and answers reads and writes of its 
 that a snapshot must keep of it is in the attributes named in ``STATE``.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
@@ -50,7 +51,8 @@ class Device(ABC):
     def state(self) -> dict[str, Any]:
         """JSON-able state; bytes-like attributes as hexadecimal text."""
         return {
-            name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value
+            name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray)
+            else copy.deepcopy(value)  # it goes on changing in the device
             for name in self.STATE
             for value in (getattr(self, name),)
         }
@@ -68,7 +70,7 @@ class Device(ABC):
                 raise ValueError(f"{name} is not what it should be")
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
-            setattr(self, name, value)
+            setattr(self, name, copy.deepcopy(value))
 
 
 def _alike(own: object, other: object) -> bool:

@@ -406,7 +406,11 @@ class UnicornMachine(Machine):
 
     def _go(self, pc: int) -> Stop | None:
         """Run until something ends it; a stop or a handler at ``pc`` itself is passed by."""
+        before = self.engine.instructions
         why, detail = self.engine.run(pc)
+        while why == _engine.STOP_UNCOUNTED and self.engine.instructions == before:
+            self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
+            why, detail = self.engine.run(pc)
         left = self._limit - self.engine.instructions
         if why == _engine.STOP_LIMIT and left > 0:
             return self._execute(self.pc, left)

@@ -4,7 +4,6 @@ import random
 from dataclasses import replace
 
 from emu import snapshot
-from emu.errors import MachineError
 from emu.machine import StopReason, Until
 from kinst import provider
 from kinst.breakpoints import PATHS, Breakpoints
@@ -18,9 +17,10 @@ class Cutting:
     :param functions: symbols of functions, for stops, handlers and probes.
     :param directory: where snapshot files are written.
     :param files: how many.
+    :param start: instructions from which on the kernel can be probed.
     """
 
-    def __init__(self, machine, seed, every, functions, directory, files=10):
+    def __init__(self, machine, seed, every, functions, directory, files=10, start=0):
         self.machine = machine
         self.random = random.Random(seed)
         self.every, self.functions = every, functions
@@ -28,7 +28,7 @@ class Cutting:
         self.cuts = dict.fromkeys(self.KINDS, 0)
         self.handled = 0
         self.probes = None
-        self.probes_until = 0
+        self.probes_until, self.start = 0, start
 
     KINDS = ("count", "steps", "address", "time", "memory", "file", "probes", "handle", "look")
     WEIGHTS = (30, 10, 15, 8, 8, 1, 8, 8, 12)
@@ -122,16 +122,15 @@ class Cutting:
         if self.probes is not None:
             self._disable()
             return self._piece(until)
+        if self.machine.instructions < self.start:
+            return None
         probes = Breakpoints(self.machine, path=self.random.choice(PATHS))
         for function in self.random.sample(self.functions, min(8, len(self.functions))):
             try:
                 provider.create(probes, function.name, "")
             except ProbeError:
                 continue
-        try:
-            probes.enable()
-        except MachineError:  # before the kernel has page tables
-            return None
+        probes.enable()
         self.probes, self.probes_until = probes, self.machine.instructions + 20 * self.every
         return self._piece(until)
 

@@ -42,7 +42,8 @@ HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
 MWAIT = b"\x0f\x01\xc9"
 CR4_OSFXSR = 1 << 9
-INHIBIT = 1 << 3  # of QEMU's hflags: HF_INHIBIT_IRQ
+SEGMENT_CACHE = 24  # bytes
+INHIBIT, SS32 = 1 << 3, 1 << 5  # of QEMU's hflags: HF_INHIBIT_IRQ, HF_SS32
 CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
 EFER_LME, EFER_LMA = 1 << 8, 1 << 10
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
@@ -88,6 +89,32 @@ def _shadow_field() -> StateFields:
             f"in {len(found) or 'no'} places; version 2.1.4 is known to work"
         )
     return StateFields({"hflags": (found[0], "<I")})
+
+
+@functools.cache
+def _segment_fields() -> StateFields:
+    """Where the CPU state holds the hidden parts of the segment registers: chosen bases of FS and
+    GS, which are neighbours, tell (QEMU's ``SegmentCache``: u32 selector, u64 base, u32 limit, u32
+    flags, in the order of the encoding)."""
+    states = []
+    bases = {uc.UC_X86_REG_FS_BASE: (0x1357_9BDF_0000, 0x0246_8ACE_1000),
+             uc.UC_X86_REG_GS_BASE: (0x0F1E_2D3C_0000, 0x4B5A_6978_1000)}
+    for i in range(2):
+        engine = scratch()
+        for register, values in bases.items():
+            engine.reg_write(register, values[i])
+        states.append(context_bytes(engine))
+    fs, gs = (find_field(states, values, "<Q", "the segment bases of amd64")
+              for values in bases.values())
+    if gs - fs != SEGMENT_CACHE:
+        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) keeps the segments of "
+                           "amd64 otherwise; version 2.1.4 is known to work")
+    fields = {}
+    for i, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs")):
+        base = fs + (i - 4) * SEGMENT_CACHE
+        fields |= {f"{name}_hidden_base": (base, "<Q"), f"{name}_limit": (base + 8, "<I"),
+                   f"{name}_flags": (base + 12, "<I")}
+    return StateFields(fields)
 
 
 @functools.cache
@@ -345,10 +372,6 @@ class Amd64Board(Board):
     def in_shadow(self) -> bool:
         return bool(_shadow_field().read(self.machine.uc)["hflags"] & INHIBIT)
 
-    def set_shadow(self, on: bool) -> None:
-        flags = _shadow_field().read(self.machine.uc)["hflags"] & ~INHIBIT
-        _shadow_field().write(self.machine.uc, {"hflags": flags | (INHIBIT if on else 0)})
-
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
@@ -366,7 +389,9 @@ class Amd64Board(Board):
             state[f"fp{i}"] = m.engine.read_bytes(uc.UC_X86_REG_FP0 + i, 10).hex()
         for i in range(16):
             state[f"xmm{i}"] = m.engine.read_bytes(uc.UC_X86_REG_XMM0 + i, 16).hex()
-        state["interrupt_shadow"] = self.in_shadow()
+        state |= _segment_fields().read(m.uc)
+        flags = _shadow_field().read(m.uc)["hflags"]
+        state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
         return state
 
     def restore_cpu(self, state: dict[str, Any]) -> None:
@@ -387,5 +412,10 @@ class Amd64Board(Board):
         for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
                      *registers.NAMES]:
             m.write_register(name, state[name])
-        self.set_shadow(bool(state["interrupt_shadow"]))
+        hidden = _segment_fields()
+        hidden.write(m.uc, {name: state[name] for name in hidden.fields})
+        flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT)
+        for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
+            flags |= bit if state[name] else 0
+        _shadow_field().write(m.uc, {"hflags": flags})
 

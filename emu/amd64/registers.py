@@ -15,14 +15,18 @@ WIDE = {"gdtr": uc.UC_X86_REG_GDTR, "idtr": uc.UC_X86_REG_IDTR, "tr": uc.UC_X86_
         "ldtr": uc.UC_X86_REG_LDTR}
 WIDE_SIZE = 24  # uc_x86_mmr: u16 selector, u64 base, u32 limit, u32 flags, aligned
 
-# x87 and SSE control: the last three are about the last x87 instruction.
+# x87 and SSE control: the last five are about the last x87 instruction.
 FLOATING_POINT = {name: getattr(uc, f"UC_X86_REG_{name.upper()}")
-                  for name in ("fpcw", "fpsw", "fptag", "mxcsr", "fip", "fdp", "fop")}
+                  for name in ("fpcw", "fpsw", "fptag", "mxcsr", "fip", "fcs", "fdp", "fds", "fop")}
 
 # Model-specific registers (SDM volume 4; AMD APM volume 2, appendix A).
 MSRS = {
     "sysenter_cs": 0x174, "sysenter_esp": 0x175, "sysenter_eip": 0x176, "pat": 0x277,
     "efer": 0xC0000080, "star": 0xC0000081, "lstar": 0xC0000082, "cstar": 0xC0000083,
+    "misc_enable": 0x1A0, "mtrr_def_type": 0x2FF,
+    **{f"mtrr_phys{kind}{n}": 0x200 + 2 * n + i for n in range(8)
+       for i, kind in enumerate(("base", "mask"))},
+    **{f"mtrr_fix{n}": n for n in (0x250, 0x258, 0x259, *range(0x268, 0x270))},
     "sfmask": 0xC0000084, "kernel_gs_base": 0xC0000102, "tsc_aux": 0xC0000103,
 }
 
