@@ -1,6 +1,7 @@
 # cython: language_level=3
 """What other native modules may know of the engine: its clock, registers and memory."""
 
+from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 
 ctypedef int (*emu_start_fn)(void *uc, uint64_t begin, uint64_t until, uint64_t timeout,
@@ -16,6 +17,7 @@ ctypedef int (*context_fn)(void *uc, void *context) noexcept nogil
 ctypedef int (*context_reg_fn)(void *context, int regid, const void *value) noexcept nogil
 ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
+ctypedef int (*reg2_fn)(void *uc, int regid, void *value, size_t *size) noexcept nogil
 ctypedef int (*hook_del_fn)(void *uc, size_t hook) noexcept nogil
 # uc_hook_add and uc_ctl are variadic; the x86-64 and AArch64 Linux conventions pass these
 # integer arguments alike, but only a variadic prototype sets the vector register count.
@@ -41,10 +43,15 @@ ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 # entries that were read are then in ``Clock.walked``.  False: it is not mapped.
 ctypedef bint (*walk_fn)(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil
 
+# What one native module gives another: a function, under a name that says its type.
+cdef inline object native(void *function, const char *kind):
+    return PyCapsule_New(function, kind, NULL)
+
+
 cdef enum:
     FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use
     MAX_REGIONS = 72
-    MAX_DEFERRED = 4
+    MAX_DEFERRED = 128  # as many as an architecture may name
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
     SLOT = 32  # bytes of a trampoline
     MAX_STOPS = 256
@@ -229,6 +236,7 @@ cdef void freeze(Clock *c) noexcept nogil
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil
 cdef void wipe_footprint(Clock *c) noexcept nogil
 cdef void thaw_now(Clock *c) noexcept nogil
+cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil
 cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil
 cdef void request_stop(Clock *c, int why) noexcept nogil
 cdef void resume(Clock *c, uint64_t address) noexcept nogil
@@ -240,8 +248,10 @@ cdef class Engine:
     cdef ClockRead counter
     cdef ClockRead rdtscp
     cdef emu_start_fn emu_start_fn_
-    cdef reg_fn reg_read_fn
-    cdef reg_fn reg_write_fn
+    cdef reg2_fn reg_read_fn
+    cdef reg2_fn reg_write_fn
+    cdef object owner  # Unicorn's own object: the engine lives as long
+    cdef list memory  # what RAM is backed by
     cdef map_ptr_fn map_ptr
     cdef mmio_map_fn mmio_map
     cdef kinst_hook_add_fn hook_add
@@ -258,6 +268,11 @@ cdef class Engine:
     cdef int pc_register
 
     cdef int _ok(self, what, int code) except -1
+    cdef int _made(self) except -1
+    cdef int _still(self) except -1
+    cdef int _has_breakpoint(self) except -1
+    cdef int _read(self, what, int register, void *value, size_t size) except -1
+    cdef int _write(self, what, int register, const void *value, size_t size) except -1
     cdef int _hook(self, int kind, void *callback) except -1
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1
     cdef void failed(self, error)

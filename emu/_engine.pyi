@@ -1,6 +1,10 @@
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 
+import unicorn
+
+Buffer = bytearray | memoryview
+
 STOP_NONE: int
 STOP_DEADLINE: int
 STOP_INTERRUPT: int
@@ -28,9 +32,9 @@ class Engine:
     pending: bool
     shadow: bool
     def __init__(
-        self, handle: int, symbols: dict[str, int], pc_register: int, fixed: int
+        self, owner: unicorn.Uc, symbols: dict[str, int], pc_register: int, fixed: int
     ) -> None: ...
-    def map_ram(self, address: int, size: int, host: int, perms: int = 7) -> None: ...
+    def map_ram(self, address: int, memory: Buffer, perms: int = 7) -> None: ...
     def map_device(
         self,
         address: int,

@@ -20,7 +20,9 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.pycapsule cimport PyCapsule_GetPointer
 
 # unicorn.h: uc_hook_type, uc_control_type, UC_CTL(type, count, direction)
 cdef enum:
@@ -277,6 +279,22 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
         if c.stack_size:
             guest_write(c, c.stack_at, c.stack, c.stack_size)
         c.forget(c)
+
+
+cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil:
+    """Set a register when time goes on; false: there are too many."""
+    cdef int i
+    for i in range(c.deferred):
+        if c.deferred_register[i] == register:
+            break
+    else:
+        i = c.deferred
+        if i == MAX_DEFERRED:
+            return False
+        c.deferred += 1
+    c.deferred_register[i] = register
+    c.deferred_value[i] = value
+    return True
 
 
 cdef inline bint thaws_at(Clock *c, uint64_t address) noexcept nogil:
@@ -643,13 +661,14 @@ class EngineError(Exception):
 cdef class Engine:
     """Native access to one Unicorn engine.
 
-    :param handle: ``uc_engine *`` as an integer.
+    :param owner: the ``unicorn.Uc`` it belongs to.
     :param symbols: addresses of the libunicorn functions named in ``Engine.FUNCTIONS``.
     :param fixed: instruction length in bytes where all are alike (arm64: 4), else 0.
     :raises EngineError: when libunicorn refuses a call.
     """
 
-    FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write", "uc_mem_map_ptr",
+    FUNCTIONS = ("uc_emu_start", "uc_emu_stop", "uc_reg_read", "uc_reg_write",
+                 "uc_reg_read2", "uc_reg_write2", "uc_mem_map_ptr",
                  "uc_mmio_map", "uc_hook_add", "uc_hook_del", "uc_ctl", "uc_vmem_translate",
                  "uc_context_alloc", "uc_context_save", "uc_context_restore",
                  "uc_context_reg_write", "uc_context_free")
@@ -666,23 +685,32 @@ cdef class Engine:
         if self.clock.context != NULL:
             self.clock.context_free(self.clock.context)
 
-    def __init__(self, uintptr_t handle, dict symbols, int pc_register, uint32_t fixed):
-        cdef size_t hook = 0
-        self.uc = <void *>handle
+    def __init__(self, owner, dict symbols, int pc_register, uint32_t fixed):
+        cdef uintptr_t handle = owner._uch.value or 0
+        if self.uc != NULL:
+            raise RuntimeError("an engine is made once")
+        if handle == 0:
+            raise ValueError("the engine was closed")
+        for name in self.FUNCTIONS:
+            if not symbols.get(name):
+                raise ValueError(f"libunicorn has no {name}: version 2.1.4 is known to work")
+        self.owner = owner
+        self.memory = []
         self.emu_start_fn_ = <emu_start_fn><uintptr_t>symbols["uc_emu_start"]
-        self.reg_read_fn = <reg_fn><uintptr_t>symbols["uc_reg_read"]
-        self.reg_write_fn = <reg_fn><uintptr_t>symbols["uc_reg_write"]
+        self.reg_read_fn = <reg2_fn><uintptr_t>symbols["uc_reg_read2"]
+        self.reg_write_fn = <reg2_fn><uintptr_t>symbols["uc_reg_write2"]
         self.map_ptr = <map_ptr_fn><uintptr_t>symbols["uc_mem_map_ptr"]
         self.mmio_map = <mmio_map_fn><uintptr_t>symbols["uc_mmio_map"]
         self.hook_add = <kinst_hook_add_fn><uintptr_t>symbols["uc_hook_add"]
         self.hook_del = <hook_del_fn><uintptr_t>symbols["uc_hook_del"]
         self.clock.walk = ask_model
         self.ctl = <kinst_ctl_fn><uintptr_t>symbols["uc_ctl"]
+        self.uc = <void *>handle
         self.clock.uc = self.uc
         self.clock.engine = <void *>self
         self.clock.emu_stop = <emu_stop_fn><uintptr_t>symbols["uc_emu_stop"]
-        self.clock.reg_read = self.reg_read_fn
-        self.clock.reg_write = self.reg_write_fn
+        self.clock.reg_read = <reg_fn><uintptr_t>symbols["uc_reg_read"]
+        self.clock.reg_write = <reg_fn><uintptr_t>symbols["uc_reg_write"]
         self.clock.vmem_translate = <translate_fn><uintptr_t>symbols["uc_vmem_translate"]
         self.clock.ctl = self.ctl
         self.clock.pc_register = pc_register
@@ -705,6 +733,18 @@ cdef class Engine:
         self._hook(HOOK_INSN_INVALID, <void *>invalid_hook)
         self._hook(HOOK_EDGE_GENERATED, <void *>edge_hook)
 
+    cdef int _made(self) except -1:
+        if self.uc == NULL:
+            raise RuntimeError("the engine was not made")
+        return 0
+
+    cdef int _still(self) except -1:
+        """What would pull the ground from under translated code is not done while it runs."""
+        self._made()
+        if self.clock.running:
+            raise RuntimeError("the engine is running: this cannot be done from inside its run")
+        return 0
+
     cdef int _ok(self, what, int code) except -1:
         if code != 0:
             raise EngineError(what, code)
@@ -724,18 +764,26 @@ cdef class Engine:
 
     # -- what the engine is wired to ----------------------------------------------------------
 
-    def map_ram(self, uint64_t address, uint64_t size, uintptr_t host, uint32_t perms=7):
-        """Map ``size`` bytes of host memory at guest physical ``address``."""
+    def map_ram(self, uint64_t address, memory, uint32_t perms=7):
+        """Map host memory (a writable buffer, which is kept) at guest physical ``address``."""
         cdef int i = self.clock.region_count
+        cdef Py_buffer buffer
+        cdef void *host
+        cdef uint64_t size
+        self._made()
         if i == MAX_REGIONS:
             raise ValueError("too many pieces of RAM")
-        self._ok(f"map RAM at {address:#x}",
-                 self.map_ptr(self.uc, address, size, perms, <void *>host))
+        PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)
+        host, size = buffer.buf, <uint64_t>buffer.len
+        PyBuffer_Release(&buffer)
+        self._ok(f"map RAM at {address:#x}", self.map_ptr(self.uc, address, size, perms, host))
+        self.memory.append(memoryview(memory))  # a buffer that is exported is not resized
         self.clock.regions[i] = Region(address, size, <uint8_t *>host)
         self.clock.region_count = i + 1
 
     def map_device(self, uint64_t address, uint64_t size, read, write):
         """Call ``read(offset, size)`` and ``write(offset, size, value)`` for a physical window."""
+        self._still()
         cdef _Window w = _Window()
         w.engine = self
         w.read = read
@@ -747,6 +795,7 @@ cdef class Engine:
 
     def hook_ports(self, int insn_in, int insn_out, port_in, port_out):
         """Call ``port_in(port, size)`` and ``port_out(port, size, value)`` for IN and OUT."""
+        self._still()
         cdef size_t hook = 0
         self.port_in = port_in
         self.port_out = port_out
@@ -758,6 +807,7 @@ cdef class Engine:
     def hook_tsc(self, int rdtsc, int rdtscp, int low, int high, int aux, uint64_t cost,
                  uint64_t numerator, uint64_t denominator):
         """Answer RDTSC and RDTSCP from the virtual clock; each read costs ``cost`` ns."""
+        self._still()
         cdef size_t hook = 0
         self._set_counter(&self.counter, cost, numerator, denominator)
         self.counter.low = low
@@ -773,7 +823,7 @@ cdef class Engine:
                            uint64_t denominator):
         memset(r, 0, sizeof(ClockRead))
         r.clock = &self.clock
-        r.reg_write = self.reg_write_fn
+        r.reg_write = self.clock.reg_write
         r.cost = cost
         r.numerator = numerator
         r.denominator = denominator
@@ -786,6 +836,7 @@ cdef class Engine:
         :param known: keys given to ``read(key)`` and ``write(key, value)``.
         A key is op0 << 14 | op1 << 11 | CRn << 7 | CRm << 3 | op2.
         """
+        self._still()
         cdef size_t hook = 0
         self._set_counter(&self.system.counter, cost, numerator, denominator)
         self.system.engine = <void *>self
@@ -813,15 +864,23 @@ cdef class Engine:
 
     # -- registers ----------------------------------------------------------------------------
 
+    cdef int _read(self, what, int register, void *value, size_t size) except -1:
+        self._made()
+        return self._ok(what, self.reg_read_fn(self.uc, register, value, &size))
+
+    cdef int _write(self, what, int register, const void *value, size_t size) except -1:
+        self._made()
+        return self._ok(what, self.reg_write_fn(self.uc, register, <void *>value, &size))
+
     def read(self, int register):
         """A register of at most 64 bits, by Unicorn's number."""
         cdef uint64_t value = 0
-        self._ok(f"read register {register}", self.reg_read_fn(self.uc, register, &value))
+        self._read(f"read register {register}", register, &value, 8)
         return value
 
     def write(self, int register, uint64_t value):
         """Set a register of at most 64 bits."""
-        self._ok(f"write register {register}", self.reg_write_fn(self.uc, register, &value))
+        self._write(f"write register {register}", register, &value, 8)
 
     def read_bytes(self, int register, int size):
         """A wide register (vector, descriptor table) as bytes; at most 256."""
@@ -829,7 +888,7 @@ cdef class Engine:
         if not 0 < size <= 256:
             raise ValueError("register size out of range")
         memset(buffer, 0, 256)
-        self._ok(f"read register {register}", self.reg_read_fn(self.uc, register, buffer))
+        self._read(f"read register {register}", register, buffer, 256)
         return bytes(buffer[:size])
 
     def write_bytes(self, int register, bytes value):
@@ -841,30 +900,28 @@ cdef class Engine:
         memset(buffer, 0, 256)
         for i in range(len(value)):
             buffer[i] = value[i]
-        self._ok(f"write register {register}", self.reg_write_fn(self.uc, register, buffer))
+        self._write(f"write register {register}", register, buffer, 256)
 
     def read_system(self, int register, int op0, int op1, int crn, int crm, int op2):
         """An arm64 system register; ``register`` is UC_ARM64_REG_CP_REG."""
         cdef CpReg cp = CpReg(crn, crm, op0, op1, op2, 0)
-        self._ok(f"read S{op0}_{op1}_C{crn}_C{crm}_{op2}",
-                 self.reg_read_fn(self.uc, register, &cp))
+        self._read(f"read S{op0}_{op1}_C{crn}_C{crm}_{op2}", register, &cp, sizeof(CpReg))
         return cp.val
 
     def write_system(self, int register, int op0, int op1, int crn, int crm, int op2,
                      uint64_t value):
         cdef CpReg cp = CpReg(crn, crm, op0, op1, op2, value)
-        self._ok(f"write S{op0}_{op1}_C{crn}_C{crm}_{op2}",
-                 self.reg_write_fn(self.uc, register, &cp))
+        self._write(f"write S{op0}_{op1}_C{crn}_C{crm}_{op2}", register, &cp, sizeof(CpReg))
 
     def read_msr(self, int register, uint32_t number):
         """An amd64 model-specific register; ``register`` is UC_X86_REG_MSR."""
         cdef MsrReg msr = MsrReg(number, 0)
-        self._ok(f"read MSR {number:#x}", self.reg_read_fn(self.uc, register, &msr))
+        self._read(f"read MSR {number:#x}", register, &msr, sizeof(MsrReg))
         return msr.value
 
     def write_msr(self, int register, uint32_t number, uint64_t value):
         cdef MsrReg msr = MsrReg(number, value)
-        self._ok(f"write MSR {number:#x}", self.reg_write_fn(self.uc, register, &msr))
+        self._write(f"write MSR {number:#x}", register, &msr, sizeof(MsrReg))
 
     # -- running ------------------------------------------------------------------------------
 
@@ -880,8 +937,7 @@ cdef class Engine:
         :raises: what a device callback raised.
         """
         cdef int code
-        if self.clock.running:
-            raise RuntimeError("the engine is running: it cannot be run from inside its own run")
+        self._still()
         self.clock.stop = 0
         self.clock.passing = True
         self.clock.pass_by = pc
@@ -936,6 +992,7 @@ cdef class Engine:
 
         :return: STOP_NONE when the guest can go on at ``pc``; else STOP_DEADLINE or STOP_INTERRUPT.
         """
+        self._made()
         cdef Clock *c = &self.clock
         cdef int why
         if c.frozen or c.resumed and c.resume_at == pc:
@@ -981,6 +1038,7 @@ cdef class Engine:
         cdef size_t hook = 0
         cdef uint64_t address
         cdef int i
+        self._still()
         wanted = set(addresses)
         if len(wanted) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop addresses")
@@ -1005,6 +1063,7 @@ cdef class Engine:
             self._drop(address, address + 1)
 
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1:
+        self._made()
         if self.clock.started and not drop_translations(&self.clock, begin, end):
             self.flush_translations()
         return 0
@@ -1012,6 +1071,7 @@ cdef class Engine:
     def set_exits(self, addresses):
         """Addresses where every block is cut, and before whose execution the CPU stops (STOP_NONE).
         The CPU model looks them up at the end of each run: not for a guest with page tables."""
+        self._still()
         cdef size_t n = len(addresses)
         cdef size_t i
         if n > MAX_STOPS:
@@ -1028,9 +1088,11 @@ cdef class Engine:
 
     def flush_translations(self):
         """Drop all translations; what is known of a block is renewed with its translation."""
+        self._still()
         self._ok("flush translations", self.ctl(self.uc, ctl_word(CTL_TB_FLUSH, 0, CTL_WRITE)))
 
     def flush_tlb(self):
+        self._still()
         self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     # -- the clock ----------------------------------------------------------------------------
@@ -1098,9 +1160,9 @@ cdef class Engine:
     def set_breakpoint_exception(self, module):
         """The architecture's native breakpoint exception: addresses of its ``KEEP``, ``ENTER`` and
         ``FORGET``."""
-        self.clock.keep = <forget_fn><uintptr_t>module.KEEP
-        self.clock.enter = <enter_fn><uintptr_t>module.ENTER
-        self.clock.forget = <forget_fn><uintptr_t>module.FORGET
+        self.clock.keep = <forget_fn>PyCapsule_GetPointer(module.KEEP, "emu.keep")
+        self.clock.enter = <enter_fn>PyCapsule_GetPointer(module.ENTER, "emu.enter")
+        self.clock.forget = <forget_fn>PyCapsule_GetPointer(module.FORGET, "emu.forget")
 
     def set_flat(self):
         """Virtual addresses are physical ones: there are no page tables."""
@@ -1108,11 +1170,12 @@ cdef class Engine:
 
     def set_page_walk(self, module):
         """The architecture's native page walk: the address of its ``WALK``."""
-        self.clock.walk = <walk_fn><uintptr_t>module.WALK
+        self.clock.walk = <walk_fn>PyCapsule_GetPointer(module.WALK, "emu.walk")
 
     def keep_context(self):
         """Breakpoints come as invalid instructions, and writing the program counter there ends the
         run: go by way of a context."""
+        self._made()
         if self.clock.context == NULL:
             self._ok("context", self.context_alloc(self.uc, &self.clock.context))
 
@@ -1128,11 +1191,18 @@ cdef class Engine:
         FIP): a trampoline's is replaced by the displaced instruction's."""
         self.clock.last_address = register
 
+    cdef int _has_breakpoint(self) except -1:
+        self._made()
+        if self.clock.keep == NULL:
+            raise RuntimeError("the engine was not told of the breakpoint exception")
+        return 0
+
     def freeze(self, uint64_t sp):
         """A breakpoint was executed: the clock stands still, and the stack below ``sp`` is kept.
 
         Still frozen (a second breakpoint), only the stack is.
         """
+        self._has_breakpoint()
         if not self.clock.frozen:
             freeze(&self.clock)
         keep_footprint(&self.clock, sp)
@@ -1144,6 +1214,7 @@ cdef class Engine:
 
     def wipe(self):
         """While frozen: put back the stack and the registers that the breakpoint has changed."""
+        self._made()
         wipe_footprint(&self.clock)
 
     def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
@@ -1173,11 +1244,9 @@ cdef class Engine:
 
     def defer(self, int register, uint64_t value):
         """Set a register when time goes on: the guest's return path would not."""
-        if self.clock.deferred == MAX_DEFERRED:
+        self._made()
+        if not defer(&self.clock, register, value):
             raise ValueError("too many registers to set")
-        self.clock.deferred_register[self.clock.deferred] = register
-        self.clock.deferred_value[self.clock.deferred] = value
-        self.clock.deferred += 1
 
     def thaw(self):
         """Forget all about a probe in progress: time goes on."""
@@ -1191,6 +1260,7 @@ cdef class Engine:
 
     def thaw_if_at(self, uint64_t address):
         """The same, where the CPU was stopped before a block at ``address`` could start."""
+        self._made()
         if self.clock.frozen and thaws_at(&self.clock, address):
             thaw_now(&self.clock)
 
@@ -1199,6 +1269,7 @@ cdef class Engine:
 
         :return: where it happened for the guest: at the displaced instruction.
         """
+        self._made()
         if self.clock.frozen and thaws_at(&self.clock, pc):
             thaw_now(&self.clock)  # it is done, and where it leads to is not there
         elif self.clock.frozen:

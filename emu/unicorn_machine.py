@@ -120,7 +120,7 @@ class UnicornMachine(Machine):
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
         self.board = self.arch.board(self)
-        self.engine.map_ram(self.board.ram_base, memory, self.memory_part.address)
+        self.engine.map_ram(self.board.ram_base, self.memory_part.view)
         self.console_sink = self.console.output
 
     # -- set-up, called by the board ----------------------------------------------------------
@@ -129,7 +129,7 @@ class UnicornMachine(Machine):
         """Make the Unicorn engine (constants of unicorn.h)."""
         self._uc = unicorn.Uc(arch, mode)
         self._uc.ctl_set_cpu_model(model)
-        self.engine = Engine(self._uc._uch.value, library_symbols(), pc, fixed)
+        self.engine = Engine(self._uc, library_symbols(), pc, fixed)
 
     @property
     def uc(self) -> unicorn.Uc:
@@ -190,7 +190,7 @@ class UnicornMachine(Machine):
         if self._hidden is None:
             base = self.board.hidden_base
             area = GuestMemory(size)
-            self.engine.map_ram(base, size, area.address)
+            self.engine.map_ram(base, area.view)
             self._hidden = base, area
         return self._hidden[0]
 
@@ -460,6 +460,10 @@ class UnicornMachine(Machine):
     def _set_stops(self, addresses: set[int]) -> None:
         self._stops = addresses
         self._install(addresses | self._handlers.keys())
+
+    def is_stop(self, address: int) -> bool:
+        """Whether the run in progress ends before it executes ``address``."""
+        return address in self._stops
 
     def _install(self, exits: set[int]) -> None:
         """Make Unicorn stop before these addresses, and before no others."""

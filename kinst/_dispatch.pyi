@@ -4,8 +4,8 @@ from typing import Literal
 from emu._engine import Engine
 from kinst.lowering import Shape
 
-WIDE: int
-COMPRESSED: int
+WIDE: object
+COMPRESSED: object
 
 class Dispatcher:
     fire: Callable[[int], None]

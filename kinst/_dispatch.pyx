@@ -12,13 +12,16 @@ The Python twin of the operations is ``Emulate.next_pc``; of the trampolines, th
 """
 
 cimport cython
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
+from emu._engine import EngineError
+
 from emu._engine cimport (
-    SLOT, Clock, Engine, drop_translations, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
-    keep_footprint, register_read, register_write, request_stop, resume, wipe_footprint,
+    SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
+    keep_footprint, native, register_read, register_write, request_stop, resume, wipe_footprint,
 )
 
 cdef enum:
@@ -28,6 +31,7 @@ cdef enum:
     MAX_CODE = 16
     ARGUMENTS = 5
     RECORDS = 1 << 16
+    MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
     STOP_IN_PLACE = 9
     MANY = 64  # more patches than this drop all translations at once
@@ -128,6 +132,7 @@ cdef struct Dispatch:
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
     bint restored[MAX_REGISTERS]
+    bint wide[MAX_REGISTERS]  # more than 64 bits: LOAD_VECTOR's only
     uint8_t arguments[ARGUMENTS]
     uint8_t pc
     uint8_t sp
@@ -207,6 +212,8 @@ cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
         return 0
     if r == d.pc:
         return d.at
+    if d.wide[r]:
+        return 0
     if d.framed and d.place[r] >= 0:
         return field(d, d.place[r])[0]
     return register_read(d.clock, d.number[r])
@@ -214,16 +221,16 @@ cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
 
 cdef void put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
     cdef Clock *c = d.clock
-    if r == NO_REGISTER:
+    if r == NO_REGISTER or d.wide[r]:
         return
     if not d.framed:
         register_write(c, d.number[r], value)
+    elif d.place[r] < 0:
+        return  # riscv64's zero
     elif d.restored[r]:
         field(d, d.place[r])[0] = value
-    elif c.deferred < 4:
-        c.deferred_register[c.deferred] = d.number[r]
-        c.deferred_value[c.deferred] = value
-        c.deferred += 1
+    else:
+        defer(c, d.number[r], value)  # there is room for all that have a number here
 
 
 cdef bint set_frame(Dispatch *d, uint64_t address) noexcept nogil:
@@ -403,6 +410,7 @@ cdef uint64_t thread_slot(Dispatch *d) noexcept nogil:
         if d.thread[i] == thread:
             return d.thread_slot + 1 + i
     if d.thread_count == MAX_THREADS:
+        crowded(d)
         return d.thread_slot
     d.thread[d.thread_count] = thread
     d.thread_count += 1
@@ -459,6 +467,18 @@ cdef void full(Dispatch *d) noexcept with gil:
 
 cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
     (<Dispatcher>d.owner).told(probe)
+
+
+cdef void crowded(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).engine.failed(RuntimeError(
+        f"more than {MAX_THREADS} threads take breakpoints: there is no trampoline for another; "
+        "give --trampolines=probe"))
+
+
+cdef void unreadable(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).engine.failed(RuntimeError(
+        f"the kernel's word at {d.scratch:#x}, where a breakpoint that is no probe's goes on, "
+        "cannot be read"))
 
 
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
@@ -520,6 +540,8 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     d.framed = False
     d.at = s.address
     fire(d, s)
+    s = &d.sites[index]  # Python was told, and may have made a template
+    t = &d.templates[s.template]
     if d.stop:
         d.stop = False
         c.frozen = False
@@ -568,9 +590,10 @@ cdef void decline(Dispatch *d) noexcept nogil:
     cdef uint64_t pc = 0
     if d.called:
         answer(d, 1)
-    else:
-        guest_read(d.clock, d.scratch, &pc, 8)
+    elif guest_read(d.clock, d.scratch, &pc, 8):
         go_to(d.clock, pc)
+    else:
+        unreadable(d)
 
 
 cdef void unwind(Dispatch *d) noexcept nogil:
@@ -606,9 +629,9 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
         if i == NONE or not d.sites[i].patched:
             decline(d)
             return
-        s = &d.sites[i]
+        fire(d, &d.sites[i])
+        s = &d.sites[i]  # Python was told, and may have made a template
         t = &d.templates[s.template]
-        fire(d, s)
         if d.stop:
             d.stop = False
             unwind(d)
@@ -716,8 +739,8 @@ cdef uint32_t split_compressed(const uint8_t *code, uint32_t available, uint8_t 
     return n
 
 
-WIDE = <uintptr_t>&split_wide
-COMPRESSED = <uintptr_t>&split_compressed
+WIDE = native(<void *>split_wide, "kinst.split")
+COMPRESSED = native(<void *>split_compressed, "kinst.split")
 
 
 @cython.no_gc_clear  # the engine is needed to the end, to be told that nobody listens
@@ -757,35 +780,49 @@ cdef class Dispatcher:
     def __init__(self, Engine engine, shape, classify):
         cdef Dispatch *d = &self.d
         cdef int i
+        if d.owner != NULL:
+            raise RuntimeError("a dispatcher is made once")
         self.engine = engine  # None: to look at code, not to probe it
         self.classify = classify
         self.known = {}
         self.drained = []
-        self.split = <split_fn><uintptr_t>shape.split
+        self.split = <split_fn>PyCapsule_GetPointer(shape.split, "kinst.split")
         if engine is not None:
             d.clock = &engine.clock
         d.owner = <void *>self
-        if len(shape.registers) > MAX_REGISTERS:
+        if not 0 < len(shape.registers) <= MAX_REGISTERS:
             raise ValueError("too many registers")
         d.count = len(shape.registers)
+        d.frame_size = shape.frame_size
+        if not 0 < d.frame_size <= 4096:
+            raise ValueError("a trap frame is of at most 4096 bytes")
         for i, (number, place, restored) in enumerate(shape.registers):
             d.number[i] = number
             d.place[i] = place
             d.restored[i] = restored
+            if not -1 <= place <= d.frame_size - 8:
+                raise ValueError("a register lies outside the trap frame")
+            if engine is not None:
+                d.wide[i] = not self.is_narrow(number)
         for i in range(ARGUMENTS):
-            d.arguments[i] = shape.arguments[i]
-        d.pc, d.sp, d.status = shape.pc, shape.sp, shape.status
-        d.link, d.result, d.frame_register = shape.link, shape.result, shape.frame
-        d.segment = shape.segment
+            d.arguments[i] = self.known_register(shape.arguments[i])
+        d.pc, d.sp, d.status = (
+            self.known_register(r) for r in (shape.pc, shape.sp, shape.status))
+        d.link, d.result, d.frame_register = (
+            self.known_register(r) for r in (shape.link, shape.result, shape.frame))
+        d.segment = self.known_register(shape.segment)
+        if len(shape.flag_bits) > MAX_FLAGS or any(not 0 <= b < 64 for b in shape.flag_bits):
+            raise ValueError("too many flags")
         d.flag_count = len(shape.flag_bits)
         for i in range(d.flag_count):
             d.flag_bits[i] = shape.flag_bits[i]
         d.called = shape.called
+        if d.called and (d.place[d.pc] < 0 or d.place[d.sp] < 0 or d.place[d.status] < 0):
+            raise ValueError("the trap frame lacks pc, sp or status")
         d.frame_mask, d.mask_sets, d.cpu_mask = shape.frame_mask, shape.mask_sets, shape.cpu_mask
-        d.frame_size = shape.frame_size
         d.flags_if = shape.flags_if
         d.returns_by_jump = not shape.second_breakpoint
-        if len(shape.jump) > 8:
+        if len(shape.jump) > 8 or len(shape.short_nop) > 2:
             raise ValueError("too long a jump")
         d.jump_length = len(shape.jump)
         for i in range(len(shape.jump)):
@@ -799,9 +836,14 @@ cdef class Dispatcher:
         """The breakpoint of a path: 0 guest, 1 direct."""
         cdef Dispatch *d = &self.d
         cdef int i
+        self.unchanging()
+        if path not in (GUEST, DIRECT):
+            raise ValueError("a path is 0 or 1")
+        if self.d.clock != NULL and self.d.clock.trap_data == <void *>&self.d:
+            raise RuntimeError("breakpoints are answered: deafen the dispatcher first")
         kind = self.shape.breakpoints[path]
-        if len(kind.code) > 4 or len(kind.short) > 2:
-            raise ValueError("too long a breakpoint")
+        if not 0 < len(kind.code) <= 4 or len(kind.short) > 2:
+            raise ValueError("a breakpoint is of one to four bytes, a short one of at most two")
         d.path = path
         d.vector = kind.vector
         d.bias = kind.bias
@@ -810,6 +852,19 @@ cdef class Dispatcher:
             d.breakpoint[i] = kind.code[i]
         for i in range(len(kind.short)):
             d.short_breakpoint[i] = kind.short[i]
+
+    cdef bint is_narrow(self, int number) except? False:
+        """Whether a register has at most 64 bits."""
+        try:
+            self.engine.read(number)
+        except EngineError:
+            return False
+        return True
+
+    cdef int known_register(self, int register) except -1:
+        if not 0 <= register < self.d.count:
+            raise ValueError(f"there is no register {register}")
+        return register
 
     # -- templates ----------------------------------------------------------------------------
 
@@ -829,6 +884,16 @@ cdef class Dispatcher:
             d.template_room = <uint32_t>room
         if len(code) > MAX_CODE:
             raise ValueError("too much code")
+        for register in (a, b, c):
+            if register != NO_REGISTER:
+                self.known_register(register)
+        if not REFUSE <= op <= LOAD_VECTOR or not ABSOLUTE <= relative <= PAGE_RELATIVE:
+            raise ValueError("no such operation")
+        if op == LOAD_VECTOR and not 0 <= n <= 16 or op == BRANCH_BIT and not 0 <= n < 64 or (
+                op == REWRITE and len(code) and n + 4 > SLOT) or not 0 <= n <= 0xFF:
+            raise ValueError("no such operand")
+        if op in (BRANCH_COMPARE, BRANCH_COUNT) and not 0 < extra <= 64:
+            raise ValueError("a comparison is of 1 to 64 bits")
         t = &d.templates[d.template_count]
         memset(t, 0, sizeof(Template))
         t.op, t.a, t.b, t.c, t.n = op, a, b, c, n
@@ -853,6 +918,8 @@ cdef class Dispatcher:
         if found is None:
             found = self.classify(bytes(code[:min(available, 15)]), length[0], relative[0])
             self.known[k] = found
+        if not 0 <= found[0] < self.d.template_count or not 0 < found[1] <= 15:
+            raise ValueError("the tables gave no template")
         length[0] = found[1]
         return found[0] if length[0] <= available else -1
 
@@ -978,7 +1045,7 @@ cdef class Dispatcher:
         cdef bint exclusive = False
         cdef const Template *t
         cdef const uint8_t *p
-        if start + size > <uint64_t>code.shape[0]:
+        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
             raise ValueError("the function lies outside the memory given")
         made = []
         while at < size:
@@ -1016,7 +1083,7 @@ cdef class Dispatcher:
         cdef uint64_t before_target = 0
         cdef Site s
         cdef int64_t entry = -1
-        if start + size > <uint64_t>code.shape[0]:
+        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
             raise ValueError("the function lies outside the memory given")
         memset(&before, 0, sizeof(Template))
         returns, targets = [], set()
@@ -1090,7 +1157,7 @@ cdef class Dispatcher:
         cdef bint exclusive = False
         cdef uint8_t flags
         cdef const uint8_t *p
-        if start + size > <uint64_t>code.shape[0]:
+        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
             raise ValueError("the function lies outside the memory given")
         while at < size:
             p = &code[start + at]
@@ -1141,6 +1208,8 @@ cdef class Dispatcher:
             raise IndexError(probe)
         if d.probes[probe].removed:
             return
+        if d.sites[d.probes[probe].site].patched:
+            raise RuntimeError("its breakpoint is in memory: disable the probes first")
         d.probes[probe].removed = True
         s = &d.sites[d.probes[probe].site]
         if s.first == probe:
@@ -1156,6 +1225,7 @@ cdef class Dispatcher:
     def clear(self):
         """Take all probes away, and give their memory back."""
         self.unchanging()
+        self.unpatched()
         cdef Dispatch *d = &self.d
         if d.site_room > 4096:
             free(d.sites)
@@ -1220,13 +1290,8 @@ cdef class Dispatcher:
 
     def changed(self):
         """The address of a site whose code in memory is not what it was; None: there is none."""
-        found = None
-        self.d.clock.keep(self.d.clock)  # to ask for what is not mapped leaves traces in registers
-        try:
-            found = self.find_changed()
-        finally:
-            self.d.clock.forget(self.d.clock)
-        return found
+        self.live()
+        return self.find_changed()
 
     cdef object find_changed(self):
         cdef Dispatch *d = &self.d
@@ -1256,7 +1321,13 @@ cdef class Dispatcher:
                   bint threads):
         """Trampolines live at virtual ``base``; the first ``reserved`` slots are not ours."""
         self.unchanging()
+        self.live()
         cdef Dispatch *d = &self.d
+        cdef uint64_t count = size // SLOT
+        if reserved > count or (threads and count - reserved < MAX_THREADS + 1) or (
+                count >= NONE):
+            raise ValueError("no such number of trampolines")
+        self.unpatched()
         free(d.slot_site)
         free(d.slot_used)
         d.slot_site = NULL
@@ -1334,6 +1405,7 @@ cdef class Dispatcher:
     def enable(self):
         """Make trampolines, write breakpoints.  ``changed`` must have said that all is well."""
         self.unchanging()
+        self.live()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef Site *s
@@ -1358,6 +1430,7 @@ cdef class Dispatcher:
     def disable(self):
         """Write the original bytes back and free the trampolines."""
         self.unchanging()
+        self.live()
         cdef Dispatch *d = &self.d
         cdef uint32_t i
         cdef uint32_t k
@@ -1387,7 +1460,11 @@ cdef class Dispatcher:
         :param seam: where the guest's vectors lead to, on the guest path.
         :param scratch: a word that the kernel's path writes, to be kept at ``scratch_value``.
         """
+        self.unchanging()
+        self.live()
         cdef Dispatch *d = &self.d
+        if d.path == GUEST:
+            self.engine._has_breakpoint()
         d.seam = seam
         d.scratch = scratch
         d.scratch_value = scratch_value
@@ -1397,6 +1474,7 @@ cdef class Dispatcher:
     def deafen(self):
         """Answer none."""
         self.unchanging()
+        self.live()
         self.d.clock.trap = NULL
         self.d.clock.trap_data = NULL
 
@@ -1405,6 +1483,7 @@ cdef class Dispatcher:
     def record(self, how):
         """What a firing does: ``"count"`` only counts, ``"record"`` keeps a record, ``"tell"``
         calls ``fire(number, dispatcher)``."""
+        self.unchanging()
         cdef Dispatch *d = &self.d
         free(d.records)
         d.records = NULL
@@ -1426,6 +1505,7 @@ cdef class Dispatcher:
         return 0
 
     cdef void spill(self):
+        self.d.firing = True
         try:
             self.drain()
             if self.sink is not None:
@@ -1434,6 +1514,7 @@ cdef class Dispatcher:
             self.d.record_count = 0
             self.d.stop = True
             self.engine.failed(error)
+        self.d.firing = False
 
     def records(self):
         """The records since the last time: (probe, instructions executed, five arguments)."""
@@ -1457,6 +1538,18 @@ cdef class Dispatcher:
             raise RuntimeError("probes cannot be changed while one fires")
         return 0
 
+    cdef int live(self) except -1:
+        if self.d.clock == NULL:
+            raise RuntimeError("this dispatcher has no machine: it only reads code")
+        return 0
+
+    cdef int unpatched(self) except -1:
+        cdef uint32_t i
+        for i in range(self.d.site_count):
+            if self.d.sites[i].patched:
+                raise RuntimeError("breakpoints are in memory: disable the probes first")
+        return 0
+
     cdef void stuck(self, uint64_t pc):
         """A breakpoint on the way of a breakpoint."""
         try:
@@ -1473,13 +1566,24 @@ cdef class Dispatcher:
         """The address of the instruction that fires."""
         return self.d.at
 
+    cdef int in_firing(self, int register) except -1:
+        self.live()
+        if not 0 <= register < self.d.count:
+            raise IndexError(f"there is no register {register}")
+        if self.d.wide[register]:
+            raise ValueError(f"register {register} has more than 64 bits: it is read and set "
+                             "through the machine")
+        if not self.d.firing:
+            raise RuntimeError("no probe fires: there is no interrupted code")
+        return 0
+
     def get(self, int register):
         """A register of the interrupted code, in a firing, by its place in the shape."""
-        if not 0 <= register < self.d.count:
-            raise IndexError(register)
+        self.in_firing(register)
         return get(&self.d, <uint8_t>register)
 
     def set(self, int register, uint64_t value):
-        if not 0 <= register < self.d.count:
-            raise IndexError(register)
+        self.in_firing(register)
+        if self.d.framed and self.d.place[register] < 0:
+            raise ValueError(f"register {register} is not in the trap frame")
         put(&self.d, <uint8_t>register, value)

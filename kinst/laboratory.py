@@ -30,6 +30,7 @@ MAX_PAGES, MAX_STEPS = 64, 4096
 MASK = (1 << 64) - 1
 DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
+UNKNOWN = "the CPU model does not know it"
 Memory = dict[int, bytes]  # pages that are not what they were
 
 
@@ -44,9 +45,11 @@ class Bench(ABC):
     general: ClassVar[dict[str, int]]  # registers compared and set at random -> Unicorn's numbers
     pc: ClassVar[int]
     flags: ClassVar[tuple[str, int]]  # the flags register and its bits that are set at random
-    vectors: ClassVar[Sequence[int]]
-    vector_bits: ClassVar[int] = 128
+    vectors: ClassVar[Sequence[tuple[int, int]]]  # Unicorn's numbers, and bits
+    control: ClassVar[Mapping[str, int]] = {}  # of the general ones: not random, but this
+    preset: ClassVar[Sequence[tuple[int, int]]] = ()  # set before each execution, not compared
     trap_pc_offset: ClassVar[int] = 0  # how far Unicorn moves pc before it reports an exception
+    unknown: ClassVar[frozenset[str]]  # the faults of what the CPU model does not know
 
     def prepare(self, engine: Any) -> None:
         """Bring a new engine into the kernel's mode."""
@@ -130,14 +133,17 @@ class Bed:
         self.uc.ctl_set_cpu_model(bench.cpu_model)
         self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
         bench.prepare(self.uc)
-        self.engine = Engine(self.uc._uch.value, library_symbols(), bench.pc, bench.fixed)
+        self.engine = Engine(self.uc, library_symbols(), bench.pc, bench.fixed)
         self.engine.set_flat()
         self.area = GuestMemory((MAX_PAGES + 1) * PAGE)
         self.pages: dict[int, int] = {}  # guest address -> offset in the area
         self.contents: dict[int, bytes] = {}
+        self.kept: dict[int, bytes] = {}  # the pages of code and trampolines
+        self.size = 0
         self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
         for page in (CODE, SLOTS, DATA):
             self.map(page)
+        self.keep(0)
 
     def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
                   _data: object) -> bool:
@@ -155,7 +161,7 @@ class Bed:
             if len(self.pages) == MAX_PAGES:
                 return False
             at = len(self.pages) * PAGE
-            self.engine.map_ram(page, PAGE, self.area.address + at)
+            self.engine.map_ram(page, self.area.view[at : at + PAGE])
             self.pages[page] = at
             self.contents[page] = random.Random(self.seed ^ page).randbytes(PAGE)
             self.area.view[at : at + PAGE] = self.contents[page]
@@ -168,41 +174,62 @@ class Bed:
             out.append(self.area.view[self.pages[page] + (i & PAGE - 1)])
         return bytes(out)
 
-    def place(self, address: int, code: bytes) -> None:
-        at = self.pages[address & ~(PAGE - 1)] + address % PAGE
-        self.area.view[at : at + len(code)] = code
+    def place(self, code: bytes) -> None:
+        """Put an instruction at CODE, on a page that is otherwise as it always is."""
+        at = self.pages[CODE]
+        self.area.view[at : at + PAGE] = code + self.contents[CODE][len(code) :]
         self.engine.remove_translations(CODE, CODE + PAGE)
+
+    def keep(self, size: int) -> None:
+        """What stands around the instruction now is what it finds there.
+
+        :param size: bytes of it, at CODE, which a breakpoint may be over.
+        """
+        self.kept = {page: self._around(page, size) for page in (CODE, SLOTS)}
+        self.size = size
+
+    def _around(self, page: int, size: int) -> bytes:
+        at = self.pages[page]
+        content = bytes(self.area.view[at : at + PAGE])
+        return bytes(size) + content[size:] if page == CODE else content
 
     def refill(self) -> None:
         """Data as it was before anything was executed."""
         for page in self.memory():
-            at = self.pages[page]
-            self.area.view[at : at + PAGE] = self.contents[page]
+            if page not in self.kept:
+                at = self.pages[page]
+                self.area.view[at : at + PAGE] = self.contents[page]
 
     def memory(self) -> Memory:
-        """The pages of data that have changed."""
+        """The pages that have changed; of the instruction's own, all but the instruction."""
         found = {}
         for page, at in self.pages.items():
+            if page in self.kept:
+                content = self._around(page, self.size)
+                if content != self.kept[page]:
+                    found[page] = content
+                continue
             content = bytes(self.area.view[at : at + PAGE])
-            if content != self.contents[page] and page not in (CODE, SLOTS):
+            if content != self.contents[page]:
                 found[page] = content
         return found
 
     def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
+        for register, value in self.bench.preset:
+            self.engine.write(register, value)
         for name, value in values.items():
             self.engine.write(self.bench.general[name], value)
-        size = self.bench.vector_bits // 8
-        for register, value in zip(self.bench.vectors, vectors, strict=True):
-            self.engine.write_bytes(register, value.to_bytes(size, "little"))
+        for (register, bits), value in zip(self.bench.vectors, vectors, strict=True):
+            self.engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
 
     def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
         name, bits = self.bench.flags
         values = {n: self.engine.read(r) for n, r in self.bench.general.items()}
         if name:
             values[name] &= bits
-        size = self.bench.vector_bits // 8
         return values, tuple(
-            int.from_bytes(self.engine.read_bytes(r, size), "little") for r in self.bench.vectors
+            int.from_bytes(self.engine.read_bytes(register, size // 8), "little")
+            for register, size in self.bench.vectors
         )
 
     def run(self, after: int, steps: int) -> tuple[int, str]:
@@ -312,9 +339,8 @@ class Laboratory:
         name, bits = self.bench.flags
         if name:
             values[name] = generator.getrandbits(64) & bits
-        return values, [
-            generator.getrandbits(self.bench.vector_bits) for _ in self.bench.vectors
-        ]
+        values |= self.bench.control
+        return values, [generator.getrandbits(bits) for _register, bits in self.bench.vectors]
 
     # -- experiments --------------------------------------------------------------------------
 
@@ -336,6 +362,8 @@ class Laboratory:
             for how, outcome in self._others:
                 if outcome != in_place:
                     return word, Mismatch(code, CODE, number, word, in_place, outcome, how)
+            if in_place.fault in self.bench.unknown:
+                return f"not executed: {UNKNOWN}", None
         return word, None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
@@ -377,30 +405,35 @@ class Laboratory:
 
     def _in_place(self, code: bytes, number: int) -> Outcome:
         bed = self.plain
-        bed.place(CODE, code)
+        bed.place(code)
         self._prepared(bed, code, number)
+        bed.keep(len(code))
         pc, fault = bed.run(CODE + len(code), self._steps(code))
         registers, vectors = bed.get()
         return Outcome(registers, vectors, bed.memory(), pc, fault)
 
     def _displaced(self, code: bytes, number: int) -> Outcome:
         bed, dispatcher = self.probed, self.dispatcher
-        bed.place(CODE, code)
+        bed.place(code)
         self._prepared(bed, code, number)
         dispatcher.add(CODE, code, 0, 0)
         dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
         dispatcher.enable()
         bed.engine.remove_translations(SLOTS, SLOTS + PAGE)
+        bed.keep(len(code))
         pc, fault = bed.run(CODE + len(code), 1)
+        registers, vectors = bed.get()
+        memory = bed.memory()
         dispatcher.disable()
         dispatcher.clear()
-        registers, vectors = bed.get()
-        return Outcome(registers, vectors, bed.memory(), pc, fault)
+        return Outcome(registers, vectors, memory, pc, fault)
 
     def _emulated(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
         assert not isinstance(verdict, Copy | Rewrite | Refuse)
         bed = self.plain
+        bed.place(code)
         values, vectors = self._prepared(bed, code, number)
+        bed.keep(len(code))
         state = _Registers(bed, values, vectors)
         pc = verdict.next_pc(state)
         name, bits = self.bench.flags

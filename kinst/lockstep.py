@@ -71,7 +71,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
     steps, read = recording.steps, machine.engine.read
 
     def before(_uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        if steps and steps[-1][place] == address:
+        if (steps and steps[-1][place] == address) or machine.is_stop(address):
             return
         if len(steps) > limit:
             machine.request_stop(Stop(StopReason.PATIENCE, address))

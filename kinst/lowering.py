@@ -51,7 +51,7 @@ class Shape:
     breakpoints: tuple[Breakpoint, Breakpoint]
     short_nop: bytes
     jump: bytes
-    split: int
+    split: object
 
 
 def register_names(arch: Arch, trap: GuestTrap) -> list[str]:

@@ -166,7 +166,7 @@ class GuestTrap(ABC):
         """The bytes of a trampoline at address ``at``, and the offset of its second breakpoint."""
 
     @abstractmethod
-    def split(self) -> int:
+    def split(self) -> object:
         """The native decoder (``split_fn`` of ``kinst/_dispatch.pyx``), as an address."""
 
     @abstractmethod

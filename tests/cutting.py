@@ -96,14 +96,15 @@ class Cutting:
         """A state is kept, the run goes on, and back."""
         machine = self.machine
         kept = machine.snapshot()
-        digest = machine.digest()
+        look = self.random.random() < 0.2  # a digest takes longer than all the rest
+        digest = machine.digest() if look else ""
         stop = self._piece(until)
         if self.random.random() < 0.5 and not self._is_end(stop, until):
-            after, digest_after = machine.instructions, machine.digest()
+            after, digest_after = machine.instructions, machine.digest() if look else ""
             machine.restore(kept)
-            assert machine.digest() == digest
+            assert not look or machine.digest() == digest
             machine.run(Until(instructions=after, addresses=until.addresses))
-            if machine.instructions == after:
+            if machine.instructions == after and look:
                 assert machine.digest() == digest_after
         return stop
 

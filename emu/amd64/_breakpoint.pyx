@@ -5,11 +5,11 @@ The board's ``_enter`` is the same in Python, for every vector; this is for the 
 takes at each firing.
 """
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport Clock, go_to, guest_read, guest_write, register_read, register_write
+from emu._engine cimport Clock, go_to, guest_read, guest_write, native, register_read, register_write
 
 cdef int RSP = uc.UC_X86_REG_RSP
 cdef int RFLAGS = uc.UC_X86_REG_RFLAGS
@@ -80,6 +80,6 @@ cdef void forget(Clock *c) noexcept nogil:
         register_write(c, CR2, c.kept[0])
 
 
-KEEP = <uintptr_t>&keep
-ENTER = <uintptr_t>&enter
-FORGET = <uintptr_t>&forget
+KEEP = native(<void *>keep, "emu.keep")
+ENTER = native(<void *>enter, "emu.enter")
+FORGET = native(<void *>forget, "emu.forget")

@@ -5,11 +5,11 @@ The CPU model sets accessed bits, and CR2 where nothing is mapped; this does not
 ``Amd64.translate``.
 """
 
-from libc.stdint cimport uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport Clock, host_physical, register_read
+from emu._engine cimport Clock, host_physical, native, register_read
 
 cdef int CR0 = uc.UC_X86_REG_CR0
 cdef int CR3 = uc.UC_X86_REG_CR3
@@ -52,4 +52,4 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     return False
 
 
-WALK = <uintptr_t>&walk
+WALK = native(<void *>walk, "emu.walk")

@@ -1,3 +1,3 @@
-KEEP: int
-ENTER: int
-FORGET: int
+KEEP: object
+ENTER: object
+FORGET: object

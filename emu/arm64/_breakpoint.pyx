@@ -5,13 +5,13 @@ The board's ``_enter`` is the same in Python, for every exception; this is for t
 probe takes at each firing.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
-from emu._engine cimport Clock, CpReg, go_to, guest_read, register_read, register_write
+from emu._engine cimport Clock, CpReg, go_to, guest_read, native, register_read, register_write
 
 cdef int PSTATE = uc.UC_ARM64_REG_PSTATE
 cdef int CP_REG = uc.UC_ARM64_REG_CP_REG
@@ -73,6 +73,6 @@ cdef void forget(Clock *c) noexcept nogil:
     put(c, ESR, c.kept[ESR])
 
 
-KEEP = <uintptr_t>&keep
-ENTER = <uintptr_t>&enter
-FORGET = <uintptr_t>&forget
+KEEP = native(<void *>keep, "emu.keep")
+ENTER = native(<void *>enter, "emu.enter")
+FORGET = native(<void *>forget, "emu.forget")

@@ -360,7 +360,8 @@ class ArmBoard(Board):
     def cpu_state(self) -> dict[str, Any]:
         m = self.machine
         state: dict[str, Any] = {name: m.read_register(name) for name in registers.GENERAL}
-        state |= {name: self.read_system(name) for name in registers.STATE_SYSTEM}
+        state |= {name: self.read_system(name) for name in registers.CARRIED}
+        state["monitor"] = {name: self.read_system(name) for name in registers.MONITOR}
         state["fpcr"] = m.engine.read(uc.UC_ARM64_REG_FPCR)
         state["fpsr"] = m.engine.read(uc.UC_ARM64_REG_FPSR)
         for i in range(32):
@@ -372,8 +373,10 @@ class ArmBoard(Board):
     def restore_cpu(self, state: dict[str, Any]) -> None:
         m = self.machine
         m.write_register("pstate", state["pstate"])
-        for name in registers.STATE_SYSTEM:
+        for name in registers.CARRIED:
             self.write_system(name, state[name])
+        for name in registers.MONITOR:
+            self.write_system(name, state["monitor"][name])
         m.engine.write(uc.UC_ARM64_REG_FPCR, state["fpcr"])
         m.engine.write(uc.UC_ARM64_REG_FPSR, state["fpsr"])
         for i in range(32):

@@ -82,7 +82,7 @@ def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
     physical = source.translate(virtual)
     if physical is None:
         raise MachineError(f"the kernel's entry at {virtual:#x} is not mapped: nothing to carry")
-    names = [n for n in registers.STATE_SYSTEM if n not in ("ttbr0_el1", "sctlr_el1")]
+    names = [n for n in registers.CARRIED if n not in ("ttbr0_el1", "sctlr_el1")]
     table = state["ttbr0_el1"]
     if state["sctlr_el1"] & 1:
         table = _identity_map(machine, physical, state["tcr_el1"], state["mair_el1"])

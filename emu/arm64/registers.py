@@ -22,17 +22,23 @@ SYSTEM = {
     "contextidr_el1": (3, 0, 13, 0, 1), "tpidr_el1": (3, 0, 13, 0, 4),
     "cntkctl_el1": (3, 0, 14, 1, 0), "csselr_el1": (3, 2, 0, 0, 0),
     "tpidr_el0": (3, 3, 13, 0, 2), "tpidrro_el0": (3, 3, 13, 0, 3),
-    "mdscr_el1": (2, 0, 0, 2, 2), "oslsr_el1": (2, 0, 1, 1, 4),
+    "mdscr_el1": (2, 0, 0, 2, 2),
+    "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0),
+}
+# The performance monitor and the debug registers; a snapshot holds them, another machine is not
+# told: to write them there does more than to set them.
+MONITOR = {
+    "oslsr_el1": (2, 0, 1, 1, 4),
     "pmcr_el0": (3, 3, 9, 12, 0), "pmcntenset_el0": (3, 3, 9, 12, 1),
     "pmselr_el0": (3, 3, 9, 12, 5), "pmovsset_el0": (3, 3, 9, 14, 3),
     "pmuserenr_el0": (3, 3, 9, 14, 0), "pmintenset_el1": (3, 0, 9, 14, 1),
     "pmccfiltr_el0": (3, 3, 14, 15, 7),
     **{f"dbg{kind}{n}_el1": (2, 0, 0, n, op2) for kind, count, op2 in
        (("bvr", 6, 4), ("wvr", 4, 6), ("bcr", 6, 5), ("wcr", 4, 7)) for n in range(count)},
-    "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0),
 }
+SYSTEM |= MONITOR
 # ID registers and such are the model's; a snapshot holds these and not the EL2 and EL3 set-up.
-STATE_SYSTEM = [name for name in SYSTEM if not name.endswith(("_el2", "_el3"))]
+CARRIED = [name for name in SYSTEM if not name.endswith(("_el2", "_el3")) and name not in MONITOR]
 
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:

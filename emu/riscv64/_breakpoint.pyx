@@ -5,11 +5,11 @@ The board's ``_trap`` is the same in Python, for every cause; this is for the on
 takes at each firing.
 """
 
-from libc.stdint cimport uint64_t, uintptr_t
+from libc.stdint cimport uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, go_to, register_read, register_write
+from emu._engine cimport Clock, go_to, native, register_read, register_write
 
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
 cdef int STVEC = uc.UC_RISCV_REG_STVEC
@@ -53,6 +53,6 @@ cdef void forget(Clock *c) noexcept nogil:
                    | c.kept[3] & (SPIE | SPP))
 
 
-KEEP = <uintptr_t>&keep
-ENTER = <uintptr_t>&enter
-FORGET = <uintptr_t>&forget
+KEEP = native(<void *>keep, "emu.keep")
+ENTER = native(<void *>enter, "emu.enter")
+FORGET = native(<void *>forget, "emu.forget")

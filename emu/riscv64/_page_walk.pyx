@@ -5,11 +5,11 @@ Process".
 The CPU model sets accessed bits; this does not.  The Python twin is ``Riscv64.translate``.
 """
 
-from libc.stdint cimport uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, host_physical, register_read
+from emu._engine cimport Clock, host_physical, native, register_read
 
 cdef int SATP = uc.UC_RISCV_REG_SATP
 
@@ -52,4 +52,4 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     return False
 
 
-WALK = <uintptr_t>&walk
+WALK = native(<void *>walk, "emu.walk")

@@ -1,1 +1,3 @@
-SPLIT: int
+SPLIT: object
+
+def length(code: bytes) -> int: ...

@@ -3,8 +3,10 @@
 A, "Opcode Map", 64-bit mode).  Capstone decodes the same; the tests hold the two together.
 """
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from emu._engine cimport native
 
 cdef enum:
     MODRM = 1
@@ -15,6 +17,7 @@ cdef enum:
     REL32 = 32
     KEEP = 64  # the immediate decides the verdict
     BAD = 128
+    IMM32 = 256
 
 cdef uint8_t ONE[256]  # the one-byte map
 cdef uint8_t TWO[256]  # 0F
@@ -57,7 +60,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
                     int32_t *relative) noexcept nogil:
     """See ``split_fn`` of ``kinst/_dispatch.pyx``: the key has prefixes, opcode, ModRM and SIB."""
     cdef uint32_t at = 0
-    cdef uint32_t kept, map_, opcode, attributes
+    cdef uint32_t kept, map_, opcode, attributes  # map_: of the opcode, as VEX, EVEX and XOP say
     cdef uint32_t immediate = 0
     cdef uint32_t displacement = 0
     cdef bint wide = False
@@ -97,7 +100,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
                 return 0
             opcode = code[at]
             at += 1
-    elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62:
+    elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62 or (
+            opcode == 0x8F and at < available and code[at] & 31 >= 8):
         vector = True
         if opcode == 0xC5:
             map_ = 1
@@ -106,9 +110,14 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             if at >= available:
                 return 0
             map_ = code[at] & (7 if opcode == 0x62 else 31)
-            at += 2 if opcode == 0xC4 else 3
-        if at >= available or map_ < 1 or map_ > 3:
+            at += 3 if opcode == 0x62 else 2
+        if at >= available:
             return 0
+        if opcode == 0x8F:
+            if map_ > 10:
+                return 0
+        elif map_ < 1 or map_ > 3 and not (opcode == 0x62 and (map_ == 5 or map_ == 6)):
+            return 0  # map 4 is APX's, with immediates as in the one-byte map
         opcode = code[at]
         at += 1
     if map_ == 0:
@@ -117,8 +126,10 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         attributes = TWO[opcode]
         if vector and attributes & (REL32 | BAD):
             attributes = MODRM  # mask register instructions live there
+    elif map_ == 10:
+        attributes = MODRM | IMM32
     else:
-        attributes = MODRM | IMM8 if map_ == 3 else MODRM
+        attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
     if attributes & BAD:
         return 0
     kept = at
@@ -155,6 +166,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         immediate += 2
     if attributes & IMMZ:
         immediate += 2 if operand16 and not wide else 4
+    if attributes & IMM32:
+        immediate += 4
     if attributes & REL8:
         immediate = 1
     elif attributes & REL32:
@@ -184,4 +197,14 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     return at + displacement + immediate
 
 
-SPLIT = <uintptr_t>&split
+SPLIT = native(<void *>split, "kinst.split")
+
+
+def length(const uint8_t[::1] code):
+    """The length of the first instruction in ``code``, by the opcode maps; 0 when it is none."""
+    cdef uint8_t key[32]
+    cdef uint32_t key_length = 0
+    cdef int32_t relative = 0
+    if code.shape[0] == 0:
+        return 0
+    return split(&code[0], <uint32_t>min(code.shape[0], 15), key, &key_length, &relative)

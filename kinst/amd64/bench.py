@@ -1,7 +1,7 @@
 """amd64 in the laboratory."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import capstone
 import unicorn
@@ -28,7 +28,10 @@ SYSTEM_REGISTERS = {
 }
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
                   *range(0x40, 0x50)])
+FS, GS = 0x64, 0x65
+SEGMENTS = (0x26, 0x2E, 0x36, 0x3E, FS, GS)
 STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
+CR4_OSFXSR, CR4_OSXMMEXCPT = 1 << 9, 1 << 10
 STATUS = 0x8D5  # CF PF AF ZF SF OF
 
 
@@ -38,10 +41,22 @@ class Amd64Bench(Bench):
     cpu_model = uc.UC_CPU_X86_QEMU64
     general: ClassVar[dict[str, int]] = {
         name: registers.UNICORN[name] for name in registers.NAMES if name != "rip"
-    } | {"fs_base": uc.UC_X86_REG_FS_BASE, "gs_base": uc.UC_X86_REG_GS_BASE}
+    } | {"fs_base": uc.UC_X86_REG_FS_BASE, "gs_base": uc.UC_X86_REG_GS_BASE} | {
+        name: registers.FLOATING_POINT[name] for name in ("fpcw", "fpsw", "mxcsr")
+    }
+    # After FNINIT, but with all registers in use.
+    control: ClassVar[Mapping[str, int]] = {"fpcw": 0x37F, "fpsw": 0, "mxcsr": 0x1F80}
+    preset: ClassVar[Sequence[tuple[int, int]]] = ((uc.UC_X86_REG_FPTAG, 0),)
+    unknown: ClassVar[frozenset[str]] = frozenset({"invalid instruction", "exception 6"})
     pc = uc.UC_X86_REG_RIP
     flags: ClassVar[tuple[str, int]] = ("rflags", STATUS)
-    vectors: ClassVar[Sequence[int]] = tuple(uc.UC_X86_REG_XMM0 + i for i in range(8))
+    vectors: ClassVar[Sequence[tuple[int, int]]] = (
+        *((uc.UC_X86_REG_XMM0 + i, 128) for i in range(8)),
+        *((uc.UC_X86_REG_FP0 + i, 80) for i in range(8)),  # MMX's, too
+    )
+
+    def prepare(self, engine: Any) -> None:
+        engine.reg_write(uc.UC_X86_REG_CR4, CR4_OSFXSR | CR4_OSXMMEXCPT)
 
     def __init__(self) -> None:
         self._decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
@@ -60,6 +75,12 @@ class Amd64Bench(Bench):
     def not_executed(self, code: bytes) -> str | None:
         if code[:1] == b"\xc2" and code[2:3] >= b"\x80":
             return "the CPU model takes its count for a negative one"
+        opcode = code.lstrip(PREFIXES)
+        if opcode[:1] == b"\x8f" and opcode[1] & 31 >= 8:
+            return "the CPU model takes XOP for POP"
+        segments = [p for p in code[: len(code) - len(opcode)] if p in SEGMENTS]
+        if len(segments) > 1 and segments[-1] not in (FS, GS) and {FS, GS} & set(segments):
+            return "the CPU model forgets FS and GS for a segment without effect behind them"
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
             return "the decoder does not know it"

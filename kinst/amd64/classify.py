@@ -9,6 +9,8 @@ import capstone
 from capstone import x86_const as x86
 
 from emu.amd64 import registers
+from kinst.amd64 import _encoding
+from kinst.amd64.copied import COPIED, VECTOR_REFUSED
 from kinst.verdict import (
     Bits,
     Condition,
@@ -26,6 +28,7 @@ from kinst.verdict import (
 
 MASK = (1 << 64) - 1
 OPERAND_SIZE, ADDRESS_SIZE = 0x66, 0x67
+SEGMENTS = {0x64: "fs_base", 0x65: "gs_base"}
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
 # Left alone, and why.
@@ -33,9 +36,17 @@ REFUSED: dict[int, str] = {
     getattr(x86, f"X86_INS_{name}"): reason
     for names, reason in (
         ("POPF POPFQ STI", "changes the interrupt flag"),
-        ("HLT", "waits for an interrupt"),
+        ("HLT MWAIT MWAITX UMWAIT TPAUSE", "waits for an interrupt"),
+        ("CLGI STGI", "changes the global interrupt flag"),
+        ("VMCALL VMMCALL VMFUNC", "calls the hypervisor"),
+        ("VMCLEAR VMLOAD VMPTRLD VMPTRST VMREAD VMSAVE VMWRITE VMXOFF VMXON SKINIT GETSEC",
+         "works on a virtual machine's state"),
+        ("ENCLS ENCLU ENCLV", "enters or leaves an enclave"),
+        ("CLRSSBSY INCSSPD INCSSPQ RDSSPD RDSSPQ RSTORSSP SAVEPREVSSP SETSSBSY WRSSD WRSSQ WRUSSD "
+         "WRUSSQ", "works on the shadow stack, which a trap uses"),
+        ("XABORT XEND XTEST", "belongs to a transaction, which a trap ends"),
         ("INT3", "is a breakpoint already"),
-        ("INT INTO UD0 UD1 UD2", "raises an exception"),
+        ("INT INT1 INTO UD0 UD1 UD2", "raises an exception"),
         ("IRET IRETD IRETQ SYSRET SYSEXIT", "returns from an exception"),
         ("SYSCALL SYSENTER", "enters the kernel"),
         ("RETF RETFQ LJMP LCALL", "changes the code segment"),
@@ -195,15 +206,41 @@ def _decoder() -> capstone.Cs:
 
 # What the decoder does not know (AMD APM volume 3): INVLPGB, TLBSYNC.
 UNKNOWN: dict[bytes, Verdict] = {b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy()}
+PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3,
+                      *range(0x40, 0x50)))
+VECTOR_ESCAPES = (0x62, 0xC4, 0xC5)
+XOP = 0x8F
+NOT_KNOWN = Refuse("is not known")
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
-    """The instruction's length and its verdict; length 0 when it is none."""
+    """The instruction's length and its verdict; length 0 when it is none.
+
+    An instruction of which only the length is known is refused, and what follows is decoded.
+    """
     instruction = next(_decoder().disasm(code, address, 1), None)
     if instruction is None:
         verdict = UNKNOWN.get(code[:3])
-        return (0, Refuse("is not an instruction")) if verdict is None else (3, verdict)
+        if verdict is not None:
+            return 3, verdict
+        length = _encoding.length(code)
+        return (length, NOT_KNOWN) if length else (0, Refuse("is not an instruction"))
     return instruction.size, _verdict(instruction)
+
+
+def _bare(code: bytes) -> tuple[bytes, bytes]:
+    """The prefixes of an instruction, and the rest."""
+    at = next((n for n, byte in enumerate(code) if byte not in PREFIXES), len(code))
+    return code[:at], code[at:]
+
+
+def _may_be_copied(i: capstone.CsInsn) -> bool:
+    prefixes, rest = _bare(bytes(i.bytes))
+    if rest[0] in VECTOR_ESCAPES or (rest[0] == XOP and rest[1] & 31 >= 8):
+        return i.id not in VECTOR_REFUSED
+    if rest[:2] == b"\x0f\x01" and rest[2] >> 6 == 3 and any(p in prefixes for p in b"\x66\xf2\xf3"):
+        return False  # ERETS, UIRET, PSMASH and their like, which the decoder takes for others
+    return i.id in COPIED
 
 
 def _verdict(i: capstone.CsInsn) -> Verdict:
@@ -243,6 +280,8 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
         return Return(i.operands[0].imm if i.operands else 0)
     if i.group(x86.X86_GRP_INT) or i.group(x86.X86_GRP_IRET):
         return Refuse("raises an exception")
+    if not _may_be_copied(i):
+        return NOT_KNOWN
     if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP for o in i.operands):
         return _rip_relative(i, after)
     return Copy()
@@ -266,12 +305,13 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     displacement = memory.disp
     if base == "rip":
         base, displacement = None, displacement + i.address + i.size
-    segments = {x86.X86_REG_FS: "fs_base", x86.X86_REG_GS: "gs_base"}
+    # The last of FS and GS; the other segments' prefixes mean nothing, also behind it.
+    segments = [p for p in _bare(bytes(i.bytes))[0] if p in SEGMENTS]
     if index in ("riz", "eiz"):
         index = None
     if any(r is not None and r not in registers.GENERAL for r in (base, index)):
         return Refuse("uses an address the table does not know")
-    where = Memory(base, index, memory.scale, displacement, segments.get(memory.segment))
+    where = Memory(base, index, memory.scale, displacement, SEGMENTS[segments[-1]] if segments else None)
     return Indirect(None, where, pushes)
 
 

@@ -54,7 +54,7 @@ class Amd64Trap(GuestTrap):
             code = bytes(body)
         return code + JUMP + struct.pack("<Q", after), len(code)
 
-    def split(self) -> int:
+    def split(self) -> object:
         return _encoding.SPLIT
 
     def at_seam(self, machine: Machine) -> int:

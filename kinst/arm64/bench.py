@@ -21,7 +21,10 @@ class Arm64Bench(Bench):
     } | {"pstate": uc.UC_ARM64_REG_NZCV}
     pc = uc.UC_ARM64_REG_PC
     flags: ClassVar[tuple[str, int]] = ("pstate", 0xF0000000)
-    vectors: ClassVar[Sequence[int]] = tuple(uc.UC_ARM64_REG_Q0 + i for i in range(8))
+    vectors: ClassVar[Sequence[tuple[int, int]]] = tuple(
+        (uc.UC_ARM64_REG_Q0 + i, 128) for i in range(8)
+    )
+    unknown: ClassVar[frozenset[str]] = frozenset({"invalid instruction", "exception 1"})
 
     def prepare(self, engine: Any) -> None:
         cpacr = registers.SYSTEM["cpacr_el1"]

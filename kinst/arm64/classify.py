@@ -276,10 +276,15 @@ ROWS: tuple[Row, ...] = (
     (0xFFFFFC1F, 0xD63F0000, _to_register),  # BLR
     (0xFFFFFC1F, 0xD65F0000, _to_register),  # RET
     (0xFFFFFFFF, 0xD69F03E0, _refuse("returns from an exception")),  # ERET
+    (0xFFFFFFFF, 0xD6BF03E0, _refuse("returns from an exception")),  # DRPS
     (0xFE000000, 0xD6000000, _refuse("is an authenticated branch")),
+    (0xFF000000, 0x55000000, _refuse("is an authenticated branch")),  # RETAASPPC, RETABSPPC
     (0xFF000000, 0xD4000000, _refuse("raises an exception")),  # SVC HVC SMC BRK HLT
     (0xFFFFFFFF, 0xD503203F, _copy),  # YIELD
     (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
+    (0xFFFFFFC0, 0xD5031000, _refuse("waits for an event or interrupt")),  # WFET, WFIT
+    (0xFFFFFEE0, 0xD5233060, _refuse("belongs to a transaction, which a trap ends")),  # TSTART TTEST
+    (0xFFFFFFFF, 0xD503307F, _refuse("belongs to a transaction, which a trap ends")),  # TCOMMIT
     (0xFFFFFF3F, 0xD503241F, _landing),  # BTI
     (0xFFFFF01F, 0xD503201F, _copy),  # other hints
     (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX
@@ -293,6 +298,11 @@ ROWS: tuple[Row, ...] = (
     (0xFFDFFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR_EL1
     (0xFFDFFFE0, 0xD5184200, _refuse("selects the stack pointer")),  # MRS/MSR SPSel
     (0xFFC00000, 0xD5000000, _copy),  # SYS, SYSL, MRS, MSR (register)
+    # PAuth_LR: the address of the instruction is signed along
+    (0xFFFF8000, 0xDAC18000, _refuse("signs its own address")),  # PACIASPPC and its family
+    (0xFF800000, 0xF3800000, _refuse("signs its own address")),  # AUTIASPPC, AUTIBSPPC
+    # MOPS: a prologue, a main and an epilogue instruction, of which a fault restarts the first
+    (0x3B200C00, 0x19000400, _refuse("is one of three that must stay together")),  # CPY*, SET*
     # PC-relative
     (0x1F000000, 0x10000000, _address),  # ADR, ADRP
     (0xFF000000, 0xD8000000, _nothing),  # PRFM (literal)
@@ -312,6 +322,55 @@ ROWS: tuple[Row, ...] = (
     (0x0E000000, 0x0A000000, _copy),
     (0x0E000000, 0x0E000000, _copy),
 )
+
+# Which earlier rows take what else this one would: (mask, value) -> their (mask, value).  Rows that
+# overlap otherwise are a mistake, which a test finds.
+OVERLAPS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
+    (0xFE000000, 0xD6000000): (
+        (0xFFFFFC1F, 0xD61F0000), (0xFFFFFC1F, 0xD63F0000), (0xFFFFFC1F, 0xD65F0000),
+        (0xFFFFFFFF, 0xD69F03E0), (0xFFFFFFFF, 0xD6BF03E0),
+    ),
+    (0xFFFFF01F, 0xD503201F): (
+        (0xFFFFFFFF, 0xD503203F), (0xFFFFFFDF, 0xD503205F), (0xFFFFFF3F, 0xD503241F),
+    ),
+    (0xFFFFF01F, 0xD503301F): (
+        (0xFFFFFFFF, 0xD503307F), (0xFFFFF0FF, 0xD503305F),
+    ),
+    (0xFFF8F01F, 0xD500401F): (
+        (0xFFFFF0DF, 0xD50340DF), (0xFFFFF0FF, 0xD50040BF),
+    ),
+    (0xFFC00000, 0xD5000000): (
+        (0xFFFFFFFF, 0xD503203F), (0xFFFFFFDF, 0xD503205F), (0xFFFFFFC0, 0xD5031000),
+        (0xFFFFFEE0, 0xD5233060), (0xFFFFFFFF, 0xD503307F), (0xFFFFFF3F, 0xD503241F),
+        (0xFFFFF01F, 0xD503201F), (0xFFFFF0FF, 0xD503305F), (0xFFFFF01F, 0xD503301F),
+        (0xFFFFF0DF, 0xD50340DF), (0xFFDFFFE0, 0xD51B4220), (0xFFFFF0FF, 0xD50040BF),
+        (0xFFF8F01F, 0xD500401F), (0xFFDFFFC0, 0xD5184000), (0xFFDFFFE0, 0xD5185200),
+        (0xFFDFFFE0, 0xD5186000), (0xFFDFFFE0, 0xD5184200),
+    ),
+    (0x3B000000, 0x18000000): (
+        (0xFF000000, 0xD8000000),
+    ),
+    (0x3F800000, 0x08000000): (
+        (0xBFA07C00, 0x08207C00),
+    ),
+    (0x3F800000, 0x08800000): (
+        (0x3FA07C00, 0x08A07C00),
+    ),
+    (0x0A000000, 0x08000000): (
+        (0x3B200C00, 0x19000400), (0xFF000000, 0xD8000000), (0x3B000000, 0x18000000),
+        (0x3FA07C00, 0x08A07C00), (0xBFA07C00, 0x08207C00), (0x3F800000, 0x08000000),
+        (0x3F800000, 0x08800000),
+    ),
+    (0x1C000000, 0x10000000): (
+        (0xFF800000, 0xF3800000), (0x1F000000, 0x10000000),
+    ),
+    (0x1A000000, 0x00000000): (
+        (0x1E000000, 0x04000000), (0x9E000000, 0x80000000),
+    ),
+    (0x0E000000, 0x0A000000): (
+        (0xFFFF8000, 0xDAC18000),
+    ),
+}
 
 
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:

@@ -59,5 +59,5 @@ class Arm64Trap(CalledSeam):
         second = len(verdict.code)
         return body + bytes(-len(body) % 8) + verdict.data, second
 
-    def split(self) -> int:
+    def split(self) -> object:
         return _dispatch.WIDE

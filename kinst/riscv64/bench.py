@@ -22,8 +22,10 @@ class Riscv64Bench(Bench):
     }
     pc = uc.UC_RISCV_REG_PC
     flags: ClassVar[tuple[str, int]] = ("", 0)
-    vectors: ClassVar[Sequence[int]] = tuple(uc.UC_RISCV_REG_F0 + i for i in range(8))
-    vector_bits: ClassVar[int] = 64
+    vectors: ClassVar[Sequence[tuple[int, int]]] = tuple(
+        (uc.UC_RISCV_REG_F0 + i, 64) for i in range(8)
+    )
+    unknown: ClassVar[frozenset[str]] = frozenset({"exception 2"})
     trap_pc_offset: ClassVar[int] = 4
 
     def prepare(self, engine: Any) -> None:

@@ -14,7 +14,6 @@ from kinst.verdict import (
     Jump,
     JumpAndLink,
     Lowered,
-    Nothing,
     Op,
     Refuse,
     SetRegister,
@@ -95,7 +94,7 @@ class JumpEven:
 def _auipc(code: int, pc: int) -> Verdict:
     rd = _link(code >> 7 & 31)
     if rd is None:
-        return Nothing(pc + 4)
+        return Refuse("is a landing pad (LPAD), or a hint")
     value = pc + signed(code >> 12, 20) * 4096 & MASK
     return SetRegister(rd, value, pc + 4)
 
@@ -155,6 +154,8 @@ COMPRESSED: tuple[Row, ...] = (
     (0xE003, 0xA001, _c_jump),
     (0xC003, 0xC001, _c_branch),
     (0xE07F, 0x8002, _c_register),  # C.JR, C.JALR
+    (0xFC03, 0x8000, _copy), (0xFC03, 0x8400, _copy),  # Zcb: C.LBU; C.LHU, C.LH
+    (0xFC03, 0x8800, _copy), (0xFC43, 0x8C00, _copy),  # C.SB; C.SH
     (0xE003, 0x8000, _refuse("is a reserved instruction")),
     (0x0003, 0x0000, _copy), (0x0003, 0x0001, _copy), (0x0003, 0x0002, _copy),
 )

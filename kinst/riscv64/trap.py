@@ -70,5 +70,5 @@ class Riscv64Trap(CalledSeam):
         body = code if isinstance(verdict, Copy) else verdict.code
         return body + C_NOP * (len(body) == 2) + EBREAK, 4
 
-    def split(self) -> int:
+    def split(self) -> object:
         return _dispatch.COMPRESSED

@@ -6,7 +6,7 @@ from kinst.amd64.classify import classify as amd64
 from kinst.arm64.classify import classify as arm64
 from kinst.arm64.classify import ends_exclusive, starts_exclusive
 from kinst.riscv64.classify import classify as riscv64
-from kinst.verdict import Copy, Nothing, Refuse, Rewrite, SetRegister
+from kinst.verdict import Copy, Refuse, Rewrite, SetRegister
 
 PC = 0xFFFFFFFF80200000
 MASK = (1 << 64) - 1
@@ -252,8 +252,10 @@ def test_riscv64_jalr_reads_its_base_before_it_writes_the_link():
     assert state.registers["ra"] == PC + 4
 
 
-def test_riscv64_auipc_into_no_register_writes_nothing():
-    assert riscv64(bytes.fromhex("17100000"), PC)[1] == Nothing(PC + 4)
+def test_riscv64_a_landing_pad_is_left_alone():
+    """LPAD is AUIPC into no register; elsewhere its state would be lost."""
+    assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
+        "is a landing pad (LPAD), or a hint")
 
 
 def test_riscv64_auipc_sets_its_register():

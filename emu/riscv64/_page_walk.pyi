@@ -1,0 +1,1 @@
+WALK: object
