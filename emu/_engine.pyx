@@ -159,6 +159,8 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
     cdef uint64_t content[MAX_WALK]
     cdef int i
     cdef bint changed = False
+    if begin < end and end - begin > MANY_PAGES:
+        return False
     while begin < end:
         last = (begin | 4095) + 1
         if last > end or last == 0:
@@ -478,6 +480,7 @@ cdef enum:
     # at 512 of them or at 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and no instruction has
     # 250 of these.
     LONG_BLOCK = 16
+    MANY_PAGES = 1 << 20  # bytes of code of which translations are dropped page by page
     END_UNKNOWN = 0  # how a block ends: it was not asked yet,
     END_ITSELF = 1  # by its last instruction,
     END_CUT = 2  # it was cut behind it

@@ -92,12 +92,13 @@ def restore(path: Path, image: Image) -> UnicornMachine:
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_memory(machine, header["pages"], body, path)
         state = header["state"]
+        stop, panic = state["stop"], state["panic"]
         machine.restore_state(
             MachineState(
                 state["cpu"], state["devices"], state["timers"], state["instructions"],
                 state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
-                None if state["stop"] is None else (str(state["stop"][0]), str(state["stop"][1])),
-                None if state["panic"] is None else (int(state["panic"][0]), int(state["panic"][1])),
+                None if stop is None else (str(stop[0]), str(stop[1])),
+                None if panic is None else (int(panic[0]), int(panic[1])),
                 bytes.fromhex(state["console"])[:MAX_CONSOLE],
             )
         )

@@ -468,7 +468,9 @@ class UnicornMachine(Machine):
     def _install(self, exits: set[int]) -> None:
         """Make Unicorn stop before these addresses, and before no others."""
         if len(exits) > MAX_EXITS:
-            raise MachineError(f"{len(exits)} stop addresses and handlers: {MAX_EXITS} are possible")
+            raise MachineError(
+                f"{len(exits)} stop addresses and handlers: {MAX_EXITS} are possible"
+            )
         self._exits = exits
         self.engine.set_stops(exits)
 

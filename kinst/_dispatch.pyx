@@ -910,6 +910,7 @@ cdef class Dispatcher:
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
         cdef bytes k
+        self.made()
         length[0] = self.split(code, available, key, &key_length, relative)
         if length[0] == 0:
             return -1
@@ -1188,6 +1189,7 @@ cdef class Dispatcher:
         cdef int32_t relative = 0
         cdef uint64_t at = 0
         cdef uint32_t n
+        self.made()
         found = []
         while at < <uint64_t>code.shape[0]:
             n = self.split(&code[at], <uint32_t>min(code.shape[0] - at, 15), key, &key_length,
@@ -1536,6 +1538,11 @@ cdef class Dispatcher:
         """Tables and memory stay as they are while a firing uses them."""
         if self.d.firing:
             raise RuntimeError("probes cannot be changed while one fires")
+        return 0
+
+    cdef int made(self) except -1:
+        if self.split == NULL:
+            raise RuntimeError("the dispatcher was not made")
         return 0
 
     cdef int live(self) except -1:

@@ -109,7 +109,7 @@ def _segment_fields() -> StateFields:
     if gs - fs != SEGMENT_CACHE:
         raise MachineError(f"this version of Unicorn ({unicorn.__version__}) keeps the segments of "
                            "amd64 otherwise; version 2.1.4 is known to work")
-    fields = {}
+    fields: dict[str, tuple[int, str]] = {}
     for i, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs")):
         base = fs + (i - 4) * SEGMENT_CACHE
         fields |= {f"{name}_hidden_base": (base, "<Q"), f"{name}_limit": (base + 8, "<I"),

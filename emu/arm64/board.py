@@ -78,7 +78,8 @@ def _monitor() -> StateFields:
     """Where the CPU state holds the exclusive monitor: an address and the two words loaded from it,
     chosen, tell."""
     states = []
-    addresses, words = (CODE + 0x1230, CODE + 0x1670), (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    addresses = CODE + 0x1230, CODE + 0x1670
+    words = 0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978
     for address, low, high in ((addresses[0], *words), (addresses[1], words[1], words[0])):
         engine = scratch()
         engine.mem_write(CODE, LDXP)

@@ -64,7 +64,8 @@ def scratch() -> unicorn.Uc:
 def _reservation() -> StateFields:
     """Where the CPU state holds what LR has reserved: a chosen address and word tell."""
     states = []
-    addresses, words = (CODE + 0x1230, CODE + 0x1670), (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    addresses = CODE + 0x1230, CODE + 0x1670
+    words = 0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978
     for address, word in zip(addresses, words, strict=True):
         engine = scratch()
         engine.mem_write(CODE, LR)

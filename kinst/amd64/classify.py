@@ -208,6 +208,7 @@ def _decoder() -> capstone.Cs:
 UNKNOWN: dict[bytes, Verdict] = {b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy()}
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3,
                       *range(0x40, 0x50)))
+MANDATORY = frozenset(b"\x66\xf2\xf3")  # they may make another instruction of one
 VECTOR_ESCAPES = (0x62, 0xC4, 0xC5)
 XOP = 0x8F
 NOT_KNOWN = Refuse("is not known")
@@ -238,7 +239,7 @@ def _may_be_copied(i: capstone.CsInsn) -> bool:
     prefixes, rest = _bare(bytes(i.bytes))
     if rest[0] in VECTOR_ESCAPES or (rest[0] == XOP and rest[1] & 31 >= 8):
         return i.id not in VECTOR_REFUSED
-    if rest[:2] == b"\x0f\x01" and rest[2] >> 6 == 3 and any(p in prefixes for p in b"\x66\xf2\xf3"):
+    if rest[:2] == b"\x0f\x01" and rest[2] >> 6 == 3 and set(prefixes) & MANDATORY:
         return False  # ERETS, UIRET, PSMASH and their like, which the decoder takes for others
     return i.id in COPIED
 
@@ -311,7 +312,8 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
         index = None
     if any(r is not None and r not in registers.GENERAL for r in (base, index)):
         return Refuse("uses an address the table does not know")
-    where = Memory(base, index, memory.scale, displacement, SEGMENTS[segments[-1]] if segments else None)
+    segment = SEGMENTS[segments[-1]] if segments else None
+    where = Memory(base, index, memory.scale, displacement, segment)
     return Indirect(None, where, pushes)
 
 

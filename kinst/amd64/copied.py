@@ -1,8 +1,8 @@
 """amd64 instructions that may be executed elsewhere as they are: neither the address they stand at
 nor a trap before them changes what they do (Intel SDM volume 2; AMD APM volume 3).
 
-Capstone's names.  What is in no list is refused.  Vector instructions with a VEX, EVEX or XOP prefix
-are not listed: all of them work on registers and memory alone, but for ``VECTOR_REFUSED``.
+Capstone's names.  What is in no list is refused.  Vector instructions with a VEX, EVEX or XOP
+prefix are not listed: all of them work on registers and memory alone, but for ``VECTOR_REFUSED``.
 """
 
 from capstone import x86_const as x86

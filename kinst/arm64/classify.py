@@ -283,8 +283,8 @@ ROWS: tuple[Row, ...] = (
     (0xFFFFFFFF, 0xD503203F, _copy),  # YIELD
     (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
     (0xFFFFFFC0, 0xD5031000, _refuse("waits for an event or interrupt")),  # WFET, WFIT
-    (0xFFFFFEE0, 0xD5233060, _refuse("belongs to a transaction, which a trap ends")),  # TSTART TTEST
-    (0xFFFFFFFF, 0xD503307F, _refuse("belongs to a transaction, which a trap ends")),  # TCOMMIT
+    (0xFFFFFEE0, 0xD5233060, _refuse("belongs to a transaction")),  # TSTART TTEST
+    (0xFFFFFFFF, 0xD503307F, _refuse("belongs to a transaction")),  # TCOMMIT
     (0xFFFFFF3F, 0xD503241F, _landing),  # BTI
     (0xFFFFF01F, 0xD503201F, _copy),  # other hints
     (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX

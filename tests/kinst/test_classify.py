@@ -2,14 +2,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emu.architectures import ARCHITECTURES
+from kinst import lowering
 from kinst.amd64.classify import classify as amd64
+from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.classify import classify as arm64
 from kinst.arm64.classify import ends_exclusive, starts_exclusive
 from kinst.riscv64.classify import classify as riscv64
+from kinst.traps import TRAPS
 from kinst.verdict import Copy, Refuse, Rewrite, SetRegister
 
 PC = 0xFFFFFFFF80200000
 MASK = (1 << 64) - 1
+
+
+def dispatcher(arch):
+    return lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
 
 
 class State:
@@ -286,3 +294,74 @@ def test_riscv64_gives_every_word_a_verdict(code):
 def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
     verdict = amd64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("text", [
+    "0f01c9",  # MWAIT
+    "0f01dc",  # STGI
+    "0f01d9",  # VMMCALL
+    "f30f01e8",  # SETSSBSY
+    "f20f01ca", "f30f01ca",  # ERETS, ERETU
+    "0f01c1", "0f01d4", "0f01d6", "0f37", "8fe97812c0",  # VMCALL VMFUNC XTEST GETSEC LLWPCB
+])
+def test_amd64_what_is_in_no_list_is_not_copied(text):
+    code = bytes.fromhex(text)
+    length, verdict = TRAPS["amd64"].classify(code, PC)
+    assert length == len(code) and isinstance(verdict, Refuse), (text, verdict)
+
+
+@pytest.mark.parametrize("text", [
+    "0f1cc8", "6763c1", "f20fbcc1", "f20f38f808", "62f27e4852c1", "62f57c4858c1",
+])
+def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(text):
+    code = bytes.fromhex(text)
+    length, verdict = TRAPS["amd64"].classify(code + b"\x90\xc3", PC)
+    assert length == len(code), text
+    assert isinstance(verdict, Refuse | Copy), text
+    native = dispatcher("amd64").lengths(code + b"\x90\xc3")
+    assert native == [len(code), 1, 1]
+
+
+def test_amd64_xop_instructions_have_their_own_lengths():
+    """Two of one opcode with operands of different sizes: the second is not given the first's."""
+    code = bytes.fromhex("8fe878c0c101" "8fe878c044240801" "90" "c3")
+    assert dispatcher("amd64").lengths(code) == [6, 8, 1, 1]
+
+
+@pytest.mark.parametrize(("text", "segment"), [
+    ("643eff10", "fs_base"), ("653eff20", "gs_base"), ("642eff10", "fs_base"),
+    ("643eff20", "fs_base"), ("3eff20", None), ("6465ff20", "gs_base"),
+])
+def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
+    _length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    assert verdict.memory.segment == segment
+
+
+def test_arm64_rows_overlap_only_where_it_is_declared():
+    rows = arm64_classify.ROWS
+    found = {}
+    for j, (mask, value, _verdict) in enumerate(rows):
+        earlier = tuple((m, v) for m, v, _verdict in rows[:j] if (v ^ value) & m & mask == 0)
+        if earlier:
+            found[mask, value] = earlier
+    assert found == arm64_classify.OVERLAPS
+
+
+@pytest.mark.parametrize("word", [
+    0xDAC1A3FE, 0xDAC1A7FE, 0xDAC183FE, 0xF380001F, 0xF3A0001F, 0x5500001F,  # PAuth_LR
+    0x19010440, 0x19410440, 0x19810440, 0x1D010440, 0x19C10440,  # CPYFP CPYFM CPYFE CPYP SETP
+    0xD5031000, 0xD5031021, 0xD5233060, 0xD503307F, 0xD6BF03E0,  # WFET WFIT TSTART TCOMMIT DRPS
+])
+def test_arm64_what_does_not_survive_being_moved_alone_is_refused(word):
+    _length, verdict = TRAPS["arm64"].classify(word.to_bytes(4, "little"), PC)
+    assert isinstance(verdict, Refuse), hex(word)
+
+
+def test_arm64_drps_is_no_authenticated_branch():
+    _length, verdict = TRAPS["arm64"].classify((0xD6BF03E0).to_bytes(4, "little"), PC)
+    assert verdict == Refuse("returns from an exception")
+
+
+@pytest.mark.parametrize("text", ["c881", "0080", "4084", "008c"])
+def test_riscv64_zcb_loads_and_stores_are_copied(text):
+    assert TRAPS["riscv64"].classify(bytes.fromhex(text), PC) == (2, Copy())

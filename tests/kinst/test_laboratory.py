@@ -120,3 +120,41 @@ def test_processes_give_the_report_of_one(image, arch):
     codes = encodings(arch, image)[:450]
     reports = [relocate(arch, codes, 1, 1, jobs, lambda done: None) for jobs in (1, 2)]
     assert reports[0] == reports[1]
+
+
+class RewritesBecomeCopies(Amd64Trap):
+    """The mistake of a table that copies what is relative to itself."""
+
+    def classify(self, code, address):
+        length, verdict = super().classify(code, address)
+        return length, Copy() if isinstance(verdict, Rewrite) else verdict
+
+
+@pytest.mark.parametrize("text", [
+    "660f6f0510000000", "f30f6f0510000000",  # MOVDQA, MOVDQU: SSE was off
+    "0f6f0510000000", "d90510000000", "dd0510000000",  # MMX and x87 were not compared
+    "48890510000000", "c70510000000efbeadde", "660f7f0510000000",  # a store to its own page
+])
+def test_the_laboratory_sees_a_rewrite_that_became_a_copy(text):
+    bench = laboratory("amd64", RewritesBecomeCopies())
+    assert any(bench.test(bytes.fromhex(text), 1)[1] is not None for _ in range(3)), text
+    assert laboratory("amd64").test(bytes.fromhex(text), 6) == ("rewrite", None)
+
+
+@pytest.mark.parametrize(("arch", "text"), [
+    ("amd64", "0f38c8c1"), ("amd64", "8fe878c0c101"), ("amd64", "643eff10"),
+    ("riscv64", "c881"), ("riscv64", "57000002"), ("arm64", "00e02004"),
+])
+def test_what_the_model_does_not_know_is_not_executed(arch, text):
+    verdict, mismatch = laboratory(arch).test(bytes.fromhex(text), 4)
+    assert verdict.startswith("not executed"), verdict
+    assert mismatch is None
+
+
+def test_floating_point_state_does_not_leak_into_the_next_encoding():
+    bench = laboratory("amd64")
+    codes = [bytes.fromhex(text) for text in ("d9e8", "dbe3", "d9c0", "d9f7", "0f77", "d9e1")]
+    for _ in range(2):
+        for code in codes:
+            verdict, mismatch = bench.test(code, 4)
+            assert (verdict, mismatch) == ("copy", None), (code.hex(), mismatch)

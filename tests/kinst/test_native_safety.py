@@ -86,7 +86,14 @@ def hammer(arch, where, seed):
         shake([probes.dispatcher, machine.engine], rng, 1500)
     else:
         probes = Breakpoints(machine, path=where)
-        probes.fire = lambda _probe, _state: shake([probes.dispatcher, machine.engine], rng, 150, ENDLESS)
+        left = [20]
+
+        def fire(_probe, _state):
+            left[0] -= 1
+            if left[0] > 0:
+                shake([probes.dispatcher, machine.engine], rng, 100, ENDLESS)
+
+        probes.fire = fire
         provider.create(probes, "strlen", "")
         probes.enable()
         caller = Caller(machine, 100_000)

@@ -28,9 +28,11 @@ CALLS = [
     '__mtx_unlock_flags(m+24, 0, "f", 2)',
     'p = malloc(100, &M_TEMP, 0x102); free(p, &M_TEMP)',
     'free(malloc(5000, &M_TEMP, 2), &M_TEMP)', 'strlen(buf(100000))', 'strncmp("ab", "ac", 2)',
-    'strdup("copied", &M_TEMP)', 'memset(buf(4096), 7, 4096)', 'memmove(buf(3000), buf(3000), 3000)',
+    'strdup("copied", &M_TEMP)', 'memset(buf(4096), 7, 4096)',
+    'memmove(buf(3000), buf(3000), 3000)',
     'strchr("hello", 108)', 'strrchr("hello", 108)', 'strtol("-77", 0, 10)',
-    'snprintf(buf(256), 256, "%s %x %lu", "a", 255, 1)', 'malloc(70000, &M_TEMP, 0x102)', 'random()',
+    'snprintf(buf(256), 256, "%s %x %lu", "a", 255, 1)', 'malloc(70000, &M_TEMP, 0x102)',
+    'random()',
 ]
 
 
