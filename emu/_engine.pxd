@@ -165,6 +165,7 @@ cdef struct Clock:
     uint64_t blocks
     # Fixed instruction length in bytes, or 0 to look block sizes up.
     uint32_t fixed
+    int fixed_bits  # the power of two it is
     # Block address and size -> instruction count, open addressing.
     BlockCount *table
     uint64_t table_mask
@@ -274,6 +275,7 @@ cdef class Engine:
     cdef int _read(self, what, int register, void *value, size_t size) except -1
     cdef int _write(self, what, int register, const void *value, size_t size) except -1
     cdef int _hook(self, int kind, void *callback) except -1
+    cdef int _remove_hook(self, uint64_t address, size_t hook) except -1
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1
     cdef void failed(self, error)
     cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,

@@ -58,8 +58,8 @@ STOP_UNCOUNTED = 6     # a block of unknown instruction count
 STOP_REQUEST = 7       # a device callback raised
 STOP_ERROR = 8         # libunicorn reported an error
 STOP_IN_PLACE = 9      # the instruction under a breakpoint is to be executed where it is
-STOP_ADDRESS = 11      # the instruction at a stop address is about to be executed
 STOP_UNSURE = 10       # whether the block before this one ended by itself is not known yet
+STOP_ADDRESS = 11      # the instruction at a stop address is about to be executed
 
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
@@ -381,7 +381,7 @@ cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
     c.resume_at = address
 
 
-cdef int canonical_start(Clock *c) noexcept nogil:
+cdef inline int canonical_start(Clock *c) noexcept nogil:
     """The guest has come to a canonical block start: what is to be done first, or STOP_NONE."""
     cdef uint64_t flags = 0
     c.canonical = c.instructions
@@ -440,7 +440,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             return
         resumed = why == END_CUT
     if c.fixed:
-        n = size // c.fixed
+        n = size >> c.fixed_bits
     else:
         n = table_find(c, address, size)
         if n == 0:
@@ -724,7 +724,10 @@ cdef class Engine:
         self.clock.context_free = <context_free_fn><uintptr_t>symbols["uc_context_free"]
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
         self.clock.limit = 0xFFFFFFFFFFFFFFFF
+        if fixed not in (0, 4):
+            raise ValueError("instructions are of four bytes, or of different lengths (0)")
         self.clock.fixed = fixed
+        self.clock.fixed_bits = 2
         self.clock.page_bits = NO_PAGES
         self.pc_register = pc_register
         self.windows = []
@@ -972,7 +975,7 @@ cdef class Engine:
         return STOP_NONE, int(masked)
 
     def settle(self, count=None):
-        """End the block in progress; whether what comes next is a canonical start is not known.
+        """End the block in progress.  ``resume`` or ``synchronize`` then says what comes next.
 
         :param count: instructions of it that were executed; None: all of them.
         """
@@ -1014,7 +1017,7 @@ cdef class Engine:
         return self.clock.resumed and self.clock.resume_at == pc
 
     def learn_end(self, uint64_t address, uint32_t size, uint32_t count, bint cut):
-        """Tell how the block ``before`` ended.
+        """Tell how a block of ``count`` instructions ends.
 
         :param cut: the CPU model cut it; else its last instruction ends a block.
         """
@@ -1052,7 +1055,7 @@ cdef class Engine:
                 wanted.discard(address)
                 i += 1
                 continue
-            self._ok("remove a stop", self.hook_del(self.uc, c.stop_hooks[i]))
+            self._remove_hook(address, c.stop_hooks[i])
             c.stop_count -= 1
             c.stops[i] = c.stops[c.stop_count]
             c.stop_hooks[i] = c.stop_hooks[c.stop_count]
@@ -1064,6 +1067,24 @@ cdef class Engine:
             c.stop_hooks[c.stop_count] = hook
             c.stop_count += 1
             self._drop(address, address + 1)
+
+    cdef int _remove_hook(self, uint64_t address, size_t hook) except -1:
+        """Unicorn looks up the code that a hook was in: what is not mapped any more keeps its hook,
+        which asks ``stops``, and page table entries stay what they are."""
+        cdef Clock *c = &self.clock
+        cdef uint64_t content[MAX_WALK]
+        cdef uint64_t physical
+        cdef int i
+        if not c.walk(c, address, &physical):
+            return 0
+        for i in range(c.walked_count):
+            content[i] = c.walked[i][0]
+        self._ok("remove a stop", self.hook_del(self.uc, hook))
+        for i in range(c.walked_count):
+            if c.walked[i][0] != content[i]:
+                c.walked[i][0] = content[i]
+                self.flush_tlb()
+        return 0
 
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1:
         self._made()

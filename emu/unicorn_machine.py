@@ -25,7 +25,9 @@ PANIC = "vpanic"
 PANIC_ENDS = (b"Uptime: ", b"KDB: enter: ", b"db> ")
 PANIC_INSTRUCTIONS = 100_000_000
 MAX_EXCEPTIONS = 64
-MAX_EXITS = 256
+# What the guest has asked for itself, and not who looks at it: part of its state.
+GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
+MAX_STOPS = 255  # one more is the machine's own, to end within a block
 MAX_INSTRUCTION = 15  # bytes
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
@@ -105,7 +107,7 @@ class UnicornMachine(Machine):
         self._ending = False  # what was due first was done
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
-        self._exits: set[int] = set()  # where the engine stops: for the caller, or for handlers
+        self._hooked: set[int] = set()  # where the engine stops: for the caller, or for handlers
         self._limit = NEVER  # instructions at which the run ends
         self._running = False
         self._waiting: int | None = None  # where the CPU waits for an interrupt
@@ -261,7 +263,7 @@ class UnicornMachine(Machine):
         if self._panicking is None:
             end = self.instructions + PANIC_INSTRUCTIONS
             self._panicking = len(self.console.text), end
-            self._limit = min(self._limit, end)
+            self._limit = self.engine.limit = min(self._limit, end)
 
     def type(self, data: bytes) -> None:
         self.board.type(data)
@@ -271,7 +273,7 @@ class UnicornMachine(Machine):
 
     def request_stop(self, stop: Stop) -> None:
         """End the run before the next block; for devices and observers."""
-        if self._stop is None:
+        if self._stop is None or (stop.reason in GUESTS and self._stop.reason not in GUESTS):
             self._stop = stop
         self._deadline_changed()
 
@@ -376,7 +378,7 @@ class UnicornMachine(Machine):
         the state there does not depend on what the stop is for.  While a probe fires, no time
         passes and no address is a stop: what the guest executes then is the probe's."""
         engine = self.engine
-        first = True  # a stop address where the run begins does not end it
+        first, began = True, self.pc  # a stop address where the run begins does not end it
         while True:
             if engine.frozen:
                 engine.thaw_if_at(self.pc)
@@ -389,8 +391,8 @@ class UnicornMachine(Machine):
                 return Stop(self._stop.reason, pc, self._stop.detail)
             elif engine.instructions >= self._limit:
                 return Stop(StopReason.INSTRUCTIONS, pc)
-            elif pc in self._exits:
-                if pc in self._stops and not first and not engine.frozen:
+            elif pc in self._hooked:
+                if pc in self._stops and not (first and pc == began) and not engine.frozen:
                     return Stop(StopReason.ADDRESS, pc)
                 first = False
                 if pc in self._handlers:
@@ -412,8 +414,8 @@ class UnicornMachine(Machine):
             self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
             why, detail = self.engine.run(pc)
         left = self._limit - self.engine.instructions
-        if why == _engine.STOP_LIMIT and left > 0:
-            return self._execute(self.pc, left)
+        if why == _engine.STOP_LIMIT and left > 0 and self.engine.instructions == before:
+            return self._execute(pc, left)  # of another block, the loop sees what is at its start
         return self._dispatch(why, detail)
 
     def _execute(self, pc: int, count: int) -> Stop | None:
@@ -421,15 +423,15 @@ class UnicornMachine(Machine):
         where something else ends them first: all that stops within a block rests on this.
         """
         engine = self.engine
-        end = pc
+        end, before = pc, engine.instructions
         for _ in range(count):
             end += self._length(end)
-        engine.limit = engine.instructions + count
-        self._install(self._stops | self._handlers.keys() | {end})
         try:
+            engine.limit = before + count
+            self._install(self._stops | self._handlers.keys() | {end})
             why, detail = engine.run(pc, True)
-            while why == _engine.STOP_UNCOUNTED:
-                self._dispatch(why, detail)
+            while why == _engine.STOP_UNCOUNTED and engine.instructions == before:
+                self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
                 why, detail = engine.run(pc, True)
             return self._dispatch(why, detail)
         finally:
@@ -458,6 +460,9 @@ class UnicornMachine(Machine):
         return Stop(StopReason.PANIC, stop.pc, detail)
 
     def _set_stops(self, addresses: set[int]) -> None:
+        wanted = len(addresses | self._handlers.keys())
+        if wanted > MAX_STOPS:
+            raise MachineError(f"{wanted} stop addresses and handlers: {MAX_STOPS} are possible")
         self._stops = addresses
         self._install(addresses | self._handlers.keys())
 
@@ -465,14 +470,10 @@ class UnicornMachine(Machine):
         """Whether the run in progress ends before it executes ``address``."""
         return address in self._stops
 
-    def _install(self, exits: set[int]) -> None:
-        """Make Unicorn stop before these addresses, and before no others."""
-        if len(exits) > MAX_EXITS:
-            raise MachineError(
-                f"{len(exits)} stop addresses and handlers: {MAX_EXITS} are possible"
-            )
-        self._exits = exits
-        self.engine.set_stops(exits)
+    def _install(self, addresses: set[int]) -> None:
+        """Make the engine stop before these addresses, and before no others."""
+        self._hooked = addresses
+        self.engine.set_stops(addresses)
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:
         """Deal with why the engine came back."""
@@ -631,7 +632,8 @@ class UnicornMachine(Machine):
             self.board.cpu_state(), self.board.state(), self.events.state(), self.instructions,
             self.engine.canonical, self.engine.skew, self.engine.stands_at(self.pc),
             self._waiting == self.pc,
-            None if self._stop is None else (self._stop.reason.name, self._stop.detail),
+            None if self._stop is None or self._stop.reason not in GUESTS
+            else (self._stop.reason.name, self._stop.detail),
             self._panicking, bytes(self.console.text),
         )
 
@@ -653,6 +655,7 @@ class UnicornMachine(Machine):
         pc = self.pc
         if state.arrived:
             self.engine.resume(pc)
+        self._exception_at = self._exceptions = 0
         self._waiting = pc if state.waiting else None
         self._stop = None
         if state.stop is not None:
@@ -690,7 +693,8 @@ class UnicornMachine(Machine):
         :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
             of memory.
         """
-        self._between_instructions("a snapshot cannot be restored here")
+        if self.engine.running:
+            raise MachineError("the machine is running: a snapshot cannot be restored here")
         if snapshot.patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
         self.memory_part.restore(snapshot.memory)
