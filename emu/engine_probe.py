@@ -41,7 +41,7 @@ class BlockEnds:
             if self._engine is None:
                 self._engine = self._scratch()
             self._engine.mem_write(CODE, code + 4 * self._nop)
-            self._engine.ctl_flush_tb()
+            self._engine.ctl_remove_cache(CODE, CODE + CODE_SIZE)
             _pc, count, _size = self._engine.ctl_request_cache(CODE)
             known = self._known[code] = count == 1
         return known

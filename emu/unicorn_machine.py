@@ -504,8 +504,9 @@ class UnicornMachine(Machine):
             engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
         elif why == _engine.STOP_UNSURE:
             begin, size = engine.before
-            cut = not board.ends_block(self._instructions(begin, begin + size)[-1])
-            engine.learn_end(begin, size, self.count(begin, begin + size), cut)
+            code, length = self._instructions(begin, begin + size), board.engine.fixed_length
+            cut = not board.ends_block(code[-1])
+            engine.learn_end(begin, size, size // length if length else len(code), cut)
             if cut:
                 engine.resume(self.pc)
         elif why == _engine.STOP_IN_PLACE:
@@ -539,12 +540,16 @@ class UnicornMachine(Machine):
         return None
 
     def _instructions(self, begin: int, end: int) -> list[bytes]:
-        """The instructions of the code at virtual [begin, end)."""
-        code, found = self.read(begin, end - begin), []
-        while code:
-            length = self.arch.instruction_length(code[:MAX_INSTRUCTION]) or 1
-            found.append(code[:length])
-            code = code[length:]
+        """The instructions of the code at virtual [begin, end); where all are of one length, the
+        last."""
+        fixed = self.board.engine.fixed_length
+        if fixed:
+            return [self.read(end - fixed, fixed)]
+        code, found, at = self.read(begin, end - begin), [], 0
+        while at < len(code):
+            length = self.arch.instruction_length(code[at : at + MAX_INSTRUCTION]) or 1
+            found.append(code[at : at + length])
+            at += length
         return found
 
     def at_breakpoint(self, address: int) -> bool:

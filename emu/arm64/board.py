@@ -348,7 +348,8 @@ class ArmBoard(Board):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        return self._block_ends(code)
+        """Of what works, only branches, exceptions and system instructions can (Arm ARM C4.1)."""
+        return int.from_bytes(code, "little") >> 26 & 7 == 5 and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
         return code == WFI

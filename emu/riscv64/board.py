@@ -40,6 +40,7 @@ SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
 NOP = (0x00000013).to_bytes(4, "little")
+MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
@@ -367,7 +368,8 @@ class RiscvBoard(Board):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        return self._block_ends(code)
+        """Of what works, only jumps, fences and system instructions can, and compressed jumps."""
+        return (len(code) == 2 or code[0] & 0x7F in MAY_END_BLOCK) and self._block_ends(code)
 
     def is_wait(self, code: bytes) -> bool:
         return code == WFI

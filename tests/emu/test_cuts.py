@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import unicorn
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -305,3 +306,29 @@ def test_a_power_off_asked_for_before_a_stop_is_carried_out_behind_it(tmp_path):
     for one in (machine, other):
         assert one.run(Until(instructions=one.instructions + 1000)).reason is StopReason.POWER_OFF
     assert machine.digest() == other.digest()
+
+
+def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
+    """Every block of a boot: only its last instruction may end it, and does unless the model's own
+    limits have cut it."""
+    blocks = set()
+    fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
+    fresh.run(Until(console="teaching> "))
+    board, arch, asked = fresh.board, fresh.arch, 0
+    page = {"amd64": 64, "arm64": 10, "riscv64": 12}[arch.name]
+    for begin, size in blocks:
+        if not size or fresh.translate(begin) is None:
+            continue
+        code = fresh.read(begin, size)
+        found = []
+        while code:
+            length = arch.instruction_length(code[:15]) or len(code)
+            found.append(code[:length])
+            code = code[length:]
+        whole = [board._block_ends(one) for one in found]
+        assert [board.ends_block(one) for one in found] == whole
+        assert not any(whole[:-1]), (hex(begin), [one.hex() for one in found])
+        if 1 < len(found) < 16 and not (begin ^ begin + size) >> page:  # one: in a shadow
+            assert whole[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
+            asked += 1
+    assert asked > 50
