@@ -5,6 +5,7 @@ breakpoints.  With ``python=True`` the guest path is answered here instead, by t
 themselves: slower, and the truth that the native path is held to.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -105,26 +106,34 @@ class Breakpoints(ProbeTable):
             )
         self.forget_text()
         entry = machine.arch.entry_address(machine.image)
-        self._trampolines = area = Trampolines(
-            machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
-        )
-        dispatcher.choose(PATHS.index(self.path))
-        dispatcher.use_slots(area.base, area.physical, area.size, RESERVED, self.threads)
-        dispatcher.enable()
-        dispatcher.fire, dispatcher.recursion = self._fire, self._recursion
-        dispatcher.record(
-            "tell" if self.fire is not None else "record" if self.records_wanted else "count"
-        )
-        machine.patch(dispatcher, dispatcher.displaced)
-        self._scratch = self._scratch_value = 0
-        if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
-            self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
-        if self.path == GUEST and seam is not None:
-            machine.write_u64(seam.address, area.seam)
-        if self.python:
-            machine.handle(area.seam, self._seam)
-        else:
-            dispatcher.listen(area.seam, self._scratch, self._scratch_value)
+        with contextlib.ExitStack() as undo:  # what fails half way leaves nothing behind
+            area = Trampolines(
+                machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
+            )
+            undo.callback(area.close)
+            dispatcher.choose(PATHS.index(self.path))
+            dispatcher.use_slots(area.base, area.physical, area.size, RESERVED, self.threads)
+            undo.callback(dispatcher.disable)
+            dispatcher.enable()
+            dispatcher.fire, dispatcher.recursion = self._fire, self._recursion
+            dispatcher.record(
+                "tell" if self.fire is not None else "record" if self.records_wanted else "count"
+            )
+            machine.patch(dispatcher, dispatcher.displaced)
+            undo.callback(machine.unpatch)
+            self._scratch = self._scratch_value = 0
+            if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
+                self._scratch = word.address
+                self._scratch_value = machine.read_u64(word.address)
+            if self.path == GUEST and seam is not None:
+                undo.callback(machine.write_u64, seam.address, machine.read_u64(seam.address))
+                machine.write_u64(seam.address, area.seam)
+            if self.python:
+                machine.handle(area.seam, self._seam)
+            else:
+                dispatcher.listen(area.seam, self._scratch, self._scratch_value)
+            undo.pop_all()
+        self._trampolines = area
         self.enabled = True
 
     def disable(self) -> None:

@@ -243,7 +243,7 @@ def test_a_block_too_long_for_the_model_is_the_same_whatever_stood_in_it(image, 
         saved = machine.registers()
         rng = random.Random(seed)
         size = (len(code) - 4) // count if arch != "amd64" else 3
-        for _ in range(200):
+        for _ in range(60):
             machine.arch.prepare_call(machine, (0, 0), machine.arch.entry_address(image))
             machine.pc = address
             stops = [] if seed == 0 else [

@@ -2,6 +2,7 @@ import pytest
 import unicorn
 
 from emu.call import Caller
+from emu.errors import MachineError
 from kinst.breakpoints import Breakpoints
 from kinst.listing import image_code, instructions
 from kinst.probe_table import ProbeError
@@ -174,3 +175,22 @@ def test_the_same_probe_asked_for_twice_is_one(booted):
     one = create(kinst, "strlen", "0")
     every = create(kinst, "strlen", "")
     assert one[0] in every and len(kinst.probes) == len(every)
+
+
+@pytest.mark.parametrize("fails", ["write_u64", "patch", "read_u64"])
+def test_what_fails_while_probes_are_enabled_leaves_nothing_behind(booted, monkeypatch, fails):
+    before = booted.digest()
+    kinst = Breakpoints(booted)
+    create(kinst, "strlen", "")
+
+    def broken(*_arguments):
+        raise MachineError("it breaks here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(booted, fails, broken)
+        with pytest.raises(MachineError, match="it breaks here"):
+            kinst.enable()
+    assert not kinst.enabled and booted.digest() == before
+    kinst.enable()
+    assert run(booted, "strlen", ["abc"]) == 3
+    kinst.disable()
