@@ -39,7 +39,7 @@ lint: $(STAMP)
 
 test: lint $(KERNELS)
 	sh ./setup-system.sh qemu
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: $(STAMP)
 	bench/boot

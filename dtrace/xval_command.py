@@ -12,7 +12,7 @@ from dtrace.debug_data import Sources
 from dtrace.terminal import parse_count, parse_size, progress, working
 from dtrace.workload import booted
 from dwarf.debug_file import DebugDataError
-from emu.call import Caller, CallError
+from emu.call import Caller, CallError, PatienceError
 from emu.elf import Image
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         machine = booted(image, memory)
     machine.console.text.clear()
     crosscheck = Crosscheck(machine, arguments.fault)
-    agreed, reports, problems = Agreement(), list[dict[str, object]](), list[str]()
+    agreed, reports = Agreement(), list[dict[str, object]]()
+    problems, waited = list[str](), list[str]()
     for call in progress(calls, "calls"):
         program = parse(call)
 
@@ -70,15 +71,18 @@ def run(arguments: argparse.Namespace) -> int:
                 print("\n".join(_text(arguments.kernel, reports[-1], divergence)))
             if len(reports) == MAX_REPORTS:
                 break
+        except PatienceError as error:
+            waited.append(f"{call}: waited too long: {error}")
         except (TooLongError, CallError) as error:
             problems.append(f"{call}: not compared: {error}")
     if arguments.json:
-        print(json.dumps(_summary(agreed, reports, seed) | {"not_compared": problems}))
+        print(json.dumps(_summary(agreed, reports, seed)
+                         | {"not_compared": problems, "waited_too_long": waited}))
     elif agreed.calls or reports:
         _print_summary(agreed, len(reports), None if arguments.call else seed)
-    for problem in problems:
+    for problem in problems + waited:
         print(f"kinst: {problem}", file=sys.stderr)
-    return 1 if reports or problems or not agreed.calls else 0
+    return 1 if reports or problems or waited or not agreed.calls else 0
 
 
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:

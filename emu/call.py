@@ -23,6 +23,10 @@ class CallError(KinstError):
         self.console = console
 
 
+class PatienceError(CallError):
+    """The host waited for a call, and it was not done: nothing is known of the call."""
+
+
 class Caller:
     """Calls on one machine.  Arguments placed in memory stay there until the machine goes back.
 
@@ -66,6 +70,7 @@ class Caller:
     def call(self, address: int, arguments: Sequence[int], name: str) -> int:
         """Call the function and give its return value.
 
+        :raises PatienceError: when the machine is waited for too long.
         :raises CallError: when it panics, faults, or does not return.
         """
         m = self.machine
@@ -92,6 +97,10 @@ class Caller:
         m = self.machine
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
+        if stop.reason is StopReason.PATIENCE:
+            raise PatienceError(
+                f"{name} was not done in the time given: {stop.detail} (at "
+                f"{self._where(stop.pc)})", bytes(m.console.text[seen:]))
         if stop.reason is StopReason.INSTRUCTIONS:
             why = f"did not return within {self.limit} instructions (at {self._where(stop.pc)})"
         elif stop.reason is StopReason.PANIC:

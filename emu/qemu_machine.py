@@ -23,11 +23,13 @@ from emu.gdb_remote import GdbRemote, TargetRegister
 from emu.guest_memory import PAGE
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
 from emu.qemu import BOARDS, installed
+from emu.qemu_keyboard import Keyboard
 from emu.unicorn_machine import PANIC, PANIC_ENDS, Snapshot, UnicornMachine
 
 HIDDEN = 256 << 20  # bytes of RAM the guest is not told of, behind its own
-PATIENCE = 60.0  # seconds for a run
-START = 10.0  # seconds for QEMU to start
+PATIENCE = 60.0  # seconds in which a run neither stops nor says anything
+LONGEST = 3600.0  # seconds that QEMU runs for a run
+START = 60.0  # seconds for QEMU to start, and to answer
 CHUNK = 1 << 20
 
 
@@ -47,9 +49,11 @@ class QemuMachine(Machine):
 
         self.image, self.arch, self.memory = image, arch_of(image), memory
         self.board = BOARDS[self.arch.name]
-        self.patience = PATIENCE  # seconds after which a run is given up
+        # Seconds after which a run is given up: of silence, and of running.
+        self.patience, self.longest = PATIENCE, LONGEST
         self.console = ConsoleLog()
         self._hidden = hidden
+        self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._inserted: set[int] = set()
         self._panicking: int | None = None
@@ -136,7 +140,7 @@ class QemuMachine(Machine):
         :raises MachineError: when it does not get there.
         """
         self._insert({end})
-        stop = self._go((), 0, time.monotonic() + START)
+        stop = self._go((), 0, START)
         self._insert(set())
         if stop is not None or self.pc != end:
             raise MachineError(f"{self.arch.name}: the state could not be carried to QEMU: its CPU "
@@ -316,6 +320,10 @@ class QemuMachine(Machine):
             raise MachineError("the guest ended QEMU")
 
     def type(self, data: bytes) -> None:
+        """Keys pressed at the console: the guest's reader gets them, when it reads."""
+        self._send_keys(self._keyboard.type(data))
+
+    def _send_keys(self, data: bytes) -> None:
         try:
             self._serial.sendall(data)
         except OSError as error:
@@ -332,7 +340,7 @@ class QemuMachine(Machine):
         texts = tuple(text.encode("utf-8", "surrogateescape") for text in wanted if text)
         self._panicking = None
         stops, first = set(until.addresses), True
-        end = time.monotonic() + self.patience
+        left = self.longest
         start = len(self.console.text)
         try:
             while True:
@@ -349,35 +357,44 @@ class QemuMachine(Machine):
                     self.watch(pc)
                     self.step()
                     continue
-                places = stops | self._handlers.keys()
+                places = stops | self._handlers.keys() | self._keyboard.places()
                 if pc in places:
+                    self._send_keys(self._keyboard.at(pc))
                     self.step()  # a step goes over QEMU's breakpoint
                     continue
                 self._insert(places)
-                stop = self._go(texts, start, end)
+                began = time.monotonic()
+                stop = self._go(texts, start, left)
+                left -= time.monotonic() - began
                 if stop is not None:
                     return stop
         finally:
             self._drain()
 
-    def _go(self, texts: tuple[bytes, ...], start: int, end: float) -> Stop | None:
+    def _go(self, texts: tuple[bytes, ...], start: int, longest: float) -> Stop | None:
         """Continue until QEMU stops by itself (None), or the console or the clock says so."""
         self._known.clear()
+        end = time.monotonic() + longest
         self._gdb.send("c")
         reason: StopReason | None = None
         detail = ""
         gdb, serial = self._gdb.fileno(), self._serial.fileno()
         try:
             while not self._gdb.waiting and reason is None:
-                ready, _w, _x = select.select(
-                    [gdb, serial], [], [], max(0.0, end - time.monotonic()))
+                left = max(0.0, end - time.monotonic())
+                ready, _w, _x = select.select([gdb, serial], [], [], min(left, self.patience))
                 if serial in ready:
                     self._hear()
                     reason, detail = self._said_it(texts, start)
                 if gdb in ready:
                     self._gdb.hear()
-                if not ready:
-                    reason, detail = StopReason.PATIENCE, f"{self.patience:g} seconds"
+                if reason is None and not self._gdb.waiting:
+                    if not ready and left > self.patience:
+                        reason = StopReason.PATIENCE
+                        detail = f"nothing was heard from QEMU for {self.patience:g} seconds"
+                    elif not ready or left == 0:
+                        reason = StopReason.PATIENCE
+                        detail = f"QEMU ran for {self.longest:g} seconds"
             if reason is not None:
                 self._gdb.interrupt()
             gone = self._gdb.receive()[:1] in ("W", "X")

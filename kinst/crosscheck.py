@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from emu.call import CallError
+from emu.call import CallError, PatienceError
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.guest_memory import PAGE
@@ -43,7 +43,7 @@ from kinst.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, 
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
 BELOW = 8192  # bytes below the stack pointer that a trap may write
 MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
-PROBED_PATIENCE = 30.0  # seconds for a call with probes
+PROBED_PATIENCE = 30.0  # seconds of silence, of a call with probes
 FAULTS = ("delivery", "trampoline", "emulation")
 
 Workload = Callable[[Machine], int]
@@ -178,6 +178,7 @@ class Crosscheck:
 
         :raises Divergence: where the machines do not agree.
         :raises TooLongError: when the call executes too much.
+        :raises PatienceError: when QEMU was waited for too long: they agree as far as it came.
         :raises CallError: when the call fails, on our machine.
         """
         machine = self.machine
@@ -200,9 +201,11 @@ class Crosscheck:
         return found
 
     def _on_qemu(self, run: Callable[[], Value]) -> Value:
-        """A call that fails there alone is a divergence; a QEMU that fails is not."""
+        """A call that fails there alone is a divergence; a QEMU that fails, or is slow, is not."""
         try:
             return run()
+        except PatienceError:
+            raise
         except CallError as error:
             raise Divergence(f"on QEMU: {error}", self._last, (), (), ()) from None
 
@@ -237,7 +240,9 @@ class Crosscheck:
                 theirs_result = workload(other)
             except (CallError, TooLongError) as error:
                 failure = error
-            self._compare(ours, theirs)
+            self._compare(ours, theirs, unfinished=isinstance(failure, PatienceError))
+            if isinstance(failure, PatienceError):
+                raise failure
             if failure is not None:
                 raise Divergence(f"with probes, on QEMU: {failure}", self._last, (), (), ())
             probes.disable()
@@ -353,8 +358,9 @@ class Crosscheck:
 
     # -- comparing ------------------------------------------------------------------------------
 
-    def _compare(self, ours: Sequence[Event], theirs: Sequence[Event]) -> None:
-        """Trap frames and registers, stop by stop."""
+    def _compare(self, ours: Sequence[Event], theirs: Sequence[Event],
+                 unfinished: bool = False) -> None:
+        """Trap frames and registers, stop by stop; ``unfinished``: the other may have fewer."""
         trap = self._listing.trap
         flags = {trap.status: self._model.flags}
         before = number = 0
@@ -379,7 +385,7 @@ class Crosscheck:
                     f"and {other.written.hex()}), behind", before, (), (), ())
             self._same_frame(one, other, number)
             before = one.site
-        if len(ours) != len(theirs):
+        if len(ours) != len(theirs) and not (unfinished and len(theirs) < len(ours)):
             raise Divergence(f"{len(ours)} stops at the seam, {len(theirs)} on QEMU",
                              before or self._last, (), (), ())
         self._last = before or self._last

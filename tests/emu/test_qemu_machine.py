@@ -117,6 +117,16 @@ def test_a_run_that_does_not_end_is_given_up(booted):
             machine.run(Until(instructions=5))
 
 
+def test_a_run_that_speaks_for_ever_has_an_end(booted):
+    with QemuMachine.carry(booted) as machine:
+        machine.longest = 0.2
+        machine.pc = booted.symbol("run_ticks").address
+        machine.write_code(machine.pc, {"amd64": b"\xeb\xfe", "arm64": b"\0\0\0\x14",
+                                        "riscv64": b"\x01\xa0"}[machine.arch.name])
+        stop = machine.run(Until(console="never said"))
+        assert (stop.reason, stop.detail) == (StopReason.PATIENCE, "QEMU ran for 0.2 seconds")
+
+
 def test_no_process_is_left_when_all_went_well_or_did_not(booted):
     with QemuMachine.carry(booted):
         assert len(children()) == 1

@@ -6,7 +6,7 @@ import pytest
 
 from dtrace import call_table
 from dtrace.calls import Evaluation, parse
-from emu.call import Caller
+from emu.call import Caller, PatienceError
 from emu.errors import KinstError
 from emu.qemu_machine import QemuMachine
 from kinst import provider
@@ -75,6 +75,12 @@ def test_a_hot_function_is_probed_at_its_rarest_instruction_or_refused(booted):
     assert crosscheck.check(workload_of("fibonacci(15)")).firings > 0
     with pytest.raises(TooLongError):
         crosscheck.check(workload_of("fibonacci(21)"))
+
+
+def test_waiting_too_long_for_qemu_is_no_divergence(booted, monkeypatch):
+    monkeypatch.setattr("kinst.crosscheck.PROBED_PATIENCE", 0.0)
+    with pytest.raises(PatienceError, match="strlen was not done in the time given: nothing was h"):
+        Crosscheck(booted).check(workload_of('strlen("hello")'))
 
 
 def test_a_workload_that_executes_nothing_is_refused(booted):
