@@ -20,7 +20,7 @@ READERS = ("cngets", "cncheckc", "cngetc")
 MEMORY = 512 << 20
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # Changes when the machine does: snapshots of another machine are not gone on from.
-GENERATION = 8
+GENERATION = 9
 
 
 class BootError(KinstError):

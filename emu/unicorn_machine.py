@@ -107,7 +107,6 @@ class UnicornMachine(Machine):
         self._ending = False  # what was due first was done
         self._counts: dict[tuple[int, int], int] = {}
         self._stops: set[int] = set()
-        self._hooked: set[int] = set()  # where the engine stops: for the caller, or for handlers
         self._limit = NEVER  # instructions at which the run ends
         self._running = False
         self._waiting: int | None = None  # where the CPU waits for an interrupt
@@ -331,7 +330,8 @@ class UnicornMachine(Machine):
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
         self._console_start = len(self.console.text)
-        if (self._stop is not None and self._stop.reason is StopReason.CONSOLE
+        if self._reason() is StopReason.TIME or (
+                self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
             self._stop = None  # what an earlier run was to end with
         self._ending = False
@@ -376,7 +376,9 @@ class UnicornMachine(Machine):
     def _loop(self) -> Stop:
         """Every stop is between two instructions, when what is due before the next one was done:
         the state there does not depend on what the stop is for.  While a probe fires, no time
-        passes and no address is a stop: what the guest executes then is the probe's."""
+        passes and no address is a stop: what the guest executes then is the probe's.
+
+        An address comes before the caller's limits: the next run would not stop at it any more."""
         engine = self.engine
         first, began = True, self.pc  # a stop address where the run begins does not end it
         while True:
@@ -384,24 +386,23 @@ class UnicornMachine(Machine):
                 engine.thaw_if_at(self.pc)
             pc = self.pc
             if self._waiting == pc:
+                first = False
                 stop = self._wait(pc)
             elif why := engine.arrive(pc):
                 stop = self._dispatch(why, 0)
+            elif (pc in self._stops and not (first and pc == began) and not engine.frozen
+                    and self._reason() not in GUESTS):
+                return Stop(StopReason.ADDRESS, pc)
             elif self._ending and self._stop is not None:
                 return Stop(self._stop.reason, pc, self._stop.detail)
             elif engine.instructions >= self._limit:
                 return Stop(StopReason.INSTRUCTIONS, pc)
-            elif pc in self._hooked:
-                if pc in self._stops and not (first and pc == began) and not engine.frozen:
-                    return Stop(StopReason.ADDRESS, pc)
+            else:
                 first = False
                 if pc in self._handlers:
                     self._handlers[pc]()
                     if self.pc != pc:
                         continue
-                stop = self._go(pc)
-            else:
-                first = False
                 stop = self._go(pc)
             if stop is not None:
                 return stop
@@ -472,7 +473,6 @@ class UnicornMachine(Machine):
 
     def _install(self, addresses: set[int]) -> None:
         """Make the engine stop before these addresses, and before no others."""
-        self._hooked = addresses
         self.engine.set_stops(addresses)
 
     def _dispatch(self, why: int, detail: int) -> Stop | None:

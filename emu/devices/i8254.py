@@ -1,5 +1,7 @@
 """Intel 8254 programmable interval timer (data sheet 231164), with the PC's port 61h."""
 
+from typing import Any
+
 from emu.device import Bus, Device, Line
 
 FREQUENCY = 1_193_182  # Hz
@@ -15,7 +17,7 @@ class _Channel:
         self.start = 0  # ns when the count began
         self.low_next = True
         self.write_low = 0
-        self.latched: list[int] = []
+        self.latched = bytearray()  # what was latched and not read yet
 
     def ticks(self, now: int) -> int:
         return (now - self.start) * FREQUENCY // SECOND
@@ -38,7 +40,7 @@ class _Channel:
         return passed >= self.reload
 
 
-FIELDS = ("mode", "access", "reload", "start", "low_next", "write_low", "latched")
+FIELDS = ("mode", "access", "reload", "start", "low_next", "write_low")
 
 
 class I8254(Device):
@@ -56,13 +58,15 @@ class I8254(Device):
 
     @property
     def channel_state(self) -> list[dict[str, object]]:
-        return [{name: getattr(c, name) for name in FIELDS} for c in self.channels]
+        return [{name: getattr(c, name) for name in FIELDS} | {"latched": c.latched.hex()}
+                for c in self.channels]
 
     @channel_state.setter
-    def channel_state(self, state: list[dict[str, object]]) -> None:
+    def channel_state(self, state: list[dict[str, Any]]) -> None:
         for channel, values in zip(self.channels, state, strict=True):
             for name in FIELDS:
                 setattr(channel, name, values[name])
+            channel.latched = bytearray.fromhex(values["latched"])
 
     def _ring(self) -> None:
         self._line.set(True)
@@ -135,8 +139,8 @@ class I8254(Device):
     def _latch(self, channel: _Channel) -> None:
         if not channel.latched:
             count = channel.count(self._bus.now)
-            both = [count & 0xFF, count >> 8]
-            channel.latched = both if channel.access == 3 else [both[channel.access - 1]]
+            both = bytearray(count.to_bytes(2, "little"))
+            channel.latched = both if channel.access == 3 else both[channel.access - 1 :][:1]
 
     def gate(self) -> int:
         """Port 61h: gate, speaker, refresh toggle, output of channel 2."""

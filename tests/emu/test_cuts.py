@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dtrace import workload
+from dtrace.calls import Evaluation, check, parse
 from emu import snapshot
 from emu.call import Caller
 from emu.errors import MachineError, MemoryAccessError
@@ -98,6 +99,43 @@ def test_stops_at_a_function_leave_the_run_alone(image, whole, name):
         stop = machine.run(Until(addresses=[address], instructions=end))
         seen += stop.reason is StopReason.ADDRESS
     assert seen and machine.digest() == digest
+
+
+def test_a_stop_address_that_a_limit_falls_on_too_is_seen(image):
+    """The next run would not stop at it any more."""
+    machine = start(image)
+    address = machine.symbol("clock_interrupt").address
+    assert machine.run(Until(addresses=[address])).reason is StopReason.ADDRESS
+    count, now = machine.instructions, machine.now
+    for limits in ({"instructions": count}, {"time": now}, {"instructions": count, "time": now}):
+        again = start(image)
+        stop = again.run(Until(addresses=[address], **limits))
+        while stop.reason is StopReason.TIME and again.instructions < count:
+            stop = again.run(Until(addresses=[address], **limits | {"time": now + 1}))
+        assert (stop.reason, stop.pc, again.instructions) == (StopReason.ADDRESS, address, count)
+        later = now + 1_000_000
+        assert again.run(Until(time=later)).reason is StopReason.TIME and again.now >= later
+
+
+CALLS = ['strlen("hello")', 'memcmp("abc", "abd", 3)', 'strtoul("1234zz", 0, 10)',
+         'strcmp("a", "a")', "fibonacci(9)", "strlen(buf(300))"]
+
+
+def test_calls_cut_by_everything_are_the_calls_in_one_piece(booted, tmp_path):
+    def evaluate(machine, text):
+        program = parse(text)
+        check(machine.image, program)
+        return Evaluation(Caller(machine, 1_000_000)).run(program)
+
+    plain, begin = booted.snapshot(), booted.instructions
+    values = [evaluate(booted, text) for text in CALLS]
+    length, digest = booted.instructions - begin, booted.digest()
+    for seed in (1, 2, 3):
+        booted.restore(plain)
+        cutting = Cutting(booted, seed, max(1, length // 300), functions(booted.image), tmp_path,
+                          files=0)
+        assert [evaluate(cutting, text) for text in CALLS] == values
+        assert cutting.machine.digest() == digest and sum(cutting.cuts.values()) > 100
 
 
 class Looking(RuleBasedStateMachine):

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from emu.device import Line
@@ -242,12 +244,15 @@ def test_the_pci_bus_is_empty_and_its_address_register_reads_back(bus):
     assert pci.read(6, 2) == 0xFFFF
 
 
-@pytest.mark.parametrize("make", [
+DEVICES = [
     lambda b: Ns16550(b, Wire().line), lambda b: Pl011(b, Wire().line),
     lambda b: I8254(b, Wire().line), LocalApic, Cmos, PciConfiguration,
     lambda b: IoApic(lambda v: None, 1),
     lambda b: Plic(lambda: None), lambda b: Distributor(lambda: None),
-])
+]
+
+
+@pytest.mark.parametrize("make", DEVICES)
 def test_a_device_restored_from_its_state_answers_alike(make):
     one, two = make(Bus()), make(Bus())
     for offset in (0, 1, 2, 3, 4, 0x80, 0x100, 0x320, 0x380):
@@ -261,3 +266,38 @@ def test_a_device_restored_from_its_state_answers_alike(make):
     answers = [[device.read(at, 1) for at in range(0, min(one.size, 0x400), 4)]
                for device in (one, two)]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("make", DEVICES)
+def test_a_device_goes_from_any_state_to_any_other(make):
+    bus, choice = Bus(), random.Random(5)
+    device, states = make(bus), []
+    for _ in range(300):
+        offset = choice.randrange(min(device.size, 0x400))
+        if choice.random() < 0.3:
+            device.read(offset, 1)
+        else:
+            device.write(offset, 1, choice.randrange(256))
+        bus.advance(choice.randrange(10_000))
+        states.append(device.state())
+        device.restore(choice.choice(states))
+        device.restore(states[-1])
+        assert device.state() == states[-1]
+
+
+def test_a_count_latched_and_half_read_is_restored(bus):
+    pit = I8254(bus, Wire().line)
+    pit.write(3, 1, 0x34)
+    pit.write(0, 1, 0x34)
+    pit.write(0, 1, 0x12)
+    states = [pit.state()]
+    pit.write(3, 1, 0)
+    states.append(pit.state())
+    low = pit.read(0, 1)
+    states.append(pit.state())
+    high = pit.read(0, 1)
+    for state in (*states, *reversed(states)):
+        pit.restore(state)
+        assert pit.state() == state
+    pit.restore(states[1])
+    assert (pit.read(0, 1), pit.read(0, 1)) == (low, high)
