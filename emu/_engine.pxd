@@ -39,6 +39,8 @@ ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
+ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
+
 # The physical address of a virtual one, by the guest's present page tables, leaving no trace; the
 # entries that were read are then in ``Clock.walked``.  False: it is not mapped.
 ctypedef bint (*walk_fn)(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil
@@ -82,6 +84,23 @@ cdef struct CpReg:
 
 
 cdef struct Clock:
+    # What makes a block start more than a step of the clock, eight bytes read as one:
+    # probe code runs (no time passes, no event is due);
+    uint8_t frozen
+    # a block that starts at ``resume_at`` next does so after a probe, a stop or a cut, not where the
+    # guest's own code starts one, or what is due at its canonical start was done;
+    uint8_t resumed
+    # the block that starts at ``piece`` may be longer than ``limit`` allows: a stop ends it;
+    uint8_t in_piece
+    # no interrupt before the next block (STI);
+    uint8_t shadow
+    # an interrupt is pending: stop at a block start where the mask allows it;
+    uint8_t pending
+    # the short cut is not to be taken: for tests.
+    uint8_t slow
+    uint8_t unused[2]
+    # No deadline, limit or look at signals before this count of instructions.
+    uint64_t horizon
     # Instructions executed before the block in progress.
     uint64_t instructions
     # The block in progress: its first address, bytes, instructions (0: none).
@@ -90,29 +109,32 @@ cdef struct Clock:
     uint32_t count
     # Count at the start of the last canonical block; what devices see.
     uint64_t canonical
+    # Fixed instruction length in bytes, or 0 to look block sizes up.
+    uint32_t fixed
+    int fixed_bits  # the power of two it is
+    int page_bits  # blocks end with the first instruction that reaches such a page's end
+    uint64_t blocks
+    # Block address and size -> instruction count, open addressing.
+    BlockCount *table
+    uint64_t table_mask
+    uint64_t table_used
+    begin_fn begin  # a block that the short cut is not for; a pointer keeps it out of line
     uint64_t skew
     # Stop at the first canonical block start at or after this virtual time.
     uint64_t deadline
     # Stop where fewer instructions than a block has are left to this count.
     uint64_t limit
-    # An interrupt is pending: stop at a block start where the mask allows it.
-    bint pending
     int mask_register
     uint64_t mask_bits
     uint64_t mask_value
     # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
     int gate_register
     uint64_t gate_bits
-    # The block before this one; no interrupt before the next block (STI).
+    uint64_t resume_at
+    uint64_t piece
+    # The block before this one, when how it ended is asked.
     uint64_t before
     uint32_t before_size
-    bint shadow
-    # A block that starts here next does so after a probe, a stop or a cut, not where the guest's
-    # own code starts one; or what is due at its canonical start was done.
-    bint resumed
-    uint64_t resume_at
-    # Probe code runs: no time passes, no event is due.
-    bint frozen
     # Time goes on at a block that starts here; whether that start is a canonical one.
     uint64_t thaw
     bint thaw_resumed
@@ -120,7 +142,10 @@ cdef struct Clock:
     # that may itself run through the address.
     int thaw_register
     uint64_t thaw_sp
-    int page_bits  # blocks end with the first instruction that reaches such a page's end
+    # Instructions of fixed length: only words whose bits ``end_mask`` are ``end_value`` end a block by
+    # themselves.
+    uint32_t end_mask
+    uint32_t end_value
     # The trampoline in use, the displaced instruction's own address and length, how often a block
     # was entered at the trampoline's first instruction, and whether one was behind it.
     uint64_t slot
@@ -157,19 +182,12 @@ cdef struct Clock:
     context_fn context_restore
     context_reg_fn context_reg_write
     context_free_fn context_free
+    uint64_t heard  # when to look at signals next, in instructions
     # Why the last run ended.
     int stop
     bint running
     bint started  # code was run: there may be translations to drop
     uint32_t vector
-    uint64_t blocks
-    # Fixed instruction length in bytes, or 0 to look block sizes up.
-    uint32_t fixed
-    int fixed_bits  # the power of two it is
-    # Block address and size -> instruction count, open addressing.
-    BlockCount *table
-    uint64_t table_mask
-    uint64_t table_used
     void *uc
     void *engine
     emu_stop_fn emu_stop
@@ -200,9 +218,6 @@ cdef struct Clock:
     # The stop at this address is passed by, once.
     bint passing
     uint64_t pass_by
-    # The block that starts here may be longer than ``limit`` allows: a stop ends it.
-    bint in_piece
-    uint64_t piece
 
 
 # What a clock-reading instruction does to the registers, natively: it is executed by the million.

@@ -77,7 +77,9 @@ cdef BlockCount *table_entry(Clock *c, uint64_t address, uint32_t size) noexcept
 
 
 cdef inline uint32_t table_find(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    cdef BlockCount *entry = table_entry(c, address, size)
+    cdef BlockCount *entry = &c.table[block_hash(address, size) & c.table_mask]
+    if entry.address != address or entry.size != size:
+        entry = table_entry(c, address, size)
     return entry.count if entry != NULL else 0
 
 
@@ -372,7 +374,22 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
 cdef int block_end(Clock *c) noexcept nogil:
     """How the block before this one ended; it is one that the CPU model may have cut."""
     cdef BlockCount *entry = table_entry(c, c.before, c.before_size)
-    return entry.end if entry != NULL else END_UNKNOWN
+    cdef uint32_t last = 0
+    if entry != NULL and entry.end != END_UNKNOWN:
+        return entry.end
+    if c.end_mask and guest_read(c, c.before + c.before_size - 4, &last, 4):
+        if last & c.end_mask != c.end_value:
+            set_block_end(c, c.before, c.before_size, c.before_size >> 2, END_CUT)
+            return END_CUT
+    return END_UNKNOWN
+
+
+cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count,
+                       int end) noexcept nogil:
+    if table_entry(c, address, size) == NULL and table_put(c, address, size, count) != 0:
+        return -1
+    table_entry(c, address, size).end = end
+    return 0
 
 
 cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
@@ -397,21 +414,54 @@ cdef inline int canonical_start(Clock *c) noexcept nogil:
 
 
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
+    """The short cut of ``begin_block``: nothing but time passes."""
     cdef Clock *c = <Clock *>data
+    cdef uint64_t unusual, total
+    cdef uint32_t n
+    memcpy(&unusual, c, sizeof(unusual))
+    unusual |= may_be_cut(c, address)
+    total = c.instructions + c.count
+    n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
+    if unusual or n == 0 or total + n > c.horizon:
+        c.begin(c, address, size)
+        return
+    c.instructions = c.canonical = total
+    c.address = address
+    c.size = size
+    c.count = n
+    c.blocks += 1
+
+
+cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
+    """Whether the guest came to ``address`` without a jump, from a block that a page's end or its
+    length may have cut.  Branches would be mispredicted here."""
+    return (address - c.address == c.size) & (
+        (c.count >= LONG_BLOCK) | ((c.address ^ address) >> c.page_bits != 0))
+
+
+cdef void look_ahead(Clock *c) noexcept nogil:
+    """How far nothing but time passes, from the block in progress on."""
+    c.horizon = c.instructions + SIGNALS
+    if c.limit < c.horizon:
+        c.horizon = c.limit
+    if c.deadline <= c.skew:
+        c.horizon = 0
+    elif c.deadline - c.skew - 1 < c.horizon:
+        c.horizon = c.deadline - c.skew - 1
+
+
+cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef uint32_t n
     cdef int why
     cdef bint resumed
     cdef bint doubtful
     # A stop already asked for in this run has its effect only behind this hook.
-    # Went on without a jump from a block that a page's end or its length may have cut?
-    doubtful = (address - c.address == c.size
-                and (c.count >= LONG_BLOCK or (c.address ^ address) >> c.page_bits != 0)
-                and c.count != 0)
-    c.instructions += c.count
-    c.count = 0
-    if c.address != address:
+    doubtful = may_be_cut(c, address) and c.count != 0
+    if doubtful:
         c.before = c.address
         c.before_size = c.size
+    c.instructions += c.count
+    c.count = 0
     c.address = address
     c.size = size
     if c.frozen:
@@ -451,7 +501,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             request_stop(c, STOP_UNCOUNTED_C)
             return
     c.blocks += 1
-    if c.blocks & 0xFFFFF == 0:
+    if c.instructions >= c.heard:
+        c.heard = c.instructions + SIGNALS
         check_signals(c)
     if not resumed:
         why = canonical_start(c)
@@ -465,6 +516,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
         request_stop(c, STOP_LIMIT_C)
         return
     c.count = n
+    look_ahead(c)
+
 
 cdef enum:
     STOP_DEADLINE_C = 1
@@ -480,6 +533,7 @@ cdef enum:
     # at 512 of them or at 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and no instruction has
     # 250 of these.
     LONG_BLOCK = 16
+    SIGNALS = 1 << 20  # instructions between two looks at the host's signals
     MANY_PAGES = 1 << 20  # bytes of code of which translations are dropped page by page
     END_UNKNOWN = 0  # how a block ends: it was not asked yet,
     END_ITSELF = 1  # by its last instruction,
@@ -587,6 +641,7 @@ cdef void port_write(void *uc, uint32_t port, int size, uint32_t value,
 
 cdef inline uint64_t ticks(ClockRead *r) noexcept nogil:
     r.clock.skew += r.cost
+    r.clock.horizon = 0
     return (r.clock.canonical + r.clock.skew) * r.numerator // r.denominator
 
 
@@ -717,6 +772,7 @@ cdef class Engine:
         self.clock.vmem_translate = <translate_fn><uintptr_t>symbols["uc_vmem_translate"]
         self.clock.ctl = self.ctl
         self.clock.pc_register = pc_register
+        self.clock.begin = begin_block
         self.context_alloc = <context_alloc_fn><uintptr_t>symbols["uc_context_alloc"]
         self.clock.context_save = <context_fn><uintptr_t>symbols["uc_context_save"]
         self.clock.context_restore = <context_fn><uintptr_t>symbols["uc_context_restore"]
@@ -1014,18 +1070,17 @@ cdef class Engine:
 
     def stands_at(self, uint64_t pc):
         """Whether it does."""
-        return self.clock.resumed and self.clock.resume_at == pc
+        return bool(self.clock.resumed and self.clock.resume_at == pc)
 
     def learn_end(self, uint64_t address, uint32_t size, uint32_t count, bint cut):
         """Tell how a block of ``count`` instructions ends.
 
         :param cut: the CPU model cut it; else its last instruction ends a block.
         """
-        cdef BlockCount *entry
-        if table_entry(&self.clock, address, size) == NULL:
-            self.learn(address, size, count)
-        entry = table_entry(&self.clock, address, size)
-        entry.end = END_CUT if cut else END_ITSELF
+        if not 0 < count <= 0xFFFF:
+            raise ValueError("a block has at least one instruction, and at most 65535")
+        if set_block_end(&self.clock, address, size, count, END_CUT if cut else END_ITSELF) != 0:
+            raise MemoryError
 
     def learn(self, uint64_t address, uint32_t size, uint32_t count):
         """Tell the instruction count of a block that the translation did not report."""
@@ -1133,6 +1188,7 @@ cdef class Engine:
     @instructions.setter
     def instructions(self, uint64_t value):
         self.clock.instructions = value
+        self.clock.horizon = self.clock.heard = 0
         self.clock.canonical = value
         self.clock.count = 0
 
@@ -1152,6 +1208,7 @@ cdef class Engine:
     @skew.setter
     def skew(self, uint64_t value):
         self.clock.skew = value
+        self.clock.horizon = 0
 
     @property
     def deadline(self):
@@ -1160,6 +1217,7 @@ cdef class Engine:
     @deadline.setter
     def deadline(self, uint64_t value):
         self.clock.deadline = value
+        self.clock.horizon = 0
 
     @property
     def limit(self):
@@ -1168,10 +1226,11 @@ cdef class Engine:
     @limit.setter
     def limit(self, uint64_t value):
         self.clock.limit = value
+        self.clock.horizon = 0
 
     @property
     def pending(self):
-        return self.clock.pending
+        return bool(self.clock.pending)
 
     @pending.setter
     def pending(self, bint value):
@@ -1179,7 +1238,16 @@ cdef class Engine:
 
     @property
     def frozen(self):
-        return self.clock.frozen
+        return bool(self.clock.frozen)
+
+    @property
+    def slow(self):
+        """Every block start goes the long way, which the short cut is held to."""
+        return bool(self.clock.slow)
+
+    @slow.setter
+    def slow(self, bint value):
+        self.clock.slow = value
 
     def set_breakpoint_exception(self, module):
         """The architecture's native breakpoint exception: addresses of its ``KEEP``, ``ENTER`` and
@@ -1209,6 +1277,14 @@ cdef class Engine:
         if not 0 < bits < 64:
             raise ValueError("not a page size")
         self.clock.page_bits = bits
+
+    def set_block_ends(self, uint32_t mask, uint32_t value):
+        """Where all instructions are words: none ends a block by itself but those whose bits
+        ``mask`` are ``value``."""
+        if not self.clock.fixed:
+            raise ValueError("instructions are of different lengths")
+        self.clock.end_mask = mask
+        self.clock.end_value = value
 
     def set_last_address(self, int register):
         """A register where the CPU keeps the address of an instruction it has executed (x87's
@@ -1306,7 +1382,7 @@ cdef class Engine:
     @property
     def shadow(self):
         """No interrupt is taken before the next block."""
-        return self.clock.shadow
+        return bool(self.clock.shadow)
 
     @shadow.setter
     def shadow(self, bint value):

@@ -175,11 +175,11 @@ class Arch(ABC):
     def board(self, machine: "UnicornMachine") -> "Board":
         """The computer around the CPU, for Unicorn."""
 
-    def count_instructions(self, code: bytes) -> int:
-        """Instructions in a piece of code; the last one may end behind it."""
-        at = count = 0
+    def split(self, code: bytes) -> list[bytes]:
+        """The instructions of a piece of code; the last one may end behind it."""
+        found, at = [], 0
         while at < len(code):
-            length = self.instruction_length(code[at : at + 15])
-            at += length or 1
-            count += 1
-        return count
+            length = self.instruction_length(code[at : at + 15]) or 1
+            found.append(code[at : at + length])
+            at += length
+        return found

@@ -28,7 +28,6 @@ MAX_EXCEPTIONS = 64
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 MAX_STOPS = 255  # one more is the machine's own, to end within a block
-MAX_INSTRUCTION = 15  # bytes
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
@@ -296,7 +295,7 @@ class UnicornMachine(Machine):
             return 0
         known = self._counts.get((begin, end))
         if known is None:
-            known = self.arch.count_instructions(self.read(begin, end - begin))
+            known = len(self.arch.split(self.read(begin, end - begin)))
             self._counts[begin, end] = known
         return known
 
@@ -501,7 +500,7 @@ class UnicornMachine(Machine):
             self._delivered()
         elif why == _engine.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
-            engine.learn(begin, size, self.arch.count_instructions(self.read(begin, size)))
+            engine.learn(begin, size, len(self.arch.split(self.read(begin, size))))
         elif why == _engine.STOP_UNSURE:
             begin, size = engine.before
             code, length = self._instructions(begin, begin + size), board.engine.fixed_length
@@ -545,12 +544,7 @@ class UnicornMachine(Machine):
         fixed = self.board.engine.fixed_length
         if fixed:
             return [self.read(end - fixed, fixed)]
-        code, found, at = self.read(begin, end - begin), [], 0
-        while at < len(code):
-            length = self.arch.instruction_length(code[at : at + MAX_INSTRUCTION]) or 1
-            found.append(code[at : at + length])
-            at += length
-        return found
+        return self.arch.split(self.read(begin, end - begin))
 
     def at_breakpoint(self, address: int) -> bool:
         """A breakpoint instruction was executed; for boards.

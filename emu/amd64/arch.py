@@ -101,6 +101,13 @@ class Amd64(Arch):
             return int(size)
         return 0
 
+    def split(self, code: bytes) -> list[bytes]:
+        found, at = list[bytes](), 0
+        for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0):
+            found.append(code[at : at + size])  # asked once for all, it is ten times as fast
+            at += size
+        return found + super().split(code[at:])
+
     def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
         super().prepare_call(machine, arguments, back)
         machine.write_register("rax", 0)  # no vector registers in a variadic call

@@ -129,6 +129,9 @@ def _set_system(engine: unicorn.Uc, name: str, value: int) -> None:
     op0, op1, crn, crm, op2 = registers.SYSTEM[name]
     engine.reg_write(uc.UC_ARM64_REG_CP_REG, (crn, crm, op0, op1, op2, value))
 
+# Of what works, only branches, exceptions and system instructions end a block (Arm ARM C4.1).
+END_MASK, END_VALUE = 0x1C000000, 0x14000000
+
 
 class ArmBoard(Board):
     engine = board.Engine(
@@ -145,6 +148,7 @@ class ArmBoard(Board):
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
         machine.engine.set_page_blocks(10)
+        machine.engine.set_block_ends(END_MASK, END_VALUE)
         machine.engine.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
         changed = machine.interrupts_changed
         self.distributor = Distributor(changed)
@@ -348,8 +352,8 @@ class ArmBoard(Board):
     _block_ends = BlockEnds(scratch, NOP)
 
     def ends_block(self, code: bytes) -> bool:
-        """Of what works, only branches, exceptions and system instructions can (Arm ARM C4.1)."""
-        return int.from_bytes(code, "little") >> 26 & 7 == 5 and self._block_ends(code)
+        return (int.from_bytes(code, "little") & END_MASK == END_VALUE
+                and self._block_ends(code))
 
     def is_wait(self, code: bytes) -> bool:
         return code == WFI

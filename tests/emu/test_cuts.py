@@ -138,6 +138,18 @@ def test_calls_cut_by_everything_are_the_calls_in_one_piece(booted, tmp_path):
         assert cutting.machine.digest() == digest and sum(cutting.cuts.values()) > 100
 
 
+def test_the_short_cut_at_a_block_start_is_the_long_way(image):
+    """Interrupts, waits, stops and the clock among it."""
+    ends = []
+    for slow in (True, False):
+        machine = start(image)
+        machine.engine.slow = slow
+        machine.type(TYPED)
+        machine.run(Until(console="ticks\r\nteaching> "))
+        ends.append((machine.instructions, machine.now, machine.engine.blocks, machine.digest()))
+    assert ends[0] == ends[1]
+
+
 class Looking(RuleBasedStateMachine):
     """What may be done to a machine between two instructions, in any order."""
 
