@@ -8,9 +8,15 @@ from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
 from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
-from dtrace.kinst_command import describe, show_console
 from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
-from dtrace.terminal import parse_count, parse_size, run_command, working
+from dtrace.terminal import (
+    describe,
+    parse_count,
+    parse_size,
+    run_command,
+    show_console,
+    working,
+)
 from dtrace.workload import BootError, at_start, boot_to_prompt, booted
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image

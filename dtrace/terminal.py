@@ -96,3 +96,34 @@ def parse_count(text: str, what: str) -> int:
     if not text.isdecimal() or len(text) > 18 or int(text) == 0:
         raise KinstError(f"{what} must be a positive number, not '{text[:40]}'")
     return int(text)
+
+
+def describe(value: int) -> str:
+    """A return value as a person reads it: decimal, hexadecimal, and signed where that differs."""
+    text = f"{value} ({value:#x}"
+    low = value & 0xFFFFFFFF
+    if value >> 63:
+        text += f", long {value - (1 << 64)}"
+    elif low >> 31 and value >> 32 == 0:
+        text += f", int {low - (1 << 32)}"
+    return text + ")"
+
+
+def hexdump(address: int, data: bytes) -> str:
+    """Sixteen bytes a line, as ``hexdump -C`` shows them."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        cells = " ".join(f"{byte:02x}" for byte in row[:8])
+        if len(row) > 8:
+            cells += "  " + " ".join(f"{byte:02x}" for byte in row[8:])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{address + at:016x}  {cells:<49} |{text}|")
+    return "\n".join(lines)
+
+
+def show_console(text: bytes) -> None:
+    if text:
+        shown = text.replace(b"\r", b"").decode("utf-8", "replace")
+        print(shown, end="" if shown.endswith("\n") else "\n")
+        sys.stdout.flush()

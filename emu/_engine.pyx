@@ -22,6 +22,7 @@ from libc.string cimport memcpy, memset
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 # unicorn.h: uc_hook_type, uc_control_type, UC_CTL(type, count, direction)
@@ -1306,6 +1307,14 @@ cdef class Engine:
         if not self.clock.frozen:
             freeze(&self.clock)
         keep_footprint(&self.clock, sp)
+
+    def read_memory(self, uint64_t address, uint32_t size):
+        """RAM at a virtual address, or None where it is not mapped or something else."""
+        self._made()
+        data = PyBytes_FromStringAndSize(NULL, size)
+        if not guest_read(&self.clock, address, PyBytes_AS_STRING(data), size):
+            return None
+        return data
 
     @property
     def kept_stack(self):

@@ -28,6 +28,7 @@ MAX_EXCEPTIONS = 64
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 MAX_STOPS = 255  # one more is the machine's own, to end within a block
+MANY = 1 << 16  # bytes: more are not read at once
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
@@ -220,6 +221,11 @@ class UnicornMachine(Machine):
         if at < 0 or at + size > self.memory:
             raise MemoryAccessError(f"physical {address:#x}..{address + size:#x} is not RAM")
         return self.memory_part.view[at : at + size]
+
+    def read(self, address: int, size: int) -> bytes:
+        known = 0 <= size <= MANY and 0 <= address < 1 << 64
+        data = self.engine.read_memory(address, size) if known else None
+        return super().read(address, size) if data is None else data
 
     def read_physical(self, address: int, size: int) -> bytes:
         return bytes(self._area(address, size))

@@ -47,6 +47,7 @@ FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
 LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
 # csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
 CYCLE_READ = re.compile(rb"[\x73\xf3][\x20-\x2f][\x00\x20]\xc0", re.DOTALL)
+CYCLE_READ_ENDS = b"\x00\xc0", b"\x20\xc0"
 EXECUTABLE = 1  # ELF PF_X
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
@@ -87,14 +88,26 @@ def _entry(physical: int, flags: int) -> bytes:
     return (physical >> 12 << 10 | flags).to_bytes(8, "little")
 
 
+def _places(data: bytes) -> Iterator[int]:
+    """Where the pattern is; its constant bytes are looked for first, which is a hundred times as
+    fast as the pattern."""
+    for end in CYCLE_READ_ENDS:
+        at = data.find(end, 2)
+        while at >= 0:
+            if CYCLE_READ.match(data, at - 2):
+                yield at - 2
+            at = data.find(end, at + 1)
+
+
 def cycle_reads(image: Image) -> list[int]:
     """Where the image's functions read the cycle or instruction counter."""
     found = []
     for segment in image.segments:
         if not segment.flags & EXECUTABLE:
             continue
-        for match in CYCLE_READ.finditer(segment.data):
-            address = segment.virtual + match.start()
+        data = bytes(segment.data)
+        for at in _places(data):
+            address = segment.virtual + at
             function = image.symbols.function_at(address)
             if address % 2 == 0 and function is not None:
                 before = image.virtual_to_file(function.address, address - function.address)
