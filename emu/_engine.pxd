@@ -39,6 +39,8 @@ ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
+# The guest is about to execute the instruction at the seam.
+ctypedef void (*seam_fn)(void *data) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
 # The physical address of a virtual one, by the guest's present page tables, leaving no trace; the
@@ -167,6 +169,8 @@ cdef struct Clock:
     uint64_t stack_at
     uint32_t stack_size
     uint8_t stack[FOOTPRINT]
+    uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
+    uint32_t stack_split  # bytes on the first
     uint64_t kept[8]
     # Registers that the guest's return path does not restore: written when time goes on.
     int deferred
@@ -205,6 +209,10 @@ cdef struct Clock:
     trap_fn trap
     void *trap_data
     enter_fn enter
+    # Called before the instruction at ``seam``; NULL: nothing is.
+    seam_fn seam_call
+    uint64_t seam
+    size_t seam_hook
     forget_fn keep
     forget_fn forget
     uint64_t unknown_address
@@ -243,6 +251,7 @@ cdef struct SystemRegisters:
 
 cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil
 cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil
+cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil
 cdef uint64_t register_read(Clock *c, int register) noexcept nogil
@@ -290,6 +299,8 @@ cdef class Engine:
     cdef int _read(self, what, int register, void *value, size_t size) except -1
     cdef int _write(self, what, int register, const void *value, size_t size) except -1
     cdef int _hook(self, int kind, void *callback) except -1
+    cdef int hook_seam(self, uint64_t address, seam_fn call) except -1
+    cdef int unhook_seam(self) except -1
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1
     cdef void failed(self, error)

@@ -263,18 +263,42 @@ cdef void freeze(Clock *c) noexcept nogil:
 
 
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
-    """Remember the stack that the kernel's breakpoint path will write to."""
-    cdef uint64_t low = (sp & 4095) if (sp & 4095) < FOOTPRINT else FOOTPRINT
+    """Remember the stack that the kernel's breakpoint path will write to.  Its pages stay where they
+    are meanwhile."""
+    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes of sp's own page below it
+    cdef uint8_t *last
     c.footprint = True
     c.keep(c)
-    c.stack_at = sp - FOOTPRINT
-    c.stack_size = FOOTPRINT
-    if not guest_read(c, c.stack_at, c.stack, FOOTPRINT):
-        # The page below is not mapped: what the path needs is on this one, or nothing helps it.
-        c.stack_at = sp - low
-        c.stack_size = <uint32_t>low
-        if not guest_read(c, c.stack_at, c.stack, c.stack_size):
-            c.stack_size = 0
+    c.stack_size = 0
+    last = host_virtual(c, sp - 1)
+    if last == NULL:
+        return
+    if on_page >= FOOTPRINT:
+        c.stack_at = sp - FOOTPRINT
+        c.stack_split = c.stack_size = FOOTPRINT
+        c.stack_host[0] = last - (FOOTPRINT - 1)
+    else:
+        c.stack_at = sp - FOOTPRINT
+        c.stack_split = FOOTPRINT - on_page
+        c.stack_size = FOOTPRINT
+        c.stack_host[0] = host_virtual(c, c.stack_at)
+        c.stack_host[1] = last - (on_page - 1)
+        if c.stack_host[0] == NULL:
+            # The page below is not mapped: what the path needs is on this one, or nothing helps it.
+            c.stack_at = sp - on_page
+            c.stack_split = c.stack_size = on_page
+            c.stack_host[0] = c.stack_host[1]
+    memcpy(c.stack, c.stack_host[0], c.stack_split)
+    if c.stack_split < c.stack_size:
+        memcpy(c.stack + c.stack_split, c.stack_host[1], c.stack_size - c.stack_split)
+
+
+cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
+    """The host's address of a place in the stack that is kept; NULL: it is not there."""
+    cdef uint64_t at = address - c.stack_at
+    if not c.footprint or at >= c.stack_size:
+        return NULL
+    return c.stack_host[0] + at if at < c.stack_split else c.stack_host[1] + (at - c.stack_split)
 
 
 cdef void wipe_footprint(Clock *c) noexcept nogil:
@@ -282,7 +306,9 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
     if c.footprint:
         c.footprint = False
         if c.stack_size:
-            guest_write(c, c.stack_at, c.stack, c.stack_size)
+            memcpy(c.stack_host[0], c.stack, c.stack_split)
+            if c.stack_split < c.stack_size:
+                memcpy(c.stack_host[1], c.stack + c.stack_split, c.stack_size - c.stack_split)
         c.forget(c)
 
 
@@ -422,8 +448,10 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     memcpy(&unusual, c, sizeof(unusual))
     unusual |= may_be_cut(c, address)
     total = c.instructions + c.count
-    n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
-    if unusual or n == 0 or total + n > c.horizon:
+    n = 0
+    if not unusual:
+        n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
+    if n == 0 or total + n > c.horizon:
         c.begin(c, address, size)
         return
     c.instructions = c.canonical = total
@@ -456,6 +484,12 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef int why
     cdef bint resumed
     cdef bint doubtful
+    if (c.frozen and not c.count and address != c.thaw and address - c.slot > c.site_length
+            and c.frozen_blocks + 1 & 0xFFFFF):
+        c.frozen_blocks += 1  # the kernel's own way to the seam and back
+        c.address = address
+        c.size = size
+        return
     # A stop already asked for in this run has its effect only behind this hook.
     doubtful = may_be_cut(c, address) and c.count != 0
     if doubtful:
@@ -572,6 +606,12 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         c.passing = False
         return
     request_stop(c, STOP_ADDRESS_C)
+
+
+cdef void seam_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
+    cdef Clock *c = <Clock *>data
+    if c.seam_call != NULL and c.seam == address:
+        c.seam_call(c.trap_data)
 
 
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
@@ -1123,6 +1163,24 @@ cdef class Engine:
             c.stop_hooks[c.stop_count] = hook
             c.stop_count += 1
             self._drop(address, address + 1)
+
+    cdef int hook_seam(self, uint64_t address, seam_fn call) except -1:
+        """Call ``call`` with the breakpoints' owner before each execution of ``address``."""
+        self._still()
+        self._ok("hook the seam", self.hook_add(
+            self.uc, &self.clock.seam_hook, HOOK_CODE, <void *>seam_hook, &self.clock, address,
+            address))
+        self.clock.seam = address
+        self.clock.seam_call = call
+        return self._drop(address, address + 1)
+
+    cdef int unhook_seam(self) except -1:
+        self._still()
+        if self.clock.seam_call != NULL:
+            self.clock.seam_call = NULL
+            self._remove_hook(self.clock.seam, self.clock.seam_hook)
+            self._drop(self.clock.seam, self.clock.seam + 1)
+        return 0
 
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1:
         """Unicorn looks up the code that a hook was in: what is not mapped any more keeps its hook,

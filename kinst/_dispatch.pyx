@@ -20,8 +20,9 @@ from libc.string cimport memcmp, memcpy, memset
 from emu._engine import EngineError
 
 from emu._engine cimport (
-    SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write, host_physical, host_virtual,
-    keep_footprint, native, register_read, register_write, request_stop, resume, wipe_footprint,
+    SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
+    host_physical, host_stack, host_virtual, keep_footprint, native, register_read, register_write,
+    request_stop, resume, wipe_footprint,
 )
 
 cdef enum:
@@ -236,13 +237,17 @@ cdef void put(Dispatch *d, uint8_t r, uint64_t value) noexcept nogil:
 cdef bint set_frame(Dispatch *d, uint64_t address) noexcept nogil:
     """Find the trap frame on the host; it may lie on two pages."""
     cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
-    d.frame[0] = host_virtual(d.clock, address)
+    d.frame[0] = host_stack(d.clock, address)
+    if d.frame[0] == NULL:
+        d.frame[0] = host_virtual(d.clock, address)
     d.frame[1] = NULL
     d.frame_split = room
     if d.frame[0] == NULL:
         return False
     if room < <uint32_t>d.frame_size:
-        d.frame[1] = host_virtual(d.clock, address + room)
+        d.frame[1] = host_stack(d.clock, address + room)
+        if d.frame[1] == NULL:
+            d.frame[1] = host_virtual(d.clock, address + room)
         return d.frame[1] != NULL
     return True
 
@@ -581,8 +586,8 @@ cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
 
 
 cdef void answer(Dispatch *d, uint64_t value) noexcept nogil:
+    """What the function at the seam gives back; its own instruction returns."""
     register_write(d.clock, d.number[d.result], value)
-    go_to(d.clock, register_read(d.clock, d.number[d.link]))
 
 
 cdef void decline(Dispatch *d) noexcept nogil:
@@ -679,18 +684,29 @@ cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
     (<Dispatcher>d.owner).stuck(pc)
 
 
+cdef bint framed(Dispatch *d) noexcept nogil:
+    """At the seam: find the trap frame; false: there is none."""
+    d.framed = False
+    d.at = d.seam
+    return set_frame(d, register_read(d.clock, d.number[d.frame_register]))
+
+
+cdef void on_seam(void *data) noexcept nogil:
+    """The kernel has called the seam."""
+    cdef Dispatch *d = <Dispatch *>data
+    if framed(d):
+        at_seam_called(d)
+    else:
+        answer(d, 1)
+
+
 cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef Clock *c = d.clock
     cdef uint32_t i
-    if pc == d.seam:
-        d.framed = False
-        d.at = pc
-        if not set_frame(d, register_read(c, d.number[d.frame_register])):
+    if pc == d.seam and not d.called:
+        if not framed(d):
             return False
-        if d.called:
-            at_seam_called(d)
-        else:
-            at_seam_jumped(d)
+        at_seam_jumped(d)
         return True
     i = find(d, pc)
     if i != NONE and d.sites[i].patched:
@@ -769,6 +785,7 @@ cdef class Dispatcher:
     def __dealloc__(self):
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
             self.engine.clock.trap = NULL
+            self.engine.clock.seam_call = NULL
         free(self.d.templates)
         free(self.d.sites)
         free(self.d.probes)
@@ -1472,11 +1489,19 @@ cdef class Dispatcher:
         d.scratch_value = scratch_value
         d.clock.trap_data = d
         d.clock.trap = on_trap
+        if d.path == GUEST and d.called:
+            try:
+                self.engine.hook_seam(seam, on_seam)
+            except BaseException:
+                d.clock.trap = NULL
+                d.clock.trap_data = NULL
+                raise
 
     def deafen(self):
         """Answer none."""
         self.unchanging()
         self.live()
+        self.engine.unhook_seam()
         self.d.clock.trap = NULL
         self.d.clock.trap_data = NULL
 

@@ -131,6 +131,8 @@ class Breakpoints(ProbeTable):
             if self.python:
                 machine.handle(area.seam, self._seam)
             else:
+                if self.path == GUEST and self.trap.called:
+                    area.write_seam(self.trap.seam_code)
                 dispatcher.listen(area.seam, self._scratch, self._scratch_value)
             undo.pop_all()
         self._trampolines = area

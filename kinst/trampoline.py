@@ -48,6 +48,9 @@ class Trampolines:
         """The address the kernel's seam points to."""
         return self.base + SLOT  # Unicorn also looks at the byte before a stop address
 
+    def write_seam(self, code: bytes) -> None:
+        self.machine.write_physical(self.physical + SLOT, code)
+
     def close(self) -> None:
         for address, content in self._undo:
             self.machine.write_physical(address, content)

@@ -96,6 +96,7 @@ class GuestTrap(ABC):
     :cvar flag_bits: those of ``status`` that conditions look at.
     :cvar direct_breakpoint: of the direct path, where that is another.
     :cvar called: whether the kernel calls the seam, or jumps to it.
+    :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
     :cvar frame_register: holds the trap frame's address there.
     :cvar scratch: a word of the kernel that its breakpoint path writes.
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
@@ -113,6 +114,7 @@ class GuestTrap(ABC):
     guest_breakpoint: ClassVar[Breakpoint]
     direct_breakpoint: ClassVar[Breakpoint | None] = None
     called: ClassVar[bool]
+    seam_code: ClassVar[bytes] = b""
     frame_register: ClassVar[str]
     segment: ClassVar[str] = ""
     scratch: ClassVar[str] = ""

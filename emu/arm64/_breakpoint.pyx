@@ -21,14 +21,13 @@ cdef enum:
     SPSR = 1
     ELR = 2
     VBAR = 3
-    CONTEXTIDR = 4
     EL1H = 5
     MASKED = 0x3C0 | EL1H  # D A I F
     SYNC = 0x200
     EC_BRK = 0x3C
 
-cdef CpReg NAMED[5]
-for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1", "contextidr_el1")):
+cdef CpReg NAMED[4]
+for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1")):
     _op0, _op1, _crn, _crm, _op2 = registers.SYSTEM[_name]
     NAMED[_i] = CpReg(_crn, _crm, _op0, _op1, _op2, 0)
 
@@ -57,12 +56,11 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint32_t code = 0
     if vectors == 0 or state & 0xF != EL1H or not guest_read(c, pc, &code, 4):
         return False
+    # Unicorn computes its cached translation flags anew only with a system register: PSTATE first.
+    register_write(c, PSTATE, MASKED)
     put(c, SPSR, state)
     put(c, ELR, pc)
     put(c, ESR, <uint64_t>EC_BRK << 26 | 1 << 25 | code >> 5 & 0xFFFF)
-    register_write(c, PSTATE, MASKED)
-    # Unicorn computes its cached translation flags anew only with a system register.
-    put(c, CONTEXTIDR, get(c, CONTEXTIDR))
     go_to(c, vectors + SYNC)
     return True
 

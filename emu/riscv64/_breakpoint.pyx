@@ -34,7 +34,7 @@ cdef void keep(Clock *c) noexcept nogil:
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint64_t vectors = register_read(c, STVEC) & ~<uint64_t>3
-    cdef uint64_t status = register_read(c, SSTATUS)
+    cdef uint64_t status = c.kept[3]  # it was kept just now
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
     register_write(c, SSTATUS, status & ~<uint64_t>(SIE | SPIE) | SPP | (SPIE if status & SIE else 0))

@@ -14,6 +14,7 @@ PSTATE_I = 1 << 7
 
 
 class Arm64Trap(CalledSeam):
+    seam_code: ClassVar[bytes] = bytes.fromhex("c0035fd6")  # ret
     excluded: ClassVar[frozenset[str]] = frozenset(
         {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
     )

@@ -19,6 +19,7 @@ SIE, SPIE = 1 << 1, 1 << 5
 
 
 class Riscv64Trap(CalledSeam):
+    seam_code: ClassVar[bytes] = bytes.fromhex("8280")  # c.jr ra
     excluded: ClassVar[frozenset[str]] = frozenset(
         {"cpu_exception_handler", "cpu_exception_handler_supervisor",
          "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}
