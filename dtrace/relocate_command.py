@@ -34,6 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
     parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
     parser.add_argument("--jobs", default="1", metavar="N", help="processes (%(default)s)")
+    parser.add_argument("--judge", choices=["host"],
+                        help="the host's own CPU executes them, too, in a process of its own "
+                        "(amd64 on an x86-64 host)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE",
                         help="write the report as JUnit XML, too")
@@ -63,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings")
     with _progress(len(places)) as progress:
-        report = relocate(arch, list(places), seed, states, jobs, progress)
+        report = relocate(arch, list(places), seed, states, jobs, progress,
+                          arguments.judge == "host")
     result = Result(arch, seed, places, report, surveyed)
     if arguments.json:
         print(json.dumps(as_json(result)))

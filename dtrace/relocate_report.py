@@ -54,6 +54,10 @@ def show(result: Result) -> None:
     print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
     for verdict, count in report.verdicts.most_common():
         print(f"{count:>9}  {verdict}")
+    if report.judged:
+        print("on the host's own CPU:")
+        for how, count in report.judged.most_common():
+            print(f"{count:>9}  {how}")
 
 
 def as_json(result: Result) -> dict[str, Any]:
@@ -67,6 +71,8 @@ def as_json(result: Result) -> dict[str, Any]:
             for m in report.mismatches
         ],
     }
+    if report.judged:
+        found["host"] = dict(report.judged.most_common())
     if result.survey is None:
         found["refused"] = {code.hex(): reason for code, reason in report.refused.items()}
     else:

@@ -5,19 +5,24 @@ breakpoint that the native dispatcher answers, in a trampoline or emulated.  An 
 carried out by its verdict, in Python.  Registers, flags, memory, the next pc and faults must be
 equal.  Pages appear where the instruction touches them, with contents that depend on the address
 and the seed.
+
+Where it can execute them, the host's own CPU is another judge (``Judge``): it knows instructions
+that Unicorn's model does not.
 """
 
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import unicorn
 
 from emu import _engine
 from emu._engine import Engine
 from emu.arch import Arch
+from emu.errors import KinstError
 from emu.guest_memory import GuestMemory
 from emu.unicorn_machine import library_symbols
 from kinst import lowering
@@ -27,10 +32,12 @@ from kinst.verdict import Copy, Refuse, Rewrite, Verdict, summary
 CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
 PAGE = 0x1000
 MAX_PAGES, MAX_STEPS = 64, 4096
+SLOT = 32
 MASK = (1 << 64) - 1
 DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
 UNKNOWN = "the CPU model does not know it"
+EXECUTED = "executed"  # by the host, without a fault in some state
 Memory = dict[int, bytes]  # pages that are not what they were
 
 
@@ -63,6 +70,17 @@ class Bench(ABC):
         """Whether an instruction repeats itself."""
         return False
 
+    def judge(self, seed: int) -> "Judge | None":
+        """The host's own CPU, where it is of the architecture.
+
+        :raises KinstError: when the host does not let us use it.
+        """
+        return None
+
+    def not_judged(self, code: bytes) -> str | None:
+        """Why the host's CPU does not execute an instruction: it would not be the same twice."""
+        return None
+
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:
         """Why an instruction is not executed here, though it could be probed: it would change the
@@ -78,6 +96,38 @@ class Outcome:
     memory: Memory
     pc: int
     fault: str
+
+
+class Judge(Protocol):
+    """A CPU that executes instructions by itself, on memory like a bed's."""
+
+    unknown: ClassVar[str]  # the fault of what it does not know
+    compared: ClassVar[Mapping[str, int]]  # registers that an emulation may change: their bits
+
+    @property
+    def crowded(self) -> bool:
+        """There is hardly room for more pages."""
+
+    def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
+        """A random state as this CPU can have it."""
+
+    def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
+            repeats: bool) -> Outcome:
+        """Execute ``code`` at CODE, or its trampoline ``body`` at ``slot`` (0: there is none)."""
+
+    def refill(self, code: bytes) -> dict[int, bytes]:
+        """Make memory what it is at the beginning; what that is."""
+
+    def changed(self, before: dict[int, bytes], size: int) -> Memory:
+        """The pages that have changed; ``size`` bytes at CODE do not count."""
+
+    def map(self, address: int) -> bool: ...
+
+    def read(self, address: int, size: int) -> bytes: ...
+
+    def write(self, address: int, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -174,6 +224,11 @@ class Bed:
             out.append(self.area.view[self.pages[page] + (i & PAGE - 1)])
         return bytes(out)
 
+    def write(self, address: int, data: bytes) -> None:
+        for i, byte in enumerate(data):
+            at = address + i & MASK
+            self.area.view[self.pages[at & ~(PAGE - 1)] + at % PAGE] = byte
+
     def place(self, code: bytes) -> None:
         """Put an instruction at CODE, on a page that is otherwise as it always is."""
         at = self.pages[CODE]
@@ -261,11 +316,15 @@ class Bed:
         return (engine.abandon(pc) if fault else pc), fault
 
 
+class Unreachable(Exception):
+    """An emulation has touched memory that cannot be there."""
+
+
 @dataclass
 class _Registers:
     """The State of an emulation: registers of a random state, memory of a bed."""
 
-    bed: Bed
+    bed: "Bed | Judge"
     values: dict[str, int]
     vectors: list[int]
 
@@ -286,21 +345,25 @@ class _Registers:
 
     def store(self, address: int, size: int, value: int) -> None:
         self._reach(address, size)
-        data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
-        for i, byte in enumerate(data):
-            at = address + i & MASK
-            self.bed.area.view[self.bed.pages[at & ~(PAGE - 1)] + at % PAGE] = byte
+        self.bed.write(address, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
     def _reach(self, address: int, size: int) -> None:
-        self.bed.map(address)
-        self.bed.map(address + size - 1)
+        if not (self.bed.map(address) and self.bed.map(address + size - 1)):
+            raise Unreachable
 
 
 class Laboratory:
     """Executes instructions of one architecture."""
 
-    def __init__(self, bench: Bench, trap: GuestTrap, seed: int) -> None:
+    def __init__(self, bench: Bench, trap: GuestTrap, seed: int, host: bool = False) -> None:
         self.bench, self.trap, self.seed = bench, trap, seed
+        self.judge: Judge | None = None
+        if host:
+            self.judge = bench.judge(seed)
+            if self.judge is None:
+                raise KinstError(f"--judge host: the host's CPU does not execute "
+                                 f"{bench.arch.name}'s instructions")
+        self.judged: Counter[str] = Counter()  # what became of encodings there
         self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
         self._new_beds()
 
@@ -353,6 +416,14 @@ class Laboratory:
         if isinstance(verdict, Refuse) or length != len(code):
             return summary(verdict if isinstance(verdict, Refuse)
                            else Refuse("is not one instruction")), None
+        word, mismatch = self._by_model(code, verdict, states)
+        if self.judge is None or mismatch is not None:
+            return word, mismatch
+        how, mismatch = self._by_host(code, verdict, states)
+        self.judged[how] += 1
+        return word if mismatch is None and how != EXECUTED else summary(verdict), mismatch
+
+    def _by_model(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
         reason = self.bench.not_executed(code)
         if reason is not None:
             return f"not executed: {reason}", None
@@ -365,6 +436,79 @@ class Laboratory:
             if in_place.fault in self.bench.unknown:
                 return f"not executed: {UNKNOWN}", None
         return word, None
+
+    def _by_host(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
+        """What became of an encoding on the host's own CPU."""
+        reason = self.bench.not_judged(code)
+        if reason is not None:
+            return f"not executed: {reason}", None
+        assert self.judge is not None
+        if self.judge.crowded:
+            self.judge.close()
+            self.judge = self.bench.judge(self.seed)
+            assert self.judge is not None
+        judge, executed = self.judge, False
+        slot, body = self._trampoline(code)
+        for number in range(states):
+            values, vectors = self.state(number)
+            self.bench.adapt(code, values)
+            values = judge.prepare(values, vectors)
+            repeats = self.bench.repeats(code)
+            in_place = judge.run(values, code, 0, b"", repeats)
+            if in_place.fault == judge.unknown:
+                return "not executed: the host's CPU does not know it", None
+            if isinstance(verdict, Copy | Rewrite):
+                outcome = judge.run(values, code, slot, body, repeats)
+                if outcome != in_place:  # again: a page may have appeared for one alone
+                    in_place = judge.run(values, code, 0, b"", repeats)
+                    outcome = judge.run(values, code, slot, body, repeats)
+            elif in_place.fault:
+                continue  # an emulation says nothing of faults: it is left to the kernel
+            else:
+                in_place, outcome = self._on_host(code, verdict, values, in_place)
+            executed = executed or not in_place.fault
+            if outcome != in_place:
+                return EXECUTED, Mismatch(code, CODE, number, summary(verdict), in_place, outcome,
+                                          "on the host")
+        return EXECUTED if executed else "not executed: it faults in every state", None
+
+    def _on_host(self, code: bytes, verdict: Verdict, values: dict[str, int],
+                 in_place: Outcome) -> tuple[Outcome, Outcome]:
+        """In place, and by an emulation on the judge's memory; what both can tell."""
+        assert self.judge is not None
+        assert not isinstance(verdict, Copy | Rewrite | Refuse)
+        judge, bits = self.judge, self.judge.compared
+        before = judge.refill(code)
+        state = _Registers(judge, dict(values), [])
+        try:
+            pc = verdict.next_pc(state)
+        except Unreachable:
+            return in_place, replace(in_place, fault="memory that the emulation cannot reach")
+        after = {name: state.values[name] & mask for name, mask in bits.items()}
+        memory = judge.changed(before, len(code))
+        return (replace(in_place, registers={
+                    name: in_place.registers[name] & mask for name, mask in bits.items()}),
+                Outcome(after, in_place.vectors, memory, pc, ""))
+
+    def _trampoline(self, code: bytes) -> tuple[int, bytes]:
+        """Its address and bytes; (0, none) of what is emulated."""
+        bed, dispatcher = self.probed, self.dispatcher
+        bed.place(code)
+        dispatcher.add(CODE, code, 0, 0)
+        dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
+        dispatcher.enable()
+        known = dispatcher.template(CODE)
+        slot = known[1] if known is not None else 0
+        body = bed.read(slot, SLOT) if slot else b""
+        dispatcher.disable()
+        dispatcher.clear()
+        return slot, body
+
+    def close(self) -> None:
+        """End what the judge has started."""
+        if self.judge is not None:
+            self.judge.close()
+            self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
         """Unicorn sometimes does not see a page that was mapped while it asked for it, or loses

@@ -15,51 +15,64 @@ CHUNK = 200
 @dataclass
 class Report:
     """What became of the encodings: how many of each verdict, those refused with the reason, and
-    those that failed."""
+    those that failed.
+
+    :param judged: what became of them on the host's own CPU, when that was asked for.
+    """
 
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: dict[bytes, str] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
+    judged: Counter[str] = field(default_factory=Counter)
 
 
-def _work(job: tuple[str, int, int, list[bytes]]) -> tuple[list[str], list[Mismatch]]:
-    arch, seed, states, codes = job
-    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed)
+Work = tuple[list[str], list[Mismatch], Counter[str]]
+
+
+def _work(job: tuple[str, int, int, bool, list[bytes]]) -> Work:
+    arch, seed, states, host, codes = job
+    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
     verdicts, mismatches = [], []
-    for code in codes:
-        verdict, mismatch = laboratory.test(code, states)
-        verdicts.append(verdict)
-        if mismatch is not None:
-            mismatches.append(mismatch)
-    return verdicts, mismatches
+    try:
+        for code in codes:
+            verdict, mismatch = laboratory.test(code, states)
+            verdicts.append(verdict)
+            if mismatch is not None:
+                mismatches.append(mismatch)
+    finally:
+        laboratory.close()
+    return verdicts, mismatches, laboratory.judged
 
 
 def relocate(
     arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: int,
-    progress: Callable[[int], None],
+    progress: Callable[[int], None], host: bool = False,
 ) -> Report:
     """Test the encodings.
 
+    :param host: the host's own CPU judges, too.
     :param progress: is told how many more are done.
     """
     chunks = [
-        (arch, seed, states, list(codes[at : at + CHUNK])) for at in range(0, len(codes), CHUNK)
+        (arch, seed, states, host, list(codes[at : at + CHUNK]))
+        for at in range(0, len(codes), CHUNK)
     ]
     report = Report()
-    for chunk, (verdicts, mismatches) in zip(chunks, _results(chunks, jobs), strict=True):
+    for chunk, (verdicts, mismatches, judged) in zip(chunks, _results(chunks, jobs), strict=True):
         report.verdicts.update(verdicts)
         report.refused.update(
-            (code, word) for code, word in zip(chunk[3], verdicts, strict=True)
+            (code, word) for code, word in zip(chunk[4], verdicts, strict=True)
             if word.startswith("refuse")
         )
         report.mismatches += mismatches
+        report.judged += judged
         progress(len(verdicts))
     return report
 
 
 def _results(
-    chunks: list[tuple[str, int, int, list[bytes]]], jobs: int
-) -> Iterator[tuple[list[str], list[Mismatch]]]:
+    chunks: list[tuple[str, int, int, bool, list[bytes]]], jobs: int
+) -> Iterator[Work]:
     if jobs == 1 or len(chunks) < 2:
         yield from map(_work, chunks)
         return

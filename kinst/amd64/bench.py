@@ -10,6 +10,7 @@ from capstone import x86_const as x86
 
 from emu.amd64 import registers
 from emu.amd64.arch import Amd64
+from kinst.amd64.host import Host
 from kinst.laboratory import Bench
 
 # Instructions that would change the laboratory's own machine, or wait for one around it.
@@ -26,6 +27,7 @@ SYSTEM_REGISTERS = {
     for name in [*(f"CR{i}" for i in range(16)), *(f"DR{i}" for i in range(16)),
                  "CS", "DS", "ES", "FS", "GS", "SS"]
 }
+STEPPED = {x86.X86_INS_PUSHF, x86.X86_INS_PUSHFQ, x86.X86_INS_POPF, x86.X86_INS_POPFQ}  # TF
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
                   *range(0x40, 0x50)])
 FS, GS = 0x64, 0x65
@@ -72,6 +74,17 @@ class Amd64Bench(Bench):
         prefixes = code[: len(code) - len(opcode)]
         return bool(opcode) and opcode[0] in STRINGS and any(p in prefixes for p in b"\xf2\xf3")
 
+    def judge(self, seed: int) -> Host:
+        return Host(seed)
+
+    def not_judged(self, code: bytes) -> str | None:
+        instruction = next(self._decoder.disasm(code, 0, 1), None)
+        if instruction is None:
+            return None  # nothing that it may do gets out of the child process
+        if instruction.id in STEPPED:
+            return "the step by step execution shows in it"
+        return self._around(instruction)
+
     def not_executed(self, code: bytes) -> str | None:
         if code[:1] == b"\xc2" and code[2:3] >= b"\x80":
             return "the CPU model takes its count for a negative one"
@@ -84,6 +97,9 @@ class Amd64Bench(Bench):
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
             return "the decoder does not know it"
+        return self._around(instruction)
+
+    def _around(self, instruction: capstone.CsInsn) -> str | None:
         if instruction.id in PRIVILEGED:
             return "it works on the machine around it"
         if any(o.type == x86.X86_OP_REG and o.reg in SYSTEM_REGISTERS

@@ -1,0 +1,325 @@
+"""The host's own CPU as a judge: user-level instructions run natively, in place and displaced.
+
+They run in a child process that is nothing but an address space: traced (ptrace(2)), stripped of
+every mapping but the laboratory's, and single-stepped in a way that lets no system call through
+(PTRACE_SYSEMU_SINGLESTEP).  Its memory is a memory file that both sides map.
+"""
+
+import contextlib
+import ctypes
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import ClassVar
+
+from emu.errors import KinstError
+from kinst.laboratory import CODE, DATA, MASK, PAGE, SLOTS, Memory, Outcome
+
+# ptrace(2), <linux/ptrace.h>
+TRACEME, SINGLESTEP, GETREGS, SETREGS = 0, 9, 12, 13
+SYSEMU_SINGLESTEP = 32
+SETOPTIONS, GETSIGINFO, GETREGSET, SETREGSET = 0x4200, 0x4202, 0x4204, 0x4205
+EXITKILL = 0x100000
+NT_X86_XSTATE = 0x202
+# struct user_regs_struct, <sys/user.h>
+USER = ("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
+        "rsi", "rdi", "orig_rax", "rip", "cs", "rflags", "rsp", "ss", "fs_base", "gs_base", "ds",
+        "es", "fs", "gs")
+NOT_COMPARED = ("orig_rax", "rip", "cs", "ss", "ds", "es", "fs", "gs")
+# The XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE, the header, the upper halves of YMM.
+FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0, XSTATE_BV, YMM0 = 0, 4, 8, 16, 24, 32, 160, 512, 576
+X87_SSE_AVX = 7
+STATUS, FIXED = 0x8D5, 0x202  # flags: those that are set at random; IF and the one that is 1
+GADGET = 0x4002_0000  # SYSCALL, for us
+SYSCALL = b"\x0f\x05"
+SYS_MMAP, SYS_MUNMAP = 9, 11
+MAPPED = 0x11  # MAP_SHARED | MAP_FIXED
+MAX_PAGES, MAX_STEPS = 48, 4096
+USER_SPACE = 1 << 47
+LOWEST = 1 << 16  # vm.mmap_min_addr
+SLOT = 32
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+_libc.ptrace.restype = ctypes.c_long
+
+
+class HostError(KinstError):
+    """The host does not let us judge."""
+
+
+class _Vector(ctypes.Structure):
+    """struct iovec"""
+
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+class Host:
+    """The child process; close it, or use it in a ``with``.
+
+    :param seed: of the contents of memory.
+    :raises HostError: where processes cannot be traced.
+    """
+
+    unknown: ClassVar[str] = "SIGILL"
+    compared: ClassVar[Mapping[str, int]] = {
+        name: MASK for name in USER if name not in NOT_COMPARED} | {"rflags": STATUS}
+
+    def __init__(self, seed: int) -> None:
+        if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
+            raise HostError("--judge host: amd64's instructions need an x86-64 Linux host")
+        self._seed = seed
+        self._registers = (ctypes.c_uint64 * len(USER))()
+        self._state = ctypes.create_string_buffer(1 << 16)
+        self.pages: dict[int, int] = {}  # guest address -> offset in the file
+        self._contents: dict[int, bytes] = {}
+        self._pid = 0
+        with contextlib.ExitStack() as undo:
+            self._file = os.memfd_create("kinst-host")
+            undo.callback(os.close, self._file)
+            os.ftruncate(self._file, MAX_PAGES * PAGE)
+            self._view = undo.enter_context(mmap.mmap(self._file, MAX_PAGES * PAGE))
+            undo.callback(self._kill)
+            self._start()
+            self._undo = undo.pop_all()
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process."""
+        self._undo.close()
+
+    def _kill(self) -> None:
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    # -- the process --------------------------------------------------------------------------
+
+    def _ptrace(self, request: int, address: int = 0, data: int = 0) -> None:
+        if _libc.ptrace(request, self._pid, address, data) == -1:
+            raise HostError("--judge host: this host does not let a process be traced: "
+                            f"ptrace: {os.strerror(ctypes.get_errno())}")
+
+    def _start(self) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            # A new program stops before its first instruction: nothing of it is to run.
+            os.set_inheritable(self._file, True)
+            if _libc.ptrace(TRACEME, 0, None, None) == 0:
+                with contextlib.suppress(OSError):
+                    os.execv("/proc/self/exe", ["kinst-host"])
+            os._exit(1)
+        _pid, status = os.waitpid(self._pid, 0)
+        if not os.WIFSTOPPED(status):
+            self._pid = 0
+            raise HostError("--judge host: this host does not let a process be traced: it has no "
+                            "ptrace, or no /proc")
+        self._ptrace(SETOPTIONS, 0, EXITKILL)
+        with open(f"/proc/{self._pid}/maps", encoding="utf-8") as file:
+            maps = [line.split() for line in file]
+        # A SYSCALL over the code it stopped in maps the page of ours that has another.
+        self._get()
+        with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
+            memory.seek(self._value("rip"))
+            memory.write(SYSCALL)
+        self._gadget = self._value("rip")
+        self.map(GADGET)
+        at = self.pages[GADGET]
+        self._view[at : at + PAGE] = self._contents[GADGET] = SYSCALL.ljust(PAGE, b"\xcc")
+        self._gadget = GADGET
+        for words in maps:
+            begin, end = (int(word, 16) for word in words[0].split("-"))
+            if end <= USER_SPACE:
+                self._system_call(SYS_MUNMAP, begin, end - begin)
+        for page in (CODE, SLOTS, DATA):
+            self.map(page)
+        self._take_state()
+        self._plain_state = self._area()
+
+    def _get(self) -> None:
+        self._ptrace(GETREGS, 0, ctypes.addressof(self._registers))
+
+    def _set(self, values: dict[str, int]) -> None:
+        for number, name in enumerate(USER):
+            if name in values:
+                self._registers[number] = values[name] & MASK
+        self._ptrace(SETREGS, 0, ctypes.addressof(self._registers))
+
+    def _value(self, name: str) -> int:
+        return int(self._registers[USER.index(name)])
+
+    def _take_state(self) -> None:
+        vector = _Vector(ctypes.addressof(self._state), len(self._state))
+        self._ptrace(GETREGSET, NT_X86_XSTATE, ctypes.addressof(vector))
+        self._state_size = int(vector.size)
+
+    def _area(self) -> bytes:
+        return ctypes.string_at(ctypes.addressof(self._state), self._state_size)
+
+    def _put_state(self, content: bytes) -> None:
+        ctypes.memmove(self._state, content, len(content))
+        vector = _Vector(ctypes.addressof(self._state), len(content))
+        self._ptrace(SETREGSET, NT_X86_XSTATE, ctypes.addressof(vector))
+
+    def _step(self, how: int) -> int:
+        """Execute one instruction; the signal that stopped it."""
+        self._ptrace(how)
+        _pid, status = os.waitpid(self._pid, 0)
+        if not os.WIFSTOPPED(status):
+            self._pid = 0
+            raise HostError("--judge host: the process that executes instructions is gone")
+        return os.WSTOPSIG(status)
+
+    def _system_call(self, number: int, *arguments: int) -> int:
+        names = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
+        self._get()
+        self._set(dict(zip(names, arguments, strict=False))
+                  | {"rax": number, "rip": self._gadget, "orig_rax": MASK})
+        self._step(SINGLESTEP)
+        self._get()
+        return self._value("rax")
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def map(self, address: int) -> bool:
+        """Make the page of an address appear; false when it cannot be."""
+        page = address & MASK & ~(PAGE - 1)
+        if page in self.pages:
+            return True
+        if len(self.pages) == MAX_PAGES or not LOWEST <= page < USER_SPACE - PAGE:
+            return False
+        at = len(self.pages) * PAGE
+        if self._system_call(SYS_MMAP, page, PAGE, 7, MAPPED, self._file, at) != page:
+            return False
+        self.pages[page] = at
+        self._contents[page] = random.Random(self._seed ^ page).randbytes(PAGE)
+        self._view[at : at + PAGE] = self._contents[page]
+        return True
+
+    @property
+    def crowded(self) -> bool:
+        """There is hardly room for more pages."""
+        return len(self.pages) > MAX_PAGES // 2
+
+    def read(self, address: int, size: int) -> bytes:
+        return bytes(self._view[self._place(i)] for i in range(address, address + size))
+
+    def write(self, address: int, data: bytes) -> None:
+        for i, byte in enumerate(data):
+            self._view[self._place(address + i)] = byte
+
+    def _place(self, address: int) -> int:
+        return self.pages[address & MASK & ~(PAGE - 1)] + (address & PAGE - 1)
+
+    def refill(self, code: bytes) -> dict[int, bytes]:
+        return self._refill(code, SLOTS, b"")
+
+    def _refill(self, code: bytes, slot: int, body: bytes) -> dict[int, bytes]:
+        """Memory as it is at the beginning."""
+        found = {}
+        for page, at in self.pages.items():
+            content = self._contents[page]
+            if page == CODE:
+                content = code + content[len(code) :]
+            elif page == SLOTS:
+                content = content[: slot % PAGE] + body + content[slot % PAGE + len(body) :]
+            if self._view[at : at + PAGE] != content:
+                self._view[at : at + PAGE] = content
+            found[page] = content
+        return found
+
+    def changed(self, before: dict[int, bytes], size: int) -> Memory:
+        """The pages that have changed; ``size`` bytes at CODE do not count."""
+        found = {}
+        for page, at in self.pages.items():
+            content = bytes(self._view[at : at + PAGE])
+            if page == CODE:
+                content = before[page][:size] + content[size:]
+            if content != before[page]:
+                found[page] = content
+        return found
+
+    # -- experiments --------------------------------------------------------------------------
+
+    def prepare(self, values: dict[str, int], vectors: list[int]) -> dict[str, int]:
+        """The state's registers as a process can have them; vectors and x87 are set."""
+        values = dict(values)
+        for base in ("fs_base", "gs_base"):
+            values[base] &= USER_SPACE // 2 - 1
+        values["rflags"] = values["rflags"] & STATUS | FIXED
+        state = bytearray(self._plain_state)
+        struct.pack_into("<H", state, FCW, values["fpcw"])
+        state[FTW] = 0xFF
+        struct.pack_into("<QQ", state, FIP, 0, 0)
+        struct.pack_into("<I", state, MXCSR, values["mxcsr"])
+        for i in range(8):
+            struct.pack_into("<QQ", state, XMM0 + 16 * i, vectors[i] & MASK, vectors[i] >> 64)
+            state[ST0 + 16 * i : ST0 + 16 * i + 10] = vectors[8 + i].to_bytes(10, "little")
+        if len(state) >= YMM0 + 256:
+            state[YMM0 : YMM0 + 256] = random.Random(vectors[0]).randbytes(256)
+        present, = struct.unpack_from("<Q", state, XSTATE_BV)
+        struct.pack_into("<Q", state, XSTATE_BV, present | X87_SSE_AVX)
+        self._start_state = bytes(state)
+        return values
+
+    def run(self, values: dict[str, int], code: bytes, slot: int, body: bytes,
+            repeats: bool) -> Outcome:
+        """Execute ``code`` at CODE, or the trampoline ``body`` at ``slot`` (0: there is none).
+
+        Pages appear where they are touched; the instruction then begins anew."""
+        pc = CODE
+        while True:
+            before = self._refill(code, slot or SLOTS, body)
+            self._put_state(self._start_state)
+            begin = slot or CODE
+            self._set(values | {"rip": begin, "orig_rax": MASK})
+            fault = ""
+            for _count in range(MAX_STEPS):
+                stopped = self._step(SYSEMU_SINGLESTEP)
+                self._get()
+                pc = self._value("rip")
+                if stopped != signal.SIGTRAP:
+                    fault = signal.Signals(stopped).name
+                    break
+                if not (slot <= pc < slot + len(body) if slot else repeats and pc == CODE):
+                    break
+            if fault == "SIGSEGV" and self._appears():
+                continue
+            break
+        if fault and slot <= pc < slot + len(body):
+            pc = CODE
+        self._take_state()
+        return Outcome(
+            {name: self._value(name) for name in USER if name not in NOT_COMPARED},
+            self._vectors(begin), self.changed(before, len(code)), pc, fault)
+
+    def _appears(self) -> bool:
+        """A page that was missed."""
+        info = ctypes.create_string_buffer(128)
+        self._ptrace(GETSIGINFO, 0, ctypes.addressof(info))
+        code, = struct.unpack_from("<i", info, 8)
+        address, = struct.unpack_from("<Q", info, 16)
+        return (code == 1 and address & ~(PAGE - 1) not in self.pages  # SEGV_MAPERR
+                and self.map(address))
+
+    def _vectors(self, begin: int) -> tuple[int, ...]:
+        """x87, vector and mask registers, as the XSAVE area has them.  Of x87's instruction
+        pointer it is asked whether it is the instruction's."""
+        area = bytearray(self._area())
+        fip, = struct.unpack_from("<Q", area, FIP)
+        struct.pack_into("<Q", area, FIP, int(begin <= fip < begin + SLOT))
+        return tuple(int.from_bytes(area[at : at + 64], "little")
+                     for at in range(0, len(area), 64))
