@@ -1,6 +1,8 @@
 # make demo    set everything up and show the main job on the built-in teaching kernel
 # make test    set everything up, lint, and run the tests
 # make images  build the teaching kernel for amd64, arm64 and riscv64
+# make sanitize  build the native core with AddressSanitizer and UndefinedBehaviorSanitizer, and run
+#              the tests under them
 # make bench   run the benchmarks (real kernels: KINST_KERNELS=DIR)
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ STAMP := $(VENV)/.installed
 SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld)
 KERNELS := $(foreach arch,amd64 arm64 riscv64,images/build/$(arch)/kernel)
 
-.PHONY: all demo test images lint bench clean setup
+.PHONY: all demo test images lint bench sanitize clean setup
 
 all: setup
 
@@ -40,6 +42,27 @@ lint: $(STAMP)
 test: lint $(KERNELS)
 	sh ./setup-system.sh qemu
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# A copy of the house, so that what is built for use stays what it is.
+SANITIZED := build/sanitize
+SANITIZERS := -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+	-fno-omit-frame-pointer
+
+sanitize: $(STAMP) $(KERNELS)
+	sh ./setup-system.sh qemu
+	rm -rf $(SANITIZED)
+	mkdir -p $(SANITIZED)
+	cp -R emu kinst dwarf images dtrace tests bench docs pyproject.toml setup.py $(SANITIZED)/
+	cd $(SANITIZED) && find . -name '*.so' -delete
+	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" $(CURDIR)/$(BIN)/python setup.py -q build_ext \
+		--inplace --force
+	cd $(SANITIZED) && PYTHONPATH="$$PWD:$$PWD/tests/sanitizer" \
+		LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+		ASAN_OPTIONS=detect_leaks=0:log_path=$$PWD/found \
+		UBSAN_OPTIONS=print_stacktrace=1:log_path=$$PWD/found \
+		$(CURDIR)/$(BIN)/python -m pytest -n auto --dist worksteal \
+		tests/emu tests/kinst tests/dwarf tests/dtrace
+	! cat $(SANITIZED)/found.* 2>/dev/null | grep -E "ERROR: AddressSanitizer|runtime error"
 
 bench: $(STAMP)
 	bench/boot

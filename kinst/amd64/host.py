@@ -53,6 +53,14 @@ class HostError(KinstError):
     """The host does not let us judge."""
 
 
+def _words(content: bytes) -> bytes:
+    """Each eight bytes an address that a process can have: what returns to it does not fault."""
+    found = bytearray(content)
+    found[6::8] = found[7::8] = bytes(len(content) // 8)
+    found[5::8] = bytes(byte & 0x3F for byte in found[5::8])
+    return bytes(found)
+
+
 class _Vector(ctypes.Structure):
     """struct iovec"""
 
@@ -205,7 +213,7 @@ class Host:
         if self._system_call(SYS_MMAP, page, PAGE, 7, MAPPED, self._file, at) != page:
             return False
         self.pages[page] = at
-        self._contents[page] = random.Random(self._seed ^ page).randbytes(PAGE)
+        self._contents[page] = _words(random.Random(self._seed ^ page).randbytes(PAGE))
         self._view[at : at + PAGE] = self._contents[page]
         return True
 

@@ -139,7 +139,8 @@ def test_no_process_is_left_when_all_went_well_or_did_not(booted):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_is_left_when_we_are_killed(arch, how):
     program = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from images import catalog\nfrom dtrace import workload\n"
         "from emu.qemu_machine import QemuMachine\n"
         f"machine = workload.booted(catalog.find('teaching/{arch}'), {MEMORY})\n"

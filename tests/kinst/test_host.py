@@ -1,0 +1,100 @@
+"""The host's own CPU as a judge of amd64's relocations."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from emu.errors import KinstError
+from kinst.amd64.host import Host, HostError
+from kinst.benches import BENCHES
+from kinst.laboratory import CODE, DATA, EXECUTED, Laboratory
+from kinst.traps import TRAPS
+from kinst.verdict import Copy
+from tests.mutation import Mutated, OffByOne, is_emulation, is_rewrite
+
+
+@pytest.fixture
+def laboratory():
+    def make(trap=TRAPS["amd64"]):
+        try:
+            made.append(Laboratory(BENCHES["amd64"](), trap, 1, True))
+        except HostError as error:
+            pytest.skip(str(error))
+        return made[-1]
+
+    made = []
+    yield make
+    for one in made:
+        one.close()
+
+
+CODES = [
+    "4889c8", "488b0510000000", "0f6f0510000000", "d90510000000", "48890510000000",  # mov ... movq
+    "e800000000", "7405", "eb10", "ff142500000050", "c3", "c20800", "e302", "e2fe", "50", "5b",
+    "f3a4", "f348ab", "660fef c1", "0fae5d00", "f00fb10f", "48f7f1", "d9c1", "dfe0",
+]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_what_the_house_relocates_is_right_on_the_hosts_cpu(laboratory, code):
+    lab = laboratory()
+    word, mismatch = lab.test(bytes.fromhex(code), 8)
+    assert mismatch is None or pytest.fail("\n".join(mismatch.differences()))
+    assert word in ("copy", "rewrite", "emulate") and lab.judged[EXECUTED] == 1
+
+
+@pytest.mark.parametrize("code", ["c5fc28c1", "c5fa6f0510000000", "c4e27d58c1"])
+def test_the_host_executes_what_the_model_does_not_know(laboratory, code):
+    if " avx2 " not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        pytest.skip("the host's CPU has no AVX2")
+    lab = laboratory()
+    word, mismatch = lab.test(bytes.fromhex(code), 8)
+    assert mismatch is None and word in ("copy", "rewrite") and lab.judged[EXECUTED] == 1
+
+
+@pytest.mark.parametrize("code", ["488b0510000000", "c5fa6f0510000000", "48890510000000", "7405"])
+def test_a_wrong_relocation_is_seen_by_the_host(laboratory, code):
+    trap = TRAPS["amd64"]
+    lab = laboratory(Mutated(trap, lambda v: Copy() if is_rewrite(v) else
+                             OffByOne(v) if is_emulation(v) else v))
+    code = bytes.fromhex(code)
+    length, verdict = lab.trap.classify(code, CODE)
+    assert length == len(code)
+    how, mismatch = lab._by_host(code, verdict, 8)
+    assert how == EXECUTED and mismatch.how == "on the host" and mismatch.differences()
+
+
+def test_no_system_call_gets_out(laboratory):
+    """exit_group is only stepped over."""
+    host = laboratory().judge
+    values, vectors = laboratory().state(0)
+    values = host.prepare(values | {"rax": 231}, vectors)
+    for code in (b"\x0f\x05", b"\xcd\x80"):
+        host.run(values, code, 0, b"", False)
+        assert Path(f"/proc/{host._pid}").exists()
+    assert host.run(values, b"\x90", 0, b"", False).pc == CODE + 1
+
+
+def test_what_is_in_the_process_is_the_laboratorys(laboratory):
+    host = laboratory().judge
+    maps = Path(f"/proc/{host._pid}/maps").read_text(encoding="utf-8").splitlines()
+    assert all("kinst-host" in line or "[vsyscall]" in line for line in maps)
+    assert {CODE, DATA} <= host.pages.keys()
+
+
+def test_the_process_ends_with_the_judge(laboratory):
+    host = Host(1)
+    pid = host._pid
+    host.close()
+    assert not Path(f"/proc/{pid}").exists() and host._pid == 0
+    with Host(1) as other:
+        os.kill(other._pid, 9)
+        with pytest.raises(HostError):
+            values, vectors = laboratory().state(0)
+            other.run(other.prepare(values, vectors), b"\x90", 0, b"", False)
+
+
+def test_other_architectures_have_no_judge():
+    with pytest.raises(KinstError, match="does not execute arm64's"):
+        Laboratory(BENCHES["arm64"](), TRAPS["arm64"], 1, True)

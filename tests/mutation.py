@@ -1,0 +1,138 @@
+"""Wrong relocations on purpose: does the laboratory see them?"""
+
+from collections import defaultdict
+
+from emu.architectures import ARCHITECTURES
+from kinst.benches import BENCHES
+from kinst.laboratory import CODE, Laboratory
+from kinst.survey import survey
+from kinst.traps import TRAPS
+from kinst.verdict import Copy, Refuse, Rewrite, summary
+
+
+class Mutated:
+    """A trap whose verdicts are changed."""
+
+    def __init__(self, trap, change):
+        self._trap, self._change = trap, change
+
+    def __getattr__(self, name):
+        return getattr(self._trap, name)
+
+    def classify(self, code, address):
+        length, verdict = self._trap.classify(code, address)
+        return length, self._change(verdict)
+
+
+class OffByOne:
+    """An emulation that goes on one byte behind where it should."""
+
+    def __init__(self, verdict):
+        self._verdict = verdict
+
+    def __getattr__(self, name):
+        return getattr(self._verdict, name)
+
+    def next_pc(self, state):
+        return self._verdict.next_pc(state) + 1
+
+
+class Disturbed(OffByOne):
+    """An emulation that changes what it changes by one more, or a register it should leave."""
+
+    def next_pc(self, state):
+        return self._verdict.next_pc(Counting(state))
+
+
+class Counting:
+    def __init__(self, state):
+        self._state = state
+
+    def __getattr__(self, name):
+        return getattr(self._state, name)
+
+    def set(self, register, value):
+        self._state.set(register, value ^ 1)
+
+    def set_vector(self, number, value):
+        self._state.set_vector(number, value ^ 1)
+
+    def store(self, address, size, value):
+        self._state.store(address, size, value ^ 1)
+
+
+def is_rewrite(verdict):
+    return isinstance(verdict, Rewrite)
+
+
+def is_emulation(verdict):
+    return not isinstance(verdict, Copy | Rewrite | Refuse)
+
+
+def writes(verdict):
+    """An emulation that changes more than the pc."""
+    class Seen(Exception):
+        pass
+
+    class State:
+        def get(self, register):
+            return CODE
+
+        def load(self, address, size):
+            return CODE
+
+        def set(self, *_arguments):
+            raise Seen
+
+        set_vector = store = set
+
+    if not is_emulation(verdict):
+        return False
+    try:
+        verdict.next_pc(State())
+    except Seen:
+        return True
+    return False
+
+
+MUTATIONS = {
+    "rewrites copied": (is_rewrite, lambda verdict: Copy()),
+    "the next pc off by one": (is_emulation, OffByOne),
+    "what is written off by one": (writes, Disturbed),
+}
+
+
+def kinds(arch, codes, wanted):
+    """The encodings whose verdict is wanted, by mnemonic and verdict."""
+    found = defaultdict(list)
+    for code in codes:
+        length, verdict = TRAPS[arch].classify(code, CODE)
+        if length == len(code) and wanted(verdict):
+            text = ARCHITECTURES[arch].disassemble(code, CODE)
+            found[text.split()[0], summary(verdict)].append(code)
+    return found
+
+
+def missed(arch, codes, mutation, states, most):
+    """Kinds of which no encoding (of the first ``most``) is found to be wrong, and how many kinds
+    there are; kinds that are not executed do not count."""
+    wanted, change = MUTATIONS[mutation]
+    trap = Mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
+    laboratory = Laboratory(BENCHES[arch](), trap, 1)
+    lost, every = {}, kinds(arch, codes, wanted)
+    for kind, encodings in every.items():
+        words = set()
+        for code in encodings[:most]:
+            word, mismatch = laboratory.test(code, states)
+            words.add(word)
+            if mismatch is not None:
+                break
+        else:
+            if not all(word.startswith("not executed") for word in words):
+                lost[kind] = encodings[0].hex()
+    return lost, len(every)
+
+
+def encodings(image, arch):
+    functions = list(image.symbols.functions())
+    return list(survey(ARCHITECTURES[arch], TRAPS[arch], image, functions).places)

@@ -1,0 +1,15 @@
+"""The laboratory sees wrong relocations: of each kind of instruction in the GENERIC kernels."""
+
+import pytest
+
+from tests.conftest import ARCHES, real_kernel
+from tests.mutation import MUTATIONS, encodings, missed
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_wrong_relocation_of_each_kind_is_seen(arch):
+    found = encodings(real_kernel(arch), arch)
+    for mutation in MUTATIONS:
+        lost, kinds = missed(arch, found, mutation, 4, 40)
+        print(arch, mutation, kinds)
+        assert lost == {}, mutation
