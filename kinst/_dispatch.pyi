@@ -10,6 +10,7 @@ COMPRESSED: object
 class Dispatcher:
     fire: Callable[[int], None]
     recursion: Callable[[int], None]
+    literal: Callable[[bytes, int], tuple[int, int] | None]
     sink: Callable[[], None] | None
     def __init__(
         self,
@@ -42,7 +43,7 @@ class Dispatcher:
     def tally(
         self, address: int, code: bytes | memoryview, start: int, size: int,
         encodings: dict[bytes, tuple[int, int]], place: int, counts: list[int],
-    ) -> tuple[int, int]: ...
+    ) -> tuple[int, int, int]: ...
     def lengths(self, code: bytes) -> list[int]: ...
     def remove(self, probe: int) -> None: ...
     def clear(self) -> None: ...

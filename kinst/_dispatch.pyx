@@ -25,9 +25,13 @@ from emu._engine cimport (
     request_stop, resume, wipe_footprint,
 )
 
+cdef uint64_t NO_DATA = <uint64_t>-1 - 16
+
 cdef enum:
 
     NO_REGISTER = 0xFF
+    MAX_ROUNDS = 4
+    NEAR = 2048
     MAX_REGISTERS = 128
     MAX_CODE = 16
     ARGUMENTS = 5
@@ -112,6 +116,14 @@ cdef struct Probe:
     uint32_t function
     uint8_t provider
     uint8_t removed
+
+# An instruction of a function that is looked at.
+cdef struct Piece:
+    uint64_t at
+    uint32_t template
+    int32_t relative
+    uint32_t length
+
 
 cdef struct Record:
     uint64_t time
@@ -776,8 +788,10 @@ cdef class Dispatcher:
     cdef object shape
     cdef public object fire
     cdef public object recursion
+    cdef public object literal  # what an instruction reads relative to itself (``GuestTrap.literal``)
     cdef public object sink  # is called when there are many records
     cdef list drained
+    cdef uint64_t rest  # bytes of the function looked at last that are no instruction
 
     def __cinit__(self):
         memset(&self.d, 0, sizeof(Dispatch))
@@ -941,6 +955,94 @@ cdef class Dispatcher:
         length[0] = found[1]
         return found[0] if length[0] <= available else -1
 
+    # -- functions ----------------------------------------------------------------------------
+
+    cdef uint64_t pieces(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                         uint64_t size, Piece **found, list data) except? <uint64_t>-1:
+        """The instructions of a function, around the data that they read (``kinst/listing.py`` says
+        how, in Python).
+
+        :param found: an array, to be freed.
+        :param data: gets [begin, end) offsets of the data.
+        :return: how many.
+        """
+        cdef Piece *pieces
+        cdef void *more
+        cdef uint64_t count = 0
+        cdef uint64_t room = 64
+        cdef uint64_t at, begin, end
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template
+        cdef Site s
+        cdef const Template *t
+        cdef uint64_t target
+        cdef int round_
+        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
+            raise ValueError("the function lies outside the memory given")
+        pieces = <Piece *>malloc(room * sizeof(Piece))
+        if pieces == NULL:
+            raise MemoryError
+        found[0] = pieces
+        for round_ in range(MAX_ROUNDS):
+            count = at = 0
+            ranges = list(data)
+            number = 0
+            begin, end = data[0] if data else (NO_DATA, NO_DATA)
+            while at < size:
+                template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
+                                            address + at, &length, &relative)
+                while end <= at:
+                    number += 1
+                    begin, end = data[number] if number < len(data) else (NO_DATA, NO_DATA)
+                if at + (length if template >= 0 else 1) > begin:
+                    at = end
+                    continue
+                if template < 0:
+                    break
+                if count == room:
+                    room *= 2
+                    more = realloc(pieces, room * sizeof(Piece))
+                    if more == NULL:
+                        raise MemoryError
+                    pieces = found[0] = <Piece *>more
+                pieces[count] = Piece(at, <uint32_t>template, relative, length)
+                count += 1
+                t = &self.d.templates[template]
+                if t.relative != ABSOLUTE and (t.op == REWRITE or t.op == LOAD_VECTOR
+                                               or t.op == SET or t.op == NEXT
+                                               or t.op == INDIRECT):
+                    s.address, s.relative = address + at, relative
+                    target = target_of(t, &s)
+                    # A part of the address may come from the next instruction.
+                    if target + NEAR - address < size + 2 * NEAR:
+                        self.read_at(address, size, at, bytes(
+                            code[start + at : min(start + at + 16, start + size)]), ranges)
+                at += length
+            else:
+                at = size
+            merged = []
+            for one in sorted(ranges):
+                if merged and one[0] <= merged[-1][1]:
+                    merged[-1] = merged[-1][0], max(one[1], merged[-1][1])
+                else:
+                    merged.append(one)
+            if merged == data:
+                break
+            data[:] = merged
+        self.rest = size - at if at < size else 0
+        return count
+
+    cdef int read_at(self, uint64_t address, uint64_t size, uint64_t at, bytes code,
+                     list ranges) except -1:
+        """Note the data that an instruction reads, where it lies in its function."""
+        cdef uint64_t begin
+        read = None if self.literal is None else self.literal(code, address + at)
+        if read is not None and address <= read[0] < address + size:
+            begin = read[0] - address
+            ranges.append((begin, min(begin + <uint64_t>read[1], size)))
+        return 0
+
     # -- sites and probes ---------------------------------------------------------------------
 
     cdef uint32_t site_at(self, uint64_t address, uint32_t template, const uint8_t *code,
@@ -1056,31 +1158,26 @@ cdef class Dispatcher:
         :return: their numbers.
         """
         self.unchanging()
-        cdef uint64_t at = 0
-        cdef uint32_t length = 0
-        cdef int32_t relative = 0
-        cdef int64_t template
+        cdef Piece *pieces = NULL
+        cdef uint64_t i, count
         cdef bint exclusive = False
         cdef const Template *t
-        cdef const uint8_t *p
-        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
-            raise ValueError("the function lies outside the memory given")
         made = []
-        while at < size:
-            p = &code[start + at]
-            template = self.template_of(p, <uint32_t>min(size - at, 15), address + at, &length,
-                                        &relative)
-            if template < 0:
-                break
-            t = &self.d.templates[template]
-            exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
-            if not exclusive and t.op != REFUSE:
-                made.append(self.probe_at(
-                    self.site_at(address + at, <uint32_t>template, p, length, relative),
-                    function, provider))
-            if self.d.templates[template].flags & ENDS_EXCLUSIVE:
-                exclusive = False
-            at += length
+        try:
+            count = self.pieces(address, code, start, size, &pieces, [])
+            for i in range(count):
+                t = &self.d.templates[pieces[i].template]
+                exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
+                if not exclusive and t.op != REFUSE:
+                    made.append(self.probe_at(
+                        self.site_at(address + pieces[i].at, pieces[i].template,
+                                     &code[start + pieces[i].at], pieces[i].length,
+                                     pieces[i].relative),
+                        function, provider))
+                if t.flags & ENDS_EXCLUSIVE:
+                    exclusive = False
+        finally:
+            free(pieces)
         return made
 
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
@@ -1088,11 +1185,8 @@ cdef class Dispatcher:
 
         :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue).
         """
-        cdef uint64_t at = 0
-        cdef uint64_t target
-        cdef uint32_t length = 0
-        cdef int32_t relative = 0
-        cdef int64_t template
+        cdef Piece *pieces = NULL
+        cdef uint64_t i, count, at, target
         cdef bint exclusive = False
         cdef bint searching = True
         cdef bint framed = False
@@ -1101,54 +1195,52 @@ cdef class Dispatcher:
         cdef uint64_t before_target = 0
         cdef Site s
         cdef int64_t entry = -1
-        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
-            raise ValueError("the function lies outside the memory given")
         memset(&before, 0, sizeof(Template))
         returns, targets = [], set()
         leads = []  # offsets of the instructions up to the prologue, or to where it cannot be
         first_refused = True
-        while at < size:
-            template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
-                                        address + at, &length, &relative)
-            if template < 0:
-                break
-            t = &self.d.templates[template]
-            s.address = address + at
-            s.relative = relative
-            target = target_of(t, &s)
-            exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
-            if at == 0:
-                first_refused = exclusive or t.op == REFUSE
-            if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or (
-                    t.op == BRANCH_BIT or t.op == BRANCH_COUNT):
-                targets.add(target)
-            framed = framed or t.flags & PROLOGUE
-            if searching:
-                if exclusive or t.op == REFUSE:
-                    searching = False
-                else:
-                    leads.append(at)
-                    if t.flags & PROLOGUE:
-                        entry = at
+        try:
+            count = self.pieces(address, code, start, size, &pieces, [])
+            for i in range(count):
+                at = pieces[i].at
+                t = &self.d.templates[pieces[i].template]
+                s.address = address + at
+                s.relative = pieces[i].relative
+                target = target_of(t, &s)
+                exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
+                if at == 0:
+                    first_refused = exclusive or t.op == REFUSE
+                if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or (
+                        t.op == BRANCH_BIT or t.op == BRANCH_COUNT):
+                    targets.add(target)
+                framed = framed or t.flags & PROLOGUE
+                if searching:
+                    if exclusive or t.op == REFUSE:
                         searching = False
-                    elif t.flags & ENDS_BLOCK and not t.flags & LANDING:
-                        searching = False
-            if not exclusive and t.op != REFUSE:
-                if t.flags & RETURNS:
-                    returns.append(at)
-                elif t.op == JUMP and not address <= target < address + size:
-                    returns.append(at)
-                elif (t.op == LINK and t.a == NO_REGISTER and before.op == SET
-                        and before.a == t.b):
-                    # The far form of a jump: the address in parts.
-                    target = (before_target + t.extra) & ~<uint64_t>1
-                    if not address <= target < address + size:
+                    else:
+                        leads.append(at)
+                        if t.flags & PROLOGUE:
+                            entry = at
+                            searching = False
+                        elif t.flags & ENDS_BLOCK and not t.flags & LANDING:
+                            searching = False
+                if not exclusive and t.op != REFUSE:
+                    if t.flags & RETURNS:
                         returns.append(at)
-            if t.flags & ENDS_EXCLUSIVE:
-                exclusive = False
-            before = t[0]
-            before_target = target_of(t, &s)
-            at += length
+                    elif t.op == JUMP and not address <= target < address + size:
+                        returns.append(at)
+                    elif (t.op == LINK and t.a == NO_REGISTER and before.op == SET
+                            and before.a == t.b):
+                        # The far form of a jump: the address in parts.
+                        target = (before_target + t.extra) & ~<uint64_t>1
+                        if not address <= target < address + size:
+                            returns.append(at)
+                if t.flags & ENDS_EXCLUSIVE:
+                    exclusive = False
+                before = t[0]
+                before_target = target_of(t, &s)
+        finally:
+            free(pieces)
         for lead in leads:
             if address + lead in targets:
                 entry = -1
@@ -1165,39 +1257,36 @@ cdef class Dispatcher:
 
         :param encodings: gets ``place`` and the offset for every encoding it has not yet.
         :param counts: of each template; made as long as is needed.
-        :return: (instructions within exclusive accesses, bytes that are no instruction).
+        :return: (instructions within exclusive accesses, bytes that are no instruction, pieces of
+            data).
         """
-        cdef uint64_t at = 0
-        cdef uint32_t length = 0
+        cdef Piece *pieces = NULL
+        cdef uint64_t i, count
         cdef uint32_t exclusives = 0
-        cdef int32_t relative = 0
-        cdef int64_t template
         cdef bint exclusive = False
         cdef uint8_t flags
         cdef const uint8_t *p
-        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
-            raise ValueError("the function lies outside the memory given")
-        while at < size:
-            p = &code[start + at]
-            template = self.template_of(p, <uint32_t>min(size - at, 15), address + at, &length,
-                                        &relative)
-            if template < 0:
-                return exclusives, size - at
-            flags = self.d.templates[template].flags
-            exclusive = exclusive or flags & STARTS_EXCLUSIVE
-            if exclusive:
-                exclusives += 1
-            else:
-                while <uint64_t>len(counts) <= <uint64_t>template:
-                    counts.append(0)
-                counts[template] += 1
-            if flags & ENDS_EXCLUSIVE:
-                exclusive = False
-            encoding = p[:length]
-            if encoding not in encodings:
-                encodings[encoding] = (place, at)
-            at += length
-        return exclusives, 0
+        data = []
+        try:
+            count = self.pieces(address, code, start, size, &pieces, data)
+            for i in range(count):
+                flags = self.d.templates[pieces[i].template].flags
+                exclusive = exclusive or flags & STARTS_EXCLUSIVE
+                if exclusive:
+                    exclusives += 1
+                else:
+                    while <uint64_t>len(counts) <= pieces[i].template:
+                        counts.append(0)
+                    counts[pieces[i].template] += 1
+                if flags & ENDS_EXCLUSIVE:
+                    exclusive = False
+                p = &code[start + pieces[i].at]
+                encoding = p[:pieces[i].length]
+                if encoding not in encodings:
+                    encodings[encoding] = (place, pieces[i].at)
+        finally:
+            free(pieces)
+        return exclusives, self.rest, len(data)
 
     def lengths(self, const uint8_t[::1] code):
         """The lengths of the instructions in ``code``, as the native decoder sees them."""

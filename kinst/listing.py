@@ -15,6 +15,8 @@ EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
 ALLOWED_PREFIX = "dtrace_safe_"
 # Code that the kernel only reads.
 COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
+DATA = "is data that the function reads"
+MAX_ROUNDS = 4
 EXCLUSIVE = "lies in an exclusive access"
 
 
@@ -33,27 +35,79 @@ def image_code(image: Image, function: Symbol) -> bytes:
     return image.virtual_to_file(function.address, function.size)
 
 
+def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
+    """The data in a function that its instructions read: [begin, end) offsets, in order.
+
+    What is found may be decoded as instructions before it is known: it is looked for anew then.
+    """
+    found: list[tuple[int, int]] = []
+    for _round in range(MAX_ROUNDS):
+        ranges = list(found)
+        for at, length in _pieces(trap, code, address, found):
+            target = trap.literal(code[at : at + 16], address + at) if length else None
+            if target is not None and address <= target[0] < address + len(code):
+                begin = target[0] - address
+                ranges.append((begin, min(begin + target[1], len(code))))
+        merged = _merged(ranges)
+        if merged == found:
+            break
+        found = merged
+    return found
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if out and begin <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        else:
+            out.append((begin, end))
+    return out
+
+
+def _pieces(trap: GuestTrap, code: bytes, address: int,
+            data: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Offsets and lengths of the instructions around the data; a length of 0 is of data, or of
+    what is no instruction."""
+    at, number = 0, 0
+    while at < len(code):
+        length = trap.classify(code[at : at + 16], address + at)[0]
+        while number < len(data) and data[number][1] <= at:
+            number += 1
+        if number < len(data) and at + max(length, 1) > data[number][0]:
+            yield at, 0
+            at = data[number][1]
+        elif not length or at + length > len(code):
+            yield at, 0
+            return
+        else:
+            yield at, length
+            at += length
+
+
 def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Instruction]:
-    """Every instruction of a function with its verdict.
+    """Every instruction of a function with its verdict; data that they read is one that is refused.
 
     :param code: the function's bytes.
     """
-    at, exclusive = 0, False
-    while at < len(code):
-        piece = code[at : at + 16]
-        length, verdict = trap.classify(piece, function.address + at)
-        if not length or at + length > len(code):
-            # What comes behind it cannot be known.
-            yield Instruction(at, function.address + at, piece[: len(code) - at],
-                              Refuse("is not an instruction"))
-            return
+    exclusive = False
+    data = literals(trap, code, function.address)
+    ends = dict(data)
+    for at, length in _pieces(trap, code, function.address, data):
+        address, piece = function.address + at, code[at : at + 16]
+        if not length:
+            end = next((e for b, e in ends.items() if b < at + 16 and e > at), None)
+            # What comes behind what is no instruction cannot be known.
+            why = "is not an instruction" if end is None else DATA
+            yield Instruction(at, address, code[at : end or at + 16], Refuse(why))
+            continue
+        verdict = trap.classify(piece, address)[1]
         exclusive = exclusive or trap.starts_exclusive(piece)
         if exclusive:
             verdict = Refuse(EXCLUSIVE)
         if trap.ends_exclusive(piece):
             exclusive = False
-        yield Instruction(at, function.address + at, code[at : at + length], verdict)
-        at += length
+        yield Instruction(at, address, code[at : at + length], verdict)
 
 
 def exclusion(trap: GuestTrap, name: str) -> str:

@@ -147,6 +147,7 @@ def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Disp
     templates = Templates(trap, register_names(arch, trap))
     made = Dispatcher(engine, shape(arch, trap), templates)
     templates.add = made.add_template
+    made.literal = trap.literal
     return made, templates
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emu.arch import Arch
 from emu.elf import Image, Symbol
 from kinst import lowering
-from kinst.listing import EXCLUSIVE, excluded, image_code
+from kinst.listing import DATA, EXCLUSIVE, excluded, image_code
 from kinst.trap import GuestTrap
 from kinst.verdict import Op
 
@@ -41,7 +41,7 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
     seen: set[int] = set()
     counts: list[int] = []
     left_out: list[int] = []
-    exclusive = bad = 0
+    exclusive = bad = data = 0
     functions = sorted(functions, key=lambda f: (f.address, -f.size))  # the largest of an address
     for index, function in enumerate(functions):
         if function.address in seen:
@@ -49,12 +49,12 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
         seen.add(function.address)
         code = image_code(image, function)
         out = excluded(trap, function.name)
-        inside, rest = dispatcher.tally(function.address, code, 0, len(code), encodings, index,
-                                        left_out if out else counts)
+        inside, rest, read = dispatcher.tally(
+            function.address, code, 0, len(code), encodings, index, left_out if out else counts)
         if out:
             result.verdicts[EXCLUDED] += inside
         else:
-            exclusive, bad = exclusive + inside, bad + bool(rest)
+            exclusive, bad, data = exclusive + inside, bad + bool(rest), data + read
     result.places = {
         code: f"{functions[index].name}+{at}" for code, (index, at) in encodings.items()
     }
@@ -66,5 +66,6 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
     result.verdicts[EXCLUDED] += sum(left_out)
     result.verdicts[f"refuse: {EXCLUSIVE}"] += exclusive
     result.verdicts[NO_INSTRUCTION] += bad
+    result.verdicts[f"refuse: {DATA}"] += data
     result.verdicts = +result.verdicts
     return result

@@ -156,6 +156,11 @@ class GuestTrap(ABC):
     def ends_exclusive(self, code: bytes) -> bool:
         return False
 
+    def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
+        """What the instruction ``code`` begins with reads at an address relative to itself:
+        (address, bytes).  Where only the address is taken, what is there cannot be known."""
+        return None
+
     def breakpoint(self, length: int) -> bytes:
         """What is written over an instruction of that length."""
         b = self.guest_breakpoint

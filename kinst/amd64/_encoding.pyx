@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=True
 """Lengths of amd64 instructions, and what of one decides its verdict (Intel SDM volume 2, appendix
-A, "Opcode Map", 64-bit mode).  Capstone decodes the same; the tests hold the two together.
+A, "Opcode Map", 64-bit mode; of APX, its architecture specification, chapter "Instruction Format").
+Capstone decodes the same, but for APX; the tests hold the two together.
 """
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
@@ -21,6 +22,7 @@ cdef enum:
 
 cdef uint8_t ONE[256]  # the one-byte map
 cdef uint8_t TWO[256]  # 0F
+cdef uint8_t FOUR[256]  # EVEX map 4: APX's, where the length is sure
 
 
 def _fill(table, rows):
@@ -48,8 +50,15 @@ cdef _tables():
         ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
         ("80-8f", REL32),
     ))
+    four = _fill([BAD] * 256, (
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 40-4f 60 61 66 84 85 88 8f a5 ad af",
+         MODRM),
+        ("d0-d3 d8-dd f0-f2 f4-f9 fc fe ff", MODRM),
+        ("24 2c 6b 80 83 c0 c1 d4", MODRM | IMM8), ("69 81", MODRM | IMMZ),
+    ))
     for i in range(256):
         ONE[i] = one[i]
+        FOUR[i] = four[i]
         TWO[i] = two[i]
 
 
@@ -100,6 +109,21 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
                 return 0
             opcode = code[at]
             at += 1
+    elif opcode == 0xD5:
+        # REX2: no REX before it, and no prefix, escape, or short jump behind it.
+        if at + 1 >= available or at > 1 and code[at - 2] & 0xF0 == 0x40:
+            return 0
+        map_ = code[at] >> 7
+        wide = code[at] >> 3 & 1
+        opcode = code[at + 1]
+        at += 2
+        if map_ == 1:
+            if opcode >> 4 == 3 or opcode >> 4 == 8:
+                return 0
+        elif opcode >> 4 in (4, 7, 0xA, 0xE) and opcode != 0xA1 or opcode in (
+                0x0F, 0x26, 0x2E, 0x36, 0x3E, 0x62, 0x64, 0x65, 0x66, 0x67, 0xC4, 0xC5, 0xD5, 0xF0,
+                0xF2, 0xF3):
+            return 0
     elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62 or (
             opcode == 0x8F and at < available and code[at] & 31 >= 8):
         vector = True
@@ -110,14 +134,17 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             if at >= available:
                 return 0
             map_ = code[at] & (7 if opcode == 0x62 else 31)
+            if opcode == 0x62 and map_ == 4 and at + 1 < available:
+                operand16 = code[at + 1] & 3 == 1
+                wide = code[at + 1] >> 7
             at += 3 if opcode == 0x62 else 2
         if at >= available:
             return 0
         if opcode == 0x8F:
             if map_ > 10:
                 return 0
-        elif map_ < 1 or map_ > 3 and not (opcode == 0x62 and (map_ == 5 or map_ == 6)):
-            return 0  # map 4 is APX's, with immediates as in the one-byte map
+        elif map_ < 1 or map_ > 3 and not (opcode == 0x62 and map_ < 7):
+            return 0
         opcode = code[at]
         at += 1
     if map_ == 0:
@@ -128,6 +155,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             attributes = MODRM  # mask register instructions live there
     elif map_ == 10:
         attributes = MODRM | IMM32
+    elif map_ == 4:
+        attributes = FOUR[opcode]
     else:
         attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
     if attributes & BAD:
@@ -156,9 +185,9 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
                 displacement = 4
                 rip = True
         kept = at
-        if map_ == 0 and opcode == 0xF6 and modrm >> 3 & 7 < 2:
+        if (map_ == 0 or map_ == 4) and opcode == 0xF6 and modrm >> 3 & 7 < 2:
             attributes |= IMM8
-        elif map_ == 0 and opcode == 0xF7 and modrm >> 3 & 7 < 2:
+        elif (map_ == 0 or map_ == 4) and opcode == 0xF7 and modrm >> 3 & 7 < 2:
             attributes |= IMMZ
     if attributes & IMM8:
         immediate += 1

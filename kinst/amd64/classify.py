@@ -211,6 +211,8 @@ PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2
 MANDATORY = frozenset(b"\x66\xf2\xf3")  # they may make another instruction of one
 VECTOR_ESCAPES = (0x62, 0xC4, 0xC5)
 XOP = 0x8F
+ADDRESS_ONLY = frozenset({x86.X86_INS_LEA, x86.X86_INS_NOP})
+CS_AC_READ = 1  # capstone.h
 NOT_KNOWN = Refuse("is not known")
 
 
@@ -227,6 +229,17 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
         length = _encoding.length(code)
         return (length, NOT_KNOWN) if length else (0, Refuse("is not an instruction"))
     return instruction.size, _verdict(instruction)
+
+
+def literal(code: bytes, address: int) -> tuple[int, int] | None:
+    """What the first instruction of ``code`` reads relative to itself: (address, bytes)."""
+    i = next(_decoder().disasm(code, address, 1), None)
+    if i is None or i.id in ADDRESS_ONLY:
+        return None
+    for o in i.operands:
+        if o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP and o.access & CS_AC_READ:
+            return (i.address + i.size + o.mem.disp) & MASK, int(o.size)
+    return None
 
 
 def _bare(code: bytes) -> tuple[bytes, bytes]:

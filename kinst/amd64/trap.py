@@ -34,6 +34,9 @@ class Amd64Trap(GuestTrap):
     scratch: ClassVar[str] = "dtrace_invop_calltrap_addr"
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
 
+    def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
+        return classify.literal(code, address)
+
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
 

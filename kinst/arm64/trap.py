@@ -13,6 +13,9 @@ BRK = (0xD42081A0).to_bytes(4, "little")
 PSTATE_I = 1 << 7
 
 
+PRFM_LITERAL = 0xD8
+
+
 class Arm64Trap(CalledSeam):
     seam_code: ClassVar[bytes] = bytes.fromhex("c0035fd6")  # ret
     excluded: ClassVar[frozenset[str]] = frozenset(
@@ -33,6 +36,15 @@ class Arm64Trap(CalledSeam):
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)
+
+    def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
+        """LDR, LDRSW (literal), also of vectors (Arm ARM C4.1, "Load register (literal)")."""
+        word = int.from_bytes(code[:4], "little")
+        if word & 0x3B000000 != 0x18000000 or word >> 24 == PRFM_LITERAL:
+            return None
+        offset = (word >> 5 & 0x7FFFF ^ 0x40000) - 0x40000
+        opc = word >> 30
+        return address + 4 * offset, 4 << opc if word >> 26 & 1 or opc < 2 else 4
 
     def starts_exclusive(self, code: bytes) -> bool:
         return classify.starts_exclusive(code)

@@ -18,6 +18,10 @@ C_NOP = (0x0001).to_bytes(2, "little")
 SIE, SPIE = 1 << 1, 1 << 5
 
 
+AUIPC, LOADS = 0x17, (0x03, 0x07)
+C_FLD, C_LW, C_LD = 1, 2, 3
+
+
 class Riscv64Trap(CalledSeam):
     seam_code: ClassVar[bytes] = bytes.fromhex("8280")  # c.jr ra
     excluded: ClassVar[frozenset[str]] = frozenset(
@@ -37,6 +41,25 @@ class Riscv64Trap(CalledSeam):
     frame_register: ClassVar[str] = "a0"
     short_nop: ClassVar[bytes] = C_NOP
     names: ClassVar[dict[str, str]] = {"pc": "sepc"}
+
+    def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
+        """AUIPC and a load through its register, directly behind it (unprivileged manual, 2.5 and
+        2.6; compressed loads: chapter "C")."""
+        first, second = (int.from_bytes(code[at : at + 4], "little") for at in (0, 4))
+        register = first >> 7 & 31
+        if first & 0x7F != AUIPC or len(code) < 6:
+            return None
+        target = address + ((first >> 12 ^ 0x80000) - 0x80000 << 12)
+        if second & 0x7F in LOADS and second >> 15 & 31 == register and len(code) >= 8:
+            offset = (second >> 20 ^ 0x800) - 0x800
+            return target + offset, 1 << (second >> 12 & 3)
+        if second & 3 == 0 and (second >> 7 & 7) + 8 == register:
+            high = second >> 10 & 7
+            if second >> 13 & 7 == C_LW:
+                return target + (high << 3 | (second >> 6 & 1) << 2 | (second >> 5 & 1) << 6), 4
+            if second >> 13 & 7 in (C_FLD, C_LD):
+                return target + (high << 3 | (second >> 5 & 3) << 6), 8
+        return None
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:
         return classify.classify(code, address)

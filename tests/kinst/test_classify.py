@@ -312,6 +312,10 @@ def test_amd64_what_is_in_no_list_is_not_copied(text):
 
 @pytest.mark.parametrize("text", [
     "0f1cc8", "6763c1", "f20fbcc1", "f20f38f808", "62f27e4852c1", "62f57c4858c1",
+    # APX: REX2 (a load, MOVZX, a 64-bit and a 16-bit immediate, JMPABS), EVEX map 4
+    "d5188b00", "d580b60411", "d508b80102030405060708", "66d500c7c00102",
+    "d500a10102030405060708", "62f4fc1801c8", "62f4f41083c805", "62f4f41081c805060708",
+    "62f47d0881c80506", "62f47c08f6c005", "62f4fc0824c805", "62f47c08f000", "62f4fc088fc0",
 ])
 def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(text):
     code = bytes.fromhex(text)
@@ -320,6 +324,15 @@ def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(tex
     assert isinstance(verdict, Refuse | Copy), text
     native = dispatcher("amd64").lengths(code + b"\x90\xc3")
     assert native == [len(code), 1, 1]
+
+
+@pytest.mark.parametrize("text", [
+    "d50070ff", "d500e800000000", "d580800000", "d5803840", "d500660000", "48d5188b00",
+    "62f47c08eac0",
+])
+def test_amd64_what_apx_forbids_is_no_instruction(text):
+    length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    assert length == 0 and verdict.reason == "is not an instruction"
 
 
 def test_amd64_xop_instructions_have_their_own_lengths():
