@@ -18,12 +18,14 @@ not depend on who looked at it.
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
+
+from emu.errors import MachineError
 
 # unicorn.h: uc_hook_type, uc_control_type, UC_CTL(type, count, direction)
 cdef enum:
@@ -273,14 +275,14 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
     last = host_virtual(c, sp - 1)
     if last == NULL:
         return
-    if on_page >= FOOTPRINT:
-        c.stack_at = sp - FOOTPRINT
-        c.stack_split = c.stack_size = FOOTPRINT
-        c.stack_host[0] = last - (FOOTPRINT - 1)
+    if on_page >= KEPT:
+        c.stack_at = sp - KEPT
+        c.stack_split = c.stack_size = KEPT
+        c.stack_host[0] = last - (KEPT - 1)
     else:
-        c.stack_at = sp - FOOTPRINT
-        c.stack_split = FOOTPRINT - on_page
-        c.stack_size = FOOTPRINT
+        c.stack_at = sp - KEPT
+        c.stack_split = KEPT - on_page
+        c.stack_size = KEPT
         c.stack_host[0] = host_virtual(c, c.stack_at)
         c.stack_host[1] = last - (on_page - 1)
         if c.stack_host[0] == NULL:
@@ -301,10 +303,25 @@ cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
     return c.stack_host[0] + at if at < c.stack_split else c.stack_host[1] + (at - c.stack_split)
 
 
+cdef inline bint guard_holds(Clock *c) noexcept nogil:
+    """Whether the lowest bytes that were kept are still what they were."""
+    cdef uint32_t first = c.stack_split if c.stack_split < GUARD else GUARD
+    return memcmp(c.stack, c.stack_host[0], first) == 0 and (
+        first == GUARD or memcmp(c.stack + first, c.stack_host[1], GUARD - first) == 0)
+
+
+cdef void overran(Clock *c) noexcept with gil:
+    (<Engine>c.engine).failed(MachineError(
+        f"the kernel's way through a breakpoint has used more than {FOOTPRINT} bytes of stack (at "
+        f"{c.stack_at + GUARD:#x}): what it has left there cannot be put back"))
+
+
 cdef void wipe_footprint(Clock *c) noexcept nogil:
     """Put back what the kernel's breakpoint path has changed."""
     if c.footprint:
         c.footprint = False
+        if c.stack_size == KEPT and not guard_holds(c):
+            overran(c)
         if c.stack_size:
             memcpy(c.stack_host[0], c.stack, c.stack_split)
             if c.stack_split < c.stack_size:

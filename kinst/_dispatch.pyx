@@ -18,6 +18,7 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
 from emu._engine import EngineError
+from emu.errors import MachineError
 
 from emu._engine cimport (
     SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
@@ -487,13 +488,13 @@ cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
 
 
 cdef void crowded(Dispatch *d) noexcept with gil:
-    (<Dispatcher>d.owner).engine.failed(RuntimeError(
+    (<Dispatcher>d.owner).engine.failed(MachineError(
         f"more than {MAX_THREADS} threads take breakpoints: there is no trampoline for another; "
         "give --trampolines=probe"))
 
 
 cdef void unreadable(Dispatch *d) noexcept with gil:
-    (<Dispatcher>d.owner).engine.failed(RuntimeError(
+    (<Dispatcher>d.owner).engine.failed(MachineError(
         f"the kernel's word at {d.scratch:#x}, where a breakpoint that is no probe's goes on, "
         "cannot be read"))
 

@@ -194,3 +194,35 @@ def test_what_fails_while_probes_are_enabled_leaves_nothing_behind(booted, monke
     kinst.enable()
     assert run(booted, "strlen", ["abc"]) == 3
     kinst.disable()
+
+
+def test_a_breakpoint_path_that_uses_more_stack_than_is_kept_is_seen(booted):
+    """As if the kernel's way to the seam had written further down."""
+    def deep(_address, _frame):
+        address, content = booted.engine.kept_stack
+        booted.write(address + 16, bytes([content[16] ^ 1]))
+
+    breakpoints = Breakpoints(booted, python=True)
+    breakpoints.trapped = deep
+    create(breakpoints, "strlen", "")
+    breakpoints.enable()
+    with pytest.raises(MachineError, match="has used more than 2048 bytes of stack"):
+        run(booted, "strlen", ["hello"])
+
+
+def test_the_breakpoint_path_stays_within_the_stack_that_is_kept(booted):
+    """With room to spare: what it leaves there is looked at, byte by byte, at each firing."""
+    used = []
+
+    def measure(_address, _frame):
+        address, before = booted.engine.kept_stack
+        now = booted.read(address, len(before))
+        lowest = next((n for n in range(len(now)) if now[n] != before[n]), len(now))
+        used.append(len(now) - lowest)
+
+    breakpoints = Breakpoints(booted, python=True)
+    breakpoints.trapped = measure
+    create(breakpoints, "strlen", "")
+    breakpoints.enable()
+    run(booted, "strlen", ["hello"])
+    assert used and 0 < max(used) < 1024
