@@ -1,12 +1,13 @@
 """What ``kinst relocate`` found: for people, for programs (JSON), for builds (JUnit)."""
 
+import textwrap
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
 from emu.architectures import ARCHITECTURES
-from kinst.laboratory import CODE, Mismatch
+from kinst.laboratory import CODE, ON_HOST, Mismatch
 from kinst.relocation import Report
 from kinst.survey import Survey
 
@@ -26,10 +27,16 @@ class Result:
     def text(self, code: bytes) -> str:
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
 
+    def kinds(self, verdict: str) -> Counter[str]:
+        """The instructions of a verdict that were not executed, by name."""
+        return Counter(self.text(code).split()[0]
+                       for code, word in self.report.unexecuted.items() if word == verdict)
+
     def again(self, mismatch: Mismatch) -> str:
         """A command that runs just this one."""
         return (f"echo {mismatch.code.hex()} | kinst relocate --arch {self.arch} --encodings - "
-                f"--seed {self.seed} --states {mismatch.state + 1}")
+                f"--seed {self.seed} --states {mismatch.state + 1}"
+                + " --judge host" * (mismatch.how == ON_HOST))
 
 
 def show(result: Result) -> None:
@@ -54,6 +61,10 @@ def show(result: Result) -> None:
     print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
     for verdict, count in report.verdicts.most_common():
         print(f"{count:>9}  {verdict}")
+        kinds = result.kinds(verdict)
+        if kinds:
+            text = ", ".join(f"{n} {name}" for name, n in kinds.most_common())
+            print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
     if report.judged:
         print("on the host's own CPU:")
         for how, count in report.judged.most_common():
@@ -65,6 +76,8 @@ def as_json(result: Result) -> dict[str, Any]:
     found: dict[str, Any] = {
         "architecture": result.arch, "seed": result.seed,
         "verdicts": dict(report.verdicts.most_common()),
+        "not_executed": {verdict: dict(result.kinds(verdict).most_common())
+                         for verdict in report.verdicts if verdict.startswith("not executed")},
         "mismatches": [
             {"bytes": m.code.hex(), "place": result.places[m.code], "verdict": m.verdict,
              "state": m.state, "differences": m.differences(), "again": result.again(m)}

@@ -214,7 +214,6 @@ cdef struct Clock:
     # Called before the instruction at ``seam``; NULL: nothing is.
     seam_fn seam_call
     uint64_t seam
-    size_t seam_hook
     forget_fn keep
     forget_fn forget
     uint64_t unknown_address
@@ -286,6 +285,7 @@ cdef class Engine:
     cdef context_alloc_fn context_alloc
     cdef hook_del_fn hook_del
     cdef list windows
+    cdef dict seam_hooks  # their numbers, by address
     cdef object port_in
     cdef object port_out
     cdef object system_in

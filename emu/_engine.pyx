@@ -845,6 +845,7 @@ cdef class Engine:
         self.clock.page_bits = NO_PAGES
         self.pc_register = pc_register
         self.windows = []
+        self.seam_hooks = {}
         self.error = None
         memset(&self.system, 0, sizeof(self.system))
         self._ok("use exits", self.ctl(self.uc, ctl_word(CTL_USE_EXITS, 1, CTL_WRITE), 1))
@@ -1183,25 +1184,33 @@ cdef class Engine:
 
     cdef int hook_seam(self, uint64_t address, seam_fn call) except -1:
         """Call ``call`` with the breakpoints' owner before each execution of ``address``."""
-        self._still()
-        self._ok("hook the seam", self.hook_add(
-            self.uc, &self.clock.seam_hook, HOOK_CODE, <void *>seam_hook, &self.clock, address,
-            address))
+        cdef size_t hook = 0
+        self.unhook_seam()
+        if address not in self.seam_hooks:  # one that could not be removed serves again
+            self._ok("hook the seam", self.hook_add(
+                self.uc, &hook, HOOK_CODE, <void *>seam_hook, &self.clock, address, address))
+            self.seam_hooks[address] = hook
+            self._drop(address, address + 1)
         self.clock.seam = address
         self.clock.seam_call = call
-        return self._drop(address, address + 1)
+        return 0
 
     cdef int unhook_seam(self) except -1:
         self._still()
         if self.clock.seam_call != NULL:
             self.clock.seam_call = NULL
-            self._remove_hook(self.clock.seam, self.clock.seam_hook)
-            self._drop(self.clock.seam, self.clock.seam + 1)
+            address = self.clock.seam
+            if self._remove_hook(address, self.seam_hooks[address]):
+                del self.seam_hooks[address]
+                self._drop(address, address + 1)
         return 0
 
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1:
         """Unicorn looks up the code that a hook was in: what is not mapped any more keeps its hook,
-        which asks ``stops``, and page table entries stay what they are."""
+        which asks ``stops``, and page table entries stay what they are.
+
+        :return: whether it was removed.
+        """
         cdef Clock *c = &self.clock
         cdef uint64_t content[MAX_WALK]
         cdef uint64_t physical
@@ -1215,7 +1224,7 @@ cdef class Engine:
             if c.walked[i][0] != content[i]:
                 c.walked[i][0] = content[i]
                 self.flush_tlb()
-        return 0
+        return 1
 
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1:
         self._made()
@@ -1474,7 +1483,7 @@ cdef class Engine:
 
     @property
     def before(self):
-        """The block that ran before the one in progress: (address, bytes)."""
+        """At STOP_UNSURE: the block that ran before the one in progress: (address, bytes)."""
         return self.clock.before, self.clock.before_size
 
     @property

@@ -772,6 +772,16 @@ WIDE = native(<void *>split_wide, "kinst.split")
 COMPRESSED = native(<void *>split_compressed, "kinst.split")
 
 
+cdef list merged(list ranges):
+    out = []
+    for begin, end in sorted(ranges):
+        if out and begin <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        else:
+            out.append((begin, end))
+    return out
+
+
 @cython.no_gc_clear  # the engine is needed to the end, to be told that nobody listens
 cdef class Dispatcher:
     """Sites and probes of one machine.
@@ -967,70 +977,73 @@ cdef class Dispatcher:
         :param data: gets [begin, end) offsets of the data.
         :return: how many.
         """
+        cdef uint64_t count
+        cdef int round_
+        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
+            raise ValueError("the function lies outside the memory given")
+        before = []
+        for round_ in range(MAX_ROUNDS):
+            ranges = []
+            count = self.walk(address, code, start, size, found, data, ranges)
+            before = list(data)
+            data[:] = merged(ranges)
+            if data == before:
+                return count
+        data[:] = merged(before + data)
+        return self.walk(address, code, start, size, found, data, [])
+
+    cdef uint64_t walk(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                       uint64_t size, Piece **found, list data, list ranges) except? <uint64_t>-1:
+        """The instructions around ``data``; what they read becomes ``ranges``."""
         cdef Piece *pieces
         cdef void *more
         cdef uint64_t count = 0
         cdef uint64_t room = 64
-        cdef uint64_t at, begin, end
+        cdef uint64_t at = 0
+        cdef uint64_t begin, end, target
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t template
         cdef Site s
         cdef const Template *t
-        cdef uint64_t target
-        cdef int round_
-        if size > <uint64_t>code.shape[0] or start > <uint64_t>code.shape[0] - size:
-            raise ValueError("the function lies outside the memory given")
-        pieces = <Piece *>malloc(room * sizeof(Piece))
+        cdef bint asks
+        free(found[0])
+        pieces = found[0] = <Piece *>malloc(room * sizeof(Piece))
         if pieces == NULL:
             raise MemoryError
-        found[0] = pieces
-        for round_ in range(MAX_ROUNDS):
-            count = at = 0
-            ranges = list(data)
-            number = 0
-            begin, end = data[0] if data else (NO_DATA, NO_DATA)
-            while at < size:
-                template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
-                                            address + at, &length, &relative)
-                while end <= at:
-                    number += 1
-                    begin, end = data[number] if number < len(data) else (NO_DATA, NO_DATA)
-                if at + (length if template >= 0 else 1) > begin:
-                    at = end
-                    continue
-                if template < 0:
-                    break
-                if count == room:
-                    room *= 2
-                    more = realloc(pieces, room * sizeof(Piece))
-                    if more == NULL:
-                        raise MemoryError
-                    pieces = found[0] = <Piece *>more
-                pieces[count] = Piece(at, <uint32_t>template, relative, length)
-                count += 1
-                t = &self.d.templates[template]
-                if t.relative != ABSOLUTE and (t.op == REWRITE or t.op == LOAD_VECTOR
-                                               or t.op == SET or t.op == NEXT
-                                               or t.op == INDIRECT):
-                    s.address, s.relative = address + at, relative
-                    target = target_of(t, &s)
-                    # A part of the address may come from the next instruction.
-                    if target + NEAR - address < size + 2 * NEAR:
-                        self.read_at(address, size, at, bytes(
-                            code[start + at : min(start + at + 16, start + size)]), ranges)
-                at += length
-            else:
-                at = size
-            merged = []
-            for one in sorted(ranges):
-                if merged and one[0] <= merged[-1][1]:
-                    merged[-1] = merged[-1][0], max(one[1], merged[-1][1])
-                else:
-                    merged.append(one)
-            if merged == data:
+        number = 0
+        begin, end = data[0] if data else (NO_DATA, NO_DATA)
+        while at < size:
+            template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
+                                        address + at, &length, &relative)
+            while end <= at:
+                number += 1
+                begin, end = data[number] if number < len(data) else (NO_DATA, NO_DATA)
+            if at + (length if template >= 0 else 1) > begin:
+                at = end
+                continue
+            if template < 0:
                 break
-            data[:] = merged
+            if count == room:
+                room *= 2
+                more = realloc(pieces, room * sizeof(Piece))
+                if more == NULL:
+                    raise MemoryError
+                pieces = found[0] = <Piece *>more
+            pieces[count] = Piece(at, <uint32_t>template, relative, length)
+            count += 1
+            t = &self.d.templates[template]
+            asks = t.op == REFUSE and relative != 0
+            if t.relative != ABSOLUTE and (t.op == REWRITE or t.op == LOAD_VECTOR or t.op == SET
+                                           or t.op == NEXT or t.op == INDIRECT):
+                s.address, s.relative = address + at, relative
+                target = target_of(t, &s)
+                # A part of the address may come from the next instruction.
+                asks = target + NEAR - address < size + 2 * NEAR
+            if asks:
+                self.read_at(address, size, at, bytes(
+                    code[start + at : min(start + at + 16, start + size)]), ranges)
+            at += length
         self.rest = size - at if at < size else 0
         return count
 
@@ -1583,6 +1596,7 @@ cdef class Dispatcher:
             try:
                 self.engine.hook_seam(seam, on_seam)
             except BaseException:
+                d.clock.seam_call = NULL
                 d.clock.trap = NULL
                 d.clock.trap_data = NULL
                 raise

@@ -37,6 +37,7 @@ MASK = (1 << 64) - 1
 DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
 UNKNOWN = "the CPU model does not know it"
+ON_HOST = "on the host"
 EXECUTED = "executed"  # by the host, without a fault in some state
 Memory = dict[int, bytes]  # pages that are not what they were
 
@@ -358,14 +359,14 @@ class Laboratory:
     def __init__(self, bench: Bench, trap: GuestTrap, seed: int, host: bool = False) -> None:
         self.bench, self.trap, self.seed = bench, trap, seed
         self.judge: Judge | None = None
+        self.judged: Counter[str] = Counter()  # what became of encodings there
+        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
+        self._new_beds()
         if host:
             self.judge = bench.judge(seed)
             if self.judge is None:
                 raise KinstError(f"--judge host: the host's CPU does not execute "
                                  f"{bench.arch.name}'s instructions")
-        self.judged: Counter[str] = Counter()  # what became of encodings there
-        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
-        self._new_beds()
 
     def _new_beds(self) -> None:
         self.plain, self.probed = Bed(self.bench, self.seed), Bed(self.bench, self.seed)
@@ -469,7 +470,7 @@ class Laboratory:
             executed = executed or not in_place.fault
             if outcome != in_place:
                 return EXECUTED, Mismatch(code, CODE, number, summary(verdict), in_place, outcome,
-                                          "on the host")
+                                          ON_HOST)
         return EXECUTED if executed else "not executed: it faults in every state", None
 
     def _on_host(self, code: bytes, verdict: Verdict, values: dict[str, int],

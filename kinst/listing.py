@@ -38,21 +38,21 @@ def image_code(image: Image, function: Symbol) -> bytes:
 def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
     """The data in a function that its instructions read: [begin, end) offsets, in order.
 
-    What is found may be decoded as instructions before it is known: it is looked for anew then.
+    What is found may have been decoded as instructions before: it is looked for anew then.
     """
+    before: list[tuple[int, int]] = []
     found: list[tuple[int, int]] = []
     for _round in range(MAX_ROUNDS):
-        ranges = list(found)
-        for at, length in _pieces(trap, code, address, found):
+        ranges = []
+        for at, length, _end in _pieces(trap, code, address, found):
             target = trap.literal(code[at : at + 16], address + at) if length else None
             if target is not None and address <= target[0] < address + len(code):
                 begin = target[0] - address
                 ranges.append((begin, min(begin + target[1], len(code))))
-        merged = _merged(ranges)
-        if merged == found:
-            break
-        found = merged
-    return found
+        before, found = found, _merged(ranges)
+        if found == before:
+            return found
+    return _merged(before + found)  # it does not settle: what is data one way or the other
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -66,22 +66,22 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pieces(trap: GuestTrap, code: bytes, address: int,
-            data: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Offsets and lengths of the instructions around the data; a length of 0 is of data, or of
-    what is no instruction."""
+            data: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(offset, length, end) of the instructions around the data.  A length of 0 is of data, which
+    ends at ``end``, or of what is no instruction: nothing comes behind it."""
     at, number = 0, 0
     while at < len(code):
         length = trap.classify(code[at : at + 16], address + at)[0]
         while number < len(data) and data[number][1] <= at:
             number += 1
         if number < len(data) and at + max(length, 1) > data[number][0]:
-            yield at, 0
+            yield at, 0, data[number][1]
             at = data[number][1]
         elif not length or at + length > len(code):
-            yield at, 0
+            yield at, 0, 0
             return
         else:
-            yield at, length
+            yield at, length, at + length
             at += length
 
 
@@ -91,15 +91,13 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
     :param code: the function's bytes.
     """
     exclusive = False
-    data = literals(trap, code, function.address)
-    ends = dict(data)
-    for at, length in _pieces(trap, code, function.address, data):
+    for at, length, end in _pieces(trap, code, function.address,
+                                   literals(trap, code, function.address)):
         address, piece = function.address + at, code[at : at + 16]
         if not length:
-            end = next((e for b, e in ends.items() if b < at + 16 and e > at), None)
             # What comes behind what is no instruction cannot be known.
-            why = "is not an instruction" if end is None else DATA
-            yield Instruction(at, address, code[at : end or at + 16], Refuse(why))
+            yield Instruction(at, address, code[at : end or at + 16],
+                              Refuse(DATA if end else "is not an instruction"))
             continue
         verdict = trap.classify(piece, address)[1]
         exclusive = exclusive or trap.starts_exclusive(piece)
@@ -107,7 +105,7 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
             verdict = Refuse(EXCLUSIVE)
         if trap.ends_exclusive(piece):
             exclusive = False
-        yield Instruction(at, address, code[at : at + length], verdict)
+        yield Instruction(at, address, code[at:end], verdict)
 
 
 def exclusion(trap: GuestTrap, name: str) -> str:

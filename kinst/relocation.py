@@ -17,11 +17,13 @@ class Report:
     """What became of the encodings: how many of each verdict, those refused with the reason, and
     those that failed.
 
+    :param unexecuted: those that were not executed, with the reason.
     :param judged: what became of them on the host's own CPU, when that was asked for.
     """
 
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: dict[bytes, str] = field(default_factory=dict)
+    unexecuted: dict[bytes, str] = field(default_factory=dict)
     mismatches: list[Mismatch] = field(default_factory=list)
     judged: Counter[str] = field(default_factory=Counter)
 
@@ -63,6 +65,10 @@ def relocate(
         report.refused.update(
             (code, word) for code, word in zip(chunk[4], verdicts, strict=True)
             if word.startswith("refuse")
+        )
+        report.unexecuted.update(
+            (code, word) for code, word in zip(chunk[4], verdicts, strict=True)
+            if word.startswith("not executed")
         )
         report.mismatches += mismatches
         report.judged += judged

@@ -51,9 +51,9 @@ cdef _tables():
         ("80-8f", REL32),
     ))
     four = _fill([BAD] * 256, (
-        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 40-4f 60 61 66 84 85 88 8f a5 ad af",
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 40-4f 60 61 65 66 84 85 88 8f a5 ad af",
          MODRM),
-        ("d0-d3 d8-dd f0-f2 f4-f9 fc fe ff", MODRM),
+        ("d0-d3 d8-df f0-f2 f4-f9 fc fe ff", MODRM),
         ("24 2c 6b 80 83 c0 c1 d4", MODRM | IMM8), ("69 81", MODRM | IMMZ),
     ))
     for i in range(256):

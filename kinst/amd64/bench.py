@@ -28,6 +28,9 @@ SYSTEM_REGISTERS = {
                  "CS", "DS", "ES", "FS", "GS", "SS"]
 }
 STEPPED = {x86.X86_INS_PUSHF, x86.X86_INS_PUSHFQ, x86.X86_INS_POPF, x86.X86_INS_POPFQ}  # TF
+# Those that UMIP takes from processes, and Linux then emulates.
+EMULATED = {x86.X86_INS_SGDT, x86.X86_INS_SIDT, x86.X86_INS_SLDT, x86.X86_INS_STR,
+            x86.X86_INS_SMSW}
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
                   *range(0x40, 0x50)])
 FS, GS = 0x64, 0x65
@@ -83,6 +86,8 @@ class Amd64Bench(Bench):
             return None  # nothing that it may do gets out of the child process
         if instruction.id in STEPPED:
             return "the step by step execution shows in it"
+        if instruction.id in EMULATED:
+            return "the host's kernel may emulate it"
         return self._around(instruction)
 
     def not_executed(self, code: bytes) -> str | None:

@@ -211,7 +211,9 @@ PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2
 MANDATORY = frozenset(b"\x66\xf2\xf3")  # they may make another instruction of one
 VECTOR_ESCAPES = (0x62, 0xC4, 0xC5)
 XOP = 0x8F
-ADDRESS_ONLY = frozenset({x86.X86_INS_LEA, x86.X86_INS_NOP})
+ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
+    "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
+    "CLWB INVLPG").split())
 CS_AC_READ = 1  # capstone.h
 NOT_KNOWN = Refuse("is not known")
 

@@ -30,10 +30,13 @@ NT_X86_XSTATE = 0x202
 USER = ("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx",
         "rsi", "rdi", "orig_rax", "rip", "cs", "rflags", "rsp", "ss", "fs_base", "gs_base", "ds",
         "es", "fs", "gs")
-NOT_COMPARED = ("orig_rax", "rip", "cs", "ss", "ds", "es", "fs", "gs")
+SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
+NOT_COMPARED = ("orig_rax", "rip")
+FAULTS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+MAX_SIGNALS = 1000
 # The XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE, the header, the upper halves of YMM.
 FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0, XSTATE_BV, YMM0 = 0, 4, 8, 16, 24, 32, 160, 512, 576
-X87_SSE_AVX = 7
+X87_SSE, AVX = 3, 4
 STATUS, FIXED = 0x8D5, 0x202  # flags: those that are set at random; IF and the one that is 1
 GADGET = 0x4002_0000  # SYSCALL, for us
 SYSCALL = b"\x0f\x05"
@@ -76,7 +79,7 @@ class Host:
 
     unknown: ClassVar[str] = "SIGILL"
     compared: ClassVar[Mapping[str, int]] = {
-        name: MASK for name in USER if name not in NOT_COMPARED} | {"rflags": STATUS}
+        name: MASK for name in USER if name not in NOT_COMPARED + SEGMENTS} | {"rflags": STATUS}
 
     def __init__(self, seed: int) -> None:
         if not sys.platform.startswith("linux") or os.uname().machine != "x86_64":
@@ -86,6 +89,7 @@ class Host:
         self._state = ctypes.create_string_buffer(1 << 16)
         self.pages: dict[int, int] = {}  # guest address -> offset in the file
         self._contents: dict[int, bytes] = {}
+        self._segments: dict[str, int] = {}
         self._pid = 0
         with contextlib.ExitStack() as undo:
             self._file = os.memfd_create("kinst-host")
@@ -124,15 +128,19 @@ class Host:
     def _start(self) -> None:
         self._pid = os.fork()
         if self._pid == 0:
-            # A new program stops before its first instruction: nothing of it is to run.
-            os.set_inheritable(self._file, True)
-            if _libc.ptrace(TRACEME, 0, None, None) == 0:
-                with contextlib.suppress(OSError):
+            try:
+                # A new program stops before its first instruction: nothing of it is to run.  It is
+                # no part of our terminal's session.
+                os.setsid()
+                os.set_inheritable(self._file, True)
+                if _libc.ptrace(TRACEME, 0, None, None) == 0:
                     os.execv("/proc/self/exe", ["kinst-host"])
-            os._exit(1)
+            finally:
+                os._exit(1)
         _pid, status = os.waitpid(self._pid, 0)
-        if not os.WIFSTOPPED(status):
-            self._pid = 0
+        if not os.WIFSTOPPED(status) or os.WSTOPSIG(status) != signal.SIGTRAP:
+            if not os.WIFSTOPPED(status):
+                self._pid = 0
             raise HostError("--judge host: this host does not let a process be traced: it has no "
                             "ptrace, or no /proc")
         self._ptrace(SETOPTIONS, 0, EXITKILL)
@@ -140,6 +148,7 @@ class Host:
             maps = [line.split() for line in file]
         # A SYSCALL over the code it stopped in maps the page of ours that has another.
         self._get()
+        self._segments = {name: self._value(name) for name in SEGMENTS}
         with open(f"/proc/{self._pid}/mem", "r+b", buffering=0) as memory:
             memory.seek(self._value("rip"))
             memory.write(SYSCALL)
@@ -150,8 +159,8 @@ class Host:
         self._gadget = GADGET
         for words in maps:
             begin, end = (int(word, 16) for word in words[0].split("-"))
-            if end <= USER_SPACE:
-                self._system_call(SYS_MUNMAP, begin, end - begin)
+            if end <= USER_SPACE and self._system_call(SYS_MUNMAP, begin, end - begin) != 0:
+                raise HostError("--judge host: the child process could not be emptied")
         for page in (CODE, SLOTS, DATA):
             self.map(page)
         self._take_state()
@@ -161,6 +170,7 @@ class Host:
         self._ptrace(GETREGS, 0, ctypes.addressof(self._registers))
 
     def _set(self, values: dict[str, int]) -> None:
+        values = values | self._segments
         for number, name in enumerate(USER):
             if name in values:
                 self._registers[number] = values[name] & MASK
@@ -183,13 +193,28 @@ class Host:
         self._ptrace(SETREGSET, NT_X86_XSTATE, ctypes.addressof(vector))
 
     def _step(self, how: int) -> int:
-        """Execute one instruction; the signal that stopped it."""
-        self._ptrace(how)
-        _pid, status = os.waitpid(self._pid, 0)
-        if not os.WIFSTOPPED(status):
-            self._pid = 0
-            raise HostError("--judge host: the process that executes instructions is gone")
-        return os.WSTOPSIG(status)
+        """Execute one instruction; the signal that stopped it.  What others send is dropped: it
+        comes before the instruction is executed."""
+        for _attempt in range(MAX_SIGNALS):
+            self._ptrace(how)
+            _pid, status = os.waitpid(self._pid, 0)
+            if not os.WIFSTOPPED(status):
+                self._pid = 0
+                raise HostError("--judge host: the process that executes instructions is gone")
+            stopped = os.WSTOPSIG(status)
+            if stopped in FAULTS and self._cause()[0] > 0:
+                return stopped
+        raise HostError("--judge host: the process that executes instructions is sent signals "
+                        "without end")
+
+    def _cause(self) -> tuple[int, int]:
+        """si_code of the signal that stopped the process (positive: the kernel's own), and the
+        address."""
+        info = ctypes.create_string_buffer(128)
+        if _libc.ptrace(GETSIGINFO, self._pid, None, ctypes.addressof(info)) == -1:
+            return 0, 0  # stopped for another reason
+        return (int.from_bytes(info.raw[8:12], "little", signed=True),
+                int.from_bytes(info.raw[16:24], "little"))
 
     def _system_call(self, number: int, *arguments: int) -> int:
         names = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
@@ -276,10 +301,12 @@ class Host:
         for i in range(8):
             struct.pack_into("<QQ", state, XMM0 + 16 * i, vectors[i] & MASK, vectors[i] >> 64)
             state[ST0 + 16 * i : ST0 + 16 * i + 10] = vectors[8 + i].to_bytes(10, "little")
+        parts = X87_SSE
         if len(state) >= YMM0 + 256:
+            parts |= AVX
             state[YMM0 : YMM0 + 256] = random.Random(vectors[0]).randbytes(256)
         present, = struct.unpack_from("<Q", state, XSTATE_BV)
-        struct.pack_into("<Q", state, XSTATE_BV, present | X87_SSE_AVX)
+        struct.pack_into("<Q", state, XSTATE_BV, present | parts)
         self._start_state = bytes(state)
         return values
 
@@ -316,10 +343,7 @@ class Host:
 
     def _appears(self) -> bool:
         """A page that was missed."""
-        info = ctypes.create_string_buffer(128)
-        self._ptrace(GETSIGINFO, 0, ctypes.addressof(info))
-        code, = struct.unpack_from("<i", info, 8)
-        address, = struct.unpack_from("<Q", info, 16)
+        code, address = self._cause()
         return (code == 1 and address & ~(PAGE - 1) not in self.pages  # SEGV_MAPERR
                 and self.map(address))
 

@@ -1,6 +1,8 @@
 """The host's own CPU as a judge of amd64's relocations."""
 
 import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,42 @@ def test_the_process_ends_with_the_judge(laboratory):
         with pytest.raises(HostError):
             values, vectors = laboratory().state(0)
             other.run(other.prepare(values, vectors), b"\x90", 0, b"", False)
+
+
+def test_signals_from_elsewhere_change_nothing(laboratory):
+    lab = laboratory()
+    stop = threading.Event()
+
+    def disturb():
+        while not stop.wait(0.001):
+            os.kill(lab.judge._pid, signal.SIGWINCH)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for _ in range(40):
+            assert lab.test(bytes.fromhex("4889c8"), 8) == ("copy", None)
+        assert lab.judge.map(0x60000000)
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("code", ["0f0100", "0f00c8", "0f00c0", "0f01e0"])
+def test_what_the_hosts_kernel_emulates_is_not_judged(laboratory, code):
+    lab = laboratory()
+    _word, mismatch = lab.test(bytes.fromhex(code), 4)
+    assert mismatch is None and not lab.judged[EXECUTED]
+
+
+def test_a_segment_register_that_was_changed_is_set_again(laboratory):
+    host = laboratory().judge
+    values, vectors = laboratory().state(0)
+    values = host.prepare(values | {"rax": 0}, vectors)
+    first = host.run(values, b"\x90", 0, b"", False).registers
+    changed = host.run(values, b"\x8e\xe8", 0, b"", False).registers  # mov gs, eax
+    assert host.run(values, b"\x90", 0, b"", False).registers == first
+    assert {k for k in first if first[k] != changed[k]} <= {"gs", "gs_base"}
 
 
 def test_other_architectures_have_no_judge():

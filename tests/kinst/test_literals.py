@@ -80,6 +80,47 @@ def test_where_only_the_address_is_taken_nothing_is_known(arch, code):
     assert literals(TRAPS[arch], code, PC) == [] and native(arch, code)[1] == 0
 
 
+DAMAGED = [
+    # VMPTRLD and a far jump through RIP, both refused: what they read is data all the same
+    ("amd64", "0fc73501000000c3" + "41" * 8 + "90c3"),
+    ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
+    # data that would be a load of real code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
+    ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
+    # each round finds more
+    ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),
+    # a byte that is no instruction, shortly before data
+    ("amd64", "488b050600000006" + "90" * 5 + "41" * 8 + "c3"),
+]
+
+
+@pytest.mark.parametrize("arch, code", DAMAGED)
+def test_python_and_the_native_core_agree_where_it_is_hard(arch, code):
+    code = bytes.fromhex(code)
+    table = listing(arch, code)
+    probed, data = native(arch, code)
+    assert probed == [i.offset for i in table if not isinstance(i.verdict, Refuse)]
+    assert data == len(literals(TRAPS[arch], code, PC))
+
+
+def test_what_a_refused_instruction_reads_is_data():
+    code = bytes.fromhex(DAMAGED[0][1])
+    assert literals(TRAPS["amd64"], code, PC) == [(8, 16)]
+
+
+def test_what_only_data_seems_to_read_is_none():
+    assert literals(TRAPS["arm64"], bytes.fromhex(DAMAGED[2][1]), PC) == [(4, 12)]
+
+
+def test_what_is_no_instruction_is_not_called_data():
+    table = listing("amd64", bytes.fromhex(DAMAGED[4][1]))
+    assert table[-1].offset == 7 and table[-1].verdict == Refuse("is not an instruction")
+
+
+@pytest.mark.parametrize("code", ["0f180d00000000", "0fae3d00000000"])
+def test_what_is_only_prefetched_or_flushed_may_be_code(code):
+    assert TRAPS["amd64"].literal(bytes.fromhex(code), PC) is None
+
+
 @given(st.sampled_from(CASES), st.binary(max_size=60), st.integers(0, 20))
 def test_python_and_the_native_core_see_the_same(case, noise, cut):
     arch, load, size = case

@@ -237,3 +237,24 @@ def test_run_from_inside_a_callback_is_refused(booted):
     caller = Caller(booted)
     assert caller.call(booted.symbol("strlen").address, [caller.place(b"ab\0")], "strlen") == 2
     assert said and "\n" not in said[0]
+
+
+@pytest.mark.parametrize("path", ["guest", "direct"])
+def test_listening_twice_answers_once(booted, path):
+    probes = Breakpoints(booted, path=path)
+    provider.create(probes, "strlen", "")
+    probes.enable()
+    area = probes._trampolines
+    kept = booted.snapshot()
+    counts = []
+    for again in (False, True):
+        if again:
+            booted.restore(kept)
+            probes.dispatcher.listen(area.seam, probes._scratch, probes._scratch_value)
+        before = probes.dispatcher.firings
+        caller = Caller(booted)
+        assert caller.call(booted.symbol("strlen").address, [caller.place(b"hello\0")], "f") == 5
+        counts.append(probes.dispatcher.firings - before)
+    assert counts[0] == counts[1] > 0
+    probes.disable()
+    assert not booted.engine.frozen
