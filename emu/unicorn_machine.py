@@ -205,12 +205,20 @@ class UnicornMachine(Machine):
             self._hidden[1].clear()
 
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
-        """Call ``handler`` before the guest executes ``address``, in every run; None: no more."""
+        """Call ``handler`` before the guest executes ``address``, in every run; None: no more.
+
+        :raises MachineError: for too many; then it is not called.
+        """
+        before = dict(self._handlers)
         if handler is None:
             self._handlers.pop(address, None)
         else:
             self._handlers[address] = handler
-        self._set_stops(self._stops)
+        try:
+            self._set_stops(self._stops)
+        except MachineError:
+            self._handlers = before
+            raise
 
     def _area(self, address: int, size: int) -> memoryview:
         at = address - self.board.ram_base
@@ -415,14 +423,20 @@ class UnicornMachine(Machine):
     def _go(self, pc: int) -> Stop | None:
         """Run until something ends it; a stop or a handler at ``pc`` itself is passed by."""
         before = self.engine.instructions
-        why, detail = self.engine.run(pc)
-        while why == _engine.STOP_UNCOUNTED and self.engine.instructions == before:
-            self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
-            why, detail = self.engine.run(pc)
+        why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
         if why == _engine.STOP_LIMIT and left > 0 and self.engine.instructions == before:
             return self._execute(pc, left)  # of another block, the loop sees what is at its start
         return self._dispatch(why, detail)
+
+    def _counted(self, pc: int, piece: bool) -> tuple[int, int]:
+        """``Engine.run`` from ``pc``, when the instructions of the block there are known."""
+        engine, before = self.engine, self.engine.instructions
+        why, detail = engine.run(pc, piece)
+        while why == _engine.STOP_UNCOUNTED and engine.instructions == before:
+            self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
+            why, detail = engine.run(pc, piece)
+        return why, detail
 
     def _execute(self, pc: int, count: int) -> Stop | None:
         """Execute ``count`` instructions of the straight code at ``pc`` and end exactly there, or
@@ -435,11 +449,7 @@ class UnicornMachine(Machine):
         try:
             engine.limit = before + count
             self._install(self._stops | self._handlers.keys() | {end})
-            why, detail = engine.run(pc, True)
-            while why == _engine.STOP_UNCOUNTED and engine.instructions == before:
-                self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
-                why, detail = engine.run(pc, True)
-            return self._dispatch(why, detail)
+            return self._dispatch(*self._counted(pc, True))
         finally:
             engine.limit = self._limit
             self._install(self._stops | self._handlers.keys())

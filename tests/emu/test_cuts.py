@@ -17,7 +17,7 @@ from emu import snapshot
 from emu.call import Caller
 from emu.errors import MachineError, MemoryAccessError
 from emu.machine import StopReason, Until
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn_machine import MAX_STOPS, UnicornMachine
 from images import catalog
 from kinst import provider
 from kinst.breakpoints import PATHS, Breakpoints
@@ -382,3 +382,16 @@ def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
             assert whole[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
             asked += 1
     assert asked > 50
+
+
+def test_a_handler_too_many_is_not_kept(fresh):
+    base = fresh.symbol("strlen").address
+    already = len(fresh._handlers)
+    for n in range(MAX_STOPS - already):
+        fresh.handle(base + 16 + n, lambda: None)
+    with pytest.raises(MachineError, match=f"{MAX_STOPS + 1} stop addresses and handlers"):
+        fresh.handle(base, lambda: None)
+    assert base not in fresh._handlers
+    fresh.handle(base + 16, None)
+    fresh.handle(base, lambda: None)
+    assert base in fresh._handlers
