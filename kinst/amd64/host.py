@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from emu.errors import KinstError
 from kinst.laboratory import CODE, DATA, MASK, PAGE, SLOTS, Memory, Outcome
+from kinst.trampoline import SLOT
 
 # ptrace(2), <linux/ptrace.h>
 TRACEME, SINGLESTEP, GETREGS, SETREGS = 0, 9, 12, 13
@@ -39,13 +40,12 @@ FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0, XSTATE_BV, YMM0 = 0, 4, 8, 16, 24, 32, 160
 X87_SSE, AVX = 3, 4
 STATUS, FIXED = 0x8D5, 0x202  # flags: those that are set at random; IF and the one that is 1
 GADGET = 0x4002_0000  # SYSCALL, for us
-SYSCALL = b"\x0f\x05"
+SYSCALL, NOP = b"\x0f\x05", 0x90
 SYS_MMAP, SYS_MUNMAP = 9, 11
 MAPPED = 0x11  # MAP_SHARED | MAP_FIXED
 MAX_PAGES, MAX_STEPS = 48, 4096
 USER_SPACE = 1 << 47
 LOWEST = 1 << 16  # vm.mmap_min_addr
-SLOT = 32
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
@@ -165,6 +165,11 @@ class Host:
             self.map(page)
         self._take_state()
         self._plain_state = self._area()
+        self._view[self.pages[CODE]] = NOP  # one step, to see that it is possible here
+        self._get()
+        self._set({"rip": CODE, "orig_rax": MASK})
+        if self._step(SYSEMU_SINGLESTEP) != signal.SIGTRAP:
+            raise HostError("--judge host: this host does not execute step by step")
 
     def _get(self) -> None:
         self._ptrace(GETREGS, 0, ctypes.addressof(self._registers))

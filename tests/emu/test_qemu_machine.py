@@ -105,12 +105,16 @@ def test_memory_and_registers_are_written_and_read(booted):
             machine.read_physical(1 << 40, 8)
 
 
+def jump_to_itself(machine):
+    machine.pc = machine.symbol("run_ticks").address
+    machine.write_code(machine.pc, {"amd64": b"\xeb\xfe", "arm64": b"\0\0\0\x14",
+                                    "riscv64": b"\x01\xa0"}[machine.arch.name])
+
+
 def test_a_run_that_does_not_end_is_given_up(booted):
     with QemuMachine.carry(booted) as machine:
         machine.patience = 0.5
-        machine.pc = booted.symbol("run_ticks").address
-        machine.write_code(machine.pc, {"amd64": b"\xeb\xfe", "arm64": b"\0\0\0\x14",
-                                        "riscv64": b"\x01\xa0"}[machine.arch.name])
+        jump_to_itself(machine)
         stop = machine.run(Until(console="never said"))
         assert stop.reason is StopReason.PATIENCE
         with pytest.raises(MachineError, match="counts neither"):
@@ -120,9 +124,7 @@ def test_a_run_that_does_not_end_is_given_up(booted):
 def test_a_run_that_speaks_for_ever_has_an_end(booted):
     with QemuMachine.carry(booted) as machine:
         machine.longest = 0.2
-        machine.pc = booted.symbol("run_ticks").address
-        machine.write_code(machine.pc, {"amd64": b"\xeb\xfe", "arm64": b"\0\0\0\x14",
-                                        "riscv64": b"\x01\xa0"}[machine.arch.name])
+        jump_to_itself(machine)
         stop = machine.run(Until(console="never said"))
         assert (stop.reason, stop.detail) == (StopReason.PATIENCE, "QEMU ran for 0.2 seconds")
 

@@ -86,6 +86,7 @@ def test_what_is_in_the_process_is_the_laboratorys(laboratory):
 
 
 def test_the_process_ends_with_the_judge(laboratory):
+    values, vectors = laboratory().state(0)
     host = Host(1)
     pid = host._pid
     host.close()
@@ -93,7 +94,6 @@ def test_the_process_ends_with_the_judge(laboratory):
     with Host(1) as other:
         os.kill(other._pid, 9)
         with pytest.raises(HostError):
-            values, vectors = laboratory().state(0)
             other.run(other.prepare(values, vectors), b"\x90", 0, b"", False)
 
 
