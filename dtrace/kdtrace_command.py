@@ -24,7 +24,7 @@ from emu.errors import KinstError
 from emu.qemu_machine import QemuMachine
 from emu.unicorn_machine import UnicornMachine
 from images import catalog
-from kinst.breakpoints import PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
+from kinst.breakpoints import DIRECT, PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
 from kinst.probe_table import Probe, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--machine", choices=("unicorn", "qemu"), default="unicorn",
         help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions")
     add("--trap-path", choices=PATHS, default=PATHS[0],
-        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster")
+        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
+        "double: as guest, and so the second breakpoint behind the displaced instruction (arm64, "
+        "riscv64)")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
         help="one for each probe, or FreeBSD's own for each thread (amd64)")
     add("--unsafe", action="store_true", help="probe also functions that are excluded")
@@ -131,7 +133,7 @@ def _on_qemu(
     limit: int, frames: int | None,
 ) -> int:
     """The same on QEMU: the breakpoints go through the kernel's own vectors there."""
-    if program is None or arguments.trap_path != PATHS[0] or arguments.trampolines != PER_PROBE:
+    if program is None or arguments.trap_path == DIRECT or arguments.trampolines != PER_PROBE:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")

@@ -14,7 +14,7 @@ ctypedef int (*mmio_map_fn)(void *uc, uint64_t address, uint64_t size, void *rea
                             void *write_cb, void *write_ud) noexcept nogil
 ctypedef int (*context_alloc_fn)(void *uc, void **context) noexcept nogil
 ctypedef int (*context_fn)(void *uc, void *context) noexcept nogil
-ctypedef int (*context_reg_fn)(void *context, int regid, const void *value) noexcept nogil
+ctypedef size_t (*context_size_fn)(void *uc) noexcept nogil
 ctypedef int (*context_free_fn)(void *context) noexcept nogil
 ctypedef int (*translate_fn)(void *uc, uint64_t address, int prot, uint64_t *physical) noexcept nogil
 ctypedef int (*reg2_fn)(void *uc, int regid, void *value, size_t *size) noexcept nogil
@@ -62,6 +62,7 @@ cdef enum:
     SLOT = 32  # bytes of a trampoline
     MAX_STOPS = 256
     MAX_WALK = 8  # levels of page tables
+    MAX_PLACES = 8
     NO_PAGES = 63  # as page_bits: blocks do not end with a page
 
 cdef struct BlockCount:
@@ -182,11 +183,12 @@ cdef struct Clock:
     # executed: there it is written into a saved context instead, which is then restored.
     int pc_register
     bint by_context
+    uint32_t pc_place  # its offset in a context, and those of what ``enter`` and ``forget`` use
+    uint32_t places[MAX_PLACES]
     bint answered
     void *context
     context_fn context_save
     context_fn context_restore
-    context_reg_fn context_reg_write
     context_free_fn context_free
     uint64_t heard  # when to look at signals next, in instructions
     # Why the last run ended.
@@ -256,6 +258,10 @@ cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil
 cdef uint64_t register_read(Clock *c, int register) noexcept nogil
+cdef inline uint64_t *in_context(Clock *c, uint32_t place) noexcept nogil:
+    return <uint64_t *>(<uint8_t *>c.context + place)
+
+
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef void freeze(Clock *c) noexcept nogil
@@ -283,6 +289,7 @@ cdef class Engine:
     cdef kinst_hook_add_fn hook_add
     cdef kinst_ctl_fn ctl
     cdef context_alloc_fn context_alloc
+    cdef context_size_fn context_size
     cdef hook_del_fn hook_del
     cdef list windows
     cdef dict seam_hooks  # their numbers, by address

@@ -244,7 +244,7 @@ cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
     """Set the program counter, from a hook."""
     if c.by_context:
         c.context_save(c.uc, c.context)
-        c.context_reg_write(c.context, c.pc_register, &pc)
+        in_context(c, c.pc_place)[0] = pc
         c.context_restore(c.uc, c.context)
     else:
         c.reg_write(c.uc, c.pc_register, &pc)
@@ -469,6 +469,12 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     if not unusual:
         n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
     if n == 0 or total + n > c.horizon:
+        if (c.frozen and not c.count and address != c.thaw and address - c.slot > c.site_length
+                and c.frozen_blocks + 1 & 0xFFFFF and not c.slow):
+            c.frozen_blocks += 1  # the kernel's own way to the seam and back
+            c.address = address
+            c.size = size
+            return
         c.begin(c, address, size)
         return
     c.instructions = c.canonical = total
@@ -501,12 +507,6 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef int why
     cdef bint resumed
     cdef bint doubtful
-    if (c.frozen and not c.count and address != c.thaw and address - c.slot > c.site_length
-            and c.frozen_blocks + 1 & 0xFFFFF):
-        c.frozen_blocks += 1  # the kernel's own way to the seam and back
-        c.address = address
-        c.size = size
-        return
     # A stop already asked for in this run has its effect only behind this hook.
     doubtful = may_be_cut(c, address) and c.count != 0
     if doubtful:
@@ -787,7 +787,7 @@ cdef class Engine:
                  "uc_reg_read2", "uc_reg_write2", "uc_mem_map_ptr",
                  "uc_mmio_map", "uc_hook_add", "uc_hook_del", "uc_ctl", "uc_vmem_translate",
                  "uc_context_alloc", "uc_context_save", "uc_context_restore",
-                 "uc_context_reg_write", "uc_context_free")
+                 "uc_context_size", "uc_context_free")
 
     def __cinit__(self):
         memset(&self.clock, 0, sizeof(Clock))
@@ -834,7 +834,7 @@ cdef class Engine:
         self.context_alloc = <context_alloc_fn><uintptr_t>symbols["uc_context_alloc"]
         self.clock.context_save = <context_fn><uintptr_t>symbols["uc_context_save"]
         self.clock.context_restore = <context_fn><uintptr_t>symbols["uc_context_restore"]
-        self.clock.context_reg_write = <context_reg_fn><uintptr_t>symbols["uc_context_reg_write"]
+        self.context_size = <context_size_fn><uintptr_t>symbols["uc_context_size"]
         self.clock.context_free = <context_free_fn><uintptr_t>symbols["uc_context_free"]
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
         self.clock.limit = 0xFFFFFFFFFFFFFFFF
@@ -1349,10 +1349,22 @@ cdef class Engine:
         """The architecture's native page walk: the address of its ``WALK``."""
         self.clock.walk = <walk_fn>PyCapsule_GetPointer(module.WALK, "emu.walk")
 
-    def keep_context(self):
+    def keep_context(self, uint32_t pc_place, places):
         """Breakpoints come as invalid instructions, and writing the program counter there ends the
-        run: go by way of a context."""
+        run: go by way of a context.
+
+        :param pc_place: where a context holds the program counter, a u64.
+        :param places: where it holds what the breakpoint exception uses, in the order of the
+            architecture's ``PLACES``.
+        """
         self._made()
+        size = self.context_size(self.uc)
+        if len(places) > MAX_PLACES or any(
+                not 0 <= at <= size - 8 or at % 8 for at in (pc_place, *places)):
+            raise ValueError("a register lies outside the context")
+        for i, at in enumerate(places):
+            self.clock.places[i] = at
+        self.clock.pc_place = pc_place
         if self.clock.context == NULL:
             self._ok("context", self.context_alloc(self.uc, &self.clock.context))
 

@@ -82,6 +82,9 @@ cdef enum:
 cdef enum:
     GUEST = 0
     DIRECT = 1
+    DOUBLE = 2
+
+cdef enum:
     AT_RETURN = 2  # kinst/breakpoints.py: what kind of probe
 
 cdef struct Template:
@@ -580,17 +583,18 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     go_to(c, pc)
 
 
+cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
+    """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
+    cdef Clock *c = d.clock
+    c.thaw = s.address + s.length
+    c.thaw_register = 0
+    c.thaw_resumed = True
+    go_to(c, c.thaw)
+
+
 cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef Clock *c = d.clock
-    cdef uint32_t i = find_second(d, pc)
-    cdef Site *s
-    if i != NONE:
-        s = &d.sites[i]
-        c.thaw = s.address + s.length
-        c.thaw_resumed = True
-        go_to(c, c.thaw)
-        return True
-    i = find(d, pc)
+    cdef uint32_t i = find(d, pc)
     if i == NONE or not d.sites[i].patched:
         return False
     freeze(c)
@@ -621,6 +625,17 @@ cdef void unwind(Dispatch *d) noexcept nogil:
         if d.place[r] >= 0 and r != d.pc:
             register_write(d.clock, d.number[r], field(d, d.place[r])[0])
     wipe_footprint(d.clock)
+
+
+cdef void mask(Dispatch *d) noexcept nogil:
+    """Mask interrupts in the trampoline, until its breakpoint has come to the seam."""
+    cdef Clock *c = d.clock
+    cdef uint64_t *status = field(d, d.place[d.status])
+    d.saved_mask = status[0] & d.frame_mask
+    status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
+    c.status_register = d.number[d.status]
+    c.status_bits = d.cpu_mask
+    c.status_value = d.cpu_mask if d.saved_mask else 0
 
 
 cdef void at_seam_called(Dispatch *d) noexcept nogil:
@@ -669,12 +684,8 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
         else:
             pc = d.slot_base + <uint64_t>s.slot * SLOT
             displaced(d, s, pc)
-            status = field(d, d.place[d.status])
-            d.saved_mask = status[0] & d.frame_mask
-            status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
-            c.status_register = d.number[d.status]
-            c.status_bits = d.cpu_mask
-            c.status_value = d.cpu_mask if d.saved_mask else 0
+            if d.path == DOUBLE:
+                mask(d)
     field(d, d.place[d.pc])[0] = pc
     answer(d, 0)
 
@@ -737,9 +748,14 @@ cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
     """The engine's breakpoint exception."""
     cdef Dispatch *d = <Dispatch *>data
     cdef uint64_t pc
+    cdef uint32_t second
     if vector != d.vector:
         return False
     pc = register_read(d.clock, d.number[d.pc]) - d.bias
+    second = find_second(d, pc)
+    if second != NONE and d.path != DOUBLE:
+        behind(d, &d.sites[second])
+        return True
     return at_direct(d, pc) if d.path == DIRECT else at_guest(d, pc)
 
 
@@ -875,15 +891,15 @@ cdef class Dispatcher:
             d.short_nop[i] = shape.short_nop[i]
 
     def choose(self, int path):
-        """The breakpoint of a path: 0 guest, 1 direct."""
+        """The breakpoints of a path: 0 guest, 1 direct, 2 double."""
         cdef Dispatch *d = &self.d
         cdef int i
         self.unchanging()
-        if path not in (GUEST, DIRECT):
-            raise ValueError("a path is 0 or 1")
+        if path not in (GUEST, DIRECT, DOUBLE):
+            raise ValueError("a path is 0, 1 or 2")
         if self.d.clock != NULL and self.d.clock.trap_data == <void *>&self.d:
             raise RuntimeError("breakpoints are answered: deafen the dispatcher first")
-        kind = self.shape.breakpoints[path]
+        kind = self.shape.breakpoints[path == DIRECT]
         if not 0 < len(kind.code) <= 4 or len(kind.short) > 2:
             raise ValueError("a breakpoint is of one to four bytes, a short one of at most two")
         d.path = path
@@ -1585,14 +1601,14 @@ cdef class Dispatcher:
         self.unchanging()
         self.live()
         cdef Dispatch *d = &self.d
-        if d.path == GUEST:
+        if d.path != DIRECT:
             self.engine._has_breakpoint()
         d.seam = seam
         d.scratch = scratch
         d.scratch_value = scratch_value
         d.clock.trap_data = d
         d.clock.trap = on_trap
-        if d.path == GUEST and d.called:
+        if d.path != DIRECT and d.called:
             try:
                 self.engine.hook_seam(seam, on_seam)
             except BaseException:

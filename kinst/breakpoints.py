@@ -19,8 +19,9 @@ from kinst.verdict import Copy, Refuse, Rewrite, Verdict
 
 GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"
-Path = Literal["guest", "direct"]
-PATHS: tuple[Path, ...] = (GUEST, DIRECT)
+DOUBLE: Literal["double"] = "double"
+Path = Literal["guest", "direct", "double"]
+PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)  # by the dispatcher's numbers
 THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
@@ -55,9 +56,12 @@ class Breakpoints(ProbeTable):
     """All probes of a machine.
 
     :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
-    :param path: ``guest``, through the kernel's vectors, or ``direct``.
+    :param path: ``guest``, through the kernel's vectors; ``direct``, handled where it hits; or
+        ``double``, as ``guest``, and the breakpoint behind the displaced instruction (arm64 and
+        riscv64 have one) comes through the vectors too, as FreeBSD's own does.
     :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
-    :param python: answer the guest path in Python; firings are told to ``fire`` and not counted.
+    :param python: answer the guest path (both breakpoints) in Python; firings are told to ``fire``
+        and not counted.
     :raises ProbeError: for trampolines of threads where the architecture has none, and what Python
         does not answer.
     """
@@ -69,10 +73,11 @@ class Breakpoints(ProbeTable):
         trampolines: str = PER_PROBE, records: bool = False, python: bool = False,
     ) -> None:
         super().__init__(machine)
-        self.machine, self.fire, self.path, self.python = machine, fire, path, python
+        self.machine, self.fire, self.python = machine, fire, python
+        self.path: Path = DOUBLE if python else path
         self.records_wanted = records
         self.threads = trampolines == THREAD
-        if python and (path != GUEST or self.threads or records):
+        if python and (path == DIRECT or self.threads or records):
             raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
@@ -96,7 +101,7 @@ class Breakpoints(ProbeTable):
         if machine.patches:
             raise ProbeError("other probes are enabled on this machine: disable them first")
         seam = machine.image.symbols.find(SEAM)
-        if seam is None and self.path == GUEST:
+        if seam is None and self.path != DIRECT:
             raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks; "
                              "give --trap-path=direct")
         changed = dispatcher.changed()
@@ -125,13 +130,13 @@ class Breakpoints(ProbeTable):
             if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
-            if self.path == GUEST and seam is not None:
+            if self.path != DIRECT and seam is not None:
                 undo.callback(machine.write_u64, seam.address, machine.read_u64(seam.address))
                 machine.write_u64(seam.address, area.seam)
             if self.python:
                 machine.handle(area.seam, self._seam)
             else:
-                if self.path == GUEST and self.trap.called:
+                if self.path != DIRECT and self.trap.called:
                     area.write_seam(self.trap.seam_code)
                 dispatcher.listen(area.seam, self._scratch, self._scratch_value)
             undo.pop_all()
@@ -151,7 +156,7 @@ class Breakpoints(ProbeTable):
         if self.python:
             machine.handle(self._trampolines.seam, None)
         self.dispatcher.deafen()
-        if self.path == GUEST:
+        if self.path != DIRECT:
             machine.write_u64(machine.symbol(SEAM).address, 0)
         self.dispatcher.disable()
         machine.unpatch()

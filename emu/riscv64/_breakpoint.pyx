@@ -2,21 +2,27 @@
 """EBREAK delivered natively: privileged manual, chapter "Supervisor-Level ISA", from S-mode.
 
 The board's ``_trap`` is the same in Python, for every cause; this is for the one that a probe
-takes at each firing.
+takes at each firing.  The registers are read and written in a saved context: as control and status
+registers of the CPU model's interface they cost as much again as the kernel's whole path.
 """
 
 from libc.stdint cimport uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, go_to, native, register_read, register_write
+from emu._engine cimport Clock, in_context, native, register_read
 
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
-cdef int STVEC = uc.UC_RISCV_REG_STVEC
-cdef int SSTATUS = uc.UC_RISCV_REG_SSTATUS
-cdef int SEPC = uc.UC_RISCV_REG_SEPC
-cdef int SCAUSE = uc.UC_RISCV_REG_SCAUSE
-cdef int STVAL = uc.UC_RISCV_REG_STVAL
+
+# What Engine.keep_context is told the places of, in this order; sstatus is a part of mstatus.
+PLACES = ("sepc", "scause", "stval", "mstatus", "stvec")
+
+cdef enum:
+    SEPC = 0
+    SCAUSE = 1
+    STVAL = 2
+    MSTATUS = 3
+    STVEC = 4
 
 cdef enum:
     BREAKPOINT = 3
@@ -25,32 +31,41 @@ cdef enum:
     SPP = 1 << 8
 
 
+cdef inline uint64_t *place(Clock *c, int register) noexcept nogil:
+    return in_context(c, c.places[register])
+
+
 cdef void keep(Clock *c) noexcept nogil:
-    c.kept[0] = register_read(c, SEPC)
-    c.kept[1] = register_read(c, SCAUSE)
-    c.kept[2] = register_read(c, STVAL)
-    c.kept[3] = register_read(c, SSTATUS)
+    cdef int i
+    c.context_save(c.uc, c.context)
+    for i in range(MSTATUS + 1):
+        c.kept[i] = place(c, i)[0]
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    cdef uint64_t vectors = register_read(c, STVEC) & ~<uint64_t>3
-    cdef uint64_t status = c.kept[3]  # it was kept just now
+    """Nothing has changed since ``keep``."""
+    cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
+    cdef uint64_t status = c.kept[MSTATUS]
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
-    register_write(c, SSTATUS, status & ~<uint64_t>(SIE | SPIE) | SPP | (SPIE if status & SIE else 0))
-    register_write(c, SEPC, pc)
-    register_write(c, SCAUSE, BREAKPOINT)
-    register_write(c, STVAL, pc)
-    go_to(c, vectors)
+    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE) | SPP
+                            | (SPIE if status & SIE else 0))
+    place(c, SEPC)[0] = pc
+    place(c, SCAUSE)[0] = BREAKPOINT
+    place(c, STVAL)[0] = pc
+    in_context(c, c.pc_place)[0] = vectors
+    c.context_restore(c.uc, c.context)
     return True
 
 
 cdef void forget(Clock *c) noexcept nogil:
-    register_write(c, SEPC, c.kept[0])
-    register_write(c, SCAUSE, c.kept[1])
-    register_write(c, STVAL, c.kept[2])
-    register_write(c, SSTATUS, register_read(c, SSTATUS) & ~<uint64_t>(SPIE | SPP)
-                   | c.kept[3] & (SPIE | SPP))
+    c.context_save(c.uc, c.context)
+    place(c, SEPC)[0] = c.kept[SEPC]
+    place(c, SCAUSE)[0] = c.kept[SCAUSE]
+    place(c, STVAL)[0] = c.kept[STVAL]
+    place(c, MSTATUS)[0] = (place(c, MSTATUS)[0] & ~<uint64_t>(SPIE | SPP)
+                            | c.kept[MSTATUS] & (SPIE | SPP))
+    c.context_restore(c.uc, c.context)
 
 
 KEEP = native(<void *>keep, "emu.keep")

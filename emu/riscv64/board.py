@@ -43,6 +43,7 @@ NOP = (0x00000013).to_bytes(4, "little")
 MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
+MACHINE_MODE = 3
 FETCH_FAULT, LOAD_FAULT, STORE_FAULT = 12, 13, 15
 LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
 # csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
@@ -60,6 +61,25 @@ def scratch() -> unicorn.Uc:
     engine.reg_write(uc.UC_RISCV_REG_PRIV, 1)
     engine.reg_write(uc.UC_RISCV_REG_SSTATUS, FS_INITIAL)
     return engine
+
+
+@functools.cache
+def _exception_places() -> dict[str, int]:
+    """Where a context holds the registers of an exception."""
+    wanted = {"pc": uc.UC_RISCV_REG_PC, "sepc": uc.UC_RISCV_REG_SEPC,
+              "scause": uc.UC_RISCV_REG_SCAUSE, "stval": uc.UC_RISCV_REG_STVAL,
+              "stvec": uc.UC_RISCV_REG_STVEC, "mstatus": uc.UC_RISCV_REG_MSTATUS}
+    engine = scratch()
+    engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)  # mstatus can be reached from there only
+    states, held = [], []
+    for seed in (0x1357_9BDF_0246_8AC0, 0x0F1E_2D3C_4B5A_6980):
+        for i, (name, register) in enumerate(wanted.items()):
+            value = FS_INITIAL | SPIE | (SPP if seed & SPP else 0)
+            engine.reg_write(register, value if name == "mstatus" else seed + 0x1000 * i)
+        states.append(context_bytes(engine))
+        held.append({name: engine.reg_read(register) for name, register in wanted.items()})
+    return {name: find_field(states, [h[name] for h in held], "<Q", f"{name} of riscv64")
+            for name in wanted}
 
 
 @functools.cache
@@ -135,7 +155,8 @@ class RiscvBoard(Board):
         machine.engine.set_breakpoint_exception(_breakpoint)
         machine.engine.set_page_walk(_page_walk)
         machine.engine.set_page_blocks(12)
-        machine.engine.keep_context()
+        places = _exception_places()
+        machine.engine.keep_context(places["pc"], [places[n] for n in _breakpoint.PLACES])
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
         self.uart = Ns16550(machine, Line(self.plic.set_line, UART_IRQ))

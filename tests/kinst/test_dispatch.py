@@ -1,6 +1,7 @@
 """The native core, held to its twins in Python."""
 
 import pytest
+import unicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from emu.errors import MachineError, SnapshotError
 from emu.machine import Until
 from emu.unicorn_machine import UnicornMachine
 from kinst import fbt, lowering, provider
-from kinst.breakpoints import Breakpoints
+from kinst.breakpoints import PATHS, Breakpoints
 from kinst.listing import image_code
 from kinst.probe_table import ProbeError
 from kinst.traps import TRAPS
@@ -286,6 +287,23 @@ def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp
     assert run(booted, "strlen", ["abc"]) == 3 and breakpoints.dispatcher.firings
     breakpoints.disable()
     booted.restore(before)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted, arch, path):
+    probes = Breakpoints(booted, path=path)
+    provider.create(probes, "strlen", "")
+    copied = next(p for p in probes.probes if isinstance(p.instruction.verdict, Copy | Rewrite))
+    probes.remove_all()
+    provider.create(probes, "strlen", str(copied.instruction.offset))
+    probes.enable()
+    seam, seen = probes._trampolines.seam, []
+    booted.uc.hook_add(unicorn.UC_HOOK_CODE, lambda *_: seen.append(1), begin=seam, end=seam)
+    booted.forget_translations()
+    run(booted, "strlen", [b"four"])
+    times = {"direct": 0, "guest": 1, "double": 1 if arch == "amd64" else 2}[path]
+    assert probes.dispatcher.firings
+    assert len(seen) == times * probes.dispatcher.firings
 
 
 def test_two_sets_of_probes_are_not_enabled_at_once(booted):
