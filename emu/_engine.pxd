@@ -53,9 +53,8 @@ cdef inline object native(void *function, const char *kind):
 
 
 cdef enum:
-    FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use,
+    MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use,
     GUARD = 256  # and below them those in which it is seen that it has used more
-    KEPT = FOOTPRINT + GUARD
     MAX_REGIONS = 72
     MAX_DEFERRED = 128  # as many as an architecture may name
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
@@ -171,7 +170,8 @@ cdef struct Clock:
     bint footprint
     uint64_t stack_at
     uint32_t stack_size
-    uint8_t stack[KEPT]
+    uint8_t stack[MAX_FOOTPRINT + GUARD]
+    uint32_t stack_wanted  # the architecture's footprint and the guard
     uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
     uint32_t stack_split  # bytes on the first
     uint64_t kept[8]

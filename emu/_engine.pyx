@@ -268,6 +268,7 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
     """Remember the stack that the kernel's breakpoint path will write to.  Its pages stay where they
     are meanwhile."""
     cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes of sp's own page below it
+    cdef uint32_t wanted = c.stack_wanted
     cdef uint8_t *last
     c.footprint = True
     c.keep(c)
@@ -275,14 +276,14 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
     last = host_virtual(c, sp - 1)
     if last == NULL:
         return
-    if on_page >= KEPT:
-        c.stack_at = sp - KEPT
-        c.stack_split = c.stack_size = KEPT
-        c.stack_host[0] = last - (KEPT - 1)
+    if on_page >= wanted:
+        c.stack_at = sp - wanted
+        c.stack_split = c.stack_size = wanted
+        c.stack_host[0] = last - (wanted - 1)
     else:
-        c.stack_at = sp - KEPT
-        c.stack_split = KEPT - on_page
-        c.stack_size = KEPT
+        c.stack_at = sp - wanted
+        c.stack_split = wanted - on_page
+        c.stack_size = wanted
         c.stack_host[0] = host_virtual(c, c.stack_at)
         c.stack_host[1] = last - (on_page - 1)
         if c.stack_host[0] == NULL:
@@ -312,7 +313,7 @@ cdef inline bint guard_holds(Clock *c) noexcept nogil:
 
 cdef void overran(Clock *c) noexcept with gil:
     (<Engine>c.engine).failed(MachineError(
-        f"the kernel's way through a breakpoint has used more than {FOOTPRINT} bytes of stack (at "
+        f"the kernel's way through a breakpoint has used more than {c.stack_wanted - GUARD} bytes of stack (at "
         f"{c.stack_at + GUARD:#x}): what it has left there cannot be put back"))
 
 
@@ -320,7 +321,7 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
     """Put back what the kernel's breakpoint path has changed."""
     if c.footprint:
         c.footprint = False
-        if c.stack_size == KEPT and not guard_holds(c):
+        if c.stack_size == c.stack_wanted and not guard_holds(c):
             overran(c)
         if c.stack_size:
             memcpy(c.stack_host[0], c.stack, c.stack_split)
@@ -1336,7 +1337,10 @@ cdef class Engine:
 
     def set_breakpoint_exception(self, module):
         """The architecture's native breakpoint exception: addresses of its ``KEEP``, ``ENTER`` and
-        ``FORGET``."""
+        ``FORGET``, and how many bytes of stack a kernel's way through it uses (``FOOTPRINT``)."""
+        if not 0 < module.FOOTPRINT <= MAX_FOOTPRINT:
+            raise ValueError(f"a footprint is of at most {MAX_FOOTPRINT} bytes")
+        self.clock.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
         self.clock.keep = <forget_fn>PyCapsule_GetPointer(module.KEEP, "emu.keep")
         self.clock.enter = <enter_fn>PyCapsule_GetPointer(module.ENTER, "emu.enter")
         self.clock.forget = <forget_fn>PyCapsule_GetPointer(module.FORGET, "emu.forget")

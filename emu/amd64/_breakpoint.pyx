@@ -6,10 +6,13 @@ takes at each firing.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport Clock, go_to, guest_read, guest_write, native, register_read, register_write
+from emu._engine cimport (
+    Clock, go_to, guest_read, guest_write, host_stack, native, register_read, register_write,
+)
 
 cdef int RSP = uc.UC_X86_REG_RSP
 cdef int RFLAGS = uc.UC_X86_REG_RFLAGS
@@ -41,6 +44,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     cdef uint64_t cs = register_read(c, CS) & 0xFFFF
     cdef uint64_t top, flags
     cdef uint32_t kind
+    cdef uint8_t *kept
     c.reg_read(c.uc, IDTR, &idtr)
     if cs & 3 or idtr.limit < 16 * VECTOR + 15:
         return False
@@ -58,7 +62,10 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     frame[3] = register_read(c, RSP)
     frame[4] = register_read(c, SS) & 0xFFFF
     top = (frame[3] & ~<uint64_t>15) - 40
-    if not guest_write(c, top, frame, 40):
+    kept = host_stack(c, top)
+    if kept != NULL and host_stack(c, top + 39) == kept + 39:
+        memcpy(kept, frame, 40)
+    elif not guest_write(c, top, frame, 40):
         return False
     flags &= ~<uint64_t>CLEARED
     if kind == INTERRUPT_GATE:
@@ -80,6 +87,7 @@ cdef void forget(Clock *c) noexcept nogil:
         register_write(c, CR2, c.kept[0])
 
 
+FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
 FORGET = native(<void *>forget, "emu.forget")

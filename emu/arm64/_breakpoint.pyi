@@ -1,3 +1,4 @@
 KEEP: object
 ENTER: object
 FORGET: object
+FOOTPRINT: int

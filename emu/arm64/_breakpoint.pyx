@@ -71,6 +71,7 @@ cdef void forget(Clock *c) noexcept nogil:
     put(c, ESR, c.kept[ESR])
 
 
+FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
 FORGET = native(<void *>forget, "emu.forget")

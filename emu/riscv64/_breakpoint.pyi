@@ -2,3 +2,4 @@ KEEP: object
 ENTER: object
 FORGET: object
 PLACES: tuple[str, ...]
+FOOTPRINT: int

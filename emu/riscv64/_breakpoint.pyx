@@ -68,6 +68,7 @@ cdef void forget(Clock *c) noexcept nogil:
     c.context_restore(c.uc, c.context)
 
 
+FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
 FORGET = native(<void *>forget, "emu.forget")
