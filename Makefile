@@ -18,7 +18,7 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*.pyx emu/*.pxd emu/*/*.pyx kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
+NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
@@ -52,7 +52,7 @@ sanitize: $(STAMP) $(KERNELS)
 	sh ./setup-system.sh qemu
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
-	cp -R emu kinst dwarf images dtrace tests bench docs pyproject.toml setup.py $(SANITIZED)/
+	cp -R emu kinst dwarf images dtrace kinst_emu tests bench docs pyproject.toml setup.py $(SANITIZED)/
 	cd $(SANITIZED) && find . -name '*.so' -delete
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" $(CURDIR)/$(BIN)/python setup.py -q build_ext \
 		--inplace --force
@@ -61,7 +61,7 @@ sanitize: $(STAMP) $(KERNELS)
 		ASAN_OPTIONS=detect_leaks=0:log_path=$$PWD/found \
 		UBSAN_OPTIONS=print_stacktrace=1:log_path=$$PWD/found \
 		$(CURDIR)/$(BIN)/python -m pytest -n auto --dist worksteal \
-		tests/emu tests/kinst tests/dwarf tests/dtrace
+		tests/emu tests/kinst tests/dwarf tests/dtrace tests/kinst_emu
 	! cat $(SANITIZED)/found.* 2>/dev/null | grep -E "ERROR: AddressSanitizer|runtime error"
 
 bench: $(STAMP)
@@ -72,4 +72,4 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info
-	rm -f emu/*.so emu/*/*.so kinst/*.so kinst/*/*.so emu/*.c emu/*/*.c kinst/*.c kinst/*/*.c dwarf/*.so dwarf/*.c
+	rm -f emu/*/*.so kinst/*.so kinst/*/*.so emu/*/*.c kinst/*.c kinst/*/*.c dwarf/*.so dwarf/*.c

@@ -4,7 +4,8 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 NATIVE = (
-    "emu._engine", "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
+    "emu.unicorn._engine",
+    "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
     "emu.amd64._page_walk", "emu.riscv64._page_walk",
     "kinst._dispatch", "kinst.amd64._encoding", "dwarf._scan",
     "dwarf._lines",

@@ -3,13 +3,13 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from dtrace.cache import cache_directory
-from dtrace.terminal import working
+from dtrace.progress import PROGRESS
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.index import DebugIndex, Function, load
 from emu.elf import Image
+from images.cache import cache_directory
 
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
@@ -29,7 +29,7 @@ def debug_index(image: Image) -> DebugIndex:
     # Offsets in the file: another file, or the same one changed, needs another index.
     key = f"{image.identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
     cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
-    with working(f"indexing the debug data of {image.path}"):
+    with PROGRESS.working(f"indexing the debug data of {image.path}"):
         return load(image.path, cache)
 
 

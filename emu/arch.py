@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     import capstone
 
-    from emu.board import Board
     from emu.elf import Image
     from emu.machine import Machine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.unicorn.board import Board
+    from emu.unicorn.machine import UnicornMachine
 
 
 class TrapFrame:

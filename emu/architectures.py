@@ -1,13 +1,11 @@
 """The architectures there are."""
 
-from emu.amd64.arch import Amd64
 from emu.arch import Arch
-from emu.arm64.arch import Arm64
 from emu.elf import Image
 from emu.errors import ImageError
-from emu.riscv64.arch import Riscv64
+from emu.parts import Parts
 
-ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (Amd64(), Arm64(), Riscv64())}
+ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
 def arch_of(image: Image) -> Arch:

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import Literal
 
-from emu._engine import Engine
-from kinst.lowering import Shape
+from emu.unicorn._engine import Engine
+from kinst.code.lowering import Shape
 
 WIDE: object
 COMPRESSED: object

@@ -2,7 +2,7 @@
 """The native part of the providers: sites and probes by the million, and what a firing does.
 
 A *site* is an instruction that may carry a breakpoint; *probes* are chained to it.  A *template* is
-a verdict lowered to one operation (``kinst/verdict.py``, ``Op``), shared by all sites of one
+a verdict lowered to one operation (``kinst/code/verdict.py``, ``Op``), shared by all sites of one
 encoding.  ``Dispatcher`` answers the engine's breakpoint exceptions: it finds the site, records the
 firing, carries out the operation and sends the guest on, on the *direct* path at the breakpoint,
 on the *guest* path at the kernel's seam.
@@ -17,10 +17,10 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, 
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from emu._engine import EngineError
+from emu.unicorn._engine import EngineError
 from emu.errors import MachineError
 
-from emu._engine cimport (
+from emu.unicorn._engine cimport (
     SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, native, register_read, register_write,
     request_stop, resume, wipe_footprint,
@@ -44,7 +44,7 @@ cdef enum:
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
-# kinst/verdict.py: Op
+# kinst/code/verdict.py: Op
 cdef enum:
     REFUSE = 0
     COPY = 1
@@ -803,7 +803,7 @@ cdef class Dispatcher:
     """Sites and probes of one machine.
 
     :param engine: the machine's.
-    :param shape: what the architecture is like (``kinst/lowering.py``, ``Shape``).
+    :param shape: what the architecture is like (``kinst/code/lowering.py``, ``Shape``).
     :param classify: gives the number of a template for (bytes, address).
     """
 
@@ -986,7 +986,7 @@ cdef class Dispatcher:
 
     cdef uint64_t pieces(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                          uint64_t size, Piece **found, list data) except? <uint64_t>-1:
-        """The instructions of a function, around the data that they read (``kinst/listing.py`` says
+        """The instructions of a function, around the data that they read (``kinst/code/listing.py`` says
         how, in Python).
 
         :param found: an array, to be freed.

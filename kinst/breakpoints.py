@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, Trampolines
 from kinst.trap import SEAM, CpuState
-from kinst.verdict import Copy, Refuse, Rewrite, Verdict
 
 GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"

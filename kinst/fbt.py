@@ -7,13 +7,13 @@ Python; probes are made by the native ``Dispatcher.boundaries``, which the tests
 """
 
 from emu.elf import Symbol
+from kinst.code.listing import Instruction
+from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
-from kinst.listing import Instruction
 from kinst.probe_table import ENTRY as ENTRY_KIND
 from kinst.probe_table import RETURN as RETURN_KIND
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.trap import GuestTrap
-from kinst.verdict import ConditionalJump, Jump, Refuse
 
 PROVIDER = "fbt"
 ENTRY, RETURN = "entry", "return"

@@ -5,8 +5,8 @@ import re
 
 from emu.call import Caller
 from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
-from emu.unicorn_machine import UnicornMachine
-from kinst.listing import exclusion
+from emu.unicorn.machine import UnicornMachine
+from kinst.code.listing import exclusion
 from kinst.probe_table import ProbeError, ProbeTable
 
 GLOB = re.compile(r"[*?\[]")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from dwarf.index import DebugIndex, Function
 from emu.elf import Symbol, SymbolTable
 from kinst import fbt
-from kinst.listing import Instruction, exclusion
+from kinst.code.listing import Instruction, exclusion
+from kinst.code.verdict import Refuse
 from kinst.probe_table import OFFSET, ProbeError, ProbeTable
-from kinst.verdict import Refuse
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
 

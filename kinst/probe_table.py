@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
-from emu.unicorn_machine import UnicornMachine
-from kinst import lowering
-from kinst.listing import Instruction, instructions
-from kinst.traps import TRAPS
-from kinst.verdict import Refuse
+from emu.unicorn.machine import UnicornMachine
+from kinst.code import lowering
+from kinst.code.listing import Instruction, instructions
+from kinst.code.verdict import Refuse
+from kinst.trap import TRAPS
 
 # What a probe's number in the dispatcher says about its name.
 OFFSET, ENTRY, RETURN = 0, 1, 2

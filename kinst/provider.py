@@ -5,10 +5,10 @@ are mostly assembly that DTrace's own path may need.
 """
 
 from emu.elf import Symbol
+from kinst.code.listing import Instruction
+from kinst.code.verdict import Refuse
 from kinst.functions import functions, is_glob
-from kinst.listing import Instruction
 from kinst.probe_table import OFFSET, ProbeError, ProbeTable
-from kinst.verdict import Refuse
 
 PROVIDER = "kinst"
 FRAMELESS = "has no frame; upstream leaves such functions alone"

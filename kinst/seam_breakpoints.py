@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emu.machine import Machine
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, SLOT, Trampolines
 from kinst.trap import SEAM, CpuState
-from kinst.verdict import Copy, Refuse, Rewrite, Verdict
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
 

@@ -12,7 +12,8 @@ from typing import ClassVar
 
 from emu.arch import TrapFrame
 from emu.machine import Machine
-from kinst.verdict import Copy, Jump, Rewrite, State, Verdict
+from emu.parts import Parts
+from kinst.code.verdict import Copy, Jump, Rewrite, State, Verdict
 
 SEAM = "dtrace_invop_jump_addr"
 MASK = (1 << 64) - 1
@@ -232,3 +233,6 @@ class CalledSeam(GuestTrap):
         assert arch.link is not None
         machine.write_register(arch.result, value)
         machine.pc = machine.read_register(arch.link)
+
+
+TRAPS: Parts[GuestTrap] = Parts("kinst.{}.trap", "TRAP")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from emu import elf
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
 ARCHES = ("amd64", "arm64", "riscv64")
@@ -31,9 +31,9 @@ def image(arch):
 @pytest.fixture
 def booted(image):
     """The teaching kernel at its prompt."""
-    from dtrace import workload
+    from images import boots
 
-    return workload.booted(image, MEMORY)
+    return boots.booted(image, MEMORY)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
-from emu import snapshot
 from emu.machine import StopReason, Until
+from emu.unicorn import snapshot
 from kinst import provider
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst.probe_table import ProbeError

@@ -3,11 +3,10 @@
 from collections import defaultdict
 
 from emu.architectures import ARCHITECTURES
-from kinst.benches import BENCHES
-from kinst.laboratory import CODE, Laboratory
-from kinst.survey import survey
-from kinst.traps import TRAPS
-from kinst.verdict import Copy, Refuse, Rewrite, summary
+from kinst.code.survey import survey
+from kinst.code.verdict import Copy, Refuse, Rewrite, summary
+from kinst.laboratory.laboratory import BENCHES, CODE, Laboratory
+from kinst.trap import TRAPS
 
 
 class Mutated:

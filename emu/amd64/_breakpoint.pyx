@@ -10,7 +10,7 @@ from libc.string cimport memcpy
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport (
+from emu.unicorn._engine cimport (
     Clock, go_to, guest_read, guest_write, host_stack, native, register_read, register_write,
 )
 

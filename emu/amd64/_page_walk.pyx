@@ -9,7 +9,7 @@ from libc.stdint cimport uint64_t
 
 import unicorn.x86_const as uc
 
-from emu._engine cimport Clock, host_physical, native, register_read
+from emu.unicorn._engine cimport Clock, host_physical, native, register_read
 
 cdef int CR0 = uc.UC_X86_REG_CR0
 cdef int CR3 = uc.UC_X86_REG_CR3

@@ -10,9 +10,9 @@ from emu.errors import MachineError
 if TYPE_CHECKING:
     import capstone
 
-    from emu.board import Board
     from emu.machine import Machine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.unicorn.board import Board
+    from emu.unicorn.machine import UnicornMachine
 
 # struct trapframe of FreeBSD's amd64 port.
 TRAP_FRAME = TrapFrame(
@@ -116,3 +116,6 @@ class Amd64(Arch):
         from emu.amd64.board import Amd64Board
 
         return Amd64Board(machine)
+
+
+ARCH = Amd64()

@@ -12,10 +12,8 @@ from typing import Any
 import unicorn
 import unicorn.x86_const as uc
 
-from emu import board
 from emu.amd64 import _breakpoint, _page_walk, acpi, loader, registers
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
-from emu.board import Board
 from emu.device import Device, Line
 from emu.devices import lapic
 from emu.devices.acpi_power import AcpiPower
@@ -27,10 +25,19 @@ from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
 from emu.devices.pci_configuration import PciConfiguration
 from emu.elf import Image
-from emu.engine_probe import CODE, CODE_SIZE, BlockEnds, StateFields, context_bytes, find_field
 from emu.errors import ImageError, MachineError, MemoryAccessError
 from emu.machine import Stop, StopReason
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn import board
+from emu.unicorn.board import Board
+from emu.unicorn.engine_probe import (
+    CODE,
+    CODE_SIZE,
+    BlockEnds,
+    StateFields,
+    context_bytes,
+    find_field,
+)
+from emu.unicorn.machine import UnicornMachine
 
 UART_PORT, UART_IRQ = 0x3F8, 4
 PORT_COST = 500  # ns of a port access: an ISA cycle

@@ -15,11 +15,11 @@ import keystone
 from emu.amd64 import loader, registers
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.qemu_board import QemuBoard
+from emu.qemu.board import QemuBoard
 
 if TYPE_CHECKING:
-    from emu.qemu_machine import QemuMachine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.qemu.machine import QemuMachine
+    from emu.unicorn.machine import UnicornMachine
 
 STUB = 0x100000
 FIRMWARE = 2 << 20  # at the end of memory: where QEMU's firmware leaves its tables

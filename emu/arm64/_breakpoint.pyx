@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
-from emu._engine cimport Clock, CpReg, go_to, guest_read, native, register_read, register_write
+from emu.unicorn._engine cimport Clock, CpReg, go_to, guest_read, native, register_read, register_write
 
 cdef int PSTATE = uc.UC_ARM64_REG_PSTATE
 cdef int CP_REG = uc.UC_ARM64_REG_CP_REG

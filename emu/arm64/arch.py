@@ -10,9 +10,9 @@ from emu.errors import MachineError
 if TYPE_CHECKING:
     import capstone
 
-    from emu.board import Board
     from emu.machine import Machine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.unicorn.board import Board
+    from emu.unicorn.machine import UnicornMachine
 
 # struct trapframe of FreeBSD's arm64 port.
 TRAP_FRAME = TrapFrame(
@@ -108,3 +108,6 @@ class Arm64(Arch):
         from emu.arm64.board import ArmBoard
 
         return ArmBoard(machine)
+
+
+ARCH = Arm64()

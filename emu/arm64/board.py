@@ -9,7 +9,6 @@ from typing import Any
 import unicorn
 import unicorn.arm64_const as uc
 
-from emu import board
 from emu.arm64 import _breakpoint, psci, registers
 from emu.arm64.generic_timer import (
     CNTFRQ,
@@ -21,13 +20,16 @@ from emu.arm64.generic_timer import (
     VIRTUAL,
     GenericTimer,
 )
-from emu.board import Board
 from emu.device import Line
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
 from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
-from emu.engine_probe import (
+from emu.errors import ImageError, MachineError
+from emu.machine import Stop, StopReason
+from emu.unicorn import board
+from emu.unicorn.board import Board
+from emu.unicorn.engine_probe import (
     CODE,
     CODE_SIZE,
     BlockEnds,
@@ -36,9 +38,7 @@ from emu.engine_probe import (
     context_field,
     find_field,
 )
-from emu.errors import ImageError, MachineError
-from emu.machine import Stop, StopReason
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 
 PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanosecond
 RAM_BASE, KERNEL_BASE = 0x40000000, 0x40200000

@@ -11,12 +11,12 @@ from emu.arm64 import registers
 from emu.arm64.board import RAM_BASE
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.guest_memory import PAGE
-from emu.qemu_board import QemuBoard
+from emu.qemu.board import QemuBoard
+from emu.unicorn.guest_memory import PAGE
 
 if TYPE_CHECKING:
-    from emu.qemu_machine import QemuMachine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.qemu.machine import QemuMachine
+    from emu.unicorn.machine import UnicornMachine
 
 HEADER = 64  # bytes
 FLAGS = 0b1010  # little-endian, 4 KiB pages, anywhere in memory

@@ -10,7 +10,7 @@ from libc.stdint cimport uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, in_context, native, register_read
+from emu.unicorn._engine cimport Clock, in_context, native, register_read
 
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
 

@@ -9,7 +9,7 @@ from libc.stdint cimport uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu._engine cimport Clock, host_physical, native, register_read
+from emu.unicorn._engine cimport Clock, host_physical, native, register_read
 
 cdef int SATP = uc.UC_RISCV_REG_SATP
 

@@ -10,9 +10,9 @@ from emu.riscv64 import registers
 if TYPE_CHECKING:
     import capstone
 
-    from emu.board import Board
     from emu.machine import Machine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.unicorn.board import Board
+    from emu.unicorn.machine import UnicornMachine
 
 # struct trapframe of FreeBSD's riscv port, 280 bytes in a slot of 288.
 TRAP_FRAME = TrapFrame(
@@ -106,3 +106,6 @@ class Riscv64(Arch):
         from emu.riscv64.board import RiscvBoard
 
         return RiscvBoard(machine)
+
+
+ARCH = Riscv64()

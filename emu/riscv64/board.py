@@ -12,20 +12,27 @@ from typing import Any
 import unicorn
 import unicorn.riscv_const as uc
 
-from emu import board
-from emu.board import Board
 from emu.device import Line
 from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
 from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
-from emu.engine_probe import CODE, CODE_SIZE, BlockEnds, StateFields, context_bytes, find_field
 from emu.errors import ImageError
 from emu.machine import Stop, StopReason
 from emu.riscv64 import _breakpoint, _page_walk, registers
 from emu.riscv64.effective_address import effective_address
 from emu.riscv64.sbi import Sbi
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn import board
+from emu.unicorn.board import Board
+from emu.unicorn.engine_probe import (
+    CODE,
+    CODE_SIZE,
+    BlockEnds,
+    StateFields,
+    context_bytes,
+    find_field,
+)
+from emu.unicorn.machine import UnicornMachine
 
 RAM_BASE, KERNEL_BASE = 0x80000000, 0x80200000
 TREE_LIMIT = 3 << 30

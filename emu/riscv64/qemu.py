@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emu.elf import Image
-from emu.qemu_board import QemuBoard
+from emu.qemu.board import QemuBoard
 from emu.riscv64 import registers
 from emu.riscv64.board import RAM_BASE
 
 if TYPE_CHECKING:
-    from emu.qemu_machine import QemuMachine
-    from emu.unicorn_machine import UnicornMachine
+    from emu.qemu.machine import QemuMachine
+    from emu.unicorn.machine import UnicornMachine
 
 # Names of gdb's target description where they differ: floating-point registers by their ABI names.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),

@@ -7,7 +7,7 @@ Capstone decodes the same, but for APX; the tests hold the two together.
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from emu._engine cimport native
+from emu.unicorn._engine cimport native
 
 cdef enum:
     MODRM = 1

@@ -11,7 +11,7 @@ from capstone import x86_const as x86
 from emu.amd64 import registers
 from emu.amd64.arch import Amd64
 from kinst.amd64.host import Host
-from kinst.laboratory import Bench
+from kinst.laboratory.laboratory import Bench
 
 # Instructions that would change the laboratory's own machine, or wait for one around it.
 PRIVILEGED = {
@@ -111,3 +111,6 @@ class Amd64Bench(Bench):
                for o in instruction.operands):
             return "it works on a system register"
         return None
+
+
+BENCH = Amd64Bench

@@ -11,7 +11,7 @@ from capstone import x86_const as x86
 from emu.amd64 import registers
 from kinst.amd64 import _encoding
 from kinst.amd64.copied import COPIED, VECTOR_REFUSED
-from kinst.verdict import (
+from kinst.code.verdict import (
     Bits,
     Condition,
     ConditionalJump,

@@ -1,6 +1,6 @@
 """Where two models of an amd64 CPU may rightly differ (SDM volume 2)."""
 
-from kinst.difference import Difference, Model
+from kinst.crosscheck.difference import Difference, Model
 
 INSTRUCTIONS = (
     Difference(b"\x0f\x31", ("rax", "rdx"), "RDTSC: a cycle counter"),

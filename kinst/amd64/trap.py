@@ -12,8 +12,8 @@ from emu.amd64 import registers
 from emu.amd64.arch import TRAP_FRAME
 from emu.machine import Machine
 from kinst.amd64 import _encoding, classify
+from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CpuState, GuestTrap
-from kinst.verdict import Copy, Rewrite, Verdict
 
 INT3, PUSH_RBP = b"\xcc", b"\x55"
 JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
@@ -76,3 +76,6 @@ class Amd64Trap(GuestTrap):
 
     def decline(self, machine: Machine) -> None:
         machine.pc = machine.read_u64(machine.symbol(self.scratch).address)
+
+
+TRAP = Amd64Trap()

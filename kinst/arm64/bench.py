@@ -8,7 +8,7 @@ import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
 from emu.arm64.arch import Arm64
-from kinst.laboratory import Bench
+from kinst.laboratory.laboratory import Bench
 
 
 class Arm64Bench(Bench):
@@ -36,3 +36,6 @@ class Arm64Bench(Bench):
         if word >> 22 == 0x354:  # SYS, MRS, MSR and hints
             return "it works on a system register"
         return None
+
+
+BENCH = Arm64Bench

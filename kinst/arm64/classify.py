@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kinst.verdict import (
+from kinst.code.verdict import (
     Bits,
     ConditionalJump,
     Copy,

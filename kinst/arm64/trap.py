@@ -6,8 +6,8 @@ from typing import ClassVar
 from emu.arm64 import registers
 from kinst import _dispatch
 from kinst.arm64 import classify
+from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CalledSeam
-from kinst.verdict import Copy, Rewrite, Verdict
 
 BRK = (0xD42081A0).to_bytes(4, "little")
 PSTATE_I = 1 << 7
@@ -74,3 +74,6 @@ class Arm64Trap(CalledSeam):
 
     def split(self) -> object:
         return _dispatch.WIDE
+
+
+TRAP = Arm64Trap()

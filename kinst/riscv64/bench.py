@@ -8,7 +8,7 @@ import unicorn.riscv_const as uc
 
 from emu.riscv64 import registers
 from emu.riscv64.arch import Riscv64
-from kinst.laboratory import Bench
+from kinst.laboratory.laboratory import Bench
 
 FS_DIRTY = 3 << 13
 
@@ -36,3 +36,6 @@ class Riscv64Bench(Bench):
         if int.from_bytes(code[:2], "little") & 0xE003 == 0x8000:
             return "the CPU model takes Zcb for nothing"
         return None
+
+
+BENCH = Riscv64Bench

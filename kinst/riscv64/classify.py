@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
-from kinst.verdict import (
+from kinst.code.verdict import (
     Bits,
     ConditionalJump,
     Copy,

@@ -1,7 +1,7 @@
 """Where two models of a riscv64 CPU may rightly differ (unprivileged manual, "Zicntr"; privileged
 manual, "sstatus")."""
 
-from kinst.difference import MASK, Difference, Model, StateDifference, destination
+from kinst.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
 
 RD_SHIFT, RD = 7, 0x1F
 UXL = 3 << 32

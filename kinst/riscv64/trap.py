@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from emu.riscv64 import registers
 from kinst import _dispatch
+from kinst.code.verdict import Copy, Rewrite, SetRegister, Verdict
 from kinst.riscv64 import classify
 from kinst.trap import MASK, Breakpoint, CalledSeam
-from kinst.verdict import Copy, Rewrite, SetRegister, Verdict
 
 EBREAK = (0x00100073).to_bytes(4, "little")
 C_EBREAK = (0x9002).to_bytes(2, "little")
@@ -34,8 +34,8 @@ class Riscv64Trap(CalledSeam):
     status: ClassVar[str] = "sstatus"
     frame_mask: ClassVar[int] = SPIE
     cpu_mask: ClassVar[int] = SIE
-    # Unicorn gives up on EBREAK (emu/_engine.pxd, INVALID) and ends its run: on the direct path a
-    # reserved instruction is there instead, five times faster.
+    # EBREAK comes as an invalid instruction (emu/unicorn/_engine.pxd, INVALID): on the direct path
+    # a reserved instruction is there instead, five times faster.
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(EBREAK, 0xFFFFFFFF, short=C_EBREAK)
     direct_breakpoint: ClassVar[Breakpoint] = Breakpoint(RESERVED, 2, bias=4, short=RESERVED)
     frame_register: ClassVar[str] = "a0"
@@ -96,3 +96,6 @@ class Riscv64Trap(CalledSeam):
 
     def split(self) -> object:
         return _dispatch.COMPRESSED
+
+
+TRAP = Riscv64Trap()

@@ -59,7 +59,7 @@ def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_dat
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-c", "from dtrace.entry import kdtrace; kdtrace()", *arguments],
+        [sys.executable, "-c", "from kinst_emu.entry import kdtrace; kdtrace()", *arguments],
         capture_output=True, text=True)
 
 
@@ -75,7 +75,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
 @pytest.mark.parametrize("arch", ["arm64", "riscv64"])
 def test_a_call_that_faults_shows_where(arch):
     """amd64's teaching kernel has memory at 0."""
-    program = "from dtrace.entry import kinst; kinst()"
+    program = "from kinst_emu.entry import kinst; kinst()"
     result = subprocess.run(
         [sys.executable, "-c", program, "call", "-k", f"teaching/{arch}", "strlen(0)"],
         capture_output=True, text=True)

@@ -5,19 +5,20 @@ import unicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace import workload
-from emu import snapshot
 from emu.architectures import ARCHITECTURES
 from emu.call import Caller, CallError
 from emu.errors import MachineError, SnapshotError
 from emu.machine import Until
-from emu.unicorn_machine import UnicornMachine
-from kinst import fbt, lowering, provider
+from emu.unicorn import snapshot
+from emu.unicorn.machine import UnicornMachine
+from images import boots
+from kinst import fbt, provider
 from kinst.breakpoints import PATHS, Breakpoints
-from kinst.listing import image_code
+from kinst.code import lowering
+from kinst.code.listing import image_code
+from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.probe_table import ProbeError
-from kinst.traps import TRAPS
-from kinst.verdict import Copy, Refuse, Rewrite
+from kinst.trap import TRAPS
 from tests.kinst.test_provider import CALLS, WAYS, run
 from tests.kinst.test_upstream_mistakes import (
     assemble,
@@ -262,7 +263,7 @@ def test_a_slot_is_used_again_when_its_probe_is_gone(booted):
 
 
 def test_a_survey_counts_every_instruction_once(image, arch):
-    from kinst.survey import survey
+    from kinst.code.survey import survey
     functions = list(image.symbols.functions())
     result = survey(ARCHITECTURES[arch], TRAPS[arch], image, functions)
     lengths = [dispatcher(arch).lengths(image_code(image, f))
@@ -372,9 +373,9 @@ def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
     function = booted.symbol("machine_idle")
     machine = UnicornMachine(image, 64 << 20)
     machine.boot()
-    workload.at_start(machine)
+    boots.at_start(machine)
     start = machine.snapshot()
-    workload.boot_to_prompt(machine)
+    boots.boot_to_prompt(machine)
     digest = machine.digest()
     for i in Breakpoints(machine).instructions(function):
         if isinstance(i.verdict, Refuse):
@@ -384,7 +385,7 @@ def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
             breakpoints = Breakpoints(machine, path=path)
             provider.create(breakpoints, "machine_idle", str(i.offset))
             breakpoints.enable()
-            workload.boot_to_prompt(machine)
+            boots.boot_to_prompt(machine)
             breakpoints.disable()
             assert breakpoints.dispatcher.firings
             assert machine.digest() == digest, (i.offset, path)

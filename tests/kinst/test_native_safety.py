@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
-from emu import _engine
 from emu.architectures import ARCHITECTURES
 from emu.call import Caller
-from kinst import lowering, provider
+from emu.unicorn import _engine
+from kinst import provider
 from kinst._dispatch import Dispatcher
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
-from kinst.traps import TRAPS
+from kinst.code import lowering
+from kinst.trap import TRAPS
 from tests.conftest import ARCHES
 
 ODD = [0, 1, -1, 7, 255, 256, 4096, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 62, (1 << 63) - 1,
@@ -70,12 +71,11 @@ def shake(things, rng, rounds, but=()):
 def hammer(arch, where, seed):
     import random
 
-    from dtrace import workload
-    from images import catalog
+    from images import boots, catalog
     from tests.conftest import MEMORY
 
     rng = random.Random(seed)
-    machine = workload.booted(catalog.find(f"teaching/{arch}"), MEMORY)
+    machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     if where == "none":
         alone = lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
         unmade = [_engine.Engine.__new__(_engine.Engine), Dispatcher.__new__(Dispatcher), alone]
@@ -144,11 +144,10 @@ def test_a_dispatcher_without_a_machine_says_so(shaped, call):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_vector_register_is_refused_in_a_firing(path):
-    from dtrace import workload
-    from images import catalog
+    from images import boots, catalog
     from tests.conftest import MEMORY
 
-    machine = workload.booted(catalog.find("teaching/arm64"), MEMORY)
+    machine = boots.booted(catalog.find("teaching/arm64"), MEMORY)
     probes = Breakpoints(machine, path=path)
     number = lowering.register_names(machine.arch, TRAPS["arm64"]).index("q3")
     said = []
@@ -170,11 +169,10 @@ def test_a_vector_register_is_refused_in_a_firing(path):
 
 def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
     """Eleven of them on arm64."""
-    from dtrace import workload
-    from images import catalog
+    from images import boots, catalog
     from tests.conftest import MEMORY
 
-    machine = workload.booted(catalog.find("teaching/arm64"), MEMORY)
+    machine = boots.booted(catalog.find("teaching/arm64"), MEMORY)
     names = lowering.register_names(machine.arch, TRAPS["arm64"])
     wanted = {f"x{i}": 0x1000 + i for i in range(18, 29)}
     probes = Breakpoints(machine)

@@ -4,11 +4,11 @@ import unicorn
 from emu.call import Caller
 from emu.errors import MachineError
 from kinst.breakpoints import Breakpoints
-from kinst.listing import image_code, instructions
+from kinst.code.listing import image_code, instructions
+from kinst.code.verdict import Refuse
 from kinst.probe_table import ProbeError
 from kinst.provider import create
-from kinst.traps import TRAPS
-from kinst.verdict import Refuse
+from kinst.trap import TRAPS
 
 # Functions of the teaching kernel with arguments that take every way through them.
 CALLS = [

@@ -7,16 +7,14 @@ dispatcher).  The rest are functions of the teaching kernel with other code in t
 import keystone
 import pytest
 
-from dtrace import workload
 from emu.call import Caller, CallError
-from images import catalog
+from images import boots, catalog
 from kinst import provider
-from kinst.benches import BENCHES
 from kinst.breakpoints import Breakpoints
-from kinst.laboratory import Laboratory
-from kinst.listing import instructions
-from kinst.traps import TRAPS
-from kinst.verdict import Copy, Refuse
+from kinst.code.listing import instructions
+from kinst.code.verdict import Copy, Refuse
+from kinst.laboratory.laboratory import BENCHES, Laboratory
+from kinst.trap import TRAPS
 from tests.conftest import MEMORY
 from tests.kinst.test_provider import WAYS
 
@@ -46,7 +44,7 @@ def same(arch, *codes, states=24):
 
 def machine_with(arch, function, code):
     """The booted teaching kernel with ``code`` at the start of a function."""
-    machine = workload.booted(catalog.find(f"teaching/{arch}"), MEMORY)
+    machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     symbol = machine.symbol(function)
     assert len(code) <= symbol.size
     if code:

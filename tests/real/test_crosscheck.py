@@ -5,13 +5,14 @@ import random
 
 import pytest
 
-from dtrace import call_table, workload
 from dtrace.calls import Evaluation, parse
 from emu.call import Caller
 from emu.machine import StopReason, Until
-from emu.qemu_machine import QemuMachine
-from kinst.crosscheck import Agreement, Crosscheck
-from kinst.lockstep import Divergence
+from emu.qemu.machine import QemuMachine
+from images import boots
+from kinst.crosscheck import call_table
+from kinst.crosscheck.crosscheck import Agreement, Crosscheck
+from kinst.crosscheck.lockstep import Divergence
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -25,7 +26,7 @@ def workload_of(call):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_random_calls_agree(arch):
-    machine = workload.booted(real_kernel(arch))
+    machine = boots.booted(real_kernel(arch))
     machine.console.text.clear()
     crosscheck, agreed, generator = Crosscheck(machine), Agreement(), random.Random(SEED)
     entries = call_table.available(machine.image)
@@ -51,7 +52,7 @@ def test_the_kernel_boots_on_qemu_to_its_prompt(arch):
 @pytest.mark.parametrize("fault", ["delivery", "trampoline", "emulation"])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_fault_is_found_at_its_instruction(arch, fault):
-    machine = workload.booted(real_kernel(arch))
+    machine = boots.booted(real_kernel(arch))
     crosscheck = Crosscheck(machine, fault)
     with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of('snprintf(buf(64), 64, "%d-%s", 42, "xyz")'))

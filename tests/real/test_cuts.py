@@ -8,16 +8,16 @@ import random
 
 import pytest
 
-from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
-from emu import snapshot
 from emu.call import Caller
-from emu.engine_probe import context_bytes
 from emu.machine import Until
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn import snapshot
+from emu.unicorn.engine_probe import context_bytes
+from emu.unicorn.machine import UnicornMachine
+from images import boots
 from tests.conftest import ARCHES, real_kernel
 from tests.cutting import Cutting
-from tests.emu.test_cpu_state import differences
+from tests.emu.unicorn.test_cpu_state import differences
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 CUTS = 2000
@@ -58,9 +58,9 @@ def fresh(kernel):
 
 def test_a_boot_cut_at_2000_points_is_the_boot_in_one_piece(kernel, tmp_path):
     machine = fresh(kernel)
-    workload.at_start(machine)
+    boots.at_start(machine)
     start = machine.instructions
-    workload.boot_to_prompt(machine)
+    boots.boot_to_prompt(machine)
     end, digest = machine.instructions, machine.digest()
     cut = cutting(fresh(kernel), end // (CUTS + 200), tmp_path, start)
     cut.run(Until(instructions=end))
@@ -71,7 +71,7 @@ def test_a_boot_cut_at_2000_points_is_the_boot_in_one_piece(kernel, tmp_path):
 
 def test_twenty_calls_cut_at_2000_points_are_the_calls_in_one_piece(kernel, tmp_path):
     assert len(CALLS) == 20
-    machine = workload.booted(kernel)
+    machine = boots.booted(kernel)
     plain = machine.snapshot()
     begin = machine.instructions
     values = [evaluate(machine, text) for text in CALLS]
@@ -95,7 +95,7 @@ def test_the_raw_context_of_a_restored_machine_is_that_of_one_that_went_on(
     kernel, tmp_path, share
 ):
     machine = fresh(kernel)
-    workload.boot_to_prompt(machine)
+    boots.boot_to_prompt(machine)
     end = machine.instructions
     machine = fresh(kernel)
     machine.run(Until(instructions=int(end * share)))

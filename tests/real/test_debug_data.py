@@ -11,13 +11,13 @@ from collections import Counter, defaultdict
 import pytest
 import unicorn
 
-from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
 from dtrace.stack import Stacks
 from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build, caller_of
 from emu.call import Caller
+from images import boots
 from kinst import inline, provider
 from kinst.breakpoints import Breakpoints
 from tests.conftest import ARCHES, real_kernel
@@ -135,7 +135,7 @@ def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_inline_probes_fire_where_a_plain_count_says(arch, end):
     """The count is of Unicorn's own hooks at the same instructions, without breakpoints."""
-    machine = workload.booted(real_kernel(arch))
+    machine = boots.booted(real_kernel(arch))
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
     check(machine.image, program)
     breakpoints = Breakpoints(machine, path="direct")
@@ -171,7 +171,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
     Not behind the point where a function has given its frame pointer back: LLVM describes epilogues
     for amd64 only.
     """
-    machine = workload.booted(real_kernel(arch))
+    machine = boots.booted(real_kernel(arch))
     stacks, callers, seen = Stacks(machine), [], Counter()
 
     def fire(probe, state):

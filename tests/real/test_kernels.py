@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from dtrace import workload
 from dtrace.calls import Evaluation, check, parse
-from emu import snapshot
 from emu.call import Caller, CallError
 from emu.machine import StopReason, Until
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn import snapshot
+from emu.unicorn.machine import UnicornMachine
+from images import boots
 from kinst import fbt
 from kinst.breakpoints import Breakpoints
 from kinst.provider import create
@@ -28,11 +28,11 @@ def kernel(request):
 
 @pytest.fixture
 def machine(kernel):
-    return workload.booted(kernel)
+    return boots.booted(kernel)
 
 
 def kinst(*words, **environment):
-    return subprocess.run([sys.executable, "-m", "dtrace.kinst_command", *words],
+    return subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", *words],
                           capture_output=True, text=True, env=os.environ | environment,
                           check=False)
 
@@ -94,7 +94,7 @@ def test_calls_give_the_right_answer(machine, text, value):
 
 
 def test_a_call_unbooted_gives_the_right_answer(kernel):
-    assert evaluate(workload.unbooted(kernel), 'strlen("hello")') == 5
+    assert evaluate(boots.unbooted(kernel), 'strlen("hello")') == 5
 
 
 def test_a_fault_panics_the_guest_through_its_own_handlers(machine):
@@ -170,7 +170,7 @@ def test_function_boundaries_balance_and_change_nothing(machine, function):
 def test_a_boot_in_pieces_and_from_snapshots_is_the_boot_in_one(kernel, tmp_path):
     whole = UnicornMachine(kernel, 256 << 20)
     whole.boot()
-    workload.boot_to_prompt(whole)
+    boots.boot_to_prompt(whole)
     pieces = UnicornMachine(kernel, 256 << 20)
     pieces.boot()
     generator = random.Random(15)
@@ -178,7 +178,7 @@ def test_a_boot_in_pieces_and_from_snapshots_is_the_boot_in_one(kernel, tmp_path
         assert pieces.run(Until(instructions=point)).reason is StopReason.INSTRUCTIONS
         snapshot.save(pieces, tmp_path / "s.kinst")
         pieces = snapshot.restore(tmp_path / "s.kinst", kernel)
-    workload.boot_to_prompt(pieces)
+    boots.boot_to_prompt(pieces)
     assert pieces.digest() == whole.digest()
 
 
@@ -193,4 +193,4 @@ def test_every_executed_instruction_of_strlen_fires_in_order(machine):
 def test_it_boots_with_memory_of_another_size(kernel, memory):
     machine = UnicornMachine(kernel, memory << 20)
     machine.boot()
-    assert workload.boot_to_prompt(machine).reason is StopReason.CONSOLE
+    assert boots.boot_to_prompt(machine).reason is StopReason.CONSOLE

@@ -8,14 +8,14 @@ import random
 
 import pytest
 
-from dtrace import workload
 from emu.machine import StopReason
-from emu.unicorn_machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from images import boots
 from kinst import fbt, provider
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
-from kinst.listing import excluded
+from kinst.code.listing import excluded
 from kinst.probe_table import ProbeError
-from kinst.traps import TRAPS
+from kinst.trap import TRAPS
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -33,15 +33,15 @@ def boot(kernel):
     and how often each function is called in it."""
     machine = UnicornMachine(kernel, 512 << 20)
     machine.boot()
-    workload.at_start(machine)
+    boots.at_start(machine)
     start = machine.snapshot()
-    workload.boot_to_prompt(machine)
+    boots.boot_to_prompt(machine)
     digest, console = machine.digest(), bytes(machine.console.text)
     machine.restore(start)
     breakpoints = Breakpoints(machine, path="direct")
     numbers = fbt.create(breakpoints, "*", "entry")
     breakpoints.enable()
-    workload.boot_to_prompt(machine)
+    boots.boot_to_prompt(machine)
     breakpoints.disable()
     assert machine.digest() == digest
     calls = {breakpoints.probe(n).function: breakpoints.dispatcher.probe(n)[4] for n in numbers}
@@ -59,7 +59,7 @@ def traced_boot(boot, functions, path):
         except ProbeError as error:
             assert "no instruction of it can be probed" in str(error)
     breakpoints.enable()
-    stop = workload.boot_to_prompt(machine)
+    stop = boots.boot_to_prompt(machine)
     breakpoints.disable()
     assert stop.reason is StopReason.CONSOLE
     assert bytes(machine.console.text) == console, f"KINST_SEED={SEED}"
@@ -129,9 +129,9 @@ def test_an_excluded_function_is_probed_when_asked_to_on_the_direct_path(boot):
         fbt.create(breakpoints, "malloc", "entry")
         breakpoints.enable()
         if path == DIRECT or machine.arch.link is None:  # amd64's trap() is not on INT3's way
-            workload.boot_to_prompt(machine)
+            boots.boot_to_prompt(machine)
             assert bytes(machine.console.text) == console
         else:
             with pytest.raises(ProbeError, match="the way that breakpoints themselves take"):
-                workload.boot_to_prompt(machine)
+                boots.boot_to_prompt(machine)
         breakpoints.disable()

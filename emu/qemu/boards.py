@@ -1,0 +1,35 @@
+"""QEMU as the independent machine: what each architecture's kernels need there."""
+
+import shutil
+from pathlib import Path
+
+from emu.elf import Image
+from emu.errors import MachineError
+from emu.parts import Parts
+from emu.qemu.board import QemuBoard
+
+BOARDS: Parts[QemuBoard] = Parts("emu.{}.qemu", "BOARD")
+
+
+def installed(program: str) -> str:
+    """The program, which is there.
+
+    :raises MachineError: when it is not installed.
+    """
+    if shutil.which(program) is None:
+        raise MachineError(
+            f"{program} is not installed; on Debian: apt-get install qemu-system-x86 "
+            "qemu-system-arm qemu-system-misc util-linux"
+        )
+    return program
+
+
+def command(arch: str, image: Image, memory: int, directory: Path) -> list[str]:
+    """The command that boots an image with its console on standard output.
+
+    :raises MachineError: when that QEMU is not installed.
+    """
+    board = BOARDS[arch]
+    return [installed(board.program), "-M", board.machine, "-cpu", board.cpu, "-nodefaults",
+            "-display", "none", "-no-reboot", "-m", f"{memory >> 20}M", "-serial", "stdio",
+            *board.boot(image, memory, directory)]

@@ -1,0 +1,160 @@
+"""Snapshot files: one self-describing file that another process can go on from.
+
+Layout: the magic, a u32 format version, a u32 length of the header, a u64 length of the memory
+part, the SHA-256 of header and memory part, the header (zstd-compressed JSON), the memory part
+(one zstd frame: the pages the header lists, one behind the other).  Little-endian.
+"""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from emu.architectures import arch_of
+from emu.elf import Image
+from emu.errors import SnapshotError
+from emu.replacing import replacing
+from emu.unicorn._engine import EngineError
+from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.machine import MachineState, UnicornMachine
+
+MAGIC = b"KINSTSNP"
+FORMAT = 4
+HEAD = struct.Struct("<8sIIQ32s")
+MAX_HEADER = 64 << 20
+MAX_CONSOLE = 16 << 20
+LEVEL = 3
+ZERO = bytes(PAGE)
+
+
+def save(machine: UnicornMachine, path: Path) -> None:
+    """Write a snapshot; the file appears whole or not at all.
+
+    :raises SnapshotError: when it cannot be written.
+    """
+    if machine.patches:
+        raise SnapshotError(f"{path}: probes are enabled: disable them before a snapshot")
+    memory = machine.memory_part
+    pages: list[list[int]] = []
+    compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
+    body = []
+    for first, count in memory.used():
+        for page in range(first, first + count):
+            data = memory.view[page * PAGE : (page + 1) * PAGE]
+            if data == ZERO:
+                continue
+            if pages and pages[-1][0] + pages[-1][1] == page:
+                pages[-1][1] += 1
+            else:
+                pages.append([page, 1])
+            body.append(compressor.compress(data))
+    body.append(compressor.flush())
+    state = machine.state()
+    header = {
+        "architecture": machine.arch.name,
+        "build_id": machine.image.identity,
+        "memory": machine.memory,
+        "pages": pages,
+        "state": {
+            "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
+            "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
+            "arrived": state.arrived, "waiting": state.waiting, "stop": state.stop,
+            "panic": state.panic, "console": state.console.hex(),
+        },
+    }
+    head = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
+    raw = b"".join(body)
+    digest = hashlib.sha256(head + raw).digest()
+    try:
+        with replacing(path) as file:
+            file.write(HEAD.pack(MAGIC, FORMAT, len(head), len(raw), digest))
+            file.write(head)
+            file.write(raw)
+    except OSError as error:
+        raise SnapshotError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def restore(path: Path, image: Image) -> UnicornMachine:
+    """A machine in the state of the file.
+
+    :raises SnapshotError: when the file is damaged, of another format, or of another image.
+    """
+    header, body = _read(path)
+    try:
+        if header["architecture"] != arch_of(image).name or header["build_id"] != image.identity:
+            raise SnapshotError(
+                f"{path}: is of another kernel ({header['architecture']}, "
+                f"{str(header['build_id'])[:16]}), not of {image.path}; give its own kernel"
+            )
+        machine = UnicornMachine(image, memory=int(header["memory"]))
+        _restore_memory(machine, header["pages"], body, path)
+        state = header["state"]
+        stop, panic = state["stop"], state["panic"]
+        machine.restore_state(
+            MachineState(
+                state["cpu"], state["devices"], state["timers"], state["instructions"],
+                state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
+                None if stop is None else (str(stop[0]), str(stop[1])),
+                None if panic is None else (int(panic[0]), int(panic[1])),
+                bytes.fromhex(state["console"])[:MAX_CONSOLE],
+            )
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,
+            struct.error, EngineError) as error:
+        raise SnapshotError(f"{path}: damaged ({type(error).__name__} in its header)") from None
+    return machine
+
+
+def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise SnapshotError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) < HEAD.size or raw[:8] != MAGIC:
+        raise SnapshotError(f"{path}: not a snapshot file")
+    _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
+    if version != FORMAT:
+        raise SnapshotError(f"{path}: snapshot format {version}, this program reads {FORMAT}")
+    if len(raw) != HEAD.size + head_size + body_size:
+        raise SnapshotError(
+            f"{path}: cut short or extended: {len(raw)} bytes, "
+            f"{HEAD.size + head_size + body_size} expected; make it again"
+        )
+    view = memoryview(raw)[HEAD.size :]
+    if hashlib.sha256(view).digest() != digest:
+        raise SnapshotError(f"{path}: damaged: its checksum does not fit; make it again")
+    try:
+        # A frame may claim any size; what is read of it is bounded.
+        text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
+        if len(text) > MAX_HEADER:
+            raise ValueError
+        header = json.loads(text)
+    except (zstandard.ZstdError, ValueError, RecursionError):
+        raise SnapshotError(f"{path}: damaged header; make it again") from None
+    if not isinstance(header, dict):
+        raise SnapshotError(f"{path}: damaged header; make it again")
+    return header, view[head_size:]
+
+
+def _restore_memory(
+    machine: UnicornMachine, pages: list[list[int]], body: memoryview, path: Path
+) -> None:
+    limit = machine.memory // PAGE
+    reader = zstandard.ZstdDecompressor().stream_reader(body)
+    view = machine.memory_part.view
+    try:
+        for first, count in pages:
+            if not (first >= 0 and count > 0 and first + count <= limit):
+                raise SnapshotError(f"{path}: damaged: pages outside memory")
+            part = view[first * PAGE : (first + count) * PAGE]
+            at = 0
+            while at < len(part):
+                got = reader.readinto(part[at:])
+                if not got:
+                    raise SnapshotError(f"{path}: damaged: memory ends early; make it again")
+                at += got
+    except zstandard.ZstdError:
+        raise SnapshotError(f"{path}: damaged memory part; make it again") from None

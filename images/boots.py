@@ -1,0 +1,108 @@
+"""Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
+
+import sys
+from pathlib import Path
+
+from emu.architectures import arch_of
+from emu.elf import Image
+from emu.errors import KinstError, SnapshotError
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn import snapshot
+from emu.unicorn.machine import UnicornMachine
+from images.cache import cache_directory
+
+# Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
+# asks for a command), and waits in the function that reads the console, with no lock held.
+PROMPTS = ("mountroot> ", "teaching> ")
+# Machine-independent start-up: what runs before it sets up vectors and page tables.
+STARTS = ("mi_startup", "machine_thread")
+READERS = ("cngets", "cncheckc", "cngetc")
+MEMORY = 512 << 20
+SETTLING = 20_000_000  # instructions from the prompt to there, at the most
+# Changes when the machine does: snapshots of another machine are not gone on from.
+GENERATION = 9
+
+
+class BootError(KinstError):
+    """The kernel did not get to its prompt; ``console`` is what it wrote."""
+
+    def __init__(self, text: str, console: bytes) -> None:
+        super().__init__(text)
+        self.console = console
+
+
+def at_start(machine: UnicornMachine) -> None:
+    """Run a machine that was given its kernel until that has its vectors and page tables, and is
+    about to start everything else: from there on it can be probed.
+
+    :raises BootError: when it does not get there.
+    """
+    found = [machine.image.symbols.find(name) for name in STARTS]
+    addresses = [symbol.address for symbol in found if symbol is not None]
+    if not addresses:
+        raise BootError(f"{machine.image.path}: has none of the functions {', '.join(STARTS)} "
+                        "that the boot would be traced from", b"")
+    stop = machine.run(Until(addresses=addresses, console=PROMPTS))
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if stop.reason is not StopReason.ADDRESS:
+        raise BootError(f"{machine.image.path}: the boot ended early: {stop}",
+                        bytes(machine.console.text))
+
+
+def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
+    """Run a machine that was given its kernel until it waits at its prompt.
+
+    :param limit: instructions after which the boot is given up.
+    :raises BootError: when it stops otherwise.
+    """
+    stop = machine.run(Until(console=PROMPTS, instructions=limit))
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    if stop.reason is not StopReason.CONSOLE:
+        raise BootError(f"{machine.image.path}: the boot ended early: {stop}",
+                        bytes(machine.console.text))
+    return stop
+
+
+def settle_at_reader(machine: UnicornMachine) -> None:
+    """From the prompt to the function that waits for input, so that no lock is held."""
+    found = [machine.image.symbols.find(name) for name in READERS]
+    addresses = [reader.address for reader in found if reader is not None]
+    if addresses:
+        machine.run(Until(addresses=addresses, instructions=machine.instructions + SETTLING))
+
+
+def snapshot_path(image: Image, memory: int) -> Path:
+    name = f"{arch_of(image).name}-{image.identity[-32:]}-{memory >> 20}M-{GENERATION}.kinst"
+    return cache_directory() / "snapshots" / name
+
+
+def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
+    """A machine at its prompt; booted once, then restored from the cache.
+
+    :raises BootError: when the kernel does not boot.
+    """
+    path = snapshot_path(image, memory)
+    if path.exists():
+        try:
+            return snapshot.restore(path, image)
+        except SnapshotError:
+            pass  # made again below
+    machine = UnicornMachine(image, memory)
+    machine.boot()
+    boot_to_prompt(machine)
+    settle_at_reader(machine)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        snapshot.save(machine, path)
+    except (SnapshotError, OSError) as error:
+        print(f"kinst: the boot is not kept: {error}", file=sys.stderr)
+    return machine
+
+
+def unbooted(image: Image, memory: int = MEMORY) -> UnicornMachine:
+    """A machine with the image in memory, mapped where it was linked, nothing executed."""
+    machine = UnicornMachine(image, memory)
+    machine.place_image()
+    return machine

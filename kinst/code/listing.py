@@ -1,0 +1,123 @@
+"""The instructions of a function with their verdicts, and which functions are left alone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from emu.elf import Image, Symbol
+from kinst.code.verdict import Refuse, Verdict
+from kinst.trap import GuestTrap
+
+# Functions DTrace itself runs through, in every kernel.
+EXCLUDED = frozenset(
+    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
+)
+EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
+ALLOWED_PREFIX = "dtrace_safe_"
+# Code that the kernel only reads.
+COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
+DATA = "is data that the function reads"
+MAX_ROUNDS = 4
+EXCLUSIVE = "lies in an exclusive access"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a function, and what a probe on it would do."""
+
+    offset: int
+    address: int
+    code: bytes
+    verdict: Verdict
+
+
+def image_code(image: Image, function: Symbol) -> bytes:
+    """A function's bytes as the image has them; a kernel may change its code when it boots."""
+    return image.virtual_to_file(function.address, function.size)
+
+
+def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
+    """The data in a function that its instructions read: [begin, end) offsets, in order.
+
+    What is found may have been decoded as instructions before: it is looked for anew then.
+    """
+    before: list[tuple[int, int]] = []
+    found: list[tuple[int, int]] = []
+    for _round in range(MAX_ROUNDS):
+        ranges = []
+        for at, length, _end in _pieces(trap, code, address, found):
+            target = trap.literal(code[at : at + 16], address + at) if length else None
+            if target is not None and address <= target[0] < address + len(code):
+                begin = target[0] - address
+                ranges.append((begin, min(begin + target[1], len(code))))
+        before, found = found, _merged(ranges)
+        if found == before:
+            return found
+    return _merged(before + found)  # it does not settle: what is data one way or the other
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if out and begin <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        else:
+            out.append((begin, end))
+    return out
+
+
+def _pieces(trap: GuestTrap, code: bytes, address: int,
+            data: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(offset, length, end) of the instructions around the data.  A length of 0 is of data, which
+    ends at ``end``, or of what is no instruction: nothing comes behind it."""
+    at, number = 0, 0
+    while at < len(code):
+        length = trap.classify(code[at : at + 16], address + at)[0]
+        while number < len(data) and data[number][1] <= at:
+            number += 1
+        if number < len(data) and at + max(length, 1) > data[number][0]:
+            yield at, 0, data[number][1]
+            at = data[number][1]
+        elif not length or at + length > len(code):
+            yield at, 0, 0
+            return
+        else:
+            yield at, length, at + length
+            at += length
+
+
+def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Instruction]:
+    """Every instruction of a function with its verdict; data that they read is one that is refused.
+
+    :param code: the function's bytes.
+    """
+    exclusive = False
+    for at, length, end in _pieces(trap, code, function.address,
+                                   literals(trap, code, function.address)):
+        address, piece = function.address + at, code[at : at + 16]
+        if not length:
+            # What comes behind what is no instruction cannot be known.
+            yield Instruction(at, address, code[at : end or at + 16],
+                              Refuse(DATA if end else "is not an instruction"))
+            continue
+        verdict = trap.classify(piece, address)[1]
+        exclusive = exclusive or trap.starts_exclusive(piece)
+        if exclusive:
+            verdict = Refuse(EXCLUSIVE)
+        if trap.ends_exclusive(piece):
+            exclusive = False
+        yield Instruction(at, address, code[at:end], verdict)
+
+
+def exclusion(trap: GuestTrap, name: str) -> str:
+    """Why a function is not probed unless one insists; empty when it is."""
+    if name in COPIED:
+        return "is copied to user programs, breakpoints and all"
+    if name in EXCLUDED or name in trap.excluded or (
+        trap.excluded_prefixes and name.startswith(trap.excluded_prefixes)
+    ) or (name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)):
+        return "is excluded: DTrace itself may run through it"
+    return ""
+
+
+def excluded(trap: GuestTrap, name: str) -> bool:
+    return bool(exclusion(trap, name))

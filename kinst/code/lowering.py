@@ -1,0 +1,176 @@
+"""What the native core is told: the shape of an architecture, and verdicts as templates.
+
+A template is shared by all places where an encoding stands, so that it must say how its target
+follows the address.  That is found by asking the tables twice, for two addresses.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from emu.arch import Arch
+from emu.unicorn._engine import Engine
+from kinst._dispatch import Dispatcher
+from kinst.code.verdict import Copy, Lowered, Op, Refuse, Rewrite, Verdict
+from kinst.trap import Breakpoint, GuestTrap
+
+NO_REGISTER = 0xFF
+ABSOLUTE, RELATIVE, PAGE_RELATIVE = 0, 1, 2
+ENDS_BLOCK, STARTS_EXCLUSIVE, ENDS_EXCLUSIVE = 1, 2, 4
+PROLOGUE, RETURNS, LANDING = 8, 16, 32
+HERE, THERE = 0x4000_0000, 0x4000_5804  # two addresses, on different pages
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Registers, trap frame and breakpoint of an architecture, as the native core wants them.
+
+    :param registers: Unicorn's number, offset in the trap frame or -1, whether the kernel's return
+        path restores it; the other fields are indices into it.
+    :param frame: the register that holds the frame's address at the seam.
+    :param breakpoints: of the guest path and of the direct one.
+    """
+
+    registers: list[tuple[int, int, bool]]
+    arguments: list[int]
+    pc: int
+    sp: int
+    status: int
+    link: int
+    result: int
+    frame: int
+    segment: int
+    flag_bits: tuple[int, ...]
+    called: bool
+    frame_mask: int
+    mask_sets: bool
+    cpu_mask: int
+    flags_if: int
+    frame_size: int
+    second_breakpoint: bool
+    breakpoints: tuple[Breakpoint, Breakpoint]
+    short_nop: bytes
+    jump: bytes
+    split: object
+
+
+def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
+    return [*arch.registers, *(n for n in trap.more_registers if n not in arch.registers)]
+
+
+def shape(arch: Arch, trap: GuestTrap) -> Shape:
+    names = register_names(arch, trap)
+    fields = arch.trap_frame.fields
+
+    def place(name: str) -> int:
+        return fields.get(trap.names.get(name, name), (-1, 0))[0]
+
+    registers = [(trap.numbers[n], place(n), n not in trap.unrestored) for n in names]
+    arguments = [names.index(n) for n in arch.arguments[:5]]
+    return Shape(
+        registers, arguments, names.index(arch.pc), names.index(arch.sp),
+        names.index(trap.status), names.index(arch.link) if arch.link else 0,
+        names.index(arch.result), names.index(trap.frame_register),
+        names.index(trap.segment) if trap.segment else 0, trap.flag_bits,
+        trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
+        arch.trap_frame.size, trap.second_breakpoint,
+        (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
+        trap.jump, trap.split(),
+    )
+
+
+@dataclass(frozen=True)
+class Template:
+    """Arguments of ``Dispatcher.add_template``."""
+
+    lowered: Lowered
+    relative: int = ABSOLUTE
+    flags: int = 0
+    code: bytes = b""
+    has_data: bool = False
+    reason: str = ""  # of a refusal
+
+    def arguments(self, names: list[str]) -> tuple[object, ...]:
+        low = self.lowered
+        a, b, c = (names.index(r) if r in names else NO_REGISTER for r in (low.a, low.b, low.c))
+        return (int(low.op), a, b, c, low.n, self.relative, self.flags, low.truth,
+                low.target & MASK, low.extra & MASK, self.code, self.has_data)
+
+
+def _lower(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
+    """The operation, the code that replaces the instruction, whether its target lies behind it."""
+    if isinstance(verdict, Refuse):
+        return Lowered(Op.REFUSE), b"", False
+    if isinstance(verdict, Copy):
+        return Lowered(Op.COPY), b"", False
+    if isinstance(verdict, Rewrite):
+        if verdict.displacement is not None:
+            offset, target = verdict.displacement
+            return Lowered(Op.REWRITE, n=offset, target=target), b"", False
+        return (Lowered(Op.REWRITE, target=int.from_bytes(verdict.data, "little")), verdict.code,
+                bool(verdict.data))
+    return verdict.lower(trap.flag_bits), b"", False
+
+
+@dataclass
+class Templates:
+    """All templates made so far, and the numbers a dispatcher gave them."""
+
+    trap: GuestTrap
+    names: list[str]
+    known: dict[Template, int] = field(default_factory=dict)
+    add: Callable[..., int] = lambda *arguments: 0
+
+    def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
+        """The number of the template of the first instruction of ``code`` (-1: it is none), and
+        that instruction's length.
+
+        :param length: as the native decoder sees it; where the tables see another, they are right.
+        """
+        true = self.trap.classify(code, HERE)[0]
+        made = template(self.trap, code[:true], relative) if true else None
+        if made is None:
+            return -1, length
+        if true != length and made.relative != ABSOLUTE:
+            made = Template(Lowered(Op.REFUSE), reason="is of an unusual length")
+        number = self.known.get(made)
+        if number is None:
+            number = self.known[made] = self.add(*made.arguments(self.names))
+        return number, true
+
+
+def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Dispatcher, Templates]:
+    """A native core for the architecture, and the templates it will make.
+
+    :param engine: of the machine; None: to look at code only.
+    """
+    templates = Templates(trap, register_names(arch, trap))
+    made = Dispatcher(engine, shape(arch, trap), templates)
+    templates.add = made.add_template
+    made.literal = trap.literal
+    return made, templates
+
+
+def template(trap: GuestTrap, code: bytes, relative: int) -> Template | None:
+    """The template of an encoding; None when it is no instruction.
+
+    :param relative: a displacement in it that the template leaves to each site.
+    """
+    length, verdict = trap.classify(code, HERE)
+    if length != len(code):
+        return None
+    here, body, data = _lower(verdict, trap)
+    there = _lower(trap.classify(code, THERE)[1], trap)[0]
+    flags = (ENDS_BLOCK * here.ends_block | STARTS_EXCLUSIVE * trap.starts_exclusive(code)
+             | ENDS_EXCLUSIVE * trap.ends_exclusive(code) | PROLOGUE * trap.is_prologue(code)
+             | RETURNS * trap.is_return(code) | LANDING * trap.is_landing(code))
+    moved = there.target - here.target & MASK
+    if moved == 0:
+        reason = verdict.reason if isinstance(verdict, Refuse) else ""
+        return Template(here, ABSOLUTE, flags, body, data, reason)
+    if moved == THERE - HERE:
+        base = here.target - HERE - relative & MASK
+        return Template(replace(here, target=base), RELATIVE, flags, body, data)
+    assert moved == (THERE & ~0xFFF) - HERE, "a target follows its instruction in an unknown way"
+    return Template(replace(here, target=here.target - HERE & MASK), PAGE_RELATIVE, flags, body,
+                    data)

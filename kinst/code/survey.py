@@ -1,0 +1,71 @@
+"""What becomes of every instruction of an image: counts by verdict, and the distinct encodings."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from emu.arch import Arch
+from emu.elf import Image, Symbol
+from kinst.code import lowering
+from kinst.code.listing import DATA, EXCLUSIVE, excluded, image_code
+from kinst.code.verdict import Op
+from kinst.trap import GuestTrap
+
+WORDS = {Op.COPY: "copy", Op.REWRITE: "rewrite"}
+EXCLUDED = "refuse: the function is excluded"
+NO_INSTRUCTION = "refuse: is not an instruction"
+
+
+@dataclass
+class Survey:
+    """:param places: distinct encodings, each with the first place where it stands.
+    :param verdicts: instructions by verdict; what is no instruction counts by functions.
+    """
+
+    places: dict[bytes, str] = field(default_factory=dict)
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def probeable(self) -> tuple[int, int]:
+        """Instructions that can be probed, of all in functions that are not excluded."""
+        all_of_them = {w: n for w, n in self.verdicts.items() if w != EXCLUDED}
+        good = sum(n for w, n in all_of_them.items() if not w.startswith("refuse"))
+        return good, sum(all_of_them.values())
+
+
+def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
+    """Look at every instruction of the functions; those at one address are one."""
+    dispatcher, templates = lowering.dispatcher(arch, trap, None)
+    result = Survey()
+    encodings: dict[bytes, tuple[int, int]] = {}
+    seen: set[int] = set()
+    counts: list[int] = []
+    left_out: list[int] = []
+    exclusive = bad = data = 0
+    functions = sorted(functions, key=lambda f: (f.address, -f.size))  # the largest of an address
+    for index, function in enumerate(functions):
+        if function.address in seen:
+            continue
+        seen.add(function.address)
+        code = image_code(image, function)
+        out = excluded(trap, function.name)
+        inside, rest, read = dispatcher.tally(
+            function.address, code, 0, len(code), encodings, index, left_out if out else counts)
+        if out:
+            result.verdicts[EXCLUDED] += inside
+        else:
+            exclusive, bad, data = exclusive + inside, bad + bool(rest), data + read
+    result.places = {
+        code: f"{functions[index].name}+{at}" for code, (index, at) in encodings.items()
+    }
+    for made, number in templates.known.items():
+        if number < len(counts) and counts[number]:
+            op = made.lowered.op
+            word = f"refuse: {made.reason}" if op is Op.REFUSE else WORDS.get(op, "emulate")
+            result.verdicts[word] += counts[number]
+    result.verdicts[EXCLUDED] += sum(left_out)
+    result.verdicts[f"refuse: {EXCLUSIVE}"] += exclusive
+    result.verdicts[NO_INSTRUCTION] += bad
+    result.verdicts[f"refuse: {DATA}"] += data
+    result.verdicts = +result.verdicts
+    return result

@@ -1,0 +1,89 @@
+"""``kinst call``: a call of a function of the booted kernel."""
+
+import argparse
+import json
+from pathlib import Path
+
+from dtrace.calls import Evaluation, check, parse
+from dtrace.stack import failure
+from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.errors import KinstError
+from emu.unicorn import snapshot
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import BootError, booted, settle_at_reader, unbooted
+from kinst_emu.terminal import describe, hexdump, parse_count, parse_size, show_console, working
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
+                        help="a kernel file, or a name from 'kinst images'")
+    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    parser.add_argument("call", metavar="CALL", help="e.g. 'strlen(\"hello\")'")
+    parser.add_argument("--no-boot", action="store_true", help="call into the unbooted image")
+    parser.add_argument("--snapshot", type=Path, metavar="FILE", help="call in this snapshot")
+    parser.add_argument("--show", action="append", default=[], metavar="ARG",
+                        help="dump a buffer after the call: arg0, arg1, ..., or an assigned name")
+    parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
+                        help="instructions after which the call is given up (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    program = parse(arguments.call)
+    limit = parse_count(arguments.limit, "--limit")
+    image = catalog.find(arguments.kernel)
+    memory = parse_size(arguments.memory)
+    check(image, program)
+    try:
+        if arguments.snapshot:
+            machine = snapshot.restore(arguments.snapshot, image)
+            settle_at_reader(machine)
+        else:
+            with working(f"booting {image.path} (the next time it comes from the cache)"):
+                machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
+    except BootError as error:
+        show_console(error.console)
+        raise
+    machine.console.text.clear()
+    before = machine.instructions
+    evaluation = Evaluation(Caller(machine, limit))
+    try:
+        value = evaluation.run(program)
+    except CallError as error:
+        if arguments.json:
+            said = error.console.decode("utf-8", "replace")
+            print(json.dumps({"error": str(error), "console": said,
+                              "stack": [line.strip() for line in failure(machine)]}))
+        else:
+            show_console(error.console)
+            print("".join(f"{line}\n" for line in failure(machine)), end="")
+        raise
+    console = bytes(machine.console.text)
+    shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}
+    if arguments.json:
+        print(json.dumps({
+            "value": value, "instructions": machine.instructions - before,
+            "console": console.decode("utf-8", "replace"),
+            "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
+        }))
+        return 0
+    show_console(console)
+    print(f"{arguments.call} = {describe(value)}")
+    for name, (address, data) in shown.items():
+        print(f"{name}:")
+        print(hexdump(address, data))
+    return 0
+
+
+def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple[int, bytes]:
+    if name in evaluation.names:
+        address = evaluation.names[name]
+    else:
+        number = name.removeprefix("arg")
+        known = [f"arg{i}" for i in range(len(evaluation.last_arguments))]
+        if f"arg{number}" not in known:
+            known += evaluation.names
+            raise KinstError(f"--show {name}: the call has {', '.join(known) or 'no arguments'}")
+        address = evaluation.last_arguments[int(number)]
+    return address, machine.read(address, evaluation.sizes.get(address, 64))

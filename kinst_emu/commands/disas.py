@@ -1,0 +1,71 @@
+"""``kinst disas``: a function's instructions and their verdicts."""
+
+import argparse
+import json
+
+from dtrace.debug_data import Sources, debug_index
+from dtrace.symbols import sized_functions
+from dwarf.debug_file import debug_file
+from emu.architectures import arch_of
+from emu.elf import Image, Symbol
+from images import catalog
+from kinst.code.listing import exclusion, image_code, instructions
+from kinst.code.verdict import summary
+from kinst.trap import TRAPS
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
+                        help="a kernel file, or a name from 'kinst images'")
+    parser.add_argument("function", nargs="+", metavar="FUNCTION")
+    parser.add_argument("--no-source", dest="source", action="store_false",
+                        help="do not look for source lines")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    image = catalog.find(arguments.kernel)
+    arch = arch_of(image)
+    trap = TRAPS[arch.name]
+    found = []
+    for name in arguments.function:
+        for symbol in sized_functions(image, name):
+            table = list(instructions(trap, image_code(image, symbol), symbol))
+            found.append((symbol, table, _sources(image, symbol, arguments.source)))
+    rows = []
+    for symbol, table, sources in found:
+        left_alone = exclusion(trap, symbol.name)
+        if not arguments.json:
+            print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
+        before: str | None = None
+        for i in table:
+            verdict = summary(i.verdict)
+            if left_alone:
+                verdict = f"refuse: the function {left_alone}"
+            text, source = arch.disassemble(i.code, i.address), sources.get(i.address)
+            rows.append({
+                "function": symbol.name, "address": i.address, "offset": i.offset,
+                "bytes": i.code.hex(), "instruction": text, "verdict": verdict, "source": source,
+            })
+            if not arguments.json:
+                if source is not None and source != before:
+                    print(f"  {source}")
+                    before = source
+                print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+    if arguments.json:
+        print(json.dumps(rows))
+    return 0
+
+
+def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
+    """The source line of every address of a function that has one, with the inline functions it
+    is from."""
+    found: dict[int, str] = {}
+    if not wanted or debug_file(image.path) is None:
+        return found
+    index, sources = debug_index(image), Sources(image)
+    for begin, end, line in sources.lines(symbol.address, symbol.address + symbol.size):
+        for address in range(begin, end):
+            names = [f.name for f in index.stack(address) if f.inlined]
+            found[address] = f"{line}  ({' in '.join(names)})" if names else line
+    return found

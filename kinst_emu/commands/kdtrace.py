@@ -1,0 +1,240 @@
+"""The ``kdtrace`` command: dtrace(1)'s face on the emulated kernel."""
+
+import argparse
+import functools
+import sys
+
+from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.debug_data import debug_index
+from dtrace.description import MODULE, create
+from dtrace.description import parse as parse_description
+from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
+from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.elf import Image
+from emu.errors import KinstError
+from emu.qemu.machine import QemuMachine
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import BootError, at_start, boot_to_prompt, booted
+from kinst.breakpoints import DIRECT, PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
+from kinst.code.verdict import Refuse
+from kinst.probe_table import Probe, ProbeTable
+from kinst.seam_breakpoints import SeamBreakpoints
+from kinst.trap import CpuState
+from kinst_emu.terminal import (
+    describe,
+    parse_count,
+    parse_size,
+    run_command,
+    show_console,
+    working,
+)
+
+HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
+BOOT = "boot"  # the workload that is no call
+
+
+def main() -> None:
+    run_command("dtrace", _main)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kdtrace", description="Traces the instructions of a kernel that runs inside Python."
+    )
+    add = parser.add_argument
+    add("-k", dest="kernel", required=True, metavar="IMAGE",
+        help="a kernel file, or a name from 'kinst images'")
+    for option, last, text in (
+        ("-n", "name", "kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, "
+         "fbt::FUNCTION:entry or :return; parts may be shell patterns"),
+        ("-f", "function", "all probes of [[PROVIDER:]MODULE:]FUNCTION"),
+        ("-m", "module", "all probes of [PROVIDER:]MODULE"), ("-P", "provider", "of PROVIDER"),
+    ):
+        add(option, dest="descriptions", action="append", default=[], metavar=last.upper(),
+            type=functools.partial(parse_description, last=last), help=text)
+    add("-c", dest="call", metavar="WORKLOAD",
+        help="what to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
+    add("-d", dest="rewritten", action="store_true",
+        help="print the program after inline functions were rewritten to their copies")
+    add("-l", dest="listing", action="store_true", help="list probes, do not run")
+    add("-v", dest="verbose", action="store_true",
+        help="with -l: also what is not probed, and why")
+    add("-q", dest="quiet", action="store_true", help="only what actions print")
+    add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
+        help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
+        "and source lines")
+    add("--machine", choices=("unicorn", "qemu"), default="unicorn",
+        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions")
+    add("--trap-path", choices=PATHS, default=PATHS[0],
+        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
+        "double: as guest, and so the second breakpoint behind the displaced instruction (arm64, "
+        "riscv64)")
+    add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
+        help="one for each probe, or FreeBSD's own for each thread (amd64)")
+    add("--unsafe", action="store_true", help="probe also functions that are excluded")
+    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
+        help="instructions after which the workload is given up (%(default)s)")
+    return parser
+
+
+def _main() -> int:
+    arguments = _parser().parse_args()
+    if not arguments.descriptions:
+        raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+    limit = parse_count(arguments.limit, "--limit")
+    frames = None if arguments.stack is None else parse_count(arguments.stack, "--stack")
+    image = catalog.find(arguments.kernel)
+    program = None if arguments.listing else _program(image, arguments.call)
+    memory = parse_size(arguments.memory)
+    if arguments.machine == "qemu" and not arguments.listing:
+        return _on_qemu(arguments, image, program, memory, limit, frames)
+    if arguments.call == BOOT and not arguments.listing:
+        machine = UnicornMachine(image, memory)
+        machine.boot()
+        at_start(machine)
+    else:
+        with working(f"booting {image.path} (the next time it comes from the cache)"):
+            machine = booted(image, memory)
+        machine.console.text.clear()
+    breakpoints = Breakpoints(
+        machine, path=arguments.trap_path, trampolines=arguments.trampolines,
+        records=not arguments.quiet and frames is None,
+    )
+    if frames is not None:
+        breakpoints.fire = functools.partial(
+            _row_and_stack, Stacks(machine), min(frames, MAX_FRAMES), arguments.quiet)
+    _make(breakpoints, arguments)
+    if arguments.listing:
+        _list(breakpoints, arguments.verbose)
+        return 0
+    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet)
+
+
+def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
+    """Make the probes that were asked for, and say how many."""
+    for wanted in arguments.descriptions:
+        made = create(breakpoints, wanted, arguments.unsafe,
+                      functools.partial(debug_index, breakpoints.image))
+        count = len(made.numbers)
+        for report in made.reports:
+            print(f"dtrace: not probed: {report}", file=sys.stderr)
+        if arguments.rewritten:
+            print(",\n".join(made.text) + "\n{\n}\n")
+        if not arguments.quiet and not arguments.listing:
+            plural = "" if count == 1 else "s"
+            print(f"dtrace: description '{wanted.text}' matched {count} probe{plural}",
+                  file=sys.stderr)
+
+
+def _on_qemu(
+    arguments: argparse.Namespace, image: Image, program: list[Statement] | None, memory: int,
+    limit: int, frames: int | None,
+) -> int:
+    """The same on QEMU: the breakpoints go through the kernel's own vectors there."""
+    if program is None or arguments.trap_path == DIRECT or arguments.trampolines != PER_PROBE:
+        raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
+                         "with a trampoline for each probe: not -c boot, --trap-path=direct, "
+                         "--trampolines=thread")
+    if arguments.unsafe or limit != DEFAULT_LIMIT:
+        raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
+                         "never come to an end there) and no --limit (QEMU does not count "
+                         "instructions; a call is given up after a minute)")
+    with working(f"booting {image.path} (the next time it comes from the cache)"):
+        machine = booted(image, memory)
+    with QemuMachine.carry(machine) as other:
+        probes = SeamBreakpoints(other)
+        _make(probes, arguments)
+        if frames is not None:
+            probes.fire = functools.partial(
+                _row_and_stack, Stacks(other), min(frames, MAX_FRAMES), arguments.quiet)
+        elif not arguments.quiet:
+            probes.fire = lambda probe, _state: print(_row(probe))
+        if not arguments.quiet:
+            print(HEADER)
+        try:
+            probes.enable()
+            value = Evaluation(Caller(other, limit)).run(program)
+            probes.disable()
+        finally:
+            show_console(bytes(other.console.text))
+        print(f"{arguments.call} = {describe(value)}")
+    return 0
+
+
+def _program(image: Image, call: str | None) -> list[Statement] | None:
+    """The calls of a workload; None: it is the boot."""
+    if call is None:
+        raise KinstError("nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot")
+    if call == BOOT:
+        return None
+    program = parse(call)
+    check(image, program)
+    return program
+
+
+def _list(breakpoints: Breakpoints, verbose: bool) -> None:
+    print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
+    for number in range(len(breakpoints.probes)):
+        provider, function_name, name = breakpoints.names(number)
+        print(f"{number + 1:>5} {provider:>10} {MODULE:>17} {function_name:>33} {name}")
+    if verbose:
+        arch = breakpoints.machine.arch
+        for function in breakpoints.functions:
+            for i in breakpoints.instructions(function):
+                if isinstance(i.verdict, Refuse):
+                    print(f"not probed: kinst:{MODULE}:{function.name}:{i.offset} "
+                          f"({arch.disassemble(i.code, i.address)}): {i.verdict.reason}")
+        for name, reason in breakpoints.left_out.items():
+            print(f"not probed: kinst:{MODULE}:{name}: the function {reason}")
+
+
+def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str, limit: int,
+           quiet: bool) -> int:
+    machine = breakpoints.machine
+    if not quiet:
+        print(HEADER)
+    breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
+    breakpoints.enable()
+    value, said, stack = None, b"", list[str]()
+    try:
+        if program is None:
+            boot_to_prompt(machine, limit)
+        else:
+            value = Evaluation(Caller(machine, limit)).run(program)
+    except (CallError, BootError) as error:
+        said = error.console
+        stack = failure(machine)
+        raise
+    else:
+        breakpoints.disable()
+    finally:
+        _rows(breakpoints)
+        show_console(said)
+        print("".join(f"{line}\n" for line in stack), end="")
+    show_console(bytes(machine.console.text))
+    if value is not None:
+        print(f"{call} = {describe(value)}")
+    return 0
+
+
+def _rows(breakpoints: Breakpoints) -> None:
+    for firing in breakpoints.firings():
+        print(_row(firing.probe))
+
+
+def _row(probe: Probe) -> str:
+    return f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} "
+
+
+def _row_and_stack(
+    stacks: Stacks, limit: int, quiet: bool, probe: Probe, state: CpuState | NativeState
+) -> None:
+    if not quiet:
+        print(_row(probe))
+    print("\n".join(stacks.text(state.get, limit)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

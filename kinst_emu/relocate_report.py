@@ -1,0 +1,119 @@
+"""What ``kinst relocate`` found: for people, for programs (JSON), for builds (JUnit)."""
+
+import textwrap
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+from emu.architectures import ARCHITECTURES
+from kinst.code.survey import Survey
+from kinst.laboratory.laboratory import CODE, ON_HOST, Mismatch
+from kinst.laboratory.relocation import Report
+
+
+@dataclass(frozen=True)
+class Result:
+    """:param places: the encodings tested, and where each stands.
+    :param survey: of the image's instructions; None when there was no image.
+    """
+
+    arch: str
+    seed: int
+    places: dict[bytes, str]
+    report: Report
+    survey: Survey | None
+
+    def text(self, code: bytes) -> str:
+        return ARCHITECTURES[self.arch].disassemble(code, CODE)
+
+    def kinds(self, verdict: str) -> Counter[str]:
+        """The instructions of a verdict that were not executed, by name."""
+        return Counter(self.text(code).split()[0]
+                       for code, word in self.report.unexecuted.items() if word == verdict)
+
+    def again(self, mismatch: Mismatch) -> str:
+        """A command that runs just this one."""
+        return (f"echo {mismatch.code.hex()} | kinst relocate --arch {self.arch} --encodings - "
+                f"--seed {self.seed} --states {mismatch.state + 1}"
+                + " --judge host" * (mismatch.how == ON_HOST))
+
+
+def show(result: Result) -> None:
+    report = result.report
+    for m in report.mismatches:
+        print(f"{result.places[m.code]}: {m.code.hex(' ')}  {result.text(m.code)}  "
+              f"({m.verdict}, state {m.state})")
+        for line in m.differences():
+            print(f"    {line}")
+        print(f"    again: {result.again(m)}")
+    if result.survey is None:
+        for code, reason in report.refused.items():
+            print(f"{result.places[code]}: {code.hex(' ')}  {result.text(code)}  {reason}")
+    else:
+        good, every = result.survey.probeable
+        print(f"{sum(result.survey.verdicts.values())} instructions")
+        for verdict, count in result.survey.verdicts.most_common():
+            print(f"{count:>9}  {verdict}")
+        share = 100 * good / every if every else 100.0
+        print(f"{good} of {every} can be probed, without the excluded functions: {share:.3f} %")
+    total = sum(report.verdicts.values())
+    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
+    for verdict, count in report.verdicts.most_common():
+        print(f"{count:>9}  {verdict}")
+        kinds = result.kinds(verdict)
+        if kinds:
+            text = ", ".join(f"{n} {name}" for name, n in kinds.most_common())
+            print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
+    if report.judged:
+        print("on the host's own CPU:")
+        for how, count in report.judged.most_common():
+            print(f"{count:>9}  {how}")
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    report = result.report
+    found: dict[str, Any] = {
+        "architecture": result.arch, "seed": result.seed,
+        "verdicts": dict(report.verdicts.most_common()),
+        "not_executed": {verdict: dict(result.kinds(verdict).most_common())
+                         for verdict in report.verdicts if verdict.startswith("not executed")},
+        "mismatches": [
+            {"bytes": m.code.hex(), "place": result.places[m.code], "verdict": m.verdict,
+             "state": m.state, "differences": m.differences(), "again": result.again(m)}
+            for m in report.mismatches
+        ],
+    }
+    if report.judged:
+        found["host"] = dict(report.judged.most_common())
+    if result.survey is None:
+        found["refused"] = {code.hex(): reason for code, reason in report.refused.items()}
+    else:
+        good, every = result.survey.probeable
+        found["instructions"] = dict(result.survey.verdicts.most_common())
+        found["probeable"] = {"instructions": good, "of": every}
+    return found
+
+
+def junit(result: Result) -> bytes:
+    """A test case for each place's function (or line), with how many encodings it stands for."""
+    cases = Counter(place.partition("+")[0] for place in result.places.values())
+    failures: dict[str, list[str]] = {}
+    for m in result.report.mismatches:
+        place = result.places[m.code]
+        lines = [f"{place}: {m.code.hex(' ')}  {result.text(m.code)}", *m.differences(),
+                 f"again: {result.again(m)}"]
+        failures.setdefault(place.partition("+")[0], []).append("\n".join(lines))
+    suite = ElementTree.Element(
+        "testsuite", name=f"kinst relocate {result.arch}", tests=str(len(cases)),
+        failures=str(len(failures)), errors="0", skipped="0",
+    )
+    for name, count in cases.items():
+        case = ElementTree.SubElement(suite, "testcase", classname=f"relocate.{result.arch}",
+                                      name=name, assertions=str(count))
+        if name in failures:
+            failure = ElementTree.SubElement(case, "failure", message="not the same displaced")
+            failure.text = "\n".join(failures[name])
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root)

@@ -1,0 +1,131 @@
+"""What the commands share: one line for an error, the console on the terminal, sizes."""
+
+import contextlib
+import io
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn, TypeVar
+
+from dtrace.progress import PROGRESS
+from emu.errors import KinstError
+
+Item = TypeVar("Item")
+
+
+def run_command(program: str, main: Callable[[], int]) -> NoReturn:
+    """Run a command; a KinstError becomes one line and exit status 1."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    PROGRESS.working = working
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names come from files
+    try:
+        status = main()
+        sys.stdout.flush()
+    except KinstError as error:
+        sys.stdout.flush()
+        print(f"{program}: {error}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        status = 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        status = 1
+    try:
+        sys.stdout.close()
+    except OSError:  # what could not be written was said above
+        status = status or 1
+    sys.exit(status)
+
+
+def show_byte(byte: int) -> None:
+    """Write a byte of the guest's console to standard output as it comes."""
+    if byte != 0x0D:
+        sys.stdout.buffer.write(bytes((byte,)))
+        if byte == 0x0A or sys.stdout.isatty():
+            sys.stdout.buffer.flush()
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, f"{len(items)} {what}", console=Console(stderr=True),
+                     transient=True)
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[None]:
+    """Say on a terminal what takes longer than a moment."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(text):
+            yield
+    else:
+        yield
+
+
+def parse_size(text: str) -> int:
+    """``512M``, ``1G``, or a number of MiB.
+
+    :raises KinstError: for anything else.
+    """
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units.get(text[-1:].upper())) if text else ("", None)
+    if unit is None:
+        number, unit = text, 1 << 20
+    if not number.isdecimal() or len(number) > 12:
+        raise KinstError(f"'{text[:40]}' is not a memory size; give one like 512M or 1G")
+    return int(number) * unit
+
+
+def parse_count(text: str, what: str) -> int:
+    """A positive number of at most 18 digits.
+
+    :raises KinstError: for anything else, naming ``what``.
+    """
+    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
+        raise KinstError(f"{what} must be a positive number, not '{text[:40]}'")
+    return int(text)
+
+
+def describe(value: int) -> str:
+    """A return value as a person reads it: decimal, hexadecimal, and signed where that differs."""
+    text = f"{value} ({value:#x}"
+    low = value & 0xFFFFFFFF
+    if value >> 63:
+        text += f", long {value - (1 << 64)}"
+    elif low >> 31 and value >> 32 == 0:
+        text += f", int {low - (1 << 32)}"
+    return text + ")"
+
+
+def hexdump(address: int, data: bytes) -> str:
+    """Sixteen bytes a line, as ``hexdump -C`` shows them."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        cells = " ".join(f"{byte:02x}" for byte in row[:8])
+        if len(row) > 8:
+            cells += "  " + " ".join(f"{byte:02x}" for byte in row[8:])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{address + at:016x}  {cells:<49} |{text}|")
+    return "\n".join(lines)
+
+
+def show_console(text: bytes) -> None:
+    if text:
+        shown = text.replace(b"\r", b"").decode("utf-8", "replace")
+        print(shown, end="" if shown.endswith("\n") else "\n")
+        sys.stdout.flush()

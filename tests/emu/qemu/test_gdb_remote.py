@@ -1,0 +1,91 @@
+import socket
+import threading
+
+import pytest
+
+from emu.errors import MachineError
+from emu.qemu.gdb_remote import GdbRemote
+
+HELLO = {"qSupported": "PacketSize=1000", "qXfer:features:read:target.xml:0,7f0": "l<t/>",
+         "?": "T05thread:01;"}
+
+
+def packet(text):
+    return b"$%s#%02x" % (text.encode(), sum(text.encode()) & 0xFF)
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A stub that answers from a table; gives a client of it and what the client has asked."""
+    path, asked, ends = tmp_path / "gdb", [], []
+
+    def start(answers):
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(str(path))
+        server.listen()
+
+        def serve():
+            connection, _address = server.accept()
+            seen = b""
+            while True:
+                data = connection.recv(4096)
+                if not data:
+                    return
+                seen += data
+                while b"#" in seen and len(seen.split(b"#", 1)[1]) >= 2:
+                    head, rest = seen.split(b"#", 1)
+                    seen = rest[2:]
+                    text = head.rpartition(b"$")[2].decode()
+                    asked.append(text)
+                    answer = (HELLO | answers).get(text)
+                    if answer is None:
+                        connection.close()
+                        return
+                    for part in [answer] if isinstance(answer, str) else answer:
+                        connection.sendall(b"+" + packet(part))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        client = GdbRemote(path, patience=5)
+        ends.extend((client, server))
+        return client, asked
+
+    yield start
+    for end in ends:
+        end.close()
+
+
+def test_registers_are_read_and_written_in_the_targets_order(stub):
+    client, asked = stub({"p10": "7856341200000000", "P5=efbeadde00000000": "OK"})
+    assert client.read_register(16) == 0x12345678
+    client.write_register(5, 0xDEADBEEF)
+    assert asked[-2:] == ["p10", "P5=efbeadde00000000"]
+
+
+def test_a_stop_reported_late_is_no_answer(stub):
+    client, _asked = stub({"p1": ["T05thread:01;", "0100000000000000"]})
+    assert client.read_register(1) == 1
+
+
+def test_breakpoints_memory_and_running(stub):
+    client, asked = stub({"Z0,1000,4": "OK", "z0,1000,4": "OK", "M20,2:6869": "OK", "c": "T05",
+                          "s": "T05"})
+    client.insert(0x1000, 4)
+    client.write(0x20, b"hi")
+    assert client.go() == client.step() == "T05"
+    client.remove(0x1000, 4)
+    assert asked[3:] == ["Z0,1000,4", "M20,2:6869", "c", "s", "z0,1000,4"]
+
+
+@pytest.mark.parametrize("answer, says", [
+    ("E01", "refuses 'p1': E01"), ("", "unknown"), ("zz", "for a register"), (None, "closed"),
+])
+def test_a_stub_that_does_not_answer_properly_is_told_about(stub, answer, says):
+    client, _asked = stub({"p1": answer})
+    with pytest.raises(MachineError, match=says):
+        client.read_register(1)
+
+
+def test_where_no_stub_is_says_so(tmp_path):
+    with pytest.raises(MachineError, match="no gdb stub"):
+        GdbRemote(tmp_path / "nothing")

@@ -1,0 +1,396 @@
+"""Nothing that looks at a machine changes its run."""
+
+import contextlib
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+import unicorn
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from dtrace.calls import Evaluation, check, parse
+from emu.call import Caller
+from emu.errors import MachineError, MemoryAccessError
+from emu.machine import StopReason, Until
+from emu.unicorn import snapshot
+from emu.unicorn.machine import MAX_STOPS, UnicornMachine
+from images import boots, catalog
+from kinst import provider
+from kinst.breakpoints import PATHS, Breakpoints
+from kinst.probe_table import ProbeError
+from tests.conftest import ARCHES, MEMORY
+from tests.cutting import Cutting
+from tests.kinst.test_upstream_mistakes import assemble, words
+
+TYPED = b"lesson\rstrings\rticks\r"
+
+
+def start(image):
+    machine = UnicornMachine(image, MEMORY)
+    machine.boot()
+    return machine
+
+
+def functions(image):
+    return [f for f in image.symbols.functions() if f.size > 8]
+
+
+@pytest.fixture
+def whole(image):
+    """A boot with some commands, in one piece: instructions, and the digest there; where the kernel
+    can be probed from."""
+    machine = start(image)
+    boots.at_start(machine)
+    from_ = machine.instructions
+    machine = start(image)
+    machine.type(TYPED)
+    machine.run(Until(console="ticks\r\nteaching> "))
+    return machine.instructions, machine.digest(), from_
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_boot_cut_by_everything_is_the_boot_in_one_piece(image, whole, seed, tmp_path):
+    end, digest, from_ = whole
+    machine = start(image)
+    machine.type(TYPED)
+    cutting = Cutting(machine, seed, max(1, end // 700), functions(image), tmp_path, start=from_)
+    stop = cutting.run(Until(instructions=end))
+    assert stop.reason is StopReason.INSTRUCTIONS
+    assert cutting.machine.digest() == digest
+    assert sum(cutting.cuts.values()) > 300, cutting.cuts
+
+
+def test_a_boot_in_single_steps_is_the_boot_in_one_piece(image, whole):
+    end, _digest, _from = whole
+    end = min(end, 6_000)  # the waits for the clock are among them
+    one = start(image)
+    one.type(TYPED)
+    one.run(Until(instructions=end))
+    stepped = start(image)
+    stepped.type(TYPED)
+    while stepped.instructions < end:
+        before = stepped.instructions
+        stepped.step()
+        assert stepped.instructions == before + 1
+    assert stepped.now == one.now
+    assert stepped.digest() == one.digest()
+
+
+@pytest.mark.parametrize("every", [97, 1])
+def test_a_stop_every_so_many_instructions_leaves_the_time_alone(image, every):
+    plain, cut = start(image), start(image)
+    plain.run(Until(instructions=5000))
+    while cut.instructions < 5000:
+        cut.run(Until(instructions=min(5000, cut.instructions + every)))
+    assert (cut.now, cut.digest()) == (plain.now, plain.digest())
+
+
+@pytest.mark.parametrize("name", ["machine_init", "clock_interrupt", "uart_put", "strcmp"])
+def test_stops_at_a_function_leave_the_run_alone(image, whole, name):
+    end, digest, _from = whole
+    machine = start(image)
+    machine.type(TYPED)
+    address, seen = machine.symbol(name).address, 0
+    while machine.instructions < end:
+        stop = machine.run(Until(addresses=[address], instructions=end))
+        seen += stop.reason is StopReason.ADDRESS
+    assert seen and machine.digest() == digest
+
+
+def test_a_stop_address_that_a_limit_falls_on_too_is_seen(image):
+    """The next run would not stop at it any more."""
+    machine = start(image)
+    address = machine.symbol("clock_interrupt").address
+    assert machine.run(Until(addresses=[address])).reason is StopReason.ADDRESS
+    count, now = machine.instructions, machine.now
+    for limits in ({"instructions": count}, {"time": now}, {"instructions": count, "time": now}):
+        again = start(image)
+        stop = again.run(Until(addresses=[address], **limits))
+        while stop.reason is StopReason.TIME and again.instructions < count:
+            stop = again.run(Until(addresses=[address], **limits | {"time": now + 1}))
+        assert (stop.reason, stop.pc, again.instructions) == (StopReason.ADDRESS, address, count)
+        later = now + 1_000_000
+        assert again.run(Until(time=later)).reason is StopReason.TIME and again.now >= later
+
+
+CALLS = ['strlen("hello")', 'memcmp("abc", "abd", 3)', 'strtoul("1234zz", 0, 10)',
+         'strcmp("a", "a")', "fibonacci(9)", "strlen(buf(300))"]
+
+
+def test_calls_cut_by_everything_are_the_calls_in_one_piece(booted, tmp_path):
+    def evaluate(machine, text):
+        program = parse(text)
+        check(machine.image, program)
+        return Evaluation(Caller(machine, 1_000_000)).run(program)
+
+    plain, begin = booted.snapshot(), booted.instructions
+    values = [evaluate(booted, text) for text in CALLS]
+    length, digest = booted.instructions - begin, booted.digest()
+    for seed in (1, 2, 3):
+        booted.restore(plain)
+        cutting = Cutting(booted, seed, max(1, length // 300), functions(booted.image), tmp_path,
+                          files=0)
+        assert [evaluate(cutting, text) for text in CALLS] == values
+        assert cutting.machine.digest() == digest and sum(cutting.cuts.values()) > 100
+
+
+def test_the_short_cut_at_a_block_start_is_the_long_way(image):
+    """Interrupts, waits, stops and the clock among it."""
+    ends = []
+    for slow in (True, False):
+        machine = start(image)
+        machine.engine.slow = slow
+        machine.type(TYPED)
+        machine.run(Until(console="ticks\r\nteaching> "))
+        ends.append((machine.instructions, machine.now, machine.engine.blocks, machine.digest()))
+    assert ends[0] == ends[1]
+
+
+class Looking(RuleBasedStateMachine):
+    """What may be done to a machine between two instructions, in any order."""
+
+    arch = "amd64"
+    whole: tuple[int, str] | None = None
+
+    @initialize()
+    def boot(self):
+        self.image = catalog.find(f"teaching/{self.arch}")
+        self.machine = boots.booted(self.image, MEMORY)
+        self.machine.type(TYPED)
+        self.first = self.machine.instructions
+        self.kept, self.probes, self.seen = None, None, 0
+
+    @rule(count=st.integers(1, 2000))
+    def run(self, count):
+        self.machine.run(Until(instructions=self.machine.instructions + count))
+
+    @rule(nanoseconds=st.integers(1, 2_000_000))
+    def run_for_a_time(self, nanoseconds):
+        at = self.machine.instructions + 3000
+        self.machine.run(Until(time=self.machine.now + nanoseconds, instructions=at))
+
+    @rule(which=st.integers(0, 1000))
+    def run_to_a_function(self, which):
+        found = functions(self.image)
+        self.machine.run(Until(addresses=[found[which % len(found)].address],
+                               instructions=self.machine.instructions + 3000))
+
+    @rule(count=st.integers(1, 20))
+    def step(self, count):
+        for _ in range(count):
+            self.machine.step()
+
+    @rule()
+    def keep(self):
+        self.kept = self.machine.snapshot()
+
+    @precondition(lambda self: self.kept and self.kept.patches == self.machine.patches)
+    @rule()
+    def go_back(self):
+        self.machine.restore(self.kept)
+
+    @precondition(lambda self: self.probes is None)
+    @rule()
+    def through_a_file(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "s"
+            snapshot.save(self.machine, path)
+            self.machine, self.kept = snapshot.restore(path, self.image), None
+
+    @precondition(lambda self: self.probes is None)
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
+          path=st.sampled_from(PATHS))
+    def enable(self, which, path):
+        found = functions(self.image)
+        probes = Breakpoints(self.machine, path=path)
+        for n in which:
+            try:
+                provider.create(probes, found[n % len(found)].name, "")
+            except ProbeError:
+                continue
+        probes.enable()
+        self.probes = probes
+
+    @precondition(lambda self: self.probes is not None)
+    @rule()
+    def disable(self):
+        self.probes.disable()
+        self.probes = None
+
+    @rule(which=st.integers(0, 1000))
+    def handle(self, which):
+        found = functions(self.image)
+        address = found[which % len(found)].address
+        if address in self.machine._handlers:
+            return
+        self.machine.handle(address, lambda: None)
+        self.run(500)
+        self.machine.handle(address, None)
+
+    @rule(address=st.integers(0, (1 << 64) - 1))
+    def look(self, address):
+        machine = self.machine
+        machine.registers()
+        with contextlib.suppress(MemoryAccessError):
+            machine.read(address, 1)
+        machine.read(machine.pc, 1)
+        machine.digest()
+
+    def teardown(self):
+        if not hasattr(self, "machine"):
+            return
+        end = self.first + 60_000
+        if self.machine.instructions < end:
+            self.machine.run(Until(instructions=end))
+        end = self.machine.instructions
+        if self.probes is not None:
+            self.probes.disable()
+        plain = boots.booted(self.image, MEMORY)
+        plain.type(TYPED)
+        plain.run(Until(instructions=end))
+        assert self.machine.digest() == plain.digest()
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_looking_in_any_order_changes_nothing(arch):
+    case = type("Looking", (Looking,), {"arch": arch}).TestCase
+    case.settings = settings(max_examples=12, stateful_step_count=25, deadline=None,
+                             suppress_health_check=list(HealthCheck))
+    case().runTest()
+
+
+def placed(machine, code):
+    """Code in memory that nothing uses, behind the stack."""
+    address = (machine.sp & ~0xFFF) + 0x100000 + 0x40
+    machine.write_code(address, code)
+    return address
+
+
+def straight(arch, count):
+    """A long block without a jump, a counter in it, and what returns."""
+    if arch == "amd64":
+        return assemble(arch, "inc rax; add rdx, rax;") * (count // 2) + b"\xc3"
+    if arch == "arm64":
+        return assemble(arch, "add x0, x0, #1; add x1, x1, x0;") * (count // 2) + words(0xD65F03C0)
+    return words(0x00150513, 0x00A585B3) * (count // 2) + words(0x00008067)
+
+
+@pytest.mark.parametrize("count", [600, 3000])
+def test_a_block_too_long_for_the_model_is_the_same_whatever_stood_in_it(image, arch, count):
+    """Interrupts fall into it, time is read behind it; it is cut at many places."""
+    ends = set()
+    for seed in range(4):
+        machine = boots.booted(image, MEMORY)
+        code = straight(arch, count)
+        address = placed(machine, code)
+        machine.run(Until(time=machine.now + 9_900_000))  # the clock's interrupt is near
+        while not interruptible(machine):
+            machine.step()
+        saved = machine.registers()
+        rng = random.Random(seed)
+        size = (len(code) - 4) // count if arch != "amd64" else 3
+        for _ in range(60):
+            machine.arch.prepare_call(machine, (0, 0), machine.arch.entry_address(image))
+            machine.pc = address
+            stops = [] if seed == 0 else [
+                address + size * rng.randrange(count) for _ in range(3)]
+            while True:
+                stop = machine.run(Until(addresses=[machine.arch.entry_address(image), *stops]))
+                assert stop.reason is StopReason.ADDRESS
+                if stop.pc == machine.arch.entry_address(image):
+                    break
+            machine.write_register(machine.arch.sp, saved[machine.arch.sp])
+        for name, value in saved.items():
+            machine.write_register(name, value)
+        ends.add((machine.instructions, machine.now, machine.digest()))
+    assert len(ends) == 1
+
+
+def interruptible(machine):
+    name = {"amd64": "rflags", "arm64": "pstate", "riscv64": "sstatus"}[machine.arch.name]
+    value = machine.read_register(name)
+    return {"amd64": value >> 9 & 1, "arm64": not value >> 7 & 1,
+            "riscv64": value >> 1 & 1}[machine.arch.name]
+
+
+def test_the_machine_cannot_be_run_from_inside_its_own_run(booted):
+    said = []
+
+    def again():
+        with pytest.raises(MachineError, match="inside its own run") as error:
+            booted.run(Until(instructions=booted.instructions + 1))
+        said.append(str(error.value))
+
+    booted.handle(booted.symbol("strlen").address, again)
+    caller = Caller(booted)
+    assert caller.call(booted.symbol("strlen").address, [caller.place(b"ab\0")], "strlen") == 2
+    assert len(said) == 1 and "\n" not in said[0]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_snapshot_inside_a_firing_is_refused(booted, path):
+    probes = Breakpoints(booted, lambda _probe, _state: booted.snapshot(), path=path)
+    provider.create(probes, "strlen", "0")
+    probes.enable()
+    caller = Caller(booted)
+    with pytest.raises(MachineError, match="middle of an instruction"):
+        caller.call(booted.symbol("strlen").address, [caller.place(b"ab\0")], "strlen")
+    probes.disable()
+
+
+def test_a_power_off_asked_for_before_a_stop_is_carried_out_behind_it(tmp_path):
+    """The request is part of the state: the block with the port write is cut behind it.  (The other
+    two are turned off by a call of the firmware, which ends its block.)"""
+    machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
+    machine.run(Until(instructions=machine.instructions + 1000))
+    machine.type(b"off\r")
+    machine.run(Until(addresses=[machine.symbol("machine_off").address]))
+    while machine.state().stop is None:
+        machine.step()
+    snapshot.save(machine, tmp_path / "s")
+    other = snapshot.restore(tmp_path / "s", machine.image)
+    for one in (machine, other):
+        assert one.run(Until(instructions=one.instructions + 1000)).reason is StopReason.POWER_OFF
+    assert machine.digest() == other.digest()
+
+
+def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
+    """Every block of a boot: only its last instruction may end it, and does unless the model's own
+    limits have cut it."""
+    blocks = set()
+    fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
+    fresh.run(Until(console="teaching> "))
+    board, arch, asked = fresh.board, fresh.arch, 0
+    page = {"amd64": 64, "arm64": 10, "riscv64": 12}[arch.name]
+    for begin, size in blocks:
+        if not size or fresh.translate(begin) is None:
+            continue
+        code = fresh.read(begin, size)
+        found = []
+        while code:
+            length = arch.instruction_length(code[:15]) or len(code)
+            found.append(code[:length])
+            code = code[length:]
+        whole = [board._block_ends(one) for one in found]
+        assert [board.ends_block(one) for one in found] == whole
+        assert not any(whole[:-1]), (hex(begin), [one.hex() for one in found])
+        if 1 < len(found) < 16 and not (begin ^ begin + size) >> page:  # one: in a shadow
+            assert whole[-1] or board.is_wait(found[-1]), (hex(begin), found[-1].hex())
+            asked += 1
+    assert asked > 50
+
+
+def test_a_handler_too_many_is_not_kept(fresh):
+    base = fresh.symbol("strlen").address
+    already = len(fresh._handlers)
+    for n in range(MAX_STOPS - already):
+        fresh.handle(base + 16 + n, lambda: None)
+    with pytest.raises(MachineError, match=f"{MAX_STOPS + 1} stop addresses and handlers"):
+        fresh.handle(base, lambda: None)
+    assert base not in fresh._handlers
+    fresh.handle(base + 16, None)
+    fresh.handle(base, lambda: None)
+    assert base in fresh._handlers

@@ -1,0 +1,380 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emu.architectures import ARCHITECTURES
+from kinst.amd64.classify import classify as amd64
+from kinst.arm64 import classify as arm64_classify
+from kinst.arm64.classify import classify as arm64
+from kinst.arm64.classify import ends_exclusive, starts_exclusive
+from kinst.code import lowering
+from kinst.code.verdict import Copy, Refuse, Rewrite, SetRegister
+from kinst.riscv64.classify import classify as riscv64
+from kinst.trap import TRAPS
+
+PC = 0xFFFFFFFF80200000
+MASK = (1 << 64) - 1
+
+
+def dispatcher(arch):
+    return lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
+
+
+class State:
+    """Registers and memory a test sets; what it does not set is an error."""
+
+    def __init__(self, memory=None, **registers):
+        self.registers, self.memory = registers, dict(memory or {})
+
+    def get(self, register):
+        return 0 if register in ("xzr", "zero") else self.registers[register]
+
+    def set(self, register, value):
+        self.registers[register] = value & MASK
+
+    def load(self, address, size):
+        return self.memory[address]
+
+    def store(self, address, size, value):
+        self.memory[address] = value
+
+
+def next_pc(classify, code, state):
+    _length, verdict = classify(bytes.fromhex(code), PC)
+    return verdict.next_pc(state)
+
+
+@pytest.mark.parametrize("code", ["55", "4889e5", "c3", "e800000000", "0f05"])
+def test_amd64_lengths_are_the_instructions_own(code):
+    raw = bytes.fromhex(code)
+    assert amd64(raw + b"\x90" * 8, PC)[0] == len(raw)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("9d", "interrupt flag"), ("fb", "interrupt flag"), ("f4", "waits"), ("cc", "breakpoint"),
+    ("0f0b", "exception"), ("48cf", "returns"), ("66e900000000", "operand-size"),
+    ("ff28", "code segment"), ("67488d0510000000", "32-bit address"), ("0faa", "machine state"),
+    ("c7f800000000", "relative"), ("0f05", "enters"), ("cb", "segment"),
+])
+def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("code", ["55", "4889e5", "0fb606", "f00fb10f", "0f01f8", "fa", "ee"])
+def test_amd64_copies_what_does_not_depend_on_its_place(code):
+    assert isinstance(amd64(bytes.fromhex(code), PC)[1], Copy)
+
+
+@pytest.mark.parametrize("code, target", [
+    ("488b0510000000", PC + 7 + 16),  # mov rax, [rip + 16]
+    ("c70510000000efbeadde", PC + 10 + 16),  # mov dword [rip + 16], imm32
+    ("4883250800000001", PC + 8 + 8),  # and qword [rip + 8], 1
+    ("488d05f0ffffff", PC + 7 - 16),  # lea rax, [rip - 16]
+])
+def test_amd64_rip_relative_operands_are_moved_with_their_target(code, target):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Rewrite) and verdict.displacement[1] == target
+
+
+TRUTHS = [  # condition code, flags that make it true, flags that make it false
+    (0, 1 << 11, 0), (1, 0, 1 << 11), (2, 1, 0), (3, 0, 1), (4, 1 << 6, 0), (5, 0, 1 << 6),
+    (6, 1 << 6, 0), (7, 0, 1), (8, 1 << 7, 0), (9, 0, 1 << 7), (10, 4, 0), (11, 0, 4),
+    (12, 1 << 7, 1 << 7 | 1 << 11), (13, 0, 1 << 7), (14, 1 << 6, 0), (15, 0, 1 << 6),
+]
+
+
+@pytest.mark.parametrize("code, true, false", TRUTHS)
+@pytest.mark.parametrize("short", [True, False])
+def test_amd64_conditions(code, true, false, short):
+    text = f"7{code:x}10" if short else f"0f8{code:x}10000000"
+    size = len(text) // 2
+    assert next_pc(amd64, text, State(rflags=true)) == PC + size + 16
+    assert next_pc(amd64, text, State(rflags=false)) == PC + size
+
+
+def test_amd64_calls_push_the_original_return_address():
+    state = State(rsp=0x1000)
+    assert next_pc(amd64, "e810000000", state) == PC + 5 + 16
+    assert state.registers["rsp"] == 0xFF8 and state.memory[0xFF8] == PC + 5
+
+
+@pytest.mark.parametrize("code, registers, address", [
+    ("ff10", {"rax": 0x5000}, 0x5000),  # call [rax]
+    ("ff5008", {"rax": 0x5000}, 0x5008),  # call [rax + 8]
+    ("ff542408", {"rsp": 0x1000}, 0x1008),  # call [rsp + 8]: SIB index 4 is none
+    ("ff14c500000010", {"rax": 2}, 0x10000010),  # call [rax * 8 + disp32]: base 5, mod 0
+    ("ff54c508", {"rbp": 0x2000, "rax": 1}, 0x2010),  # call [rbp + rax * 8 + 8]: base 5, mod 1
+    ("41ff55f8", {"r13": 0x2000}, 0x1FF8),  # call [r13 - 8]
+    ("ff1510000000", {}, PC + 6 + 16),  # call [rip + 16]
+    ("65ff142510000000", {"gs_base": 0x7000}, 0x7010),  # call gs:[16]
+])
+def test_amd64_calls_through_memory_find_the_operand(code, registers, address):
+    state = State({address: 0x1234}, **{"rsp": 0x1000, **registers})
+    assert next_pc(amd64, code, state) == 0x1234
+    assert state.memory[state.registers["rsp"]] == PC + len(code) // 2
+
+
+@pytest.mark.parametrize("code, rcx, flags, taken, left", [
+    ("e210", 2, 0, True, 1), ("e210", 1, 0, False, 0), ("e210", 0, 0, True, MASK),
+    ("e110", 2, 1 << 6, True, 1), ("e110", 2, 0, False, 1),
+    ("e010", 2, 0, True, 1), ("e010", 2, 1 << 6, False, 1),
+    ("67e210", 1 << 32 | 2, 0, True, 1), ("e310", 0, 0, True, 0),
+    ("e310", 1 << 32, 0, False, 1 << 32),
+    ("67e310", 1 << 32, 0, True, 1 << 32),
+])
+def test_amd64_counted_jumps(code, rcx, flags, taken, left):
+    state = State(rcx=rcx, rflags=flags)
+    size = len(code) // 2
+    assert next_pc(amd64, code, state) == PC + size + (16 if taken else 0)
+    assert state.registers["rcx"] == left
+
+
+def test_amd64_returns_pop_their_arguments_too():
+    state = State({0x1000: 0x77}, rsp=0x1000)
+    assert next_pc(amd64, "c20800", state) == 0x77 and state.registers["rsp"] == 0x1010
+
+
+@given(st.binary(min_size=15, max_size=15))
+def test_amd64_gives_every_byte_string_a_verdict(code):
+    length, verdict = amd64(code, PC)
+    assert 0 <= length <= 15 and verdict is not None
+
+
+def word(code):
+    return code.to_bytes(4, "little").hex()
+
+
+@pytest.mark.parametrize("code, state, target", [
+    (0x14000004, State(), PC + 16),  # b
+    (0x17FFFFFF, State(), PC - 4),
+    (0xD61F0060, State(x3=0x1234), 0x1234),  # br x3
+    (0xD65F03C0, State(x30=0x1234), 0x1234),  # ret
+    (0x54000080, State(pstate=1 << 30), PC + 16),  # b.eq
+    (0x54000080, State(pstate=0), PC + 4),
+    (0x5400008E, State(pstate=0), PC + 16),  # b.al
+    (0x5400008B, State(pstate=1 << 31), PC + 16),  # b.lt
+    (0x34000085, State(x5=0xFFFFFFFF00000000), PC + 16),  # cbz w5: the upper half is not looked at
+    (0xB4000085, State(x5=0xFFFFFFFF00000000), PC + 4),  # cbz x5
+    (0xB400009F, State(), PC + 16),  # cbz xzr
+    (0x37F80085, State(x5=1 << 31), PC + 16),  # tbnz w5, #31
+    (0xB7000085, State(x5=1 << 32), PC + 16),  # tbnz x5, #32
+    (0xB7000085, State(x5=1), PC + 4),
+])
+def test_arm64_branches(code, state, target):
+    assert next_pc(arm64, word(code), state) == target
+
+
+@pytest.mark.parametrize("code", [0x94000004, 0xD63F0060])  # bl, blr x3
+def test_arm64_calls_set_the_original_link(code):
+    state = State(x3=PC + 16)
+    assert next_pc(arm64, word(code), state) == PC + 16
+    assert state.registers["x30"] == PC + 4
+
+
+@pytest.mark.parametrize("code, value", [
+    (0x10000080, PC + 16),  # adr x0, .+16
+    (0xB0000000, (PC & ~0xFFF) + 0x1000),  # adrp x0, .+0x1000
+    (0xF0FFFFF3, (PC & ~0xFFF) - 0x1000),  # adrp x19, .-0x1000
+])
+def test_arm64_addresses_become_constants(code, value):
+    verdict = arm64(bytes.fromhex(word(code)), PC)[1]
+    assert isinstance(verdict, Rewrite)
+    assert int.from_bytes(verdict.data, "little") == value
+    assert int.from_bytes(verdict.code, "little") & 31 == code & 31
+
+
+@pytest.mark.parametrize("code, reason", [
+    (0xD69F03E0, "returns"), (0xD4000001, "exception"), (0xD503207F, "waits"),
+    (0xD538400B, "last exception"), (0xD5384000, "last exception"),
+    (0xD5385200, "last exception"), (0xD5386000, "last exception"), (0xD50041BF, "stack pointer"),
+    (0x885F7C41, "exclusive"), (0xC8037C41, "exclusive"), (0xDC000080, "reserved"),
+    (0x00000000, "not an instruction"), (0x80000000, "SME"),
+])
+def test_arm64_refuses(code, reason):
+    verdict = arm64(bytes.fromhex(word(code)), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("code", [0xA9BF7BFD, 0x8B010000, 0x08A07C41, 0x48207C82, 0x88DFFC41,
+                                  0xD5033FDF, 0xD53BD040, 0x4E040C20, 0xD503201F])
+def test_arm64_copies(code):
+    assert isinstance(arm64(bytes.fromhex(word(code)), PC)[1], Copy)
+
+
+@pytest.mark.parametrize("code, before, after, x9", [
+    (0xD50342DF, 0x5, 0x85, None),  # msr daifset, #2
+    (0xD50342FF, 0x85, 0x5, None),  # msr daifclr, #2
+    (0xD50344FF, 0x3C5, 0x2C5, None),  # msr daifclr, #4
+    (0xD53B4229, 0x600003C5, 0x600003C5, 0x3C0),  # mrs x9, daif
+    (0xD51B4229, 0x600003C5, 0x60000005, 0),  # msr daif, x9
+    (0xD503245F, 0x405, 0x5, None),  # bti c
+    (0xD8000080, 0x5, 0x5, None),  # prfm from beside it
+])
+def test_arm64_interrupt_masks_are_those_of_the_interrupted_code(code, before, after, x9):
+    state = State(pstate=before, x9=0)
+    assert next_pc(arm64, word(code), state) == PC + 4
+    assert state.registers["pstate"] == after
+    assert x9 is None or state.registers["x9"] == x9
+
+
+def test_arm64_casp_is_no_exclusive_access():
+    assert not starts_exclusive(bytes.fromhex(word(0x48607C82)))
+    assert starts_exclusive(bytes.fromhex(word(0x885F7C41)))
+    assert ends_exclusive(bytes.fromhex(word(0x88037C41)))
+
+
+@given(st.integers(0, (1 << 32) - 1))
+def test_arm64_gives_every_word_a_verdict(code):
+    assert arm64(code.to_bytes(4, "little"), PC)[0] == 4
+
+
+@pytest.mark.parametrize("code, state, target", [
+    ("6f000001", State(), PC + 16),  # j .+16
+    ("6ff0dfff", State(), PC - 4),
+    ("01a8", State(), PC + 16),  # c.j
+    ("63085000", State(t0=0), PC + 16),  # beq zero, t0
+    ("63085000", State(t0=1), PC + 4),
+    ("63485000", State(t0=1), PC + 16),  # blt zero, t0
+    ("63485000", State(t0=MASK), PC + 4),
+    ("63685000", State(t0=MASK), PC + 16),  # bltu zero, t0
+    ("01c9", State(a0=0), PC + 16),  # c.beqz a0
+    ("01e9", State(a0=0), PC + 2),  # c.bnez a0
+    ("8280", State(ra=0x1235), 0x1234),  # ret: the lowest bit is cleared
+    ("67804500", State(a1=0x1000), 0x1004),  # jr 4(a1)
+])
+def test_riscv64_jumps(code, state, target):
+    assert next_pc(riscv64, code, state) == target
+
+
+@pytest.mark.parametrize("code, size", [("ef000001", 4), ("e7800500", 4), ("8295", 2)])
+def test_riscv64_calls_set_the_original_link(code, size):
+    state = State(a1=PC + 16)
+    assert next_pc(riscv64, code, state) == PC + 16
+    assert state.registers["ra"] == PC + size
+
+
+def test_riscv64_jalr_reads_its_base_before_it_writes_the_link():
+    state = State(ra=0x4000)
+    assert next_pc(riscv64, "e7804000", state) == 0x4004  # jalr ra, 4(ra)
+    assert state.registers["ra"] == PC + 4
+
+
+def test_riscv64_a_landing_pad_is_left_alone():
+    """LPAD is AUIPC into no register; elsewhere its state would be lost."""
+    assert riscv64(bytes.fromhex("17100000"), PC)[1] == Refuse(
+        "is a landing pad (LPAD), or a hint")
+
+
+def test_riscv64_auipc_sets_its_register():
+    verdict = riscv64(bytes.fromhex("17150000"), PC)[1]
+    assert verdict == SetRegister("a0", PC + 0x1000, PC + 4)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("63a46200", "reserved"), ("63b46200", "reserved"), ("0b807202", "vendor"),
+    ("73001000", "system"), ("1f000000", "longer than four bytes"),
+    ("0290", "breakpoint"), ("2f250510", "load-reserved"), ("2f25b518", "load-reserved"),
+    ("0000", "not an instruction"),
+])
+def test_riscv64_refuses(code, reason):
+    verdict = riscv64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@given(st.binary(min_size=4, max_size=4))
+def test_riscv64_gives_every_word_a_verdict(code):
+    assert riscv64(code, PC)[0] in (2, 4)
+
+
+@pytest.mark.parametrize("code, reason", [
+    ("66e2fe", "operand-size"), ("66e310", "operand-size"), ("67ff142500000080", "32-bit address"),
+    ("67ff10", "32-bit address"),
+])
+def test_amd64_refuses_jumps_of_unusual_sizes(code, reason):
+    verdict = amd64(bytes.fromhex(code), PC)[1]
+    assert isinstance(verdict, Refuse) and reason in verdict.reason
+
+
+@pytest.mark.parametrize("text", [
+    "0f01c9",  # MWAIT
+    "0f01dc",  # STGI
+    "0f01d9",  # VMMCALL
+    "f30f01e8",  # SETSSBSY
+    "f20f01ca", "f30f01ca",  # ERETS, ERETU
+    "0f01c1", "0f01d4", "0f01d6", "0f37", "8fe97812c0",  # VMCALL VMFUNC XTEST GETSEC LLWPCB
+])
+def test_amd64_what_is_in_no_list_is_not_copied(text):
+    code = bytes.fromhex(text)
+    length, verdict = TRAPS["amd64"].classify(code, PC)
+    assert length == len(code) and isinstance(verdict, Refuse), (text, verdict)
+
+
+@pytest.mark.parametrize("text", [
+    "0f1cc8", "6763c1", "f20fbcc1", "f20f38f808", "62f27e4852c1", "62f57c4858c1",
+    # APX: REX2 (a load, MOVZX, a 64-bit and a 16-bit immediate, JMPABS), EVEX map 4
+    "d5188b00", "d580b60411", "d508b80102030405060708", "66d500c7c00102",
+    "d500a10102030405060708", "62f4fc1801c8", "62f4f41083c805", "62f4f41081c805060708",
+    "62f47d0881c80506", "62f47c08f6c005", "62f4fc0824c805", "62f47c08f000", "62f4fc088fc0",
+])
+def test_amd64_an_instruction_of_which_only_the_length_is_known_ends_nothing(text):
+    code = bytes.fromhex(text)
+    length, verdict = TRAPS["amd64"].classify(code + b"\x90\xc3", PC)
+    assert length == len(code), text
+    assert isinstance(verdict, Refuse | Copy), text
+    native = dispatcher("amd64").lengths(code + b"\x90\xc3")
+    assert native == [len(code), 1, 1]
+
+
+@pytest.mark.parametrize("text", [
+    "d50070ff", "d500e800000000", "d580800000", "d5803840", "d500660000", "48d5188b00",
+    "62f47c08eac0",
+])
+def test_amd64_what_apx_forbids_is_no_instruction(text):
+    length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    assert length == 0 and verdict.reason == "is not an instruction"
+
+
+def test_amd64_xop_instructions_have_their_own_lengths():
+    """Two of one opcode with operands of different sizes: the second is not given the first's."""
+    code = bytes.fromhex("8fe878c0c101" "8fe878c044240801" "90" "c3")
+    assert dispatcher("amd64").lengths(code) == [6, 8, 1, 1]
+
+
+@pytest.mark.parametrize(("text", "segment"), [
+    ("643eff10", "fs_base"), ("653eff20", "gs_base"), ("642eff10", "fs_base"),
+    ("643eff20", "fs_base"), ("3eff20", None), ("6465ff20", "gs_base"),
+])
+def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
+    _length, verdict = TRAPS["amd64"].classify(bytes.fromhex(text), PC)
+    assert verdict.memory.segment == segment
+
+
+def test_arm64_rows_overlap_only_where_it_is_declared():
+    rows = arm64_classify.ROWS
+    found = {}
+    for j, (mask, value, _verdict) in enumerate(rows):
+        earlier = tuple((m, v) for m, v, _verdict in rows[:j] if (v ^ value) & m & mask == 0)
+        if earlier:
+            found[mask, value] = earlier
+    assert found == arm64_classify.OVERLAPS
+
+
+@pytest.mark.parametrize("word", [
+    0xDAC1A3FE, 0xDAC1A7FE, 0xDAC183FE, 0xF380001F, 0xF3A0001F, 0x5500001F,  # PAuth_LR
+    0x19010440, 0x19410440, 0x19810440, 0x1D010440, 0x19C10440,  # CPYFP CPYFM CPYFE CPYP SETP
+    0xD5031000, 0xD5031021, 0xD5233060, 0xD503307F, 0xD6BF03E0,  # WFET WFIT TSTART TCOMMIT DRPS
+])
+def test_arm64_what_does_not_survive_being_moved_alone_is_refused(word):
+    _length, verdict = TRAPS["arm64"].classify(word.to_bytes(4, "little"), PC)
+    assert isinstance(verdict, Refuse), hex(word)
+
+
+def test_arm64_drps_is_no_authenticated_branch():
+    _length, verdict = TRAPS["arm64"].classify((0xD6BF03E0).to_bytes(4, "little"), PC)
+    assert verdict == Refuse("returns from an exception")
+
+
+@pytest.mark.parametrize("text", ["c881", "0080", "4084", "008c"])
+def test_riscv64_zcb_loads_and_stores_are_copied(text):
+    assert TRAPS["riscv64"].classify(bytes.fromhex(text), PC) == (2, Copy())

@@ -1,0 +1,135 @@
+"""Data that a function's instructions read is not probed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emu.architectures import ARCHITECTURES
+from emu.elf import Symbol
+from kinst.code import lowering
+from kinst.code.listing import DATA, instructions, literals
+from kinst.code.verdict import Refuse
+from kinst.trap import TRAPS
+
+PC = 0x40001000
+RET = {"amd64": "c3", "arm64": "c0035fd6", "riscv64": "8280"}
+# A load of what lies behind the return, or before the load; what is read, in bytes.
+LOADS = {
+    "amd64": [("488b0501000000", 8), ("8b0501000000", 4), ("660f6f0501000000", 16),
+              ("ff1501000000", 8), ("480b0501000000", 8)],
+    "arm64": [("40000058", 8), ("40000018", 4), ("4000009c", 16), ("40000098", 4), ("4000005c", 8)],
+    "riscv64": [("1705000003 35a500", 8), ("17050000 0325a500", 4), ("97050000 8869", 8)],
+}
+
+
+def listing(arch, code):
+    return list(instructions(TRAPS[arch], code, Symbol("f", PC, len(code), 2)))
+
+
+def native(arch, code):
+    """(offsets with probes, pieces of data), by the native core."""
+    dispatcher, _templates = lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)
+    numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
+    counts = []
+    _inside, _rest, data = dispatcher.tally(PC, code, 0, len(code), {}, 0, counts)
+    return [dispatcher.probe(n)[0] - PC for n in numbers], data
+
+
+CASES = [(arch, bytes.fromhex(load), size) for arch, loads in LOADS.items() for load, size in loads]
+
+
+def behind(arch, load, size):
+    """The load, a return, the data."""
+    code = load + bytes.fromhex(RET[arch])
+    if arch == "riscv64":
+        target = TRAPS[arch].literal(load + bytes(8), PC)
+        code += b"\1\0" * ((target[0] - PC - len(code)) // 2)
+    return code, code + bytes(range(0x41, 0x41 + size))
+
+
+@pytest.mark.parametrize("arch, load, size", CASES)
+def test_what_an_instruction_reads_is_data(arch, load, size):
+    code, whole = behind(arch, load, size)
+    assert TRAPS[arch].literal(whole[:16], PC) == (PC + len(code), size)
+    table = listing(arch, whole)
+    last = table[-1]
+    assert (last.offset, last.code) == (len(code), whole[len(code) :])
+    assert last.verdict == Refuse(DATA)
+    assert not [i for i in table[:-1] if i.verdict == Refuse(DATA)]
+    probed, data = native(arch, whole)
+    assert data == 1 and probed == [
+        i.offset for i in table if not isinstance(i.verdict, Refuse)]
+
+
+@pytest.mark.parametrize("arch", ["arm64"])
+def test_data_before_the_instruction_that_reads_it_is_found(arch):
+    """b .+12; .quad; ldr x0, .-8; ret"""
+    code = bytes.fromhex("03000014" "4142434445464748" "c0ffff58" "c0035fd6")
+    assert literals(TRAPS[arch], code, PC) == [(4, 12)]
+    assert [(i.offset, i.verdict == Refuse(DATA)) for i in listing(arch, code)] == [
+        (0, False), (4, True), (12, False), (16, False)]
+    assert native(arch, code) == ([0, 12, 16], 1)
+
+
+@pytest.mark.parametrize("arch, code", [
+    ("amd64", "488d0500000000c3"), ("arm64", "4000001010000014c0035fd6"),
+    ("riscv64", "170500001305a5008280"),
+])
+def test_where_only_the_address_is_taken_nothing_is_known(arch, code):
+    code = bytes.fromhex(code)
+    assert literals(TRAPS[arch], code, PC) == [] and native(arch, code)[1] == 0
+
+
+DAMAGED = [
+    # VMPTRLD and a far jump through RIP, both refused: what they read is data all the same
+    ("amd64", "0fc73501000000c3" + "41" * 8 + "90c3"),
+    ("amd64", "ff2d01000000c3" + "41" * 10 + "90c3"),
+    # data that would be a load of real code: b .+12; ldr x0, .+12; .word 0; ldr x0, .-8; add; add
+    ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
+    # each round finds more
+    ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),
+    # a byte that is no instruction, shortly before data
+    ("amd64", "488b050600000006" + "90" * 5 + "41" * 8 + "c3"),
+]
+
+
+@pytest.mark.parametrize("arch, code", DAMAGED)
+def test_python_and_the_native_core_agree_where_it_is_hard(arch, code):
+    code = bytes.fromhex(code)
+    table = listing(arch, code)
+    probed, data = native(arch, code)
+    assert probed == [i.offset for i in table if not isinstance(i.verdict, Refuse)]
+    assert data == len(literals(TRAPS[arch], code, PC))
+
+
+def test_what_a_refused_instruction_reads_is_data():
+    code = bytes.fromhex(DAMAGED[0][1])
+    assert literals(TRAPS["amd64"], code, PC) == [(8, 16)]
+
+
+def test_what_only_data_seems_to_read_is_none():
+    assert literals(TRAPS["arm64"], bytes.fromhex(DAMAGED[2][1]), PC) == [(4, 12)]
+
+
+def test_what_is_no_instruction_is_not_called_data():
+    table = listing("amd64", bytes.fromhex(DAMAGED[4][1]))
+    assert table[-1].offset == 7 and table[-1].verdict == Refuse("is not an instruction")
+
+
+@pytest.mark.parametrize("code", ["0f180d00000000", "0fae3d00000000"])
+def test_what_is_only_prefetched_or_flushed_may_be_code(code):
+    assert TRAPS["amd64"].literal(bytes.fromhex(code), PC) is None
+
+
+@given(st.sampled_from(CASES), st.binary(max_size=60), st.integers(0, 20))
+def test_python_and_the_native_core_see_the_same(case, noise, cut):
+    arch, load, size = case
+    _code, whole = behind(arch, load, size)
+    code = noise[:cut] + whole + noise[cut:]
+    if arch != "amd64":
+        step = 4 if arch == "arm64" else 2
+        code = code[: len(code) // step * step]
+    table = listing(arch, code)
+    probed, data = native(arch, code)
+    assert probed == [i.offset for i in table if not isinstance(i.verdict, Refuse)]
+    assert data == len(literals(TRAPS[arch], code, PC))
