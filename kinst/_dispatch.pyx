@@ -587,7 +587,7 @@ cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
     """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
     cdef Clock *c = d.clock
     c.thaw = s.address + s.length
-    c.thaw_register = 0
+    c.thaw_register = 0  # no return path of the kernel's leads there
     c.thaw_resumed = True
     go_to(c, c.thaw)
 
@@ -649,7 +649,7 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
     d.at = pc
     c.thaw_register = d.number[d.sp]
     c.thaw_sp = field(d, d.place[d.sp])[0]
-    if i != NONE:
+    if i != NONE:  # on the double path only
         s = &d.sites[i]
         status = field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask

@@ -1,8 +1,8 @@
 """Breakpoints of the providers, and what a firing does.
 
 Probes are kept by the native dispatcher (``kinst/_dispatch.pyx``), which also answers the
-breakpoints.  With ``python=True`` the guest path is answered here instead, by the verdicts
-themselves: slower, and the truth that the native path is held to.
+breakpoints.  With ``python=True`` the double path is answered here instead, by the verdicts
+themselves: slower, and the truth that the native paths are held to.
 """
 
 import contextlib
@@ -60,8 +60,7 @@ class Breakpoints(ProbeTable):
         ``double``, as ``guest``, and the breakpoint behind the displaced instruction (arm64 and
         riscv64 have one) comes through the vectors too, as FreeBSD's own does.
     :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
-    :param python: answer the guest path (both breakpoints) in Python; firings are told to ``fire``
-        and not counted.
+    :param python: answer the double path in Python; firings are told to ``fire`` and not counted.
     :raises ProbeError: for trampolines of threads where the architecture has none, and what Python
         does not answer.
     """
@@ -78,7 +77,8 @@ class Breakpoints(ProbeTable):
         self.records_wanted = records
         self.threads = trampolines == THREAD
         if python and (path == DIRECT or self.threads or records):
-            raise ProbeError("Python answers the guest path only, with a trampoline for each probe")
+            raise ProbeError("Python answers the double path only, with a trampoline for each "
+                             "probe")
         if self.threads and not self.trap.segment:
             raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
         # With python=True: called at the seam with the addresses of the breakpoint (also a second

@@ -87,6 +87,7 @@ cdef void forget(Clock *c) noexcept nogil:
         register_write(c, CR2, c.kept[0])
 
 
+# The teaching kernel's way uses 200 bytes, GENERIC's 208.
 FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

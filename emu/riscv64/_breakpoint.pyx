@@ -14,7 +14,7 @@ from emu.unicorn._engine cimport Clock, in_context, native, register_read
 
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
 
-# What Engine.keep_context is told the places of, in this order; sstatus is a part of mstatus.
+# Of these the engine is told the places, in this order; sstatus is a part of mstatus.
 PLACES = ("sepc", "scause", "stval", "mstatus", "stvec")
 
 cdef enum:
@@ -43,7 +43,7 @@ cdef void keep(Clock *c) noexcept nogil:
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Nothing has changed since ``keep``."""
+    """Called directly behind ``keep``, whose context it uses."""
     cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
     cdef uint64_t status = c.kept[MSTATUS]
     if vectors == 0 or register_read(c, PRIV) != 1:
@@ -68,6 +68,7 @@ cdef void forget(Clock *c) noexcept nogil:
     c.context_restore(c.uc, c.context)
 
 
+# The teaching kernel's way uses 304 bytes, GENERIC's 320.
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")

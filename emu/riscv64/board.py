@@ -159,11 +159,11 @@ class RiscvBoard(Board):
         self.machine = machine
         e = self.engine
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
-        machine.engine.set_breakpoint_exception(_breakpoint)
         machine.engine.set_page_walk(_page_walk)
         machine.engine.set_page_blocks(12)
         places = _exception_places()
-        machine.engine.keep_context(places["pc"], [places[n] for n in _breakpoint.PLACES])
+        machine.engine.set_breakpoint_exception(
+            _breakpoint, places["pc"], [places[n] for n in _breakpoint.PLACES])
         machine.engine.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         self.plic = Plic(machine.interrupts_changed)
         self.uart = Ns16550(machine, Line(self.plic.set_line, UART_IRQ))

@@ -62,6 +62,7 @@ cdef enum:
     MAX_STOPS = 256
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
+    CONTEXT_HEADER = 40  # bytes before the CPU state in a context (uc_priv.h, struct uc_context)
     NO_PAGES = 63  # as page_bits: blocks do not end with a page
 
 cdef struct BlockCount:

@@ -313,8 +313,8 @@ cdef inline bint guard_holds(Clock *c) noexcept nogil:
 
 cdef void overran(Clock *c) noexcept with gil:
     (<Engine>c.engine).failed(MachineError(
-        f"the kernel's way through a breakpoint has used more than {c.stack_wanted - GUARD} bytes of stack (at "
-        f"{c.stack_at + GUARD:#x}): what it has left there cannot be put back"))
+        "the kernel's way through a breakpoint has used more than "
+        f"{c.stack_wanted - GUARD} bytes of stack (at {c.stack_at + GUARD:#x}): what it has left there cannot be put back"))
 
 
 cdef void wipe_footprint(Clock *c) noexcept nogil:
@@ -1335,15 +1335,40 @@ cdef class Engine:
     def slow(self, bint value):
         self.clock.slow = value
 
-    def set_breakpoint_exception(self, module):
-        """The architecture's native breakpoint exception: addresses of its ``KEEP``, ``ENTER`` and
-        ``FORGET``, and how many bytes of stack a kernel's way through it uses (``FOOTPRINT``)."""
+    def set_breakpoint_exception(self, module, uint32_t pc_place=0, places=()):
+        """The architecture's native breakpoint exception, once: its ``KEEP``, ``ENTER`` and
+        ``FORGET``, how many bytes of stack a kernel's way through it uses (``FOOTPRINT``), and the
+        registers that it uses in a saved context (``PLACES``).
+
+        With such registers breakpoints come as invalid instructions, where writing the program
+        counter ends the run: it is written in a context, too.
+
+        :param pc_place: where a context holds the program counter, a u64.
+        :param places: where it holds the others.
+        """
+        self._still()
+        wanted = getattr(module, "PLACES", ())
+        if self.clock.keep != NULL:
+            raise RuntimeError("the breakpoint exception is told once")
         if not 0 < module.FOOTPRINT <= MAX_FOOTPRINT:
             raise ValueError(f"a footprint is of at most {MAX_FOOTPRINT} bytes")
+        if len(places) != len(wanted) or len(wanted) > MAX_PLACES:
+            raise ValueError(f"a place is wanted of each of {', '.join(wanted) or 'no registers'}")
+        keep = <forget_fn>PyCapsule_GetPointer(module.KEEP, "emu.keep")
+        enter = <enter_fn>PyCapsule_GetPointer(module.ENTER, "emu.enter")
+        forget = <forget_fn>PyCapsule_GetPointer(module.FORGET, "emu.forget")
+        if wanted:
+            size = self.context_size(self.uc)
+            for at in (pc_place, *places):
+                if not CONTEXT_HEADER <= at <= size - 8 or at % 8:
+                    raise ValueError("a register lies outside the context")
+            for i, at in enumerate(places):
+                self.clock.places[i] = at
+            self.clock.pc_place = pc_place
+            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
         self.clock.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
-        self.clock.keep = <forget_fn>PyCapsule_GetPointer(module.KEEP, "emu.keep")
-        self.clock.enter = <enter_fn>PyCapsule_GetPointer(module.ENTER, "emu.enter")
-        self.clock.forget = <forget_fn>PyCapsule_GetPointer(module.FORGET, "emu.forget")
+        self.clock.enter, self.clock.forget = enter, forget
+        self.clock.keep = keep
 
     def set_flat(self):
         """Virtual addresses are physical ones: there are no page tables."""
@@ -1352,25 +1377,6 @@ cdef class Engine:
     def set_page_walk(self, module):
         """The architecture's native page walk: the address of its ``WALK``."""
         self.clock.walk = <walk_fn>PyCapsule_GetPointer(module.WALK, "emu.walk")
-
-    def keep_context(self, uint32_t pc_place, places):
-        """Breakpoints come as invalid instructions, and writing the program counter there ends the
-        run: go by way of a context.
-
-        :param pc_place: where a context holds the program counter, a u64.
-        :param places: where it holds what the breakpoint exception uses, in the order of the
-            architecture's ``PLACES``.
-        """
-        self._made()
-        size = self.context_size(self.uc)
-        if len(places) > MAX_PLACES or any(
-                not 0 <= at <= size - 8 or at % 8 for at in (pc_place, *places)):
-            raise ValueError("a register lies outside the context")
-        for i, at in enumerate(places):
-            self.clock.places[i] = at
-        self.clock.pc_place = pc_place
-        if self.clock.context == NULL:
-            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
 
     def set_page_blocks(self, int bits):
         """The CPU model ends a block with the first instruction that reaches the end of a page of

@@ -65,11 +65,12 @@ def _parser() -> argparse.ArgumentParser:
         help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
         "and source lines")
     add("--machine", choices=("unicorn", "qemu"), default="unicorn",
-        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions")
+        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions (as "
+        "--trap-path double)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
-        "double: as guest, and so the second breakpoint behind the displaced instruction (arm64, "
-        "riscv64)")
+        "double: as guest, and so the second breakpoint behind the displaced instruction, which "
+        "arm64 and riscv64 have")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
         help="one for each probe, or FreeBSD's own for each thread (amd64)")
     add("--unsafe", action="store_true", help="probe also functions that are excluded")

@@ -180,7 +180,7 @@ def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, a
     if name is None:
         return  # amd64: the jump to the seam comes before any function with a size
     plain = booted.snapshot()
-    for way, fails in (("guest", True), ("direct", False)):
+    for way, fails in (("guest", True), ("double", True), ("direct", False)):
         booted.restore(plain)
         breakpoints = Breakpoints(booted, path=way)
         provider.create(breakpoints, name, "", unsafe=True)
@@ -299,9 +299,11 @@ def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted,
     provider.create(probes, "strlen", str(copied.instruction.offset))
     probes.enable()
     seam, seen = probes._trampolines.seam, []
-    booted.uc.hook_add(unicorn.UC_HOOK_CODE, lambda *_: seen.append(1), begin=seam, end=seam)
+    hook = booted.uc.hook_add(
+        unicorn.UC_HOOK_CODE, lambda *_: seen.append(1), begin=seam, end=seam)
     booted.forget_translations()
     run(booted, "strlen", [b"four"])
+    booted.uc.hook_del(hook)
     times = {"direct": 0, "guest": 1, "double": 1 if arch == "amd64" else 2}[path]
     assert probes.dispatcher.firings
     assert len(seen) == times * probes.dispatcher.firings
@@ -324,7 +326,7 @@ def test_two_sets_of_probes_are_not_enabled_at_once(booted):
     other.disable()
 
 
-@pytest.mark.parametrize("path", ["guest", "direct"])
+@pytest.mark.parametrize("path", PATHS)
 def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, path):
     def fail(probe, state):
         raise KeyError(probe.name)
@@ -363,8 +365,8 @@ def test_probes_are_not_changed_while_one_fires(booted, change):
 
 @pytest.mark.parametrize("options", [{"path": "direct"}, {"records": True},
                                      {"trampolines": "thread"}])
-def test_python_answers_the_guest_path_only(options):
-    with pytest.raises(ProbeError, match="guest path only"):
+def test_python_answers_the_double_path_only(options):
+    with pytest.raises(ProbeError, match="double path only"):
         Breakpoints(machine_with("amd64", "strlen", b""), python=True, **options)
 
 
@@ -380,7 +382,7 @@ def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
     for i in Breakpoints(machine).instructions(function):
         if isinstance(i.verdict, Refuse):
             continue
-        for path in ("guest", "direct"):
+        for path in PATHS:
             machine.restore(start)
             breakpoints = Breakpoints(machine, path=path)
             provider.create(breakpoints, "machine_idle", str(i.offset))
@@ -432,7 +434,7 @@ def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
         return machine.digest(), machine.now
 
     unprobed = stop()
-    for path in ("guest", "direct"):
+    for path in PATHS:
         booted.restore(plain)
         breakpoints = Breakpoints(booted, path=path)
         provider.create(breakpoints, "collatz", "")

@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import pytest
+import unicorn
+import unicorn.riscv_const as riscv
 
 from emu.architectures import ARCHITECTURES
 from emu.call import Caller
 from emu.unicorn import _engine
+from emu.unicorn.machine import library_symbols
 from kinst import provider
 from kinst._dispatch import Dispatcher
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
@@ -237,7 +240,7 @@ def test_run_from_inside_a_callback_is_refused(booted):
     assert said and "\n" not in said[0]
 
 
-@pytest.mark.parametrize("path", ["guest", "direct"])
+@pytest.mark.parametrize("path", PATHS)
 def test_listening_twice_answers_once(booted, path):
     probes = Breakpoints(booted, path=path)
     provider.create(probes, "strlen", "")
@@ -256,3 +259,25 @@ def test_listening_twice_answers_once(booted, path):
     assert counts[0] == counts[1] > 0
     probes.disable()
     assert not booted.engine.frozen
+
+
+def test_the_breakpoint_exception_is_told_once_and_whole():
+    """A wrong place in a context would be written to at every firing."""
+    from emu.riscv64 import _breakpoint
+
+    def fresh():
+        uc = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
+        return uc, _engine.Engine(uc, library_symbols(), riscv.UC_RISCV_REG_PC, 0)
+
+    n = len(_breakpoint.PLACES)
+    for pc, places in ((0, [552] * n), (552, [0] * n), (552, [1 << 20] * n), (553, [552] * n),
+                       (552, []), (552, [552] * (n + 1))):
+        _uc, engine = fresh()
+        with pytest.raises(ValueError):
+            engine.set_breakpoint_exception(_breakpoint, pc, places)
+        with pytest.raises(RuntimeError, match="was not told"):
+            engine.freeze(0)
+    _uc, engine = fresh()
+    engine.set_breakpoint_exception(_breakpoint, 552, [552] * n)
+    with pytest.raises(RuntimeError, match="once"):
+        engine.set_breakpoint_exception(_breakpoint, 552, [552] * n)

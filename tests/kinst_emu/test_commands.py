@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from images import catalog
+from kinst.breakpoints import PATHS
 from tests.elfwriter import Elf
 
 
@@ -251,7 +252,7 @@ def test_a_wrong_probe_is_refused_with_one_line(words, says):
     refused(run("kdtrace", "-k", "teaching/amd64", *words), says, "dtrace")
 
 
-@pytest.mark.parametrize("path", ["guest", "direct"])
+@pytest.mark.parametrize("path", PATHS)
 def test_the_boot_is_traced_as_any_other_workload(arch, path):
     result = run("kdtrace", "-k", f"teaching/{arch}", "--trap-path", path, "-n", "fbt::worker:",
                  "-n", "kinst::clock_interrupt:0", "-c", "boot")
