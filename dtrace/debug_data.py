@@ -9,11 +9,13 @@ from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.index import DebugIndex, Function, load
 from emu.elf import Image
+from emu.fingerprint import fingerprint
 from images.cache import cache_directory
 
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
 FRAME = ".debug_frame"
+MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf.debug_file")  # what an index is
 
 
 def debug_index(image: Image) -> DebugIndex:
@@ -27,7 +29,8 @@ def debug_index(image: Image) -> DebugIndex:
                              "beside it")
     stat = path.stat()
     # Offsets in the file: another file, or the same one changed, needs another index.
-    key = f"{image.identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns}"
+    key = (f"{image.identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} "
+           f"{fingerprint(MADE_BY)}")
     cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
     with PROGRESS.working(f"indexing the debug data of {image.path}"):
         return load(image.path, cache)

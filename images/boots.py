@@ -6,6 +6,7 @@ from pathlib import Path
 from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import KinstError, SnapshotError
+from emu.fingerprint import fingerprint
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
@@ -19,8 +20,10 @@ STARTS = ("mi_startup", "machine_thread")
 READERS = ("cngets", "cncheckc", "cngetc")
 MEMORY = 512 << 20
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
-# Changes when the machine does: snapshots of another machine are not gone on from.
-GENERATION = 9
+# What a boot is made by, beside the architecture's folder: snapshots of another machine are not
+# gone on from.
+MADE_BY = ("emu", "emu.unicorn", "emu.devices", "images.boots")
+KEPT = 4  # boots of one kernel, made by so many versions of this program
 
 
 class BootError(KinstError):
@@ -74,8 +77,18 @@ def settle_at_reader(machine: UnicornMachine) -> None:
 
 
 def snapshot_path(image: Image, memory: int) -> Path:
-    name = f"{arch_of(image).name}-{image.identity[-32:]}-{memory >> 20}M-{GENERATION}.kinst"
+    arch = arch_of(image).name
+    made_by = fingerprint((*MADE_BY, f"emu.{arch}"), ("unicorn",))
+    name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cache_directory() / "snapshots" / name
+
+
+def _drop_older(path: Path) -> None:
+    """Of the boots of one kernel, the latest are kept."""
+    kernel = path.name.rpartition("-")[0]
+    kept = {other: other.stat().st_mtime for other in path.parent.glob(f"{kernel}-*.kinst")}
+    for other in sorted(kept, key=kept.__getitem__, reverse=True)[KEPT:]:
+        other.unlink(missing_ok=True)
 
 
 def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
@@ -96,6 +109,7 @@ def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         snapshot.save(machine, path)
+        _drop_older(path)
     except (SnapshotError, OSError) as error:
         print(f"kinst: the boot is not kept: {error}", file=sys.stderr)
     return machine

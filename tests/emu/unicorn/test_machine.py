@@ -1,4 +1,5 @@
 import hashlib
+import os
 
 import pytest
 import unicorn
@@ -299,3 +300,19 @@ def test_calls_do_not_return_to_the_first_byte_of_the_kernels_code(booted):
     """Unicorn looks at the byte before a stop address, which sets the Accessed bit of its page."""
     code = next(s for s in booted.image.segments if s.executable)
     assert booted.arch.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
+
+
+def test_of_the_boots_of_a_kernel_the_latest_are_kept(image, tmp_path, monkeypatch):
+    monkeypatch.setenv("KINST_CACHE", str(tmp_path))
+    path = boots.snapshot_path(image, MEMORY)
+    path.parent.mkdir()
+    kernel = path.name.rpartition("-")[0]
+    others = [path.with_name(f"{kernel}-{n:016x}.kinst") for n in range(boots.KEPT + 2)]
+    for age, other in enumerate(others):
+        other.write_bytes(b"")
+        os.utime(other, (1_000_000 - age, 1_000_000 - age))
+    elsewhere = path.with_name("amd64-other-512M-0.kinst")
+    elsewhere.write_bytes(b"")
+    boots.booted(image, MEMORY)
+    assert path.exists() and elsewhere.exists()
+    assert [other.exists() for other in others] == [True] * (boots.KEPT - 1) + [False] * 3
