@@ -3,13 +3,13 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from dtrace.progress import PROGRESS
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.index import DebugIndex, Function, load
 from emu.elf import Image
 from emu.fingerprint import fingerprint
+from emu.progress import PROGRESS
 from images.cache import cache_directory
 
 NO_TABLE = (1 << 64) - 1

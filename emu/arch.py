@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     import capstone
+    import keystone
 
     from emu.elf import Image
     from emu.machine import Machine
@@ -133,6 +134,11 @@ class Arch(ABC):
     @abstractmethod
     def decoder(self) -> "capstone.Cs":
         """Capstone's decoder, without details."""
+
+    def assembler(self, text: str) -> "keystone.Ks | None":
+        """Keystone's assembler, in the syntax that ``text`` is in; None: it knows none of this
+        architecture."""
+        return None
 
     def disassemble(self, code: bytes, address: int) -> str:
         """The first instruction of ``code`` as text; its bytes when the decoder knows none."""

@@ -1,11 +1,24 @@
 """Files that are there whole or not at all: written under a temporary name, then renamed."""
 
 import contextlib
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+PART = ".part"
+ABANDONED = 3600  # seconds since a writer that is gone has written last
+
+
+def _drop_abandoned(path: Path, present: Path) -> None:
+    """Remove what writers of ``path`` have left that were killed."""
+    now = present.stat().st_mtime
+    for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
+        with contextlib.suppress(FileNotFoundError):  # another writer was faster
+            if now - other.stat().st_mtime > ABANDONED:
+                other.unlink()
 
 
 @contextlib.contextmanager
@@ -14,7 +27,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     :raises OSError: when it cannot be written.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
+    _drop_abandoned(path, Path(temporary))
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

@@ -8,6 +8,7 @@ from emu.elf import Image
 from emu.errors import KinstError, SnapshotError
 from emu.fingerprint import fingerprint
 from emu.machine import Stop, StopReason, Until
+from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images.cache import cache_directory
@@ -99,13 +100,15 @@ def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
     path = snapshot_path(image, memory)
     if path.exists():
         try:
-            return snapshot.restore(path, image)
+            with PROGRESS.working(f"restoring {image.path}, booted before"):
+                return snapshot.restore(path, image)
         except SnapshotError:
             pass  # made again below
-    machine = UnicornMachine(image, memory)
-    machine.boot()
-    boot_to_prompt(machine)
-    settle_at_reader(machine)
+    with PROGRESS.working(f"booting {image.path} (the next time it is restored)"):
+        machine = UnicornMachine(image, memory)
+        machine.boot()
+        boot_to_prompt(machine)
+        settle_at_reader(machine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         snapshot.save(machine, path)

@@ -60,6 +60,16 @@ def known() -> list[KnownImage]:
     return images
 
 
+def real_kernel(arch: str) -> Path | None:
+    """A real kernel of an architecture: of ``$KINST_KERNELS``, or the last one by name of those
+    that the user has registered.  None: there is none."""
+    kernels = os.environ.get("KINST_KERNELS")
+    if kernels:
+        path = Path(kernels) / arch / "kernel"
+        return path if path.is_file() else None
+    return max(store().glob(f"*/{arch}/kernel"), default=None)
+
+
 def find(text: str) -> elf.Image:
     """The image a user named: a file, or a name ``kinst images`` lists.
 

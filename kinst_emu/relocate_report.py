@@ -8,8 +8,13 @@ from xml.etree import ElementTree
 
 from emu.architectures import ARCHITECTURES
 from kinst.code.survey import Survey
+from kinst.code.verdict import summary
 from kinst.laboratory.laboratory import CODE, ON_HOST, Mismatch
 from kinst.laboratory.relocation import Report
+from kinst.trap import TRAPS
+
+MAX_KINDS = 20  # of mismatches, one of each, that are shown
+MAX_SHOWN = 20  # encodings that are shown one by one
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,14 @@ class Result:
         return Counter(self.text(code).split()[0]
                        for code, word in self.report.unexecuted.items() if word == verdict)
 
+    def mismatched(self) -> dict[tuple[str, str], list[Mismatch]]:
+        """The mismatches by verdict and instruction, the most frequent first."""
+        found: dict[tuple[str, str], list[Mismatch]] = {}
+        for mismatch in self.report.mismatches:
+            name = self.text(mismatch.code).split()[0]
+            found.setdefault((mismatch.verdict, name), []).append(mismatch)
+        return dict(sorted(found.items(), key=lambda kind: -len(kind[1])))
+
     def again(self, mismatch: Mismatch) -> str:
         """A command that runs just this one."""
         return (f"echo {mismatch.code.hex()} | kinst relocate --arch {self.arch} --encodings - "
@@ -41,13 +54,23 @@ class Result:
 
 def show(result: Result) -> None:
     report = result.report
-    for m in report.mismatches:
+    kinds = result.mismatched()
+    for (verdict, name), some in list(kinds.items())[:MAX_KINDS]:
+        m = some[0]
         print(f"{result.places[m.code]}: {m.code.hex(' ')}  {result.text(m.code)}  "
               f"({m.verdict}, state {m.state})")
         for line in m.differences():
             print(f"    {line}")
         print(f"    again: {result.again(m)}")
-    if result.survey is None:
+        if len(some) > 1:
+            print(f"    and {len(some) - 1} more of {name}, {verdict} (--json lists them)")
+    if len(kinds) > MAX_KINDS:
+        print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
+    if result.survey is None and len(result.places) <= MAX_SHOWN:
+        for code, place in result.places.items():
+            verdict = summary(TRAPS[result.arch].classify(code, CODE)[1])
+            print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}")
+    elif result.survey is None:
         for code, reason in report.refused.items():
             print(f"{result.places[code]}: {code.hex(' ')}  {result.text(code)}  {reason}")
     else:
@@ -61,9 +84,9 @@ def show(result: Result) -> None:
     print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
     for verdict, count in report.verdicts.most_common():
         print(f"{count:>9}  {verdict}")
-        kinds = result.kinds(verdict)
-        if kinds:
-            text = ", ".join(f"{n} {name}" for name, n in kinds.most_common())
+        names = result.kinds(verdict)
+        if names:
+            text = ", ".join(f"{n} {name}" for name, n in names.most_common())
             print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
     if report.judged:
         print("on the host's own CPU:")

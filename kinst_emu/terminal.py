@@ -1,14 +1,16 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
-import contextlib
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from dtrace.progress import PROGRESS
 from emu.errors import KinstError
+from emu.progress import PROGRESS
+from kinst_emu.status import StatusLine
 
 Item = TypeVar("Item")
 
@@ -16,12 +18,23 @@ Item = TypeVar("Item")
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command; a KinstError becomes one line and exit status 1."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    PROGRESS.working = working
+    if sys.stdout is None:  # closed by the shell: ">&-"
+        print(f"{program}: standard output is closed", file=sys.stderr or io.StringIO())
+        sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names come from files
+    line: StatusLine | None = None
+    if sys.stderr is not None and sys.stderr.isatty():
+        line = StatusLine(sys.stderr)
+        line.start()
+        PROGRESS.working = line.working
     try:
-        status = main()
+        try:
+            status = main()
+        finally:
+            if line is not None:
+                line.stop()
         sys.stdout.flush()
     except KinstError as error:
         sys.stdout.flush()
@@ -62,18 +75,6 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
 
     yield from track(items, f"{len(items)} {what}", console=Console(stderr=True),
                      transient=True)
-
-
-@contextlib.contextmanager
-def working(text: str) -> Iterator[None]:
-    """Say on a terminal what takes longer than a moment."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status(text):
-            yield
-    else:
-        yield
 
 
 def parse_size(text: str) -> int:
@@ -129,3 +130,23 @@ def show_console(text: bytes) -> None:
         shown = text.replace(b"\r", b"").decode("utf-8", "replace")
         print(shown, end="" if shown.endswith("\n") else "\n")
         sys.stdout.flush()
+
+
+def end_line(text: bytes) -> None:
+    """End the last line of a console that was shown as it came."""
+    if text and not text.endswith(b"\n"):
+        print()
+    sys.stdout.flush()
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Before work is done whose result goes there.
+
+    :raises KinstError: when a file cannot be made there, naming ``option``.
+    """
+    if path.is_dir():
+        raise KinstError(f"{option} {path}: is a directory; give a file")
+    if not path.parent.is_dir():
+        raise KinstError(f"{option} {path}: there is no such directory")
+    if not os.access(path.parent, os.W_OK):
+        raise KinstError(f"{option} {path}: the directory cannot be written to")

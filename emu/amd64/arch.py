@@ -9,6 +9,7 @@ from emu.errors import MachineError
 
 if TYPE_CHECKING:
     import capstone
+    import keystone
 
     from emu.machine import Machine
     from emu.unicorn.board import Board
@@ -92,6 +93,15 @@ class Amd64(Arch):
         return Hole(-1 << 30 & (1 << 64) - 1,
                     (*large_pages(directory, 0, physical, attributes, pages),
                      (last, directory | 0x23)))
+
+    def assembler(self, text: str) -> "keystone.Ks":
+        """AT&T syntax where registers have a ``%`` or numbers a ``$``, else Intel's."""
+        import keystone
+
+        engine = keystone.Ks(keystone.KS_ARCH_X86, keystone.KS_MODE_64)
+        if "%" in text or "$" in text:
+            engine.syntax = keystone.KS_OPT_SYNTAX_ATT
+        return engine
 
     def decoder(self) -> "capstone.Cs":
         return _decoder()

@@ -9,6 +9,7 @@ from emu.errors import MachineError
 
 if TYPE_CHECKING:
     import capstone
+    import keystone
 
     from emu.machine import Machine
     from emu.unicorn.board import Board
@@ -97,6 +98,11 @@ class Arm64(Arch):
             raise MachineError(NO_HOLE)
         virtual, table, first = hole
         return Hole(virtual, large_pages(table, first, physical, attributes, pages))
+
+    def assembler(self, text: str) -> "keystone.Ks":
+        import keystone
+
+        return keystone.Ks(keystone.KS_ARCH_ARM64, keystone.KS_MODE_LITTLE_ENDIAN)
 
     def decoder(self) -> "capstone.Cs":
         return _decoder()

@@ -8,20 +8,24 @@ from pathlib import Path
 from dtrace.calls import unescape
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
+from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import PROMPTS
-from kinst_emu.terminal import parse_count, parse_size, show_byte
+from images.boots import MEMORY, PROMPTS
+from kinst_emu.completion import kernel_option
+from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
+
+LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
-    parser.add_argument("--memory", default="512M", metavar="SIZE",
-                        help="guest RAM (%(default)s)")
+    kernel_option(parser)
+    parser.add_argument("--memory", metavar="SIZE", help="guest RAM (512M)")
     parser.add_argument("--until", metavar="TEXT", help="stop at this console text, not the prompt")
-    parser.add_argument("--instructions", metavar="N", help="stop after N instructions")
+    parser.add_argument("--instructions", metavar="N",
+                        help="stop after N instructions in all; without this, a guest that has not "
+                        f"come to its prompt in {LIMIT:,} more is given up")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
                         help=r"type at the prompt and wait for the next, e.g. '?\r'; may be "
                         "repeated")
@@ -38,24 +42,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     image = catalog.find(arguments.kernel)
+    typed = [unescape(keys) for keys in arguments.keys]
+    limit = None
+    if arguments.instructions is not None:
+        limit = parse_count(arguments.instructions, "--instructions")
+    memory = None if arguments.memory is None else parse_size(arguments.memory)
+    if arguments.save:
+        check_writable(arguments.save, "--save")
     if arguments.restore:
         machine = snapshot.restore(arguments.restore, image)
+        if memory not in (None, machine.memory):
+            raise KinstError(f"--memory {arguments.memory}: {arguments.restore} is of a machine "
+                             f"with {machine.memory >> 20}M; leave --memory away")
     else:
-        machine = UnicornMachine(image, parse_size(arguments.memory))
+        machine = UnicornMachine(image, MEMORY if memory is None else memory)
         machine.boot()
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
     prompt: str | tuple[str, ...] = arguments.until or PROMPTS
-    limit = None
-    if arguments.instructions is not None:
-        limit = parse_count(arguments.instructions, "--instructions")
+
+    def go_on() -> Stop:
+        end = machine.instructions + LIMIT if limit is None else limit
+        with PROGRESS.working(f"running {image.path}"):
+            return machine.run(Until(console=prompt, instructions=end))
+
     stop: Stop | None = None
-    if not arguments.restore or arguments.until or limit is not None:
-        stop = machine.run(Until(console=prompt, instructions=limit))
-    for keys in arguments.keys:
+    waits = machine.console.text.endswith(tuple(text.encode() for text in PROMPTS))
+    if not waits or arguments.until or limit is not None:
+        stop = go_on()
+    for keys in typed:
         if stop is None or stop.reason is StopReason.CONSOLE:
-            machine.type(unescape(keys))
-            stop = machine.run(Until(console=prompt, instructions=limit))
+            machine.type(keys)
+            stop = go_on()
     if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
         from kinst_emu.interactive import interact
 
@@ -86,5 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save:
         snapshot.save(machine, arguments.save)
     if not good:
-        raise KinstError(f"{image.path}: the boot ended early: {stop}")
+        more = ("; --instructions gives another limit"
+                if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")
+        raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
     return 0

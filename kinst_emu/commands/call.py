@@ -8,16 +8,25 @@ from dtrace.calls import Evaluation, check, parse
 from dtrace.stack import failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
+from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootError, booted, settle_at_reader, unbooted
-from kinst_emu.terminal import describe, hexdump, parse_count, parse_size, show_console, working
+from kinst_emu.completion import kernel_option
+from kinst_emu.terminal import (
+    describe,
+    end_line,
+    hexdump,
+    parse_count,
+    parse_size,
+    show_byte,
+    show_console,
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("call", metavar="CALL", help="e.g. 'strlen(\"hello\")'")
     parser.add_argument("--no-boot", action="store_true", help="call into the unbooted image")
@@ -40,23 +49,25 @@ def run(arguments: argparse.Namespace) -> int:
             machine = snapshot.restore(arguments.snapshot, image)
             settle_at_reader(machine)
         else:
-            with working(f"booting {image.path} (the next time it comes from the cache)"):
-                machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
+            machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
     except BootError as error:
         show_console(error.console)
         raise
     machine.console.text.clear()
+    if not arguments.json:
+        machine.console.stream = show_byte
     before = machine.instructions
     evaluation = Evaluation(Caller(machine, limit))
     try:
-        value = evaluation.run(program)
+        with PROGRESS.working(f"calling {arguments.call}"):
+            value = evaluation.run(program)
     except CallError as error:
         if arguments.json:
             said = error.console.decode("utf-8", "replace")
             print(json.dumps({"error": str(error), "console": said,
                               "stack": [line.strip() for line in failure(machine)]}))
         else:
-            show_console(error.console)
+            end_line(error.console)
             print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
     console = bytes(machine.console.text)
@@ -68,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
         }))
         return 0
-    show_console(console)
+    end_line(console)
     print(f"{arguments.call} = {describe(value)}")
     for name, (address, data) in shown.items():
         print(f"{name}:")

@@ -12,11 +12,11 @@ from images import catalog
 from kinst.code.listing import exclusion, image_code, instructions
 from kinst.code.verdict import summary
 from kinst.trap import TRAPS
+from kinst_emu.completion import kernel_option
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("function", nargs="+", metavar="FUNCTION")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not look for source lines")

@@ -11,11 +11,11 @@ from dwarf.index import DebugIndex, Function, caller_of
 from emu.elf import Image
 from emu.errors import KinstError
 from images import catalog
+from kinst_emu.completion import kernel_option
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("function", nargs="?", metavar="NAME", help="list its inline copies")
     parser.add_argument("--in", dest="inside", metavar="FUNCTION",
                         help="list all inline calls in this function, as a tree")

@@ -1,8 +1,11 @@
 """The ``kdtrace`` command: dtrace(1)'s face on the emulated kernel."""
 
 import argparse
+import contextlib
 import functools
+import signal
 import sys
+from collections.abc import Iterator
 
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
@@ -12,6 +15,7 @@ from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.progress import PROGRESS
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -21,16 +25,19 @@ from kinst.code.verdict import Refuse
 from kinst.probe_table import Probe, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
+from kinst_emu.completion import complete, kernel_option
 from kinst_emu.terminal import (
     describe,
+    end_line,
     parse_count,
     parse_size,
     run_command,
+    show_byte,
     show_console,
-    working,
 )
 
 HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
+PERIOD = 0.25  # seconds between looks at what has fired
 BOOT = "boot"  # the workload that is no call
 
 
@@ -43,8 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kdtrace", description="Traces the instructions of a kernel that runs inside Python."
     )
     add = parser.add_argument
-    add("-k", dest="kernel", required=True, metavar="IMAGE",
-        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     for option, last, text in (
         ("-n", "name", "kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, "
          "fbt::FUNCTION:entry or :return; parts may be shell patterns"),
@@ -81,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _main() -> int:
-    arguments = _parser().parse_args()
+    parser = _parser()
+    complete(parser)
+    arguments = parser.parse_args()
     if not arguments.descriptions:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     limit = parse_count(arguments.limit, "--limit")
@@ -96,8 +104,7 @@ def _main() -> int:
         machine.boot()
         at_start(machine)
     else:
-        with working(f"booting {image.path} (the next time it comes from the cache)"):
-            machine = booted(image, memory)
+        machine = booted(image, memory)
         machine.console.text.clear()
     breakpoints = Breakpoints(
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
@@ -106,7 +113,8 @@ def _main() -> int:
     if frames is not None:
         breakpoints.fire = functools.partial(
             _row_and_stack, Stacks(machine), min(frames, MAX_FRAMES), arguments.quiet)
-    _make(breakpoints, arguments)
+    with PROGRESS.working("making the probes"):
+        _make(breakpoints, arguments)
     if arguments.listing:
         _list(breakpoints, arguments.verbose)
         return 0
@@ -142,8 +150,7 @@ def _on_qemu(
         raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
                          "never come to an end there) and no --limit (QEMU does not count "
                          "instructions; a call is given up after a minute)")
-    with working(f"booting {image.path} (the next time it comes from the cache)"):
-        machine = booted(image, memory)
+    machine = booted(image, memory)
     with QemuMachine.carry(machine) as other:
         probes = SeamBreakpoints(other)
         _make(probes, arguments)
@@ -196,33 +203,72 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
     machine = breakpoints.machine
     if not quiet:
         print(HEADER)
-    breakpoints.dispatcher.sink = functools.partial(_rows, breakpoints)
-    breakpoints.enable()
-    value, said, stack = None, b"", list[str]()
+    shown = _Shown(breakpoints)
+    breakpoints.dispatcher.sink = shown.rows
+    machine.console.stream = shown.byte
+    with PROGRESS.working("enabling the probes"):
+        breakpoints.enable()
+    value, stack = None, list[str]()
     try:
-        if program is None:
-            boot_to_prompt(machine, limit)
-        else:
-            value = Evaluation(Caller(machine, limit)).run(program)
-    except (CallError, BootError) as error:
-        said = error.console
+        with PROGRESS.working("running, traced"), shown.streaming():
+            if program is None:
+                boot_to_prompt(machine, limit)
+            else:
+                value = Evaluation(Caller(machine, limit)).run(program)
+    except (CallError, BootError):
         stack = failure(machine)
         raise
     else:
         breakpoints.disable()
     finally:
-        _rows(breakpoints)
-        show_console(said)
+        shown.rows()
+        end_line(bytes(machine.console.text[-1:]))
         print("".join(f"{line}\n" for line in stack), end="")
-    show_console(bytes(machine.console.text))
     if value is not None:
         print(f"{call} = {describe(value)}")
     return 0
 
 
-def _rows(breakpoints: Breakpoints) -> None:
-    for firing in breakpoints.firings():
-        print(_row(firing.probe))
+class _Shown:
+    """Rows and the guest's console, in the order in which they came, while the guest runs."""
+
+    def __init__(self, breakpoints: Breakpoints) -> None:
+        self._breakpoints = breakpoints
+        self._middle = False  # of a line of the console
+        self._busy = False  # what the clock interrupts may be writing
+
+    def rows(self) -> None:
+        self._busy = True
+        for firing in self._breakpoints.firings():
+            if self._middle:
+                print()
+                self._middle = False
+            print(_row(firing.probe))
+        self._busy = False
+
+    def byte(self, byte: int) -> None:
+        self.rows()
+        self._busy = True
+        sys.stdout.flush()
+        show_byte(byte)
+        self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
+        self._busy = False
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Rows appear soon after they came, also where the guest says nothing."""
+        before = signal.signal(signal.SIGALRM, self._tick)
+        signal.setitimer(signal.ITIMER_REAL, PERIOD, PERIOD)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _tick(self, _signal: int, _frame: object) -> None:
+        if not self._busy:
+            self.rows()
+            sys.stdout.flush()
 
 
 def _row(probe: Probe) -> str:

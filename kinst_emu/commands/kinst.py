@@ -9,6 +9,7 @@ import importlib
 import sys
 from types import ModuleType
 
+from kinst_emu.completion import complete, completed_words
 from kinst_emu.terminal import run_command
 
 COMMANDS = {
@@ -21,6 +22,7 @@ COMMANDS = {
     "type": "the layout of a type, the prototype of a function, a variable's type",
     "relocate": "test the displacement of every instruction",
     "images": "list, add and fetch kernel images",
+    "cache": "show or empty what is kept: booted kernels, indexes of debug data",
 }
 
 
@@ -33,15 +35,30 @@ def _main() -> int:
         prog="kinst", description="Boots FreeBSD kernels inside Python, and calls into them."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=_Version, nargs=0,
+                        help="print the version, and those of the libraries that decide what a "
+                        "run is")
     # Options come behind the command, so what is chosen is the first word.
-    chosen = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    words = completed_words() or sys.argv[1:]
+    chosen = next((word for word in words if not word.startswith("-")), "")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name == chosen:
             command.description = _module(name).__doc__
             _module(name).add_options(command)
+    complete(parser)
     arguments = parser.parse_args()
     return int(_module(arguments.command).run(arguments))
+
+
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        others = ", ".join(f"{name} {version(name)}"
+                           for name in ("unicorn", "capstone", "keystone-engine"))
+        print(f"kinst {version('kinst-emu')} ({others})")
+        parser.exit()
 
 
 def _module(name: str) -> ModuleType:

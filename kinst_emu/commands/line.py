@@ -7,11 +7,11 @@ from dtrace.debug_data import Sources, debug_index
 from dtrace.symbols import sized_functions
 from emu.errors import KinstError
 from images import catalog
+from kinst_emu.completion import kernel_option
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("where", metavar="FILE:LINE | FUNCTION:OFFSET",
                         help="a source line, e.g. kern_malloc.c:659, or an instruction")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")

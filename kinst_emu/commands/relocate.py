@@ -17,6 +17,8 @@ from images import catalog
 from kinst.code.survey import survey
 from kinst.laboratory.relocation import relocate
 from kinst.trap import TRAPS
+from kinst_emu.assembler import assemble
+from kinst_emu.completion import kernel_option
 from kinst_emu.relocate_report import Result, as_json, junit, show
 from kinst_emu.terminal import parse_count
 
@@ -24,13 +26,16 @@ MAX_ENCODINGS = 4_000_000
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser, required=False)
     parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
-    parser.add_argument("--arch", choices=sorted(ARCHITECTURES), help="for --encodings")
+    parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
+                        help="for --encodings and --assemble")
     parser.add_argument("--encodings", metavar="FILE",
                         help="test these instead: one instruction a line, hexadecimal bytes in "
                         "memory order; - is standard input")
+    parser.add_argument("--assemble", metavar="CODE",
+                        help="test these instead: instructions in assembler, e.g. "
+                        "'call *8(%%r12)' or 'call [r12 + 8]'; ';' separates them")
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
     parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
     parser.add_argument("--jobs", default="1", metavar="N", help="processes (%(default)s)")
@@ -49,12 +54,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise KinstError(f"--junit {arguments.junit}: there is no such directory")
     surveyed = None
-    if arguments.encodings:
+    option = "--assemble" if arguments.assemble is not None else "--encodings"
+    if arguments.encodings is not None or arguments.assemble is not None:
+        if None not in (arguments.encodings, arguments.assemble):
+            raise KinstError("give --encodings or --assemble: not both")
         if not arguments.arch:
-            raise KinstError("--encodings needs --arch amd64, arm64 or riscv64")
+            raise KinstError(f"{option} needs --arch amd64, arm64 or riscv64")
         if arguments.kernel or arguments.function:
-            raise KinstError("--encodings tests no kernel: leave -k and FUNCTION away")
+            raise KinstError(f"{option} tests no kernel: leave -k and FUNCTION away")
+    if arguments.assemble is not None:
+        arch = arguments.arch
+        places = {code: text for text, code in assemble(arch, arguments.assemble)}
+    elif arguments.encodings is not None:
         arch, places = arguments.arch, _read(arguments.encodings)
+        if not places:
+            raise KinstError(f"{arguments.encodings}: there is no instruction in it")
     elif arguments.kernel:
         image = catalog.find(arguments.kernel)
         arch = arch_of(image).name
@@ -64,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
                           _functions(image, arguments.function))
         places = surveyed.places
     else:
-        raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings")
+        raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings or --assemble")
     with _progress(len(places)) as progress:
         report = relocate(arch, list(places), seed, states, jobs, progress,
                           arguments.judge == "host")

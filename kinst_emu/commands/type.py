@@ -23,14 +23,14 @@ from dwarf.types import (
 from emu.elf import STT_FUNC, Image
 from emu.errors import KinstError
 from images import catalog
+from kinst_emu.completion import kernel_option
 
 MAX_LINES = 1 << 16
 TAGS = ("struct", "union", "enum")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("name", metavar="NAME",
                         help="'struct thread', uint32_t, a function or a variable")
     parser.add_argument("--from", dest="format", choices=FORMATS,

@@ -20,15 +20,15 @@ from kinst.crosscheck import call_table
 from kinst.crosscheck.crosscheck import FAULTS, Agreement, Crosscheck
 from kinst.crosscheck.lockstep import Divergence, TooLongError
 from kinst.functions import is_glob, matches
-from kinst_emu.terminal import parse_count, parse_size, progress, working
+from kinst_emu.completion import kernel_option
+from kinst_emu.terminal import parse_count, parse_size, progress
 
 LIMIT = 1_000_000  # instructions of a call
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-k", "--kernel", required=True, metavar="IMAGE",
-                        help="a kernel file, or a name from 'kinst images'")
+    kernel_option(parser)
     parser.add_argument("-c", dest="call", metavar="CALL",
                         help="this call, e.g. 'strlen(\"hello\")'")
     parser.add_argument("--functions", metavar="NAMES",
@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     calls = _calls(image, arguments, seed)
     for call in calls:
         check(image, parse(call))
-    with working(f"booting {image.path} (the next time it comes from the cache)"):
-        machine = booted(image, memory)
+    machine = booted(image, memory)
     machine.console.text.clear()
     crosscheck = Crosscheck(machine, arguments.fault)
     agreed, reports = Agreement(), list[dict[str, object]]()
@@ -68,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         except Divergence as divergence:
             reports.append(_report(machine, call, divergence))
             if not arguments.json:
-                print("\n".join(_text(arguments.kernel, reports[-1], divergence)))
+                print("\n".join(_text(arguments.kernel, reports[-1], divergence,
+                                      arguments.fault)))
             if len(reports) == MAX_REPORTS:
                 break
         except PatienceError as error:
@@ -142,7 +142,9 @@ def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[
     }
 
 
-def _text(kernel: str, report: dict[str, object], divergence: Divergence) -> list[str]:
+def _text(
+    kernel: str, report: dict[str, object], divergence: Divergence, fault: str
+) -> list[str]:
     lines = [f"not the same: {report['call']}", f"  {divergence.what}"]
     where = f"{report.get('where', hex(divergence.address))}: {report.get('instruction', '')}"
     lines.append(f"  {where}  {report.get('line', '')}".rstrip())
@@ -154,7 +156,7 @@ def _text(kernel: str, report: dict[str, object], divergence: Divergence) -> lis
             mark = "  <" if ours != theirs else ""
             lines.append(f"  {name:{width}}  {ours:016x}  {theirs:016x}{mark}")
     lines.append(f"  again: kinst xval -k {shlex.quote(kernel)} "
-                 f"-c {shlex.quote(str(report['call']))}")
+                 f"-c {shlex.quote(str(report['call']))}" + (f" --fault {fault}" if fault else ""))
     return lines
 
 

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from emu.replacing import replacing
@@ -22,3 +24,16 @@ def test_a_file_that_failed_leaves_the_old_one_and_nothing_else(tmp_path):
         raise RuntimeError
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_killed_writers_have_left_is_removed_by_the_next(tmp_path):
+    path = tmp_path / "a[b].json"
+    old, new, other = (tmp_path / name for name in (
+        ".a[b].json.old.part", ".a[b].json.new.part", ".ab.json.old.part"))
+    for file in (old, new, other):
+        file.write_bytes(b"")
+    for file in (old, other):
+        os.utime(file, (1_000_000, 1_000_000))
+    with replacing(path) as file:
+        file.write(b"x")
+    assert not old.exists() and new.exists() and other.exists() and path.read_bytes() == b"x"

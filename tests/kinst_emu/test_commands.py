@@ -151,7 +151,9 @@ def test_relocate_takes_encodings_from_standard_input():
     result = run("kinst", "relocate", "--arch", "amd64", "--encodings", "-",
                  stdin="55\n48 8b 05 10 00 00 00  # mov\n\nfb\n")
     assert result.returncode == 0
-    assert result.stdout.splitlines()[:2] == [
+    assert result.stdout.splitlines()[:4] == [
+        "line 1: 55  push rbp  copy",
+        "line 2: 48 8b 05 10 00 00 00  mov rax, qword ptr [rip + 0x10]  rewrite",
         "line 4: fb  sti  refuse: changes the interrupt flag",
         "3 distinct encodings, 0 mismatches",
     ]

@@ -1,4 +1,4 @@
-"""Who is told of work that takes longer than a moment: the command line, when there is one."""
+"""Who is told of work that may take longer than a moment: the command line, when there is one."""
 
 import contextlib
 from collections.abc import Callable

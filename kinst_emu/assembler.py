@@ -1,0 +1,39 @@
+"""Assembler text to bytes, by keystone."""
+
+from emu.architectures import ARCHITECTURES
+from emu.errors import KinstError
+
+MAX_TEXT = 4096
+ADDRESS = 0x4000_0000  # kinst/laboratory: where instructions are tested
+
+
+def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:
+    """The instructions of a text, each with its bytes.
+
+    :param text: instructions, separated by ``;`` or line ends.
+    :raises KinstError: when one is none.
+    """
+    if len(text) > MAX_TEXT:
+        raise KinstError(f"--assemble: at most {MAX_TEXT} characters")
+    lines = [line.strip() for line in text.replace("\n", ";").split(";")]
+    found = [(line, _instruction(arch, line)) for line in lines if line]
+    if not found:
+        raise KinstError("--assemble: there is no instruction in it")
+    return found
+
+
+def _instruction(arch: str, line: str) -> bytes:
+    import keystone
+
+    engine = ARCHITECTURES[arch].assembler(line)
+    if engine is None:
+        raise KinstError(f"--assemble: keystone {keystone.__version__} knows no {arch}; give bytes "
+                         "with --encodings")
+    wrong = f"--assemble: '{line[:60]}' is no instruction of {arch}"
+    try:
+        code, _count = engine.asm(line.encode("ascii", "replace"), ADDRESS)
+    except keystone.KsError as error:
+        raise KinstError(f"{wrong}: {error.message}") from None
+    if not code:
+        raise KinstError(wrong)
+    return bytes(code)

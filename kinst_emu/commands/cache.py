@@ -1,0 +1,51 @@
+"""``kinst cache``: what is kept, and can be made again: booted kernels, indexes of debug data."""
+
+import argparse
+import json
+from pathlib import Path
+
+from emu.errors import KinstError
+from emu.replacing import PART
+from images.cache import cache_directory
+
+KINDS = {"snapshots": ".kinst", "dwarf": ".index"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
+    parser.add_argument("action", nargs="?", choices=["clear"], metavar="clear",
+                        help="remove all of it")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    directory = cache_directory()
+    sizes: dict[Path, int] = {}
+    try:
+        for path in _files(directory):
+            sizes[path] = path.stat().st_size
+            if arguments.action == "clear":
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise KinstError(f"{error.filename}: {error.strerror}") from None
+    total = sum(sizes.values())
+    if arguments.json:
+        print(json.dumps({
+            "directory": str(directory), "bytes": total, "cleared": arguments.action == "clear",
+            "files": [{"path": str(path), "bytes": size} for path, size in sizes.items()],
+        }))
+        return 0
+    what = f"{len(sizes)} files, {total / (1 << 20):.1f} MiB"
+    if arguments.action == "clear":
+        print(f"{directory}: removed {what}")
+        return 0
+    for path, size in sizes.items():
+        print(f"{size / (1 << 20):>8.1f} MiB  {path.relative_to(directory)}")
+    print(f"{directory}: {what}; kinst cache clear removes them, KINST_CACHE names another place")
+    return 0
+
+
+def _files(directory: Path) -> list[Path]:
+    """What the house has put there, and no more: the user may have named any directory."""
+    return [path for kind, suffix in KINDS.items() if (directory / kind).is_dir()
+            for path in sorted((directory / kind).iterdir())
+            if path.is_file() and path.suffix in (suffix, PART)]
