@@ -1,9 +1,12 @@
 """Assembler text to bytes, by keystone."""
 
+import re
+
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
 
 MAX_TEXT = 4096
+DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b")  # keystone would take it as hexadecimal
 ADDRESS = 0x4000_0000  # kinst/laboratory: where instructions are tested
 
 
@@ -31,7 +34,8 @@ def _instruction(arch: str, line: str) -> bytes:
                          "with --encodings")
     wrong = f"--assemble: '{line[:60]}' is no instruction of {arch}"
     try:
-        code, _count = engine.asm(line.encode("ascii", "replace"), ADDRESS)
+        text = DECIMAL.sub(lambda number: hex(int(number[0])), line)
+        code, _count = engine.asm(text.encode("ascii", "replace"), ADDRESS)
     except keystone.KsError as error:
         raise KinstError(f"{wrong}: {error.message}") from None
     if not code:

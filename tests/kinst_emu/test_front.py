@@ -64,6 +64,11 @@ def test_the_cache_is_shown_and_emptied_and_nothing_else_is(tmp_path):
 @pytest.mark.parametrize("arch, code, row", [
     ("amd64", "call *8(%r12)", "41 ff 54 24 08  call qword ptr [r12 + 8]  emulate"),
     ("amd64", "lea rax, [rip + 16]", "lea rax, [rip + 0x10]  rewrite"),
+    ("amd64", "lea 16(%rip), %rax", "lea rax, [rip + 0x10]  rewrite"),
+    ("amd64", "mov $10, %eax", "b8 0a 00 00 00  mov eax, 0xa  copy"),
+    ("amd64", "mov 0x10, %al", "movabs al, byte ptr [0x10]  copy"),
+    ("arm64", "add x1, x10, #16", "add x1, x10, #0x10  copy"),
+    ("arm64", "mov v1.16b, v2.16b", "mov v1.16b, v2.16b  copy"),
     ("arm64", "cbz x3, #0x40000100", "03 08 00 b4  cbz x3, #0x40000100  emulate"),
 ])
 def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
