@@ -264,24 +264,24 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id in REFUSED:
         return Refuse(REFUSED[i.id])
     opcode = i.opcode[0]
+    groups, operands = set(i.groups), i.operands  # the binding makes them anew each time
+    jumps, calls = x86.X86_GRP_JUMP in groups, x86.X86_GRP_CALL in groups
     if i.id in COUNTS and OPERAND_SIZE not in i.prefix:
         counts, flag = COUNTS[i.id]
         bits = 32 if ADDRESS_SIZE in i.prefix else 64
-        return ConditionalJump(Count(bits, counts, flag), i.operands[0].imm & MASK, after)
-    transfers = (i.id in COUNTS or i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL)
-                 or i.id == x86.X86_INS_RET)
+        return ConditionalJump(Count(bits, counts, flag), operands[0].imm & MASK, after)
+    transfers = i.id in COUNTS or jumps or calls or i.id == x86.X86_INS_RET
     if transfers and OPERAND_SIZE in i.prefix:
         return Refuse("is a jump with an operand-size prefix")
     if opcode == 0xFF and i.modrm >> 3 & 7 in (3, 5):
         return Refuse("changes the code segment")
-    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_EIP for o in i.operands):
+    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_EIP for o in operands):
         return Refuse("uses a 32-bit address relative to itself")
-    if i.group(x86.X86_GRP_JUMP) or i.group(x86.X86_GRP_CALL):
-        call = i.group(x86.X86_GRP_CALL)
-        operand = i.operands[0]
+    if jumps or calls:
+        operand = operands[0]
         if operand.type == x86.X86_OP_IMM:
             target = operand.imm & MASK
-            if call:
+            if calls:
                 return Call(target, after)
             if opcode in (0xEB, 0xE9):
                 return Jump(target)
@@ -291,14 +291,14 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
                 condition: Condition = Flags(number)
                 return ConditionalJump(condition, target, after)
             return Refuse("is a jump the table does not know")
-        return _indirect(i, after if call else None)
+        return _indirect(i, after if calls else None)
     if i.id == x86.X86_INS_RET:
-        return Return(i.operands[0].imm if i.operands else 0)
-    if i.group(x86.X86_GRP_INT) or i.group(x86.X86_GRP_IRET):
+        return Return(operands[0].imm if operands else 0)
+    if groups & {x86.X86_GRP_INT, x86.X86_GRP_IRET}:
         return Refuse("raises an exception")
     if not _may_be_copied(i):
         return NOT_KNOWN
-    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP for o in i.operands):
+    if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP for o in operands):
         return _rip_relative(i, after)
     return Copy()
 

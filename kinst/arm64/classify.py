@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kinst.code.rows import possible
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
@@ -373,10 +374,14 @@ OVERLAPS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
 }
 
 
+# The rows that the first byte leaves possible.
+ROWS_BY = tuple(possible(ROWS, 0xFF000000, n << 24) for n in range(0x100))
+
+
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     """The instruction's length and its verdict."""
     word = int.from_bytes(code[:4], "little")
-    for mask, value, verdict in ROWS:
+    for mask, value, verdict in ROWS_BY[word >> 24]:
         if word & mask == value:
             return 4, verdict(word, address)
     return 4, Refuse("is not in the table")

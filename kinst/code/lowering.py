@@ -5,7 +5,7 @@ follows the address.  That is found by asking the tables twice, for two addresse
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from emu.arch import Arch
 from emu.unicorn._engine import Engine
@@ -127,8 +127,8 @@ class Templates:
 
         :param length: as the native decoder sees it; where the tables see another, they are right.
         """
-        true = self.trap.classify(code, HERE)[0]
-        made = template(self.trap, code[:true], relative) if true else None
+        true, verdict = self.trap.classify(code, HERE)
+        made = template(self.trap, code[:true], relative, verdict) if true else None
         if made is None:
             return -1, length
         if true != length and made.relative != ABSOLUTE:
@@ -151,16 +151,16 @@ def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Disp
     return made, templates
 
 
-def template(trap: GuestTrap, code: bytes, relative: int) -> Template | None:
-    """The template of an encoding; None when it is no instruction.
+def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> Template:
+    """The template of an instruction.
 
     :param relative: a displacement in it that the template leaves to each site.
+    :param verdict: at HERE.
     """
-    length, verdict = trap.classify(code, HERE)
-    if length != len(code):
-        return None
     here, body, data = _lower(verdict, trap)
-    there = _lower(trap.classify(code, THERE)[1], trap)[0]
+    there = here
+    if not isinstance(verdict, Copy | Refuse):  # which know no address
+        there = _lower(trap.classify(code, THERE)[1], trap)[0]
     flags = (ENDS_BLOCK * here.ends_block | STARTS_EXCLUSIVE * trap.starts_exclusive(code)
              | ENDS_EXCLUSIVE * trap.ends_exclusive(code) | PROLOGUE * trap.is_prologue(code)
              | RETURNS * trap.is_return(code) | LANDING * trap.is_landing(code))
@@ -170,7 +170,6 @@ def template(trap: GuestTrap, code: bytes, relative: int) -> Template | None:
         return Template(here, ABSOLUTE, flags, body, data, reason)
     if moved == THERE - HERE:
         base = here.target - HERE - relative & MASK
-        return Template(replace(here, target=base), RELATIVE, flags, body, data)
+        return Template(here.to(base), RELATIVE, flags, body, data)
     assert moved == (THERE & ~0xFFF) - HERE, "a target follows its instruction in an unknown way"
-    return Template(replace(here, target=here.target - HERE & MASK), PAGE_RELATIVE, flags, body,
-                    data)
+    return Template(here.to(here.target - HERE & MASK), PAGE_RELATIVE, flags, body, data)

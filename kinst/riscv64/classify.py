@@ -3,10 +3,11 @@ and "C" extension).  A row is (mask, value, verdict); the first that fits decide
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
+from kinst.code.rows import possible
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
@@ -88,7 +89,8 @@ class JumpEven:
         return self.jump.next_pc(state) & ~1
 
     def lower(self, bits: Bits) -> Lowered:
-        return replace(self.jump.lower(bits), n=1)
+        low = self.jump.lower(bits)
+        return low.to(low.target, n=1)
 
 
 def _auipc(code: int, pc: int) -> Verdict:
@@ -161,12 +163,18 @@ COMPRESSED: tuple[Row, ...] = (
 )
 
 
+# The rows that an opcode (wide), or a function and quadrant (compressed), leaves possible.
+WIDE_BY = tuple(possible(WIDE, 0x7F, n) for n in range(0x80))
+COMPRESSED_BY = tuple(possible(COMPRESSED, 0xE003, (n & 0x1C) << 11 | n & 3) for n in range(32))
+
+
 def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     """The instruction's length and its verdict."""
     wide = code[0] & 3 == 3
     size = 4 if wide else 2
     word = int.from_bytes(code[:size], "little")
-    for mask, value, verdict in WIDE if wide else COMPRESSED:
+    rows = WIDE_BY[word & 0x7F] if wide else COMPRESSED_BY[word >> 11 & 0x1C | word & 3]
+    for mask, value, verdict in rows:
         if word & mask == value:
             return size, verdict(word, address)
     return size, Refuse("is not in the table")

@@ -1,0 +1,11 @@
+"""Tables of instructions: rows of (mask, value, ...), of which the first that fits counts."""
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+Row = TypeVar("Row", bound=tuple[object, ...])
+
+
+def possible(rows: Iterable[Row], bits: int, value: int) -> tuple[Row, ...]:
+    """The rows that an instruction can fit whose ``bits`` are ``value``, in their order."""
+    return tuple(row for row in rows if not (row[1] ^ value) & row[0] & bits)  # type: ignore[operator]
