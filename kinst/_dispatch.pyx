@@ -19,9 +19,12 @@ from libc.string cimport memcmp, memcpy, memset
 
 from emu.unicorn._engine import EngineError
 from emu.errors import MachineError
+from kinst.code.shared import NO_REGISTER as _NO_REGISTER
+from kinst.code.shared import Kind, Relative, Trait, TrapPath
+from kinst.code.verdict import Op
 
 from emu.unicorn._engine cimport (
-    SLOT, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
+    SLOT, STOP_IN_PLACE, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, native, register_read, register_write,
     request_stop, resume, wipe_footprint,
 )
@@ -30,7 +33,6 @@ cdef uint64_t NO_DATA = <uint64_t>-1 - 16
 
 cdef enum:
 
-    NO_REGISTER = 0xFF
     MAX_ROUNDS = 4
     NEAR = 2048
     MAX_REGISTERS = 128
@@ -39,53 +41,46 @@ cdef enum:
     RECORDS = 1 << 16
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
-    STOP_IN_PLACE = 9
     MANY = 64  # more patches than this drop all translations at once
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
-# kinst/code/verdict.py: Op
-cdef enum:
-    REFUSE = 0
-    COPY = 1
-    REWRITE = 2
-    JUMP = 3
-    BRANCH_FLAGS = 4
-    BRANCH_COMPARE = 5
-    BRANCH_BIT = 6
-    BRANCH_COUNT = 7
-    SET = 8
-    NEXT = 9
-    LINK = 10
-    CALL = 11
-    INDIRECT = 12
-    RETURN = 13
-    CHANGE_FLAGS = 14
-    READ_FLAGS = 15
-    WRITE_FLAGS = 16
-    LOAD_VECTOR = 17
+# The numbers are Python's.
+cdef int REFUSE = Op.REFUSE
+cdef int COPY = Op.COPY
+cdef int REWRITE = Op.REWRITE
+cdef int JUMP = Op.JUMP
+cdef int BRANCH_FLAGS = Op.BRANCH_FLAGS
+cdef int BRANCH_COMPARE = Op.BRANCH_COMPARE
+cdef int BRANCH_BIT = Op.BRANCH_BIT
+cdef int BRANCH_COUNT = Op.BRANCH_COUNT
+cdef int SET = Op.SET
+cdef int NEXT = Op.NEXT
+cdef int LINK = Op.LINK
+cdef int CALL = Op.CALL
+cdef int INDIRECT = Op.INDIRECT
+cdef int RETURN = Op.RETURN
+cdef int CHANGE_FLAGS = Op.CHANGE_FLAGS
+cdef int READ_FLAGS = Op.READ_FLAGS
+cdef int WRITE_FLAGS = Op.WRITE_FLAGS
+cdef int LOAD_VECTOR = Op.LOAD_VECTOR
 
-# How a template's target follows the address of a site.
-cdef enum:
-    ABSOLUTE = 0
-    RELATIVE = 1
-    PAGE_RELATIVE = 2
+cdef int ABSOLUTE = Relative.ABSOLUTE
+cdef int RELATIVE = Relative.RELATIVE
+cdef int PAGE_RELATIVE = Relative.PAGE_RELATIVE
 
-cdef enum:
-    ENDS_BLOCK = 1
-    STARTS_EXCLUSIVE = 2
-    ENDS_EXCLUSIVE = 4
-    PROLOGUE = 8
-    RETURNS = 16
-    LANDING = 32
+cdef int ENDS_BLOCK = Trait.ENDS_BLOCK
+cdef int STARTS_EXCLUSIVE = Trait.STARTS_EXCLUSIVE
+cdef int ENDS_EXCLUSIVE = Trait.ENDS_EXCLUSIVE
+cdef int PROLOGUE = Trait.PROLOGUE
+cdef int RETURNS = Trait.RETURNS
+cdef int LANDING = Trait.LANDING
 
-cdef enum:
-    GUEST = 0
-    DIRECT = 1
-    DOUBLE = 2
-
-cdef enum:
-    AT_RETURN = 2  # kinst/breakpoints.py: what kind of probe
+cdef int GUEST = TrapPath.GUEST
+cdef int DIRECT = TrapPath.DIRECT
+cdef int DOUBLE = TrapPath.DOUBLE
+cdef int AT_RETURN = Kind.RETURN
+cdef uint8_t NO_REGISTER = _NO_REGISTER
 
 cdef struct Template:
     uint8_t op

@@ -12,6 +12,7 @@ from typing import Literal
 
 from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
+from kinst.code.shared import TrapPath
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, Trampolines
@@ -21,7 +22,7 @@ GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"
 DOUBLE: Literal["double"] = "double"
 Path = Literal["guest", "direct", "double"]
-PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)  # by the dispatcher's numbers
+PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)
 THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Breakpoints(ProbeTable):
                 machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
             )
             undo.callback(area.close)
-            dispatcher.choose(PATHS.index(self.path))
+            dispatcher.choose(TrapPath[self.path.upper()])
             dispatcher.use_slots(area.base, area.physical, area.size, RESERVED, self.threads)
             undo.callback(dispatcher.disable)
             dispatcher.enable()

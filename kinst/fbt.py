@@ -8,10 +8,9 @@ Python; probes are made by the native ``Dispatcher.boundaries``, which the tests
 
 from emu.elf import Symbol
 from kinst.code.listing import Instruction
+from kinst.code.shared import Kind
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
-from kinst.probe_table import ENTRY as ENTRY_KIND
-from kinst.probe_table import RETURN as RETURN_KIND
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.trap import GuestTrap
 
@@ -38,9 +37,9 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     for symbol in symbols:
         first, left, _framed = breakpoints.boundaries(symbol)
         if ENTRY in wanted and first >= 0:
-            made.append(breakpoints.add_at(symbol, ENTRY_KIND, first))
+            made.append(breakpoints.add_at(symbol, Kind.ENTRY, first))
         if RETURN in wanted:
-            made += [breakpoints.add_at(symbol, RETURN_KIND, at) for at in left]
+            made += [breakpoints.add_at(symbol, Kind.RETURN, at) for at in left]
     if not made:
         raise ProbeError(f"{where}: it has no place for such a probe")
     return made

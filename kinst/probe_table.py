@@ -9,12 +9,11 @@ from emu.machine import Machine
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
 from kinst.code.listing import Instruction, instructions
+from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.trap import TRAPS
 
-# What a probe's number in the dispatcher says about its name.
-OFFSET, ENTRY, RETURN = 0, 1, 2
-PROVIDERS = ("kinst", "fbt", "fbt")
+PROVIDERS = ("kinst", "fbt", "fbt")  # by Kind
 
 
 class ProbeError(KinstError):
@@ -127,7 +126,7 @@ class ProbeTable:
         """
         code, start = self._around(function)
         return self.dispatcher.add_all(
-            function.address, code, start, function.size, self._function(function), OFFSET
+            function.address, code, start, function.size, self._function(function), Kind.OFFSET
         )
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:

@@ -6,9 +6,10 @@ are mostly assembly that DTrace's own path may need.
 
 from emu.elf import Symbol
 from kinst.code.listing import Instruction
+from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.functions import functions, is_glob
-from kinst.probe_table import OFFSET, ProbeError, ProbeTable
+from kinst.probe_table import ProbeError, ProbeTable
 
 PROVIDER = "kinst"
 FRAMELESS = "has no frame; upstream leaves such functions alone"
@@ -48,7 +49,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         except ProbeError as error:
             refusal = error
         else:
-            made.append(breakpoints.add(symbol, OFFSET, instruction))
+            made.append(breakpoints.add(symbol, Kind.OFFSET, instruction))
     if not made:
         raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
     return made

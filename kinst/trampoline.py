@@ -8,8 +8,9 @@ second, slot 1 is the seam's address.  Which slots are in use is a bitset of the
 from emu.arch import LARGE
 from emu.errors import MachineError
 from emu.machine import Machine
+from emu.unicorn._engine import TrampolineSize
 
-SLOT = 32
+SLOT = int(TrampolineSize.SLOT)
 RESERVED = 2  # slots: the page's first, and the seam
 HIDDEN = 256 << 20
 

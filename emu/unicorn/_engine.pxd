@@ -52,13 +52,31 @@ cdef inline object native(void *function, const char *kind):
     return PyCapsule_New(function, kind, NULL)
 
 
+# Why a run ended, and a size: for Python, too.
+cpdef enum EngineStop:
+    STOP_NONE = 0  # the CPU stopped by itself: halted, or at an exit address
+    STOP_DEADLINE = 1  # the clock reached ``deadline``
+    STOP_INTERRUPT = 2  # a pending interrupt became deliverable
+    STOP_EXCEPTION = 3  # the CPU raised exception ``vector``
+    STOP_INVALID = 4  # an instruction the model does not know (amd64), EBREAK (riscv64)
+    STOP_LIMIT = 5  # fewer instructions are left to ``limit`` than the block has
+    STOP_UNCOUNTED = 6  # a block of unknown instruction count
+    STOP_REQUEST = 7  # a device callback raised
+    STOP_ERROR = 8  # libunicorn reported an error
+    STOP_IN_PLACE = 9  # the instruction under a breakpoint is to be executed where it is
+    STOP_UNSURE = 10  # whether the block before this one ended by itself is not known yet
+    STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
+
+cpdef enum TrampolineSize:
+    SLOT = 32  # bytes
+
+
 cdef enum:
     MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use,
     GUARD = 256  # and below them those in which it is seen that it has used more
     MAX_REGIONS = 72
     MAX_DEFERRED = 128  # as many as an architecture may name
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
-    SLOT = 32  # bytes of a trampoline
     MAX_STOPS = 256
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8

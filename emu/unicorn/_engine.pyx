@@ -51,18 +51,6 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
 
 
 # Why ``Engine.run`` returned.
-STOP_NONE = 0          # the CPU stopped by itself: halted, or at an exit address
-STOP_DEADLINE = 1      # the clock reached ``deadline``
-STOP_INTERRUPT = 2     # a pending interrupt became deliverable
-STOP_EXCEPTION = 3     # the CPU raised exception ``vector``
-STOP_INVALID = 4       # an instruction the model does not know (amd64), EBREAK (riscv64)
-STOP_LIMIT = 5         # fewer instructions are left to ``limit`` than the block has
-STOP_UNCOUNTED = 6     # a block of unknown instruction count
-STOP_REQUEST = 7       # a device callback raised
-STOP_ERROR = 8         # libunicorn reported an error
-STOP_IN_PLACE = 9      # the instruction under a breakpoint is to be executed where it is
-STOP_UNSURE = 10       # whether the block before this one ended by itself is not known yet
-STOP_ADDRESS = 11      # the instruction at a stop address is about to be executed
 
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
@@ -396,12 +384,12 @@ cdef bint repetition_due(Clock *c) noexcept nogil:
     cdef uint64_t at = c.instructions + c.slot_entries - 1
     cdef uint64_t flags = 0
     if at + c.skew >= c.deadline:
-        c.stop = STOP_DEADLINE_C
+        c.stop = STOP_DEADLINE
     elif c.pending:
         c.reg_read(c.uc, c.mask_register, &flags)
         if flags & c.mask_bits != c.mask_value or not gate_open(c):
             return False
-        c.stop = STOP_INTERRUPT_C
+        c.stop = STOP_INTERRUPT
     else:
         return False
     c.canonical = at
@@ -448,13 +436,13 @@ cdef inline int canonical_start(Clock *c) noexcept nogil:
     cdef uint64_t flags = 0
     c.canonical = c.instructions
     if c.instructions + c.skew >= c.deadline:
-        return STOP_DEADLINE_C
+        return STOP_DEADLINE
     if c.shadow:
         c.shadow = False
     elif c.pending:
         c.reg_read(c.uc, c.mask_register, &flags)
         if flags & c.mask_bits == c.mask_value and gate_open(c):
-            return STOP_INTERRUPT_C
+            return STOP_INTERRUPT
     return 0
 
 
@@ -539,7 +527,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     elif doubtful:
         why = block_end(c)
         if why == END_UNKNOWN:
-            request_stop(c, STOP_UNSURE_C)
+            request_stop(c, STOP_UNSURE)
             return
         resumed = why == END_CUT
     if c.fixed:
@@ -551,7 +539,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
                 resume(c, address)
             c.unknown_address = address
             c.unknown_size = size
-            request_stop(c, STOP_UNCOUNTED_C)
+            request_stop(c, STOP_UNCOUNTED)
             return
     c.blocks += 1
     if c.instructions >= c.heard:
@@ -566,22 +554,13 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         c.in_piece = False
     elif c.instructions + n > c.limit:
         resume(c, address)  # the guest has come here, and a part of the block is run
-        request_stop(c, STOP_LIMIT_C)
+        request_stop(c, STOP_LIMIT)
         return
     c.count = n
     look_ahead(c)
 
 
 cdef enum:
-    STOP_DEADLINE_C = 1
-    STOP_INTERRUPT_C = 2
-    STOP_EXCEPTION_C = 3
-    STOP_INVALID_C = 4
-    STOP_LIMIT_C = 5
-    STOP_UNCOUNTED_C = 6
-    STOP_REQUEST_C = 7
-    STOP_UNSURE_C = 10
-    STOP_ADDRESS_C = 11
     # Instructions of a block that the CPU model may have cut for its length: its translation ends
     # at 512 of them or at 4000 operations (TCG_MAX_INSNS, tcg_op_buf_full), and no instruction has
     # 250 of these.
@@ -623,7 +602,7 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
     if c.passing and c.pass_by == address:
         c.passing = False
         return
-    request_stop(c, STOP_ADDRESS_C)
+    request_stop(c, STOP_ADDRESS)
 
 
 cdef void seam_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
@@ -636,7 +615,7 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     if c.trap != NULL and c.trap(c.trap_data, vector):
         return
-    c.stop = STOP_EXCEPTION_C
+    c.stop = STOP_EXCEPTION
     c.vector = vector
     c.emu_stop(uc)
 
@@ -649,7 +628,7 @@ cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
         c.by_context = False
         if c.answered:
             return True
-    c.stop = STOP_INVALID_C
+    c.stop = STOP_INVALID
     c.emu_stop(uc)
     return True
 
@@ -881,7 +860,7 @@ cdef class Engine:
         """A device callback raised: remember it and stop; ``run`` raises it."""
         if self.error is None:
             self.error = error
-        self.clock.stop = STOP_REQUEST_C
+        self.clock.stop = STOP_REQUEST
         self.clock.emu_stop(self.uc)
 
     # -- what the engine is wired to ----------------------------------------------------------
@@ -1082,7 +1061,7 @@ cdef class Engine:
             error = self.error
             self.error = None
             raise error
-        if self.clock.stop == STOP_EXCEPTION_C:
+        if self.clock.stop == STOP_EXCEPTION:
             return STOP_EXCEPTION, self.clock.vector
         if self.clock.stop:
             return self.clock.stop, 0

@@ -16,8 +16,7 @@ from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import NEVER, EventQueue, Timer
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
-from emu.unicorn import _engine
-from emu.unicorn._engine import Engine
+from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import PAGE, GuestMemory, MemoryImage
 
 # Where a kernel's panic begins, what it says at its end, and how long that may take.
@@ -425,7 +424,7 @@ class UnicornMachine(Machine):
         before = self.engine.instructions
         why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
-        if why == _engine.STOP_LIMIT and left > 0 and self.engine.instructions == before:
+        if why == EngineStop.STOP_LIMIT and left > 0 and self.engine.instructions == before:
             return self._execute(pc, left)  # of another block, the loop sees what is at its start
         return self._dispatch(why, detail)
 
@@ -433,7 +432,7 @@ class UnicornMachine(Machine):
         """``Engine.run`` from ``pc``, when the instructions of the block there are known."""
         engine, before = self.engine, self.engine.instructions
         why, detail = engine.run(pc, piece)
-        while why == _engine.STOP_UNCOUNTED and engine.instructions == before:
+        while why == EngineStop.STOP_UNCOUNTED and engine.instructions == before:
             self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
             why, detail = engine.run(pc, piece)
         return why, detail
@@ -494,39 +493,39 @@ class UnicornMachine(Machine):
         """Deal with why the engine came back."""
         engine, board = self.engine, self.board
         trouble: str | None = None
-        if why == _engine.STOP_EXCEPTION:
+        if why == EngineStop.STOP_EXCEPTION:
             trouble = board.exception(detail) or self._endless()
             self._delivered()
-        elif why == _engine.STOP_DEADLINE:
+        elif why == EngineStop.STOP_DEADLINE:
             self._due()
-        elif why == _engine.STOP_INTERRUPT:
+        elif why == EngineStop.STOP_INTERRUPT:
             board.deliver_interrupt()
             self.interrupts_changed()
             if self._stop is not None and self._stop.reason is StopReason.UNHANDLED:
                 return self._stop
-        elif why == _engine.STOP_NONE:
+        elif why == EngineStop.STOP_NONE:
             return self._ended_by_itself(self.pc, bool(detail))
-        elif why == _engine.STOP_ADDRESS:
+        elif why == EngineStop.STOP_ADDRESS:
             pc = self.pc
             if not engine.frozen:
                 self.settle(pc)
                 engine.resume(pc)
-        elif why == _engine.STOP_INVALID:
+        elif why == EngineStop.STOP_INVALID:
             trouble = board.invalid() or self._endless()
             self._delivered()
-        elif why == _engine.STOP_UNCOUNTED:
+        elif why == EngineStop.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
             engine.learn(begin, size, len(self.arch.split(self.read(begin, size))))
-        elif why == _engine.STOP_UNSURE:
+        elif why == EngineStop.STOP_UNSURE:
             begin, size = engine.before
             code, length = self._instructions(begin, begin + size), board.engine.fixed_length
             cut = not board.ends_block(code[-1])
             engine.learn_end(begin, size, size // length if length else len(code), cut)
             if cut:
                 engine.resume(self.pc)
-        elif why == _engine.STOP_IN_PLACE:
+        elif why == EngineStop.STOP_IN_PLACE:
             return self._in_place(self.pc)
-        elif why == _engine.STOP_ERROR:
+        elif why == EngineStop.STOP_ERROR:
             self.pc = self.left_at(self.pc)
             trouble = board.bus_error(detail)
             engine.synchronize()

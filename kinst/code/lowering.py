@@ -10,13 +10,10 @@ from dataclasses import dataclass, field
 from emu.arch import Arch
 from emu.unicorn._engine import Engine
 from kinst._dispatch import Dispatcher
+from kinst.code.shared import NO_REGISTER, Relative, Trait
 from kinst.code.verdict import Copy, Lowered, Op, Refuse, Rewrite, Verdict
 from kinst.trap import Breakpoint, GuestTrap
 
-NO_REGISTER = 0xFF
-ABSOLUTE, RELATIVE, PAGE_RELATIVE = 0, 1, 2
-ENDS_BLOCK, STARTS_EXCLUSIVE, ENDS_EXCLUSIVE = 1, 2, 4
-PROLOGUE, RETURNS, LANDING = 8, 16, 32
 HERE, THERE = 0x4000_0000, 0x4000_5804  # two addresses, on different pages
 MASK = (1 << 64) - 1
 
@@ -84,7 +81,7 @@ class Template:
     """Arguments of ``Dispatcher.add_template``."""
 
     lowered: Lowered
-    relative: int = ABSOLUTE
+    relative: int = Relative.ABSOLUTE
     flags: int = 0
     code: bytes = b""
     has_data: bool = False
@@ -131,7 +128,7 @@ class Templates:
         made = template(self.trap, code[:true], relative, verdict) if true else None
         if made is None:
             return -1, length
-        if true != length and made.relative != ABSOLUTE:
+        if true != length and made.relative != Relative.ABSOLUTE:
             made = Template(Lowered(Op.REFUSE), reason="is of an unusual length")
         number = self.known.get(made)
         if number is None:
@@ -161,15 +158,17 @@ def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> T
     there = here
     if not isinstance(verdict, Copy | Refuse):  # which know no address
         there = _lower(trap.classify(code, THERE)[1], trap)[0]
-    flags = (ENDS_BLOCK * here.ends_block | STARTS_EXCLUSIVE * trap.starts_exclusive(code)
-             | ENDS_EXCLUSIVE * trap.ends_exclusive(code) | PROLOGUE * trap.is_prologue(code)
-             | RETURNS * trap.is_return(code) | LANDING * trap.is_landing(code))
+    flags = (Trait.ENDS_BLOCK * here.ends_block
+             | Trait.STARTS_EXCLUSIVE * trap.starts_exclusive(code)
+             | Trait.ENDS_EXCLUSIVE * trap.ends_exclusive(code)
+             | Trait.PROLOGUE * trap.is_prologue(code) | Trait.RETURNS * trap.is_return(code)
+             | Trait.LANDING * trap.is_landing(code))
     moved = there.target - here.target & MASK
     if moved == 0:
         reason = verdict.reason if isinstance(verdict, Refuse) else ""
-        return Template(here, ABSOLUTE, flags, body, data, reason)
+        return Template(here, Relative.ABSOLUTE, flags, body, data, reason)
     if moved == THERE - HERE:
         base = here.target - HERE - relative & MASK
-        return Template(here.to(base), RELATIVE, flags, body, data)
+        return Template(here.to(base), Relative.RELATIVE, flags, body, data)
     assert moved == (THERE & ~0xFFF) - HERE, "a target follows its instruction in an unknown way"
-    return Template(here.to(here.target - HERE & MASK), PAGE_RELATIVE, flags, body, data)
+    return Template(here.to(here.target - HERE & MASK), Relative.PAGE_RELATIVE, flags, body, data)

@@ -23,6 +23,7 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Snapshot, UnicornMachine
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.code.listing import Instruction, exclusion
+from kinst.code.shared import Kind
 from kinst.code.verdict import (
     Bits,
     Copy,
@@ -45,7 +46,7 @@ from kinst.crosscheck.lockstep import (
     quiet,
     record,
 )
-from kinst.probe_table import OFFSET, Probe, ProbeError, ProbeTable
+from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import SEAM, CpuState
 
@@ -548,5 +549,5 @@ class _Settle:
 
 def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> None:
     for function, instruction in sites.values():
-        probes.add(function, OFFSET, instruction)
+        probes.add(function, Kind.OFFSET, instruction)
 

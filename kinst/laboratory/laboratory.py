@@ -23,10 +23,11 @@ from emu.arch import Arch
 from emu.errors import KinstError
 from emu.parts import Parts
 from emu.unicorn import _engine
-from emu.unicorn._engine import Engine
+from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.machine import library_symbols
 from kinst.code import lowering
+from kinst.code.shared import TrapPath
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst.trampoline import SLOT
 from kinst.trap import GuestTrap
@@ -35,7 +36,6 @@ CODE, SLOTS, DATA = 0x4000_0000, 0x4001_0000, 0x5000_0000
 PAGE = 0x1000
 MAX_PAGES, MAX_STEPS = 64, 4096
 MASK = (1 << 64) - 1
-DIRECT = 1  # the dispatcher's path
 NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
 UNKNOWN = "the CPU model does not know it"
 ON_HOST = "on the host"
@@ -300,18 +300,18 @@ class Bed:
         engine.limit = steps
         engine.set_exits([after])
         why, detail = engine.run(CODE)
-        if why == _engine.STOP_UNCOUNTED and engine.unknown_block[0] == CODE:
+        if why == EngineStop.STOP_UNCOUNTED and engine.unknown_block[0] == CODE:
             engine.learn(*engine.unknown_block, 1)
             why, detail = engine.run(CODE)
         pc = engine.read(bench.pc)
         fault = ""
-        if why == _engine.STOP_EXCEPTION:
+        if why == EngineStop.STOP_EXCEPTION:
             fault, pc = f"exception {detail}", pc - bench.trap_pc_offset
-        elif why == _engine.STOP_INVALID:
+        elif why == EngineStop.STOP_INVALID:
             fault = "invalid instruction"
-        elif why == _engine.STOP_IN_PLACE:
+        elif why == EngineStop.STOP_IN_PLACE:
             fault = "memory out of reach"
-        elif why == _engine.STOP_ERROR and (
+        elif why == EngineStop.STOP_ERROR and (
             detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
         ):  # where a jump leads to, nothing needs to be mapped: that is not the jump's fault
             fault = f"libunicorn error {detail}"
@@ -374,7 +374,7 @@ class Laboratory:
         self.dispatcher, _templates = lowering.dispatcher(
             self.bench.arch, self.trap, self.probed.engine
         )
-        self.dispatcher.choose(DIRECT)
+        self.dispatcher.choose(TrapPath.DIRECT)
         self.dispatcher.record("count")
         self.dispatcher.listen(0, 0, 0)
 

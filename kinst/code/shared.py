@@ -1,0 +1,40 @@
+"""Numbers that Python and the native core (``kinst/_dispatch.pyx``) share, beside ``Op``."""
+
+import enum
+
+NO_REGISTER = 0xFF
+
+
+class Relative(enum.IntEnum):
+    """How a template's target follows the address of a site."""
+
+    ABSOLUTE = 0
+    RELATIVE = 1
+    PAGE_RELATIVE = 2
+
+
+class Trait(enum.IntFlag):
+    """What is to be known of an instruction, beside its operation."""
+
+    ENDS_BLOCK = 1
+    STARTS_EXCLUSIVE = 2
+    ENDS_EXCLUSIVE = 4
+    PROLOGUE = 8
+    RETURNS = 16
+    LANDING = 32
+
+
+class Kind(enum.IntEnum):
+    """What a probe's number says about its name."""
+
+    OFFSET = 0
+    ENTRY = 1
+    RETURN = 2
+
+
+class TrapPath(enum.IntEnum):
+    """The ways of a breakpoint: see ``kinst/breakpoints.py``."""
+
+    GUEST = 0
+    DIRECT = 1
+    DOUBLE = 2
