@@ -28,12 +28,13 @@ cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     cdef int level
     cdef int shift = 39
     c.walked_count = 0
-    if not register_read(c, CR0) >> 31 & 1:
+    table = register_read(c, CR3) & FRAME
+    # In 64-bit mode there is paging: a CPU without it has not been given tables yet.
+    if table == 0 and not register_read(c, CR0) >> 31 & 1:
         physical[0] = address
         return True
     if address >> 47 != 0 and address >> 47 != 0x1FFFF:
         return False
-    table = register_read(c, CR3) & FRAME
     for level in range(LEVELS):
         place = <uint64_t *>host_physical(c, table + 8 * (address >> shift & 0x1FF), 8)
         if place == NULL:
