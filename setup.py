@@ -7,7 +7,8 @@ NATIVE = (
     "emu.unicorn._engine",
     "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
     "emu.amd64._page_walk", "emu.riscv64._page_walk",
-    "kinst._dispatch", "kinst.amd64._encoding", "dwarf._scan",
+    "kinst._dispatch", "kinst.amd64._encoding", "kinst.arm64._encoding",
+    "kinst.riscv64._encoding", "dwarf._scan",
     "dwarf._lines",
 )
 

@@ -4,9 +4,6 @@ from typing import Literal
 from emu.unicorn._engine import Engine
 from kinst.code.lowering import Shape
 
-WIDE: object
-COMPRESSED: object
-
 class Dispatcher:
     fire: Callable[[int], None]
     recursion: Callable[[int], None]

@@ -754,35 +754,6 @@ cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
     return at_direct(d, pc) if d.path == DIRECT else at_guest(d, pc)
 
 
-# -- decoders ---------------------------------------------------------------------------------
-
-cdef uint32_t split_wide(const uint8_t *code, uint32_t available, uint8_t *key,
-                         uint32_t *key_length, int32_t *relative) noexcept nogil:
-    """Instructions of four bytes."""
-    if available < 4:
-        return 0
-    memcpy(key, code, 4)
-    key_length[0] = 4
-    relative[0] = 0
-    return 4
-
-
-cdef uint32_t split_compressed(const uint8_t *code, uint32_t available, uint8_t *key,
-                               uint32_t *key_length, int32_t *relative) noexcept nogil:
-    """Of four bytes where the lowest two bits are set, else of two."""
-    cdef uint32_t n = 4 if available and code[0] & 3 == 3 else 2
-    if available < n:
-        return 0
-    memcpy(key, code, n)
-    key_length[0] = n
-    relative[0] = 0
-    return n
-
-
-WIDE = native(<void *>split_wide, "kinst.split")
-COMPRESSED = native(<void *>split_compressed, "kinst.split")
-
-
 cdef list merged(list ranges):
     out = []
     for begin, end in sorted(ranges):

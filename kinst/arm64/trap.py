@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from emu.arm64 import registers
-from kinst import _dispatch
-from kinst.arm64 import classify
+from kinst.arm64 import _encoding, classify
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CalledSeam
 
@@ -73,7 +72,7 @@ class Arm64Trap(CalledSeam):
         return body + bytes(-len(body) % 8) + verdict.data, second
 
     def split(self) -> object:
-        return _dispatch.WIDE
+        return _encoding.SPLIT
 
 
 TRAP = Arm64Trap()

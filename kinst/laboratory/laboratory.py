@@ -371,7 +371,7 @@ class Laboratory:
 
     def _new_beds(self) -> None:
         self.plain, self.probed = Bed(self.bench, self.seed), Bed(self.bench, self.seed)
-        self.dispatcher, _templates = lowering.dispatcher(
+        self.dispatcher, self.templates = lowering.dispatcher(
             self.bench.arch, self.trap, self.probed.engine
         )
         self.dispatcher.choose(TrapPath.DIRECT)

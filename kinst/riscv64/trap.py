@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from emu.riscv64 import registers
-from kinst import _dispatch
 from kinst.code.verdict import Copy, Rewrite, SetRegister, Verdict
-from kinst.riscv64 import classify
+from kinst.riscv64 import _encoding, classify
 from kinst.trap import MASK, Breakpoint, CalledSeam
 
 EBREAK = (0x00100073).to_bytes(4, "little")
@@ -95,7 +94,7 @@ class Riscv64Trap(CalledSeam):
         return body + C_NOP * (len(body) == 2) + EBREAK, 4
 
     def split(self) -> object:
-        return _dispatch.COMPRESSED
+        return _encoding.SPLIT
 
 
 TRAP = Riscv64Trap()

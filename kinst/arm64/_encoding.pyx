@@ -1,0 +1,45 @@
+# cython: language_level=3
+"""Splits an instruction into what decides its verdict and its displacement (Arm ARM, C4.1.93 and
+C6.2: branches), so that a call is one encoding, wherever it leads.
+
+The Python twin is the table, ``classify.py``, which does not need it.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from emu.unicorn._engine cimport native
+
+cdef enum:
+    ROWS = 4
+
+# What an instruction is (mask, value), and its displacement in words: lowest bit, bits.
+cdef uint32_t[ROWS][4] TABLE = [
+    [0x7C000000, 0x14000000, 0, 26],  # B, BL
+    [0xFF000000, 0x54000000, 5, 19],  # B.cond, BC.cond
+    [0x7E000000, 0x34000000, 5, 19],  # CBZ, CBNZ
+    [0x7E000000, 0x36000000, 5, 14],  # TBZ, TBNZ
+]
+
+
+cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
+                    int32_t *relative) noexcept nogil:
+    cdef uint32_t word, field, row, at, bits
+    relative[0] = 0
+    if available < 4:
+        return 0
+    memcpy(&word, code, 4)
+    for row in range(ROWS):
+        if word & TABLE[row][0] == TABLE[row][1]:
+            at, bits = TABLE[row][2], TABLE[row][3]
+            field = word >> at & ((<uint32_t>1 << bits) - 1)
+            # The field's highest bit is the sign.
+            relative[0] = (<int32_t>(field << (32 - bits)) >> (32 - bits)) * 4
+            word ^= field << at
+            break
+    memcpy(key, &word, 4)
+    key_length[0] = 4
+    return 4
+
+
+SPLIT = native(<void *>split, "kinst.split")
