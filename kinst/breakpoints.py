@@ -226,7 +226,7 @@ class Breakpoints(ProbeTable):
             assert known is not None
             self._saved_mask = trap.mask(state)
             machine.engine.use_trampoline(
-                known[1], address, len(code), machine.board.engine.registers[trap.status],
+                known[1], address, len(code), machine.board.cpu.registers[trap.status],
                 trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
             )
             machine.engine.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
@@ -235,7 +235,7 @@ class Breakpoints(ProbeTable):
         assert not isinstance(verdict, Refuse)
         pc = verdict.next_pc(state)
         for name, value in getattr(state, "deferred", {}).items():
-            machine.engine.defer(machine.board.engine.registers[name], value)
+            machine.engine.defer(machine.board.cpu.registers[name], value)
         machine.engine.use_trampoline(0, address, len(code))
         machine.engine.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)

@@ -148,7 +148,7 @@ def _exception_fields() -> tuple[int, int]:
 
 
 class Amd64Board(Board):
-    engine = board.Engine(
+    cpu = board.CpuModel(
         unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
     )
     ram_base = 0
@@ -160,7 +160,7 @@ class Amd64Board(Board):
         self.machine = machine
         if machine.memory > self.max_memory:
             raise MachineError("amd64 takes at most 3072 MiB of memory: devices lie above")
-        e = self.engine
+        e = self.cpu
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_X86_REG_RIP, e.fixed_length)
         native = machine.engine
         native.set_breakpoint_exception(_breakpoint)

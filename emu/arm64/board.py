@@ -134,7 +134,7 @@ END_MASK, END_VALUE = 0x1C000000, 0x14000000
 
 
 class ArmBoard(Board):
-    engine = board.Engine(
+    cpu = board.CpuModel(
         unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, uc.UC_CPU_ARM64_A57, 4, registers.UNICORN
     )
     ram_base = RAM_BASE
@@ -144,7 +144,7 @@ class ArmBoard(Board):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        e = self.engine
+        e = self.cpu
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
         machine.engine.set_breakpoint_exception(_breakpoint)
         machine.engine.set_page_blocks(10)

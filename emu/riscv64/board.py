@@ -147,7 +147,7 @@ def cycle_reads(image: Image) -> list[int]:
 
 
 class RiscvBoard(Board):
-    engine = board.Engine(
+    cpu = board.CpuModel(
         unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64, uc.UC_CPU_RISCV64_SIFIVE_U54, 0,
         registers.UNICORN,
     )
@@ -157,7 +157,7 @@ class RiscvBoard(Board):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        e = self.engine
+        e = self.cpu
         machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_RISCV_REG_PC, e.fixed_length)
         machine.engine.set_page_walk(_page_walk)
         machine.engine.set_page_blocks(12)

@@ -11,8 +11,8 @@ from emu.errors import MachineError
 
 
 @dataclass(frozen=True)
-class Engine:
-    """How to make the Unicorn engine of an architecture (constants of unicorn.h)."""
+class CpuModel:
+    """The CPU model of an architecture, as Unicorn is told of it (constants of unicorn.h)."""
 
     arch: int
     mode: int
@@ -24,7 +24,7 @@ class Engine:
 class Board(ABC):
     """Devices, exceptions, interrupts and boot protocol of one architecture."""
 
-    engine: ClassVar[Engine]
+    cpu: ClassVar[CpuModel]
     ram_base: ClassVar[int]
     hidden_base: ClassVar[int]  # physical address where the guest expects nothing
     vectors: ClassVar[Mapping[str, int]] = {}  # vector registers -> Unicorn's numbers

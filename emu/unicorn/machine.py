@@ -163,13 +163,13 @@ class UnicornMachine(Machine):
     # -- registers and memory -----------------------------------------------------------------
 
     def read_register(self, name: str) -> int:
-        number = self.board.engine.registers.get(name)
+        number = self.board.cpu.registers.get(name)
         if number is None:
             return self.board.read_system(name)
         return self.engine.read(number)
 
     def write_register(self, name: str, value: int) -> None:
-        number = self.board.engine.registers.get(name)
+        number = self.board.cpu.registers.get(name)
         value &= (1 << 64) - 1
         if number is None:
             self.board.write_system(name, value)
@@ -518,7 +518,7 @@ class UnicornMachine(Machine):
             engine.learn(begin, size, len(self.arch.split(self.read(begin, size))))
         elif why == EngineStop.STOP_UNSURE:
             begin, size = engine.before
-            code, length = self._instructions(begin, begin + size), board.engine.fixed_length
+            code, length = self._instructions(begin, begin + size), board.cpu.fixed_length
             cut = not board.ends_block(code[-1])
             engine.learn_end(begin, size, size // length if length else len(code), cut)
             if cut:
@@ -556,7 +556,7 @@ class UnicornMachine(Machine):
     def _instructions(self, begin: int, end: int) -> list[bytes]:
         """The instructions of the code at virtual [begin, end); where all are of one length, the
         last."""
-        fixed = self.board.engine.fixed_length
+        fixed = self.board.cpu.fixed_length
         if fixed:
             return [self.read(end - fixed, fixed)]
         return self.arch.split(self.read(begin, end - begin))

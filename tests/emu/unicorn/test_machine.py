@@ -89,7 +89,7 @@ def test_every_block_of_a_boot_is_counted_as_the_decoder_counts_it(fresh):
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
     # Where all instructions are of one length the clock divides, and asks no table.
-    assert compared > 50 or fresh.board.engine.fixed_length
+    assert compared > 50 or fresh.board.cpu.fixed_length
 
 
 def test_it_stops_before_an_address_and_goes_on_from_there(fresh):
