@@ -14,6 +14,7 @@ from dwarf.index import DebugIndex
 from emu.elf import Symbol
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
+from kinst.trap import TRAPS
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
@@ -39,36 +40,53 @@ class Stacks:
             self._index = debug_index(machine.image)
         self._texts: dict[tuple[int, bool], list[str]] = {}
 
-    def addresses(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> Iterator[int]:
-        """The instruction itself, then the return addresses, inner ones first.
+    def addresses(
+        self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES
+    ) -> Iterator[tuple[int, bool]]:
+        """The instruction itself, then the return addresses, inner ones first; below a trap the
+        instruction that it interrupted, and so on.
 
         :param read: gives a general register by name.
+        :return: addresses, and whether each is a return address.
         """
         arch, image = self._machine.arch, self._machine.image
         names = [*arch.dwarf_registers, arch.pc]
         registers: dict[str, int] = {name: read(name) for name in names if name}
-        for depth in range(limit):
+        is_return = False
+        for _ in range(limit):
             pc = registers[arch.pc]
-            if not image.holds_code(pc) or (depth and pc == arch.entry_address(image)):
+            if not image.holds_code(pc) or (is_return and pc == arch.entry_address(image)):
                 return  # where injected calls return to
-            yield pc
+            yield pc, is_return
             try:
-                caller = self._caller(registers, depth)
+                if is_return and self._function(pc - 1).name in arch.trap_entries:
+                    registers, is_return = self._interrupted(registers), False
+                    continue
+                caller = self._caller(registers, is_return)
             except MemoryAccessError:
                 return
             if caller is None:
                 return
-            registers = caller
+            registers, is_return = caller, True
+
+    def _interrupted(self, registers: dict[str, int]) -> dict[str, int]:
+        """The registers in the trap frame that the kernel's vector has built."""
+        machine, layout = self._machine, self._machine.arch.trap_frame
+        fields = TRAPS[machine.arch.name].names
+        frame = registers[machine.arch.sp]
+        return {name: layout.read(machine, frame, fields.get(name, name))
+                if fields.get(name, name) in layout.fields else value
+                for name, value in registers.items()}
 
     def _function(self, address: int) -> Symbol:
         symbols = self._machine.image.symbols
         return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
 
-    def _caller(self, registers: dict[str, int], depth: int) -> dict[str, int] | None:
+    def _caller(self, registers: dict[str, int], is_return: bool) -> dict[str, int] | None:
         """The caller's registers; None at the end of the stack."""
         arch, machine = self._machine.arch, self._machine
         pc, sp = registers[arch.pc], registers[arch.sp]
-        rule = self._frames.rule(pc - (depth > 0))
+        rule = self._frames.rule(pc - is_return)
         found = dict(registers)
         if (rule is not None and rule.base < len(arch.dwarf_registers)
                 and arch.dwarf_registers[rule.base]):
@@ -79,12 +97,12 @@ class Stacks:
             found[arch.sp] = frame
             if rule.returns in rule.saved:
                 found[arch.pc] = machine.read_u64(frame + rule.saved[rule.returns] & MASK)
-            elif depth == 0 and arch.link is not None:
+            elif not is_return and arch.link is not None:
                 found[arch.pc] = registers[arch.link]
             else:
                 return None
-            return found if frame >= sp and (frame > sp or depth == 0) else None
-        if depth == 0 and pc == self._function(pc).address:
+            return found if frame >= sp and (frame > sp or not is_return) else None
+        if not is_return and pc == self._function(pc).address:
             # At its first instruction a function has no frame of its own.
             if arch.link is not None:
                 found[arch.pc] = registers[arch.link]
@@ -103,10 +121,9 @@ class Stacks:
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
         """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""
         lines: list[str] = []
-        for depth, address in enumerate(self.addresses(read, limit)):
-            key = address, depth > 0
+        for key in self.addresses(read, limit):
             if key not in self._texts:
-                self._texts[key] = list(self._describe(address, depth > 0))
+                self._texts[key] = list(self._describe(*key))
             lines += self._texts[key]
         return lines
 

@@ -112,6 +112,8 @@ class Arch(ABC):
     # A function's frame: the register that points to it; from there, where the caller's value of
     # that register is saved, and where the return address.
     frame_record: ClassVar[tuple[str, int, int]]
+    # Where the vectors call the kernel's C code, with the trap frame at the stack pointer.
+    trap_entries: ClassVar[frozenset[str]]
 
     @abstractmethod
     def translate(self, machine: "Machine", address: int) -> int | None:

@@ -49,6 +49,7 @@ class Amd64(Arch):
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
+    trap_entries = frozenset({"calltrap", "nmi_calltrap"})
 
     def translate(self, machine: "Machine", address: int) -> int | None:
         """4-level paging (SDM volume 3, "4-Level Paging and 5-Level Paging")."""

@@ -46,6 +46,8 @@ class Arm64(Arch):
     # DWARF for the Arm 64-bit Architecture, 4.1.
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     frame_record = ("x29", 0, 8)
+    trap_entries = frozenset({"handle_el1h_sync", "handle_el1h_irq", "handle_el1h_fiq",
+                              "handle_el1h_serror"})
 
     def translate(self, machine: "Machine", address: int) -> int | None:
         """Stage 1, EL1&0, 4 KiB granule (Arm ARM, "The AArch64 Virtual Memory System")."""

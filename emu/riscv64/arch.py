@@ -51,6 +51,7 @@ class Riscv64(Arch):
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
     frame_record = ("s0", -16, -8)
+    trap_entries = frozenset({"cpu_exception_handler_supervisor", "cpu_exception_handler"})
 
     def translate(self, machine: "Machine", address: int) -> int | None:
         """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""

@@ -44,7 +44,7 @@ def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_dat
         outside[-1][1] |= pointer != outside[-1][0]
         made, whole = outside[-1][1], pointer != outside[-1][0]
         if offset == 0 or whole or (debug_data and (not made or booted.arch.name == "amd64")):
-            own, *callers = stacks.addresses(get, 100)
+            own, *callers = (address for address, _return in stacks.addresses(get, 100))
             functions = [symbols.function_at(own), *(symbols.function_at(a - 1) for a in callers)]
             names = [f.name if f else None for f in functions]
             assert names[: len(outside)] == ["fibonacci"] * len(outside), (offset, text)
@@ -122,3 +122,15 @@ def test_a_damaged_entry_is_one_line_where_it_is_needed(damage):
     assert frames.rule(0x2000) is None
     with pytest.raises(DebugDataError, match=r"damaged \.debug_frame at 0x18"):
         frames.rule(0x1000)
+
+
+@pytest.mark.parametrize("arch, entry", [("amd64", "calltrap"), ("arm64", "handle_el1h_sync")])
+def test_the_stack_of_a_panic_goes_on_behind_the_trap(arch, entry):
+    """To the instruction that faulted.  (riscv64's teaching kernel translates no addresses.)"""
+    result = subprocess.run(
+        [sys.executable, "-c", "from kinst_emu.entry import kinst; kinst()", "call", "-k",
+         f"teaching/{arch}", "strcmp(0x7fffffff0000, 0)"], capture_output=True, text=True)
+    assert result.returncode == 1 and "panicked" in result.stderr
+    names = [line.split()[0].removeprefix("kernel`").split("+")[0]
+             for line in result.stdout.splitlines() if line.startswith(" " * 14)]
+    assert names[names.index(entry) + 1] == "strcmp"

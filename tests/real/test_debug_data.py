@@ -13,10 +13,10 @@ import unicorn
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
-from dtrace.stack import Stacks
+from dtrace.stack import Stacks, failure
 from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build, caller_of
-from emu.call import Caller
+from emu.call import Caller, CallError
 from images import boots
 from kinst import inline, provider
 from kinst.breakpoints import Breakpoints
@@ -175,7 +175,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
     stacks, callers, seen = Stacks(machine), [], Counter()
 
     def fire(probe, state):
-        caller = [*stacks.addresses(state.get, 2), None][1]
+        caller = [*(a for a, _return in stacks.addresses(state.get, 2)), None][1]
         sp, pointer = (state.get(r) for r in (machine.arch.sp, machine.arch.frame_record[0]))
         if probe.instruction.offset == 0:
             expected = (state.get(machine.arch.link) if machine.arch.link
@@ -200,3 +200,14 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
     Evaluation(Caller(machine)).run(program)
     breakpoints.disable()
     assert len(seen) >= 5 and sum(seen.values()) > 500
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_stack_of_a_panic_goes_on_behind_the_trap(arch):
+    """To the instruction that faulted: an address that is not mapped."""
+    machine = boots.booted(real_kernel(arch))
+    with pytest.raises(CallError, match="panicked"):
+        Caller(machine).call(machine.symbol("strlen").address, [16], "strlen")
+    (culprit,) = [line for line in failure(machine) if "kernel`strlen+" in line]
+    entry = failure(machine)[failure(machine).index(culprit) - 1]
+    assert any(f"kernel`{name}+" in entry for name in machine.arch.trap_entries)
