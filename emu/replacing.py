@@ -16,7 +16,7 @@ def _drop_abandoned(path: Path, present: Path) -> None:
     """Remove what writers of ``path`` have left that were killed."""
     now = present.stat().st_mtime
     for other in path.parent.glob(f".{glob.escape(path.name)}.*{PART}"):
-        with contextlib.suppress(FileNotFoundError):  # another writer was faster
+        with contextlib.suppress(OSError):  # another writer was faster, or it is another user's
             if now - other.stat().st_mtime > ABANDONED:
                 other.unlink()
 
@@ -28,9 +28,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     :raises OSError: when it cannot be written.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    _drop_abandoned(path, Path(temporary))
     try:
         with os.fdopen(handle, "wb") as file:
+            _drop_abandoned(path, Path(temporary))
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a crash may leave a file of the right length and zeros
@@ -39,5 +39,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):  # the cache was emptied meanwhile
+            os.unlink(temporary)
         raise

@@ -6,7 +6,7 @@ from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
 
 MAX_TEXT = 4096
-DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b")  # keystone would take it as hexadecimal
+DECIMAL = re.compile(r"(?<![\w.])[1-9]\d{0,19}\b(?!\.\d)")  # keystone would take it as hexadecimal
 ADDRESS = 0x4000_0000  # kinst/laboratory: where instructions are tested
 
 
@@ -25,6 +25,10 @@ def assemble(arch: str, text: str) -> list[tuple[str, bytes]]:
     return found
 
 
+def _length(arch: str, code: bytes) -> int:
+    return ARCHITECTURES[arch].instruction_length(code[:15])
+
+
 def _instruction(arch: str, line: str) -> bytes:
     import keystone
 
@@ -38,6 +42,6 @@ def _instruction(arch: str, line: str) -> bytes:
         code, _count = engine.asm(text.encode("ascii", "replace"), ADDRESS)
     except keystone.KsError as error:
         raise KinstError(f"{wrong}: {error.message}") from None
-    if not code:
-        raise KinstError(wrong)
+    if not code or _length(arch, bytes(code)) != len(code):
+        raise KinstError(f"{wrong}; give one, with ';' between two")
     return bytes(code)

@@ -7,6 +7,8 @@ import shlex
 
 def completed_words() -> list[str]:
     """The words of the line that the shell asks to complete, without the command; else none."""
+    if "_ARGCOMPLETE" not in os.environ:
+        return []
     try:
         return shlex.split(os.environ.get("COMP_LINE", ""))[1:]
     except ValueError:  # a quote is still open

@@ -68,7 +68,8 @@ def show(result: Result) -> None:
         print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
     if result.survey is None and len(result.places) <= MAX_SHOWN:
         for code, place in result.places.items():
-            verdict = summary(TRAPS[result.arch].classify(code, CODE)[1])
+            verdict = (report.refused.get(code)
+                       or summary(TRAPS[result.arch].classify(code, CODE)[1]))
             print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}")
     elif result.survey is None:
         for code, reason in report.refused.items():

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import os
+import stat
 import sys
 import threading
 import time
@@ -10,6 +12,19 @@ from typing import TextIO, cast
 
 SILENCE, PERIOD = 0.7, 0.2  # seconds
 CLEAR = "\r\x1b[K"
+WIDTH = 80  # where the terminal does not say
+
+
+def drawable(output: TextIO) -> bool:
+    """Whether a line may be drawn while output goes there.  Where it goes into a pipe, the reader
+    writes to the same terminal."""
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    try:
+        return output.isatty() or stat.S_ISREG(os.fstat(output.fileno()).st_mode) or (
+            os.path.samestat(os.fstat(output.fileno()), os.stat(os.devnull)))
+    except (OSError, ValueError):
+        return False
 
 
 class StatusLine:
@@ -20,6 +35,7 @@ class StatusLine:
         self._lock = threading.RLock()
         self._texts: list[tuple[str, float]] = []
         self._shown = False
+        self._middle = False  # of a line of something else
         self._said = time.monotonic()
         self._ended = threading.Event()
         self._streams: dict[str, TextIO] = {}
@@ -35,13 +51,12 @@ class StatusLine:
         self._thread.start()
 
     def stop(self) -> None:
+        for name, stream in self._streams.items():
+            setattr(sys, name, stream)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
-        with self.saying():
-            pass
-        for name, stream in self._streams.items():
-            setattr(sys, name, stream)
+        self._clear()
 
     @contextlib.contextmanager
     def working(self, text: str) -> Iterator[None]:
@@ -50,29 +65,51 @@ class StatusLine:
             yield
         finally:
             self._texts.pop()
-            with self.saying():
-                pass
+            self._clear()
 
     @contextlib.contextmanager
-    def saying(self) -> Iterator[None]:
-        """Something else is written meanwhile."""
+    def saying(self, last: str | bytes) -> Iterator[None]:
+        """Something else is written meanwhile.
+
+        :param last: its last character; nothing is drawn in the middle of a line.
+        """
+        with self._lock:
+            self._clear()
+            yield
+            if last:
+                self._middle = last not in ("\n", b"\n")
+            self._said = time.monotonic()
+
+    def _clear(self) -> None:
         with self._lock:
             if self._shown:
                 self._shown = False
-                self._screen.write(CLEAR)
-                self._screen.flush()
-            yield
-            self._said = time.monotonic()
+                self._write(CLEAR)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._screen.write(text)
+            self._screen.flush()
+        except OSError:  # the terminal is gone; what the command does is not affected
+            self._ended.set()
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._screen.fileno()).columns or WIDTH
+        except (OSError, ValueError):
+            return WIDTH
 
     def _draw(self) -> None:
         while not self._ended.wait(PERIOD):
             now = time.monotonic()
             with self._lock:
                 texts = self._texts[-1:]
-                if texts and (self._shown or now - self._said > SILENCE):
+                if texts and not self._middle and (self._shown or now - self._said > SILENCE):
                     text, since = texts[0]
-                    self._screen.write(f"{CLEAR}{text[:70]} ... {now - since:.0f} s")
-                    self._screen.flush()
+                    plain = "".join(c if c.isprintable() else " " for c in text)
+                    tail = f" ... {now - since:.0f} s"
+                    self._write(CLEAR + (plain[: max(0, self._width() - len(tail) - 1)] + tail)[
+                        : self._width() - 1])
                     self._shown = True
 
 
@@ -84,7 +121,7 @@ class _Screen(io.TextIOBase):
         self.buffer = _Bytes(stream, line)
 
     def write(self, text: str) -> int:
-        with self._line.saying():
+        with self._line.saying(text[-1:]):
             return self._stream.write(text)
 
     def flush(self) -> None:
@@ -112,7 +149,7 @@ class _Bytes:
         self._stream, self._line = stream, line
 
     def write(self, data: bytes) -> int:
-        with self._line.saying():
+        with self._line.saying(data[-1:]):
             return self._stream.buffer.write(data)
 
     def flush(self) -> None:

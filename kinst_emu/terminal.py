@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 from emu.errors import KinstError
 from emu.progress import PROGRESS
-from kinst_emu.status import StatusLine
+from kinst_emu.status import StatusLine, drawable
 
 Item = TypeVar("Item")
 
@@ -18,14 +18,16 @@ Item = TypeVar("Item")
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command; a KinstError becomes one line and exit status 1."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if sys.stdout is None:  # closed by the shell: ">&-"
-        print(f"{program}: standard output is closed", file=sys.stderr or io.StringIO())
+    if sys.stderr is None:  # closed by the shell: "2>&-"
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lasts as long as the process)
+    if sys.stdout is None:
+        print(f"{program}: standard output is closed", file=sys.stderr)
         sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names come from files
     line: StatusLine | None = None
-    if sys.stderr is not None and sys.stderr.isatty():
+    if sys.stderr.isatty() and drawable(sys.stdout):
         line = StatusLine(sys.stderr)
         line.start()
         PROGRESS.working = line.working
@@ -134,7 +136,7 @@ def show_console(text: bytes) -> None:
 
 def end_line(text: bytes) -> None:
     """End the last line of a console that was shown as it came."""
-    if text and not text.endswith(b"\n"):
+    if text.replace(b"\r", b"")[-1:] not in (b"", b"\n"):
         print()
     sys.stdout.flush()
 

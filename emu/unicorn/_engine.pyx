@@ -50,8 +50,6 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
     return kind | (count << 26) | (<unsigned int>direction << 30)
 
 
-# Why ``Engine.run`` returned.
-
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
     cdef uint64_t h = (address ^ (<uint64_t>size << 48)) * <uint64_t>0x9E3779B97F4A7C15

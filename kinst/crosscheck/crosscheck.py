@@ -363,6 +363,8 @@ class Crosscheck:
                 raise
             # The fault's doing; the other machine tells where it began.
         finally:
+            if machine.engine.frozen:  # it failed inside a firing; the machine is restored later
+                machine.engine.abandon(machine.pc)
             breakpoints.disable()
         return seen, result
 

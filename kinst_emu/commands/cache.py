@@ -1,6 +1,7 @@
 """``kinst cache``: what is kept, and can be made again: booted kernels, indexes of debug data."""
 
 import argparse
+import contextlib
 import json
 from pathlib import Path
 
@@ -22,9 +23,10 @@ def run(arguments: argparse.Namespace) -> int:
     sizes: dict[Path, int] = {}
     try:
         for path in _files(directory):
-            sizes[path] = path.stat().st_size
-            if arguments.action == "clear":
-                path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                sizes[path] = path.stat().st_size
+                if arguments.action == "clear":
+                    path.unlink()
     except OSError as error:
         raise KinstError(f"{error.filename}: {error.strerror}") from None
     total = sum(sizes.values())

@@ -28,7 +28,6 @@ from kinst.trap import CpuState
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.terminal import (
     describe,
-    end_line,
     parse_count,
     parse_size,
     run_command,
@@ -204,6 +203,8 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
     if not quiet:
         print(HEADER)
     shown = _Shown(breakpoints)
+    for byte in bytes(machine.console.text):  # what was said before there were probes
+        shown.byte(byte)
     breakpoints.dispatcher.sink = shown.rows
     machine.console.stream = shown.byte
     with PROGRESS.working("enabling the probes"):
@@ -222,7 +223,7 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         breakpoints.disable()
     finally:
         shown.rows()
-        end_line(bytes(machine.console.text[-1:]))
+        shown.end()
         print("".join(f"{line}\n" for line in stack), end="")
     if value is not None:
         print(f"{call} = {describe(value)}")
@@ -238,21 +239,31 @@ class _Shown:
         self._busy = False  # what the clock interrupts may be writing
 
     def rows(self) -> None:
-        self._busy = True
-        for firing in self._breakpoints.firings():
-            if self._middle:
-                print()
-                self._middle = False
-            print(_row(firing.probe))
-        self._busy = False
+        with self._writing():
+            for firing in self._breakpoints.firings():
+                self.end()
+                print(_row(firing.probe))
 
     def byte(self, byte: int) -> None:
         self.rows()
+        with self._writing():
+            sys.stdout.flush()
+            show_byte(byte)
+            self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
+
+    def end(self) -> None:
+        """End a line of the console that was begun."""
+        if self._middle:
+            print()
+            self._middle = False
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         self._busy = True
-        sys.stdout.flush()
-        show_byte(byte)
-        self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
-        self._busy = False
+        try:
+            yield
+        finally:
+            self._busy = False
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,7 @@ def test_the_cache_is_shown_and_emptied_and_nothing_else_is(tmp_path):
     ("amd64", "mov $10, %eax", "b8 0a 00 00 00  mov eax, 0xa  copy"),
     ("amd64", "mov 0x10, %al", "movabs al, byte ptr [0x10]  copy"),
     ("arm64", "add x1, x10, #16", "add x1, x10, #0x10  copy"),
+    ("arm64", "fmov d0, #1.0", "fmov d0, #1.00000000"),
     ("arm64", "mov v1.16b, v2.16b", "mov v1.16b, v2.16b  copy"),
     ("arm64", "cbz x3, #0x40000100", "03 08 00 b4  cbz x3, #0x40000100  emulate"),
 ])
@@ -81,6 +83,7 @@ def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
     (["--assemble", "frobnicate", "--arch", "amd64"], "is no instruction of amd64"),
     (["--assemble", " ; ", "--arch", "amd64"], "there is no instruction in it"),
     (["--assemble", "nop", "--arch", "riscv64"], "knows no riscv64; give bytes with --encodings"),
+    (["--assemble", ".fill 100,1,0x90", "--arch", "amd64"], "is no instruction of amd64"),
     (["--assemble", "nop"], "--assemble needs --arch"),
     (["--assemble", "nop", "--encodings", "-", "--arch", "amd64"], "not both"),
     (["--encodings", os.devnull, "--arch", "amd64"], "there is no instruction in it"),
@@ -171,6 +174,8 @@ def on_a_terminal(words, until=None):
     began, seen = time.monotonic(), []
     while True:
         ready = select.select([terminal], [], [], 60)[0]
+        if not ready:
+            os.kill(process, signal.SIGKILL)
         try:
             data = os.read(terminal, 65536) if ready else b""
         except OSError:  # the other end is closed
@@ -185,16 +190,62 @@ def on_a_terminal(words, until=None):
 
 def test_a_terminal_is_told_what_takes_long():
     seen = on_a_terminal(["-m", "kinst_emu.commands.kinst", "call", "-k", "teaching/riscv64",
-                          "fibonacci(24)"])
+                          "fibonacci(32)"])
     text = b"".join(data for _at, data in seen).decode()
-    assert "fibonacci(24) = 46368 (0xb520)\r\n" in text
-    # Whatever was drawn has been taken away again.
-    assert text.count(" ... ") == 0 or text.count(CLEAR) > text.count(" ... ") // 2
+    assert "calling fibonacci(32) ... " in text
+    # What was drawn has been taken away again.
+    assert text.rpartition(CLEAR)[2].endswith("fibonacci(32) = 2178309 (0x213d05)\r\n")
+    assert " ... " not in text.rpartition(CLEAR)[2]
+
+
+def test_the_boot_that_is_traced_shows_its_first_lines_too():
+    result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::worker:entry", "-c", "boot")
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [lines[0], "The teaching kernel"]
+
+
+def test_a_row_ends_a_line_of_the_console_and_no_more():
+    result = run("kdtrace", "-k", "teaching/amd64", "-n", "fbt::cnputs:return", "-c",
+                 'cnputs("abc")')
+    assert result.stdout.splitlines()[1] == "abc" and "" not in result.stdout.splitlines()
+
+
+def test_a_closed_standard_error_pollutes_nothing():
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-m", "kinst_emu.commands.kinst",
+         "call", "-k", "teaching/amd64", "--json", "nosuch()"], stdout=subprocess.PIPE, check=False)
+    assert (result.returncode, result.stdout) == (1, b"")
 
 
 class Terminal(io.StringIO):
     def isatty(self):
         return True
+
+
+def test_nothing_is_drawn_in_the_middle_of_a_line(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    line = StatusLine(screen)
+    line.start()
+    with line.working("waiting"):
+        print("half", end="")
+        time.sleep(1.5)
+        assert screen.getvalue() == "half"
+    line.stop()
+
+
+def test_the_line_fits_the_terminal(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    line = StatusLine(screen)
+    line.start()
+    with line.working("a\nb" + "x" * 200):
+        deadline = time.monotonic() + 30
+        while " s" not in screen.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    line.stop()
+    drawn = screen.getvalue().split(CLEAR)[1]
+    assert drawn.startswith("a bxx") and len(drawn) == 79 and drawn.endswith(" s")
 
 
 def test_the_status_line_is_shown_after_a_silence_and_makes_room(monkeypatch):
