@@ -8,9 +8,11 @@ follow), names assigned before (``p+8``), and calls.
 import re
 from dataclasses import dataclass, field
 
+from dtrace.prototypes import Prototypes, check_address, check_count, check_kind
 from dtrace.symbols import find_function, find_symbol
+from dwarf.types import Type, Void, declare, strip
 from emu.call import Caller
-from emu.elf import STT_GNU_IFUNC, Image
+from emu.elf import STT_GNU_IFUNC, Image, Symbol
 from emu.errors import KinstError
 
 MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
@@ -233,17 +235,39 @@ def parse(source: str) -> list[Statement]:
     return _Parser(source).program()
 
 
-def check(image: Image, program: list[Statement]) -> None:
-    """Look every name up before anything runs.
+def check(
+    image: Image, program: list[Statement], prototypes: Prototypes | None = None
+) -> None:
+    """Look every name up before anything runs, and hold the calls to the functions' prototypes.
 
-    :raises KinstError: for an unknown function, symbol or name.
+    :raises KinstError: for an unknown function, symbol or name; for arguments that do not fit.
     """
     known: set[str] = set()
+
+    def held(function: Symbol, arguments: tuple[Argument, ...]) -> None:
+        procedure = (prototypes.of(function.name, function.address)
+                     if prototypes is not None else None)
+        if prototypes is None or procedure is None:
+            return
+        check_count(function.name, procedure, len(arguments))
+        for number, argument in enumerate(arguments):
+            match argument:
+                case Data():
+                    check_kind(function.name, procedure, number, None)
+                case Number(value):
+                    check_kind(function.name, procedure, number, value)
+                case Call(inner, _):
+                    called = find_function(image, inner)
+                    given = prototypes.result(called.name, called.address)
+                    if given is not None and isinstance(strip(given), Void):
+                        raise KinstError(
+                            f"{declare(procedure, function.name)}: argument {number + 1} is "
+                            f"{inner}(...), which gives nothing")
 
     def visit(argument: Argument) -> None:
         match argument:
             case Call(function, arguments):
-                find_function(image, function)
+                held(find_function(image, function), arguments)
                 for inner in arguments:
                     visit(inner)
             case Address(symbol, _):
@@ -261,12 +285,18 @@ def check(image: Image, program: list[Statement]) -> None:
 
 @dataclass
 class Evaluation:
-    """Evaluates programs on a machine; keeps names and where the last call's buffers lie."""
+    """Evaluates programs on a machine; keeps names and where the last call's buffers lie.
+
+    :param prototypes: of the kernel: what is to be an address must be one.
+    :param kind: the type of the last value; None where it is not known.
+    """
 
     caller: Caller
+    prototypes: Prototypes | None = None
     names: dict[str, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
     last_arguments: list[int] = field(default_factory=list)
+    kind: Type | None = None
 
     def run(self, program: list[Statement]) -> int:
         """Run the program and give its last value."""
@@ -278,6 +308,7 @@ class Evaluation:
         return value
 
     def _value(self, argument: Argument) -> int:
+        self.kind = None
         match argument:
             case Number(value):
                 return value & (1 << 64) - 1
@@ -292,9 +323,19 @@ class Evaluation:
             case Call(function, arguments):
                 values = [self._value(inner) for inner in arguments]
                 target = find_function(self.caller.machine.image, function)
+                self._check(target, values)
                 address = target.address
                 if target.kind == STT_GNU_IFUNC:
                     address = self.caller.call(address, [], function)
                 result = self.caller.call(address, values, function)
                 self.last_arguments = values
+                if self.prototypes is not None:
+                    self.kind = self.prototypes.result(target.name, target.address)
                 return result
+
+    def _check(self, function: Symbol, values: list[int]) -> None:
+        procedure = (self.prototypes.of(function.name, function.address)
+                     if self.prototypes is not None else None)
+        if procedure is not None:
+            for number, value in enumerate(values):
+                check_address(self.caller.machine, function.name, procedure, number, value)

@@ -4,7 +4,10 @@ A call borrows the CPU: it runs on the interrupted thread's stack, returns to th
 point, which nothing executes after the boot, and is over when it gets there on its own stack.
 """
 
-from collections.abc import Sequence
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason, Until
@@ -27,8 +30,35 @@ class PatienceError(CallError):
     """The host waited for a call, and it was not done: nothing is known of the call."""
 
 
+@dataclass(eq=False)
+class _Room:
+    """The stack below a thread that stands still: all callers of a machine share it.
+
+    :param sp: of the thread.
+    :param free: the address below what is in use.
+    """
+
+    sp: int
+    free: int
+    left: int = SMALL
+
+
+_ROOMS: "weakref.WeakKeyDictionary[Machine, weakref.ref[_Room]]" = weakref.WeakKeyDictionary()
+
+
+def _room(machine: Machine) -> _Room:
+    """The room of the callers that there are, or a new one where the machine stands now."""
+    known = _ROOMS.get(machine)
+    room = known() if known is not None else None
+    if room is None or room.sp != machine.sp:
+        room = _Room(machine.sp, (machine.sp - STACK_GAP) & ~15)
+        _ROOMS[machine] = weakref.ref(room)
+    return room
+
+
 class Caller:
-    """Calls on one machine.  Arguments placed in memory stay there until the machine goes back.
+    """Calls on one machine.  Arguments placed in memory stay there until the machine goes back, or
+    no caller is left.
 
     :param limit: instructions after which a call is taken to never return.
     """
@@ -36,20 +66,37 @@ class Caller:
     def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT) -> None:
         self.machine = machine
         self.limit = limit
-        self._free = (machine.sp - STACK_GAP) & ~15
-        self._room = SMALL
+        self._room = _room(machine)
         self._back = machine.arch.entry_address(machine.image)
+
+    def placed(self) -> tuple[int, int, int]:
+        """How much of the stack is in use, for ``placed_again``."""
+        return self._room.sp, self._room.free, self._room.left
+
+    def placed_again(self, placed: tuple[int, int, int]) -> None:
+        """The machine has gone back to where just this was in use."""
+        self._room.sp, self._room.free, self._room.left = placed
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """What is placed on the stack meanwhile is given up afterwards."""
+        room = self._room
+        before = room.free, room.left
+        try:
+            yield
+        finally:
+            room.free, room.left = before
 
     def place(self, data: bytes) -> int:
         """Put bytes into guest memory, 16-byte aligned, and give their address.
 
         Small ones go on the stack, others into memory from the guest's own ``malloc``.
         """
-        size = (len(data) + 15) & ~15
-        if size <= self._room:
-            self._room -= size
-            self._free -= size
-            address = self._free
+        size, room = (len(data) + 15) & ~15, self._room
+        if size <= room.left:
+            room.left -= size
+            room.free -= size
+            address = room.free
         else:
             address = self._allocate(size)
         self.machine.write(address, data.ljust(size, b"\0"))  # what was there is nobody's argument
@@ -76,7 +123,7 @@ class Caller:
         m = self.machine
         saved = m.registers()
         seen = len(m.console.text)
-        m.write_register(m.arch.sp, self._free)
+        m.write_register(m.arch.sp, self._room.free)
         m.arch.prepare_call(m, tuple(arguments), self._back)
         m.pc = address
         top = m.arch.stack_after_return(m)

@@ -20,6 +20,7 @@ PROMPTS = ("mountroot> ", "teaching> ")
 STARTS = ("mi_startup", "machine_thread")
 READERS = ("cngets", "cncheckc", "cngetc")
 MEMORY = 512 << 20
+LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # What a boot is made by, beside the architecture's folder: snapshots of another machine are not
 # gone on from.
@@ -92,9 +93,10 @@ def _drop_older(path: Path) -> None:
         other.unlink(missing_ok=True)
 
 
-def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
+def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMachine:
     """A machine at its prompt; booted once, then restored from the cache.
 
+    :param limit: instructions after which a boot is given up.
     :raises BootError: when the kernel does not boot.
     """
     path = snapshot_path(image, memory)
@@ -107,7 +109,7 @@ def booted(image: Image, memory: int = MEMORY) -> UnicornMachine:
     with PROGRESS.working(f"booting {image.path} (the next time it is restored)"):
         machine = UnicornMachine(image, memory)
         machine.boot()
-        boot_to_prompt(machine)
+        boot_to_prompt(machine, limit)
         settle_at_reader(machine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,64 @@
+"""A DTrace for a FreeBSD kernel that runs inside Python: the interface for Python programs.
+
+    import kinst_emu
+
+    machine = kinst_emu.open("teaching/amd64").boot()
+    with machine.probe("kinst::strlen:", lambda firing: print(firing, firing.registers["rdi"])):
+        print(machine.call("strlen", "hello"))
+
+Everything here is loaded when it is first asked for: the commands live in this package, too.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dwarf.values import CArray, CEnum, CPointer, CStruct, addressof, sizeof, typeof
+    from emu.call import CallError
+    from emu.errors import ImageError, KinstError, MachineError, MemoryAccessError, SnapshotError
+    from emu.machine import Stop, StopReason
+    from images.boots import PROMPTS, BootError
+    from kinst.probe_table import ProbeError
+    from kinst_emu.firing import Fired, Firing
+    from kinst_emu.kernel import Instruction, Kernel, images
+    from kinst_emu.kernel import open_kernel as open
+    from kinst_emu.machine import Machine, State
+    from kinst_emu.probes import Probes
+    from kinst_emu.relocation import assert_relocates
+
+_FROM = {
+    "dwarf.values": ("CArray", "CEnum", "CPointer", "CStruct", "addressof", "sizeof", "typeof"),
+    "emu.call": ("CallError",),
+    "emu.errors": ("ImageError", "KinstError", "MachineError", "MemoryAccessError",
+                   "SnapshotError"),
+    "emu.machine": ("Stop", "StopReason"),
+    "images.boots": ("PROMPTS", "BootError"),
+    "kinst.probe_table": ("ProbeError",),
+    "kinst_emu.firing": ("Fired", "Firing"),
+    "kinst_emu.kernel": ("Instruction", "Kernel", "images", "open"),
+    "kinst_emu.machine": ("Machine", "State"),
+    "kinst_emu.probes": ("Probes",),
+    "kinst_emu.relocation": ("assert_relocates",),
+}
+_NAMED = {"open": "open_kernel"}
+_MODULES = {name: module for module, names in _FROM.items() for name in names}
+
+__all__ = [
+    "PROMPTS", "BootError", "CArray", "CEnum", "CPointer", "CStruct", "CallError", "Fired",
+    "Firing", "ImageError", "Instruction", "Kernel", "KinstError", "Machine", "MachineError",
+    "MemoryAccessError", "ProbeError", "Probes", "SnapshotError", "State", "Stop", "StopReason",
+    "addressof", "assert_relocates", "images", "open", "sizeof", "typeof",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    found = getattr(importlib.import_module(module), _NAMED.get(name, name))
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

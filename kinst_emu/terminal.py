@@ -103,17 +103,6 @@ def parse_count(text: str, what: str) -> int:
     return int(text)
 
 
-def describe(value: int) -> str:
-    """A return value as a person reads it: decimal, hexadecimal, and signed where that differs."""
-    text = f"{value} ({value:#x}"
-    low = value & 0xFFFFFFFF
-    if value >> 63:
-        text += f", long {value - (1 << 64)}"
-    elif low >> 31 and value >> 32 == 0:
-        text += f", int {low - (1 << 32)}"
-    return text + ")"
-
-
 def hexdump(address: int, data: bytes) -> str:
     """Sixteen bytes a line, as ``hexdump -C`` shows them."""
     lines = []

@@ -12,11 +12,9 @@ from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import MEMORY, PROMPTS
+from images.boots import LIMIT, MEMORY, PROMPTS
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
-
-LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

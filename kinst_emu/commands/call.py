@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
+from dtrace.prototypes import Prototypes, describe
 from dtrace.stack import failure
+from dwarf.types import Void, declare, strip
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.progress import PROGRESS
@@ -15,7 +17,6 @@ from images import catalog
 from images.boots import BootError, booted, settle_at_reader, unbooted
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import (
-    describe,
     end_line,
     hexdump,
     parse_count,
@@ -35,6 +36,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="dump a buffer after the call: arg0, arg1, ..., or an assigned name")
     parser.add_argument("--limit", default=str(DEFAULT_LIMIT), metavar="N",
                         help="instructions after which the call is given up (%(default)s)")
+    parser.add_argument("--unchecked", action="store_true",
+                        help="pass the arguments as they are, whatever the function's type is, and "
+                        "show the plain result")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -43,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     limit = parse_count(arguments.limit, "--limit")
     image = catalog.find(arguments.kernel)
     memory = parse_size(arguments.memory)
-    check(image, program)
+    prototypes = None if arguments.unchecked else Prototypes(image)
+    check(image, program, prototypes)
     try:
         if arguments.snapshot:
             machine = snapshot.restore(arguments.snapshot, image)
@@ -57,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         machine.console.stream = show_byte
     before = machine.instructions
-    evaluation = Evaluation(Caller(machine, limit))
+    evaluation = Evaluation(Caller(machine, limit), prototypes)
     try:
         with PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
@@ -74,17 +79,28 @@ def run(arguments: argparse.Namespace) -> int:
     shown = {name: _buffer(evaluation, name, machine) for name in arguments.show}
     if arguments.json:
         print(json.dumps({
-            "value": value, "instructions": machine.instructions - before,
+            **_value(evaluation, value), "instructions": machine.instructions - before,
             "console": console.decode("utf-8", "replace"),
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
         }))
         return 0
     end_line(console)
-    print(f"{arguments.call} = {describe(value)}")
+    text = describe(machine, evaluation.kind, value)
+    if text:
+        print(f"{arguments.call} = {text}")
     for name, (address, data) in shown.items():
         print(f"{name}:")
         print(hexdump(address, data))
     return 0
+
+
+def _value(evaluation: Evaluation, bits: int) -> dict[str, object]:
+    """The result: as the register has it, its type where that is known, null for ``void``."""
+    kind = evaluation.kind
+    if kind is None:
+        return {"value": bits}
+    value = None if isinstance(strip(kind), Void) else bits
+    return {"value": value, "type": declare(kind)}
 
 
 def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple[int, bytes]:

@@ -11,6 +11,7 @@ from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
 from dtrace.description import MODULE, create
 from dtrace.description import parse as parse_description
+from dtrace.prototypes import Prototypes, describe
 from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
@@ -27,7 +28,6 @@ from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.terminal import (
-    describe,
     parse_count,
     parse_size,
     run_command,
@@ -78,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         "arm64 and riscv64 have")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
         help="one for each probe, or FreeBSD's own for each thread (amd64)")
+    add("--unchecked", action="store_true",
+        help="-c: pass the arguments as they are, whatever the function's type is, and show the "
+        "plain result")
     add("--unsafe", action="store_true", help="probe also functions that are excluded")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
@@ -94,10 +97,11 @@ def _main() -> int:
     limit = parse_count(arguments.limit, "--limit")
     frames = None if arguments.stack is None else parse_count(arguments.stack, "--stack")
     image = catalog.find(arguments.kernel)
-    program = None if arguments.listing else _program(image, arguments.call)
+    prototypes = None if arguments.unchecked else Prototypes(image)
+    program = None if arguments.listing else _program(image, arguments.call, prototypes)
     memory = parse_size(arguments.memory)
     if arguments.machine == "qemu" and not arguments.listing:
-        return _on_qemu(arguments, image, program, memory, limit, frames)
+        return _on_qemu(arguments, image, program, memory, limit, frames, prototypes)
     if arguments.call == BOOT and not arguments.listing:
         machine = UnicornMachine(image, memory)
         machine.boot()
@@ -117,7 +121,7 @@ def _main() -> int:
     if arguments.listing:
         _list(breakpoints, arguments.verbose)
         return 0
-    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet)
+    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet, prototypes)
 
 
 def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
@@ -138,7 +142,7 @@ def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
 
 def _on_qemu(
     arguments: argparse.Namespace, image: Image, program: list[Statement] | None, memory: int,
-    limit: int, frames: int | None,
+    limit: int, frames: int | None, prototypes: Prototypes | None,
 ) -> int:
     """The same on QEMU: the breakpoints go through the kernel's own vectors there."""
     if program is None or arguments.trap_path == DIRECT or arguments.trampolines != PER_PROBE:
@@ -162,23 +166,33 @@ def _on_qemu(
             print(HEADER)
         try:
             probes.enable()
-            value = Evaluation(Caller(other, limit)).run(program)
+            evaluation = Evaluation(Caller(other, limit), prototypes)
+            value = evaluation.run(program)
             probes.disable()
         finally:
             show_console(bytes(other.console.text))
-        print(f"{arguments.call} = {describe(value)}")
+        _result(evaluation, arguments.call, value)
     return 0
 
 
-def _program(image: Image, call: str | None) -> list[Statement] | None:
+def _program(
+    image: Image, call: str | None, prototypes: Prototypes | None
+) -> list[Statement] | None:
     """The calls of a workload; None: it is the boot."""
     if call is None:
         raise KinstError("nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot")
     if call == BOOT:
         return None
     program = parse(call)
-    check(image, program)
+    check(image, program, prototypes)
     return program
+
+
+def _result(evaluation: Evaluation, call: str, value: int) -> None:
+    """What the last call gave; nothing, where it gives nothing."""
+    text = describe(evaluation.caller.machine, evaluation.kind, value)
+    if text:
+        print(f"{call} = {text}")
 
 
 def _list(breakpoints: Breakpoints, verbose: bool) -> None:
@@ -198,7 +212,7 @@ def _list(breakpoints: Breakpoints, verbose: bool) -> None:
 
 
 def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str, limit: int,
-           quiet: bool) -> int:
+           quiet: bool, prototypes: Prototypes | None) -> int:
     machine = breakpoints.machine
     if not quiet:
         print(HEADER)
@@ -209,13 +223,14 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
     machine.console.stream = shown.byte
     with PROGRESS.working("enabling the probes"):
         breakpoints.enable()
-    value, stack = None, list[str]()
+    evaluation, value, stack = None, 0, list[str]()
     try:
         with PROGRESS.working("running, traced"), shown.streaming():
             if program is None:
                 boot_to_prompt(machine, limit)
             else:
-                value = Evaluation(Caller(machine, limit)).run(program)
+                evaluation = Evaluation(Caller(machine, limit), prototypes)
+                value = evaluation.run(program)
     except (CallError, BootError):
         stack = failure(machine)
         raise
@@ -225,8 +240,8 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         shown.rows()
         shown.end()
         print("".join(f"{line}\n" for line in stack), end="")
-    if value is not None:
-        print(f"{call} = {describe(value)}")
+    if evaluation is not None:
+        _result(evaluation, call, value)
     return 0
 
 

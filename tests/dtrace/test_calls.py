@@ -1,7 +1,10 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtrace.c_library import CHAR
 from dtrace.calls import (
     Address,
     Call,
@@ -15,8 +18,12 @@ from dtrace.calls import (
     parse,
     unescape,
 )
+from dtrace.prototypes import Prototypes, describe
+from dwarf.types import Pointer, Qualified, declare
 from emu.call import Caller
+from emu.elf import load
 from emu.errors import KinstError
+from tests.elfwriter import Elf
 
 
 def test_arguments_of_every_kind_are_read():
@@ -74,3 +81,50 @@ def test_values_pass_from_call_to_call(booted):
         'p = buf(16); memcpy(p, "hello", 6); memcpy(p + 5, ", you", 6); strlen(p)'))
     assert value == 10
     assert booted.read_string(evaluation.names["p"]) == b"hello, you"
+
+
+@pytest.mark.parametrize("text, says", [
+    ('strlen()', "takes 1 argument, 0 given"), ('strlen("a", 2)', "takes 1 argument, 2 given"),
+    ('crc32("a", "b", 1)', "argument 1 is u32, not a string"),
+    ('classify(5000000000, 1)', "argument 1: 5000000000 does not fit"),
+    ('strlen(machine_idle())', "argument 1 is machine_idle(...), which gives nothing"),
+])
+def test_arguments_are_held_to_the_prototype(image, text, says):
+    with pytest.raises(KinstError, match=re.escape(says)):
+        check(image, parse(text), Prototypes(image))
+    check(image, parse(text))
+
+
+def test_what_is_to_be_an_address_must_be_mapped(booted):
+    evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
+    if booted.translate(1 << 50) is None:
+        with pytest.raises(KinstError, match="nothing is mapped at 0x4"):
+            evaluation.run(parse("strlen(0x4000000000000)"))
+    else:
+        assert booted.arch.name != "amd64"  # these do not translate addresses
+    assert evaluation.run(parse('strlen("ab")')) == 2
+
+
+@pytest.mark.parametrize("call, says", [
+    ('strlen("ab")', "2 (0x2)"), ('memcpy(buf(8), "ab", 3)', "(void *) 0x"),
+    ('cnputs("")', ""), ('strcmp("a", "b")', "-1 (0xffffffff)"), ("5", "5 (0x5)"),
+])
+def test_results_are_shown_by_their_types(booted, call, says):
+    evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
+    value = evaluation.run(parse(call))
+    shown = describe(booted, evaluation.kind, value)
+    assert shown.startswith(says) and bool(shown) == bool(says)
+
+
+def test_a_result_that_points_to_text_shows_it(booted):
+    address = Caller(booted).place(b"text\0")
+    shown = describe(booted, Pointer(lambda: Qualified("const", lambda: CHAR)), address)
+    assert shown == f'(const char *) {address:#x} "text"'
+
+
+def test_without_debug_data_the_c_library_is_known(tmp_path):
+    (tmp_path / "kernel").write_bytes(Elf(symbols=[("strlen", 0x1000, 4, 2)]).build())
+    prototypes = Prototypes(load(tmp_path / "kernel"))
+    assert prototypes.types() is None
+    assert declare(prototypes.of("strlen", None), "strlen") == "size_t strlen(const char *s)"
+    assert prototypes.of("classify", None) is None

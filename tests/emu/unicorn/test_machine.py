@@ -259,6 +259,20 @@ def test_calls_leave_the_registers_as_they_were(booted):
     assert booted.registers() == before
 
 
+def test_two_callers_of_a_machine_share_its_stack(booted):
+    one, two = Caller(booted), Caller(booted)
+    first, second = one.place(b"first\0"), two.place(b"second\0")
+    assert first != second and booted.read_string(first) == b"first"
+    strlen = booted.symbol("strlen").address
+    assert two.call(strlen, [second], "strlen") == 6
+    assert one.call(strlen, [first], "strlen") == 5
+    with two.passing():
+        third = two.place(b"third\0")
+    assert one.place(b"again\0") == third
+    del one, two
+    assert Caller(booted).place(b"new\0") == first
+
+
 def test_more_arguments_than_the_stack_holds_need_malloc(booted):
     with pytest.raises(KinstError, match="malloc"):
         Caller(booted).place(bytes(100_000))
@@ -290,7 +304,7 @@ def test_a_damaged_cache_is_made_again(image):
 def test_behind_an_argument_there_are_zeros_not_what_the_stack_held(booted):
     """Functions that read words look there: a call must not depend on the one before."""
     caller = Caller(booted)
-    low = caller._free - 64
+    low = caller._room.free - 64
     booted.write(low, b"\xaa" * 64)
     address = caller.place(b"abc\0")
     assert booted.read(address, 16) == b"abc" + bytes(13)

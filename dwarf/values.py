@@ -1,0 +1,417 @@
+"""C objects in memory, read and written through their types.
+
+Numbers are Python's; arrays of ``char`` are strings; structures, arrays and pointers are looked
+into when they are asked: ``thread.td_proc.p_pid``, ``table[3]``, ``pointer[0]``.  Members never
+hide behind names of ours: what is not a member is asked by the functions ``addressof``, ``sizeof``
+and ``typeof``.  Guests are little-endian.
+"""
+
+import difflib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, overload
+
+from dwarf.debug_file import DebugDataError
+from dwarf.types import (
+    Array,
+    Enumeration,
+    Float,
+    Integer,
+    Pointer,
+    Procedure,
+    Structure,
+    Type,
+    Void,
+    declare,
+    find_member,
+    size_of,
+    strip,
+)
+
+MAX_TEXT = 1 << 20  # bytes of a string that is read
+MAX_SHOWN = 64  # elements or members in a value's text
+CHUNK = 256
+FLOATS = {4: "<f", 8: "<d"}
+BITS = 64
+
+
+class Memory(Protocol):
+    """Where values lie."""
+
+    def read(self, address: int, size: int) -> bytes: ...
+
+    def write(self, address: int, data: bytes) -> None: ...
+
+
+Value = Any  # None | bool | int | float | str | CEnum | CPointer | CArray | CStruct
+
+
+class CEnum(int):
+    """An enumeration's value; ``name`` is empty where it is none of the enumerators."""
+
+    kind: Enumeration
+
+    def __new__(cls, value: int, kind: Enumeration) -> "CEnum":
+        made = super().__new__(cls, value)
+        made.kind = kind
+        return made
+
+    @property
+    def name(self) -> str:
+        return next((name for name, value in self.kind.values if value == int(self)), "")
+
+    def __repr__(self) -> str:
+        return f"{self.name or declare(self.kind)} ({int(self)})"
+
+    __str__ = __repr__
+
+
+class CPointer(int):
+    """An address and the type of what is there: ``p[0]``, ``p[3]``, ``p.member``.
+
+    A pointer to a structure gives its members, also as ``p["member"]``, which a member that is
+    named like something of Python's needs.
+    """
+
+    _kind: Type
+    _memory: Memory
+
+    def __new__(cls, value: int, kind: Type, memory: Memory) -> "CPointer":
+        made = super().__new__(cls, value & (1 << BITS) - 1)
+        object.__setattr__(made, "_kind", kind)
+        object.__setattr__(made, "_memory", memory)
+        return made
+
+    def _target(self) -> Type:
+        pointer = strip(self._kind)
+        assert isinstance(pointer, Pointer)
+        return pointer.target
+
+    def _structure(self) -> "CStruct":
+        kind = strip(self._target())
+        if not isinstance(kind, Structure):
+            raise AttributeError(f"{declare(self._kind)} points to no structure")
+        return CStruct(kind, int(self), self._memory)
+
+    def __getitem__(self, key: int | str) -> Value:
+        if isinstance(key, str):
+            return self._structure()[key]
+        target = self._target()
+        size = size_of(target)
+        if not size:
+            raise TypeError(f"what {declare(self._kind)} points to has no size")
+        return load(self._memory, target, int(self) + key * size & (1 << BITS) - 1)
+
+    def __setitem__(self, key: int | str, value: object) -> None:
+        if isinstance(key, str):
+            self._structure()[key] = value
+            return
+        target = self._target()
+        store(self._memory, target, int(self) + key * size_of(target) & (1 << BITS) - 1, value)
+
+    def __getattr__(self, name: str) -> Value:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._structure()._get(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self._structure()[name] = value
+
+    def __iter__(self) -> Iterator[Value]:
+        raise TypeError("a pointer has no end; give a range: [p[i] for i in range(4)]")
+
+    def __dir__(self) -> list[str]:
+        kind = strip(self._target())
+        return list(names(kind)) if isinstance(kind, Structure) else list(super().__dir__())
+
+    def __repr__(self) -> str:
+        return f"({declare(self._kind)}) {int(self):#x}"
+
+    __str__ = __repr__
+
+
+class CStruct:
+    """A structure or union: its members are attributes, also as ``s["member"]``."""
+
+    __slots__ = ("_address", "_kind", "_memory")
+    _address: int
+    _kind: Structure
+    _memory: Memory
+
+    def __init__(self, kind: Structure, address: int, memory: Memory) -> None:
+        for name, value in (("_kind", kind), ("_address", address), ("_memory", memory)):
+            object.__setattr__(self, name, value)
+
+    def _get(self, name: str) -> Value:
+        member = find_member(self._kind, name)
+        if member is None:
+            near = difflib.get_close_matches(name, list(names(self._kind)), 3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise AttributeError(f"{declare(self._kind)} has no member '{name}'{hint}")
+        if member.width is not None:
+            return _bits(self, member.type, member.offset, member.width)
+        return load(self._memory, member.type, self._address + member.offset // 8)
+
+    def __getattr__(self, name: str) -> Value:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._get(name)
+
+    def __getitem__(self, name: str) -> Value:
+        return self._get(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self[name] = value
+
+    def __setitem__(self, name: str, value: object) -> None:
+        member = find_member(self._kind, name)
+        if member is None:
+            self._get(name)
+        elif member.width is not None:
+            _set_bits(self, member.type, member.offset, member.width, value)
+        else:
+            store(self._memory, member.type, self._address + member.offset // 8, value)
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, CStruct) and self._address == other._address
+                and self._memory is other._memory and declare(self._kind) == declare(other._kind))
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def __dir__(self) -> list[str]:
+        return list(names(self._kind))
+
+    def __repr__(self) -> str:
+        return f"<{declare(self._kind)} at {self._address:#x}>"
+
+    def __str__(self) -> str:
+        parts = [f"{name} = {_shown(self._get(name))}"
+                 for name, _ in zip(names(self._kind), range(MAX_SHOWN), strict=False)]
+        return f"{{{', '.join(parts)}{', ...' if len(parts) == MAX_SHOWN else ''}}}"
+
+
+class CArray(Sequence[Value]):
+    """An array; one of no known length (``char name[]``) has elements, and no end."""
+
+    def __init__(self, kind: Array, address: int, memory: Memory) -> None:
+        self._kind, self._address, self._memory = kind, address, memory
+
+    def __len__(self) -> int:
+        if self._kind.count is None:
+            raise TypeError(f"{declare(self._kind)}: its length is not known")
+        return self._kind.count
+
+    def _at(self, index: int) -> int:
+        count = self._kind.count
+        if count is not None and not -count <= index < count:
+            raise IndexError(f"{declare(self._kind)} has no element {index}")
+        if index < 0:
+            index += len(self)
+        return self._address + index * size_of(self._kind.element)
+
+    @overload
+    def __getitem__(self, index: int) -> Value: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Value]: ...
+
+    def __getitem__(self, index: int | slice) -> Value:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return load(self._memory, self._kind.element, self._at(index))
+
+    def __setitem__(self, index: int, value: object) -> None:
+        store(self._memory, self._kind.element, self._at(index), value)
+
+    def __repr__(self) -> str:
+        return f"<{declare(self._kind)} at {self._address:#x}>"
+
+    def __str__(self) -> str:
+        count = self._kind.count or 0
+        parts = [_shown(self[i]) for i in range(min(count, MAX_SHOWN))]
+        return f"{{{', '.join(parts)}{', ...' if count > MAX_SHOWN else ''}}}"
+
+
+def names(kind: Structure) -> Iterator[str]:
+    """The members' names, also of those inside members without a name."""
+    waiting = [(kind, 0)]
+    for inner, depth in waiting:
+        for member in inner.members:
+            if member.name:
+                yield member.name
+            elif isinstance(below := strip(member.type), Structure) and depth < MAX_SHOWN:
+                waiting.append((below, depth + 1))
+
+
+def addressof(value: CStruct | CArray, member: str | None = None) -> int:
+    """Where a structure or an array lies, or one of a structure's members.
+
+    :raises TypeError: for what lies nowhere, or in the middle of a byte.
+    """
+    if not isinstance(value, CStruct | CArray):
+        raise TypeError(f"a {type(value).__name__} was read: it lies nowhere")
+    if member is None:
+        return value._address
+    if not isinstance(value, CStruct):
+        raise TypeError(f"{value!r} has no members")
+    found = find_member(value._kind, member)
+    if found is None:
+        value._get(member)
+        raise AssertionError
+    if found.width is not None:
+        raise TypeError(f"{member} is a bit-field: it has no address")
+    return value._address + found.offset // 8
+
+
+def sizeof(value: CStruct | CArray | CPointer | CEnum) -> int:
+    """Bytes, as C's ``sizeof`` gives them."""
+    return size_of(value.kind if isinstance(value, CEnum) else value._kind)
+
+
+def typeof(value: CStruct | CArray | CPointer | CEnum) -> str:
+    """The type as C writes it: ``struct thread *``."""
+    return declare(value.kind if isinstance(value, CEnum) else value._kind)
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, CStruct | CArray):
+        return "{...}"
+    return str(value)
+
+
+def is_text(kind: Type) -> bool:
+    """Whether elements of this type are characters of a string."""
+    kind = strip(kind)
+    return isinstance(kind, Integer) and kind.encoding == "char" and kind.size == 1
+
+
+def text_at(memory: Memory, address: int, limit: int) -> str:
+    """A string that ends at a NUL or at the limit; a byte that is no UTF-8 as ``\\xNN``."""
+    found = bytearray()
+    while len(found) < min(limit, MAX_TEXT):
+        at = address + len(found)  # by pages: what lies behind the end may not be mapped
+        found += memory.read(at, min(CHUNK - at % CHUNK, limit - len(found)))
+        end = found.find(b"\0")
+        if end >= 0:
+            return found[:end].decode("utf-8", "backslashreplace")
+    if limit > MAX_TEXT:
+        raise DebugDataError(f"a string at {address:#x} of more than {MAX_TEXT} bytes")
+    return found.decode("utf-8", "backslashreplace")
+
+
+def from_bits(memory: Memory, kind: Type, bits: int) -> Value:
+    """A value as a register holds it.
+
+    :param bits: the register; what is above the type's size does not count.
+    :return: None for ``void``.
+    :raises DebugDataError: for types that no general register holds.
+    """
+    inner = strip(kind)
+    if isinstance(inner, Void):
+        return None
+    if isinstance(inner, Pointer):
+        return CPointer(bits, kind, memory)
+    if isinstance(inner, Integer | Enumeration) and inner.size <= 8:
+        return _integer(inner, bits & (1 << 8 * inner.size) - 1, 8 * inner.size)
+    raise DebugDataError(f"{declare(kind)}: not in one general register")
+
+
+def _integer(kind: Integer | Enumeration, bits: int, width: int) -> Value:
+    if kind.signed and width and bits >> width - 1:
+        bits -= 1 << width
+    if isinstance(kind, Enumeration):
+        return CEnum(bits, kind)
+    return bool(bits) if kind.encoding == "boolean" else bits
+
+
+def load(memory: Memory, kind: Type, address: int) -> Value:
+    """The value of a type at an address.
+
+    :raises DebugDataError: for a type that has no value: incomplete, ``long double``.
+    """
+    inner = strip(kind)
+    match inner:
+        case Void():
+            return None
+        case Structure():
+            return CStruct(inner, address, memory)
+        case Array():
+            if is_text(inner.element) and inner.count is not None:
+                return text_at(memory, address, inner.count)
+            return CArray(inner, address, memory)
+        case Pointer():
+            return CPointer(int.from_bytes(memory.read(address, 8), "little"), kind, memory)
+        case Procedure():
+            return address
+        case Integer() | Enumeration():
+            bits = int.from_bytes(memory.read(address, inner.size), "little")
+            return _integer(inner, bits, 8 * inner.size)
+        case Float() if inner.size in FLOATS:
+            number: float = struct.unpack(FLOATS[inner.size], memory.read(address, inner.size))[0]
+            return number
+    raise DebugDataError(f"{declare(kind)}: cannot be read")
+
+
+def store(memory: Memory, kind: Type, address: int, value: object) -> None:
+    """Write a value of a type.
+
+    :raises TypeError: for a value that is not of the type.
+    :raises OverflowError: for one that does not fit.
+    """
+    memory.write(address, encode(kind, value))
+
+
+def encode(kind: Type, value: object) -> bytes:
+    """The bytes of a value: a number, a pointer, a string for an array of ``char``, or bytes of
+    the type's size."""
+    inner, size = strip(kind), size_of(kind)
+    text = isinstance(inner, Array) and is_text(inner.element)
+    if text and isinstance(value, str | bytes):
+        content = value.encode() if isinstance(value, str) else value
+        if len(content) + isinstance(value, str) > size:
+            raise OverflowError(f"{len(content)} bytes do not fit {declare(kind)}")
+        return content.ljust(size, b"\0")
+    if isinstance(value, bytes):
+        if len(value) != size:
+            raise OverflowError(f"{declare(kind)} has {size} bytes, not {len(value)}")
+        return value
+    if isinstance(inner, Float) and inner.size in FLOATS and isinstance(value, int | float):
+        return struct.pack(FLOATS[inner.size], value)
+    if isinstance(inner, Enumeration) and isinstance(value, str):
+        value = dict(inner.values).get(value, value)
+    if isinstance(inner, Integer | Enumeration | Pointer) and isinstance(value, int):
+        return fitting(kind, int(value), 8 * size).to_bytes(size, "little")
+    raise TypeError(f"{value!r} is no {declare(kind)}")
+
+
+def fitting(kind: Type, value: int, width: int) -> int:
+    """The bits of a number in a field; signed and unsigned ones alike.
+
+    :raises OverflowError: when it does not fit.
+    """
+    if not -(1 << width - 1) <= value < 1 << width:
+        raise OverflowError(f"{value} does not fit the {width} bits of {declare(kind)}")
+    return value & (1 << width) - 1
+
+
+def _bits(of: CStruct, kind: Type, offset: int, width: int) -> Value:
+    inner = strip(kind)
+    if not isinstance(inner, Integer | Enumeration):
+        raise DebugDataError(f"{declare(kind)}: a bit-field that is no number")
+    first, last = offset // 8, (offset + width + 7) // 8
+    whole = int.from_bytes(of._memory.read(of._address + first, last - first), "little")
+    return _integer(inner, whole >> offset % 8 & (1 << width) - 1, width)
+
+
+def _set_bits(of: CStruct, kind: Type, offset: int, width: int, value: object) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is no {declare(kind)}")
+    bits = fitting(kind, int(value), width) if width else 0
+    first, last = offset // 8, (offset + width + 7) // 8
+    address, size = of._address + first, last - first
+    whole = int.from_bytes(of._memory.read(address, size), "little")
+    mask = (1 << width) - 1 << offset % 8
+    of._memory.write(address, (whole & ~mask | bits << offset % 8).to_bytes(size, "little"))

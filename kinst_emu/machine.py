@@ -1,0 +1,441 @@
+"""Machines as Python programs use them."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtrace.calls import Evaluation, check, parse
+from dtrace.prototypes import check_address, check_count, check_kind
+from dtrace.stack import DEFAULT_FRAMES, Stacks
+from dtrace.symbols import find_function
+from dwarf.debug_file import DebugDataError
+from dwarf.types import Pointer, Procedure, Type, Types
+from dwarf.values import CArray, CStruct, Value, addressof, from_bits, load, store, text_at
+from emu.call import DEFAULT_LIMIT, Caller
+from emu.elf import STT_GNU_IFUNC, Symbol
+from emu.errors import KinstError
+from emu.machine import Stop, StopReason, Until
+from emu.qemu.machine import QemuMachine
+from emu.unicorn import snapshot
+from emu.unicorn.machine import Snapshot, UnicornMachine
+from images.boots import settle_at_reader
+from kinst.breakpoints import GUEST, Breakpoints
+from kinst.breakpoints import Path as TrapPath
+from kinst.probe_table import Probe
+from kinst.seam_breakpoints import SeamBreakpoints
+from kinst_emu.probes import Fire, Probes
+from kinst_emu.registers import MachineRegisters
+
+if TYPE_CHECKING:
+    from kinst_emu.kernel import Kernel
+
+MAX_STRING = 4096
+
+
+@dataclass(frozen=True)
+class State:
+    """A state of a machine, kept in memory.
+
+    :param placed: what ``place`` had put on the stack.
+    """
+
+    snapshot: Snapshot
+    placed: tuple[int, int, int] | None
+
+
+class Machine:
+    """A computer that runs a kernel, and stands still between what it is asked to do.
+
+    It is a ``Memory``: what ``value`` and ``struct`` give is read when it is looked at.
+
+    :param emulated: the machine below, ours or QEMU's.
+    """
+
+    def __init__(self, kernel: "Kernel", emulated: UnicornMachine | QemuMachine) -> None:
+        self.kernel, self.emulated = kernel, emulated
+        self._caller: Caller | None = None
+        self._probes: list[Probes] = []
+        self._by_number: dict[int, list[Probes]] = {}
+        self._breakpoints: Breakpoints | SeamBreakpoints | None = None
+        self._path: TrapPath = GUEST
+
+    def __repr__(self) -> str:
+        return f"<machine with {self.kernel.path} at {self.where(self.pc)}>"
+
+    # -- registers, memory, clock -----------------------------------------------------------------
+
+    @property
+    def registers(self) -> MachineRegisters:
+        """``machine.registers["rax"]``; may be written."""
+        return MachineRegisters(self.emulated)
+
+    @property
+    def pc(self) -> int:
+        """The address of the next instruction; may be written."""
+        return self.emulated.pc
+
+    @pc.setter
+    def pc(self, value: int) -> None:
+        self.emulated.pc = value
+
+    @property
+    def sp(self) -> int:
+        return self.emulated.sp
+
+    @property
+    def instructions(self) -> int:
+        """Executed by the guest since the start of the boot.
+
+        :raises MachineError: on QEMU, which does not count them.
+        """
+        return self.emulated.instructions
+
+    @property
+    def now(self) -> int:
+        """Virtual nanoseconds since the start of the boot."""
+        return self.emulated.now
+
+    @property
+    def console(self) -> str:
+        """What the guest has written since the machine was made or restored."""
+        return self.emulated.console.text.replace(b"\r", b"").decode("utf-8", "backslashreplace")
+
+    def read(self, address: int, size: int) -> bytes:
+        """Virtual memory, by the guest's page tables.
+
+        :raises MemoryAccessError: when a page is not mapped.
+        """
+        return self.emulated.read(address, size)
+
+    def write(self, address: int, data: bytes) -> None:
+        """Write virtual memory, protected or not.
+
+        :raises MemoryAccessError: when a page is not mapped; nothing is written then.
+        """
+        self.emulated.write(address, data)
+
+    def string(self, address: int, limit: int = MAX_STRING) -> str:
+        """A string that ends at a NUL, or at the limit."""
+        return text_at(self, int(address), limit)
+
+    def where(self, address: int) -> str:
+        """An address as ``function+offset``; hexadecimal, where there is no function."""
+        function = self.emulated.image.symbols.function_at(address)
+        return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
+
+    def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
+        """The stack, a line for each frame, with inline functions and source lines."""
+        return [line.strip() for line in
+                self.stacks.text(self.emulated.read_register, frames)]
+
+    @cached_property
+    def stacks(self) -> Stacks:
+        return Stacks(self.emulated)
+
+    # -- typed memory -----------------------------------------------------------------------------
+
+    def value(self, kind: str, address: int) -> Value:
+        """What is at an address, as a C type: ``uint32_t``, ``struct thread``, ``char *``.
+
+        :raises KinstError: when the debug data has no such type, or several.
+        """
+        return load(self, self._type(kind), int(address))
+
+    def set(self, kind: str, address: int, value: object) -> None:
+        """Write a value of a C type.
+
+        :raises TypeError: for a value that is not of the type.
+        :raises OverflowError: for one that does not fit.
+        """
+        store(self, self._type(kind), int(address), value)
+
+    def struct(self, tag: str, address: int) -> CStruct:
+        """A structure: ``machine.struct("thread", address).td_name``."""
+        found = self.value(f"struct {tag}", address)
+        if not isinstance(found, CStruct):
+            raise KinstError(f"struct {tag} is declared but not defined")
+        return found
+
+    def variable(self, name: str) -> Value:
+        """A variable of the kernel, by its name and type.
+
+        :raises KinstError: when there is none, or its type is not known.
+        """
+        address = self.kernel.symbol(name)
+        kind = self._types().variable(name, address)
+        if kind is None:
+            raise KinstError(f"{self.kernel.path}: the type of '{name}' is not known")
+        return load(self, kind, address)
+
+    def prototype(self, function: str, address: int | None = None) -> Procedure:
+        """:raises KinstError: when what a function takes and gives is not known."""
+        found = self.kernel.prototypes.of(function, address)
+        if found is None:
+            raise KinstError(f"{self.kernel.path}: what '{function}' takes is not known")
+        return found
+
+    def _types(self) -> Types:
+        types = self.kernel.prototypes.types()
+        if types is None:
+            raise DebugDataError(f"{self.kernel.path}: has no types: no debug data in it, and no "
+                                 f"{self.kernel.path.name}.debug beside it")
+        return types
+
+    def _type(self, name: str) -> Type:
+        """A type by name; pointers to it with ``*`` behind."""
+        plain = name.rstrip("* ")
+        found = self._types().named(plain)
+        if len(found) != 1:
+            why = f"has {len(found)} types" if found else "has no type"
+            raise KinstError(f"{self.kernel.path}: {why} named '{plain}' (see: kinst type)")
+        kind = found[0]
+        for _ in range(name.count("*")):
+            kind = Pointer(lambda kind=kind: kind)  # type: ignore[misc]
+        return kind
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def call(self, function: str, *arguments: object, unchecked: bool = False,
+             limit: int = DEFAULT_LIMIT) -> Value:
+        """Call a function of the kernel.
+
+        :param arguments: numbers, pointers, None, structures and arrays (their address); strings
+            (a NUL is added) and bytes, which are placed in the guest's memory for the call.
+        :param unchecked: pass the arguments whatever the function's type is, and give the plain
+            register.
+        :param limit: instructions after which the call is given up.
+        :return: the result by the function's type; a number where that is not known.
+        :raises CallError: when it panics, faults or does not return.
+        :raises KinstError: when there is no such function, or it takes other arguments.
+        """
+        symbol = find_function(self.emulated.image, function)
+        caller = Caller(self.emulated, limit)
+        procedure = None if unchecked else self.kernel.prototypes.of(symbol.name, symbol.address)
+        if procedure is not None:
+            check_count(function, procedure, len(arguments))
+            for number, argument in enumerate(arguments):
+                is_data = isinstance(argument, str | bytes | bytearray)
+                check_kind(function, procedure, number,
+                           None if is_data or not isinstance(argument, int) else int(argument))
+        with caller.passing():
+            values = [self._argument(caller, argument) for argument in arguments]
+            if procedure is not None:
+                for number, value in enumerate(values):
+                    check_address(self.emulated, function, procedure, number, value)
+            bits = self._call(caller, symbol, values)
+        if procedure is None:
+            return bits
+        return from_bits(self, procedure.result, bits)
+
+    def _call(self, caller: Caller, symbol: Symbol, values: list[int]) -> int:
+        address = symbol.address
+        if symbol.kind == STT_GNU_IFUNC:
+            address = caller.call(address, [], symbol.name)
+        return caller.call(address, values, symbol.name)
+
+    def _argument(self, caller: Caller, argument: object) -> int:
+        match argument:
+            case None:
+                return 0
+            case str():
+                return caller.place(argument.encode() + b"\0")
+            case bytes() | bytearray():
+                return caller.place(bytes(argument))
+            case CStruct() | CArray():
+                return addressof(argument)
+            case int():
+                if not -(1 << 63) <= argument < 1 << 64:
+                    raise KinstError(f"{int(argument):#x} does not fit 64 bits")
+                return int(argument) & (1 << 64) - 1
+        raise TypeError(f"{argument!r} cannot be passed to a function of the kernel")
+
+    def evaluate(self, program: str, limit: int = DEFAULT_LIMIT) -> Value:
+        """Calls as ``kinst call`` takes them: ``'p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)'``.
+        """
+        statements, prototypes = parse(program), self.kernel.prototypes
+        check(self.emulated.image, statements, prototypes)
+        caller = Caller(self.emulated, limit)
+        with caller.passing():
+            evaluation = Evaluation(caller, prototypes)
+            bits = evaluation.run(statements)
+        return bits if evaluation.kind is None else from_bits(self, evaluation.kind, bits)
+
+    def place(self, data: bytes | str) -> int:
+        """Put bytes, or a string and a NUL, into the guest's memory until the machine goes back to
+        a state of before; their address."""
+        if self._caller is None:
+            self._caller = Caller(self.emulated)
+        return self._caller.place(data.encode() + b"\0" if isinstance(data, str) else data)
+
+    def run(
+        self, *places: str | int, console: str | tuple[str, ...] = (),
+        instructions: int = DEFAULT_LIMIT, nanoseconds: int | None = None,
+    ) -> Stop:
+        """Let the machine run.
+
+        :param places: where to stop: functions, ``function+offset``, or addresses.
+        :param console: stop when the console's output ends with this, or with one of these.
+        :param instructions: stop after so many, at the most.
+        :param nanoseconds: stop after so much virtual time, at the most.
+        :return: why it stopped, and where.
+        """
+        emulated = self.emulated
+        addresses = [self._place(place) for place in places]
+        stop = emulated.run(Until(
+            addresses=addresses, console=console,
+            instructions=emulated.instructions + instructions if emulated.counts else None,
+            time=None if nanoseconds is None else emulated.now + nanoseconds))
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        return stop
+
+    def _place(self, place: str | int) -> int:
+        if isinstance(place, int):
+            return int(place)
+        name, _, offset = place.partition("+")
+        try:
+            return self.kernel.symbol(name.strip()) + (int(offset, 0) if offset else 0)
+        except ValueError:
+            raise KinstError(f"'{place}' is no place; give one like strlen+4") from None
+
+    def step(self, count: int = 1) -> None:
+        """Execute instructions, one or more."""
+        for _ in range(count):
+            self.emulated.step()
+
+    def type(self, keys: str) -> None:
+        """Type at the console; the guest reads it when it runs."""
+        self.emulated.type(keys.encode())
+
+    # -- probes -----------------------------------------------------------------------------------
+
+    def probe(self, wanted: str, fire: Fire | None = None, *, trap_path: TrapPath | None = None,
+              unsafe: bool = False) -> Probes:
+        """Enable probes.
+
+        :param wanted: a description, like ``kinst::strlen:4``, ``kinst::strlen:`` (every
+            instruction), ``fbt::malloc:entry``, ``kinst::inline_function:entry``.
+        :param fire: called at each firing, with a :class:`Firing`.  Without it, ``records`` keeps
+            the firings (the first million).
+        :param trap_path: ``guest`` (the default), ``direct`` or ``double``; one for all probes of a
+            machine.
+        :param unsafe: also in functions that are excluded.
+        :return: the probes, enabled; ``with`` disables them at its end.
+        :raises KinstError: when nothing matches, or it cannot be probed.
+        """
+        path = trap_path or self._path
+        if self._probes and path != self._path:
+            raise KinstError(f"the probes of this machine fire by the trap path '{self._path}': "
+                             "close them first")
+        probes = Probes(self, wanted, fire, unsafe)
+        self._enable([*self._probes, probes], path)
+        return probes
+
+    def remove(self, probes: Probes) -> None:
+        """Disable probes; the same as ``probes.close()``."""
+        if probes in self._probes:
+            self._enable([other for other in self._probes if other is not probes], self._path)
+
+    def close_probes(self) -> None:
+        """Disable all probes."""
+        self._enable([], GUEST)
+
+    def _enable(self, wanted: list[Probes], path: TrapPath) -> None:
+        """Have just these probes enabled; when that cannot be, those of before."""
+        before = self._breakpoints
+        if before is not None:
+            before.disable()
+        try:
+            self._breakpoints = self._made(wanted, path) if wanted else None
+        except BaseException:
+            if before is not None:
+                before.enable()
+            raise
+        self._probes, self._path = wanted, path if wanted else GUEST
+
+    def _made(self, wanted: list[Probes], path: TrapPath) -> Breakpoints | SeamBreakpoints:
+        by_number: dict[int, list[Probes]] = {}
+        breakpoints: Breakpoints | SeamBreakpoints
+        if isinstance(self.emulated, UnicornMachine):
+            breakpoints = Breakpoints(self.emulated, path=path, fire=lambda probe, state:
+                                      self._fired(by_number, probe, state.get))
+        elif path != GUEST:
+            raise KinstError("on QEMU, breakpoints go through the guest's vectors: no trap_path")
+        else:
+            breakpoints = SeamBreakpoints(self.emulated, lambda probe, state:
+                                          self._fired(by_number, probe, state.get))
+        for probes in wanted:
+            for number in probes.make(breakpoints):
+                by_number.setdefault(number, []).append(probes)
+        breakpoints.enable()
+        return breakpoints
+
+    def _fired(self, by_number: dict[int, list[Probes]], probe: Probe,
+               read: Callable[[str], int]) -> None:
+        for probes in by_number[probe.id - 1]:
+            probes.fired(probe, read)
+
+    @contextlib.contextmanager
+    def _bare(self) -> Iterator[UnicornMachine]:
+        """The machine without its breakpoints.
+
+        :raises KinstError: on QEMU.
+        """
+        if not isinstance(self.emulated, UnicornMachine):
+            raise KinstError("a machine on QEMU has no states to keep: keep one of ours, and go "
+                             "to QEMU from there")
+        if self._breakpoints is not None:
+            self._breakpoints.disable()
+        try:
+            yield self.emulated
+        finally:
+            if self._breakpoints is not None:
+                self._breakpoints.enable()
+
+    # -- states -----------------------------------------------------------------------------------
+
+    def keep(self) -> State:
+        """Keep the present state, in memory."""
+        with self._bare() as machine:
+            placed = self._caller.placed() if self._caller is not None else None
+            return State(machine.snapshot(), placed)
+
+    def restore(self, state: State) -> None:
+        """Go back to a state that was kept.  Probes stay as they are now."""
+        with self._bare() as machine:
+            machine.restore(state.snapshot)
+        self._caller = None
+        if state.placed is not None:
+            self._caller = Caller(self.emulated)
+            self._caller.placed_again(state.placed)
+
+    def save(self, path: str | Path) -> None:
+        """Write the present state to a file, for ``kernel.restore``.
+
+        :raises SnapshotError: when it cannot be written.
+        """
+        with self._bare() as machine:
+            snapshot.save(machine, Path(path))
+
+    def digest(self) -> str:
+        """The SHA-256 of memory, registers, devices, clock and console, without breakpoints."""
+        with self._bare() as machine:
+            return machine.digest()
+
+    def settle(self) -> None:
+        """From the prompt to the function that waits for keys, where no lock is held; a booted
+        machine stands there."""
+        with self._bare() as machine:
+            settle_at_reader(machine)
+
+    @contextlib.contextmanager
+    def on_qemu(self) -> Iterator["Machine"]:
+        """A machine on QEMU in the same state, for calls and probes; its CPU is QEMU's, it counts
+        no instructions, and it ends with the ``with``."""
+        with contextlib.ExitStack() as stack:
+            with self._bare() as machine:
+                other = stack.enter_context(QemuMachine.carry(machine))
+            yield Machine(self.kernel, other)

@@ -1,0 +1,77 @@
+"""An assertion for tests of instruction relocation."""
+
+import re
+from collections.abc import Iterable
+
+from emu.architectures import ARCHITECTURES
+from emu.errors import KinstError
+from kinst.laboratory.laboratory import BENCHES, CODE, Laboratory, Mismatch
+from kinst.trap import TRAPS
+from kinst_emu.assembler import assemble
+
+MAX_SHOWN = 10  # instructions that fail
+HEX = re.compile(r"\s*(?:[0-9a-fA-F]{2}\s*){1,4096}")
+
+
+def assert_relocates(
+    arch: str, code: bytes | str, *, states: int = 2, seed: int = 1, host: bool = False
+) -> list[str]:
+    """Assert that instructions do displaced what they do in place: registers, flags, memory, the
+    next pc and faults, from random states.
+
+    :param arch: ``amd64``, ``arm64`` or ``riscv64``.
+    :param code: bytes, hexadecimal digits, or assembler (``"call *8(%r12)"``; not for riscv64).
+    :param states: random states for each instruction.
+    :param host: the host's own CPU is a judge, too (amd64 on an x86-64 host).
+    :return: the verdict of each instruction: ``copy``, ``rewrite ...``, ``emulate ...``; also
+        ``refuse: ...`` and ``not executed: ...``, which assert nothing.
+    :raises AssertionError: when an instruction does not, with both states.
+    :raises KinstError: for what is no instruction.
+    """
+    if arch not in ARCHITECTURES:
+        raise KinstError(f"'{arch}' is no architecture: {', '.join(ARCHITECTURES)}")
+    verdicts, wrong = [], []
+    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
+    try:
+        for instruction in _instructions(arch, code):
+            verdict, mismatch = laboratory.test(instruction, states)
+            verdicts.append(verdict)
+            if mismatch is not None:
+                wrong.append(mismatch)
+    finally:
+        laboratory.close()
+    if wrong:
+        raise AssertionError("\n".join(_report(arch, wrong)))
+    return verdicts
+
+
+def _instructions(arch: str, code: bytes | str) -> Iterable[bytes]:
+    if isinstance(code, str):
+        if not HEX.fullmatch(code):
+            return [instruction for _text, instruction in assemble(arch, code)]
+        code = bytes.fromhex(code)
+    if not code:
+        raise KinstError("there is no instruction to relocate")
+    found = ARCHITECTURES[arch].split(code)
+    for instruction in found:
+        if ARCHITECTURES[arch].instruction_length(instruction) != len(instruction):
+            raise KinstError(f"{instruction.hex(' ')}: is no whole instruction of {arch}")
+    return found
+
+
+def _report(arch: str, wrong: list[Mismatch]) -> Iterable[str]:
+    for mismatch in wrong[:MAX_SHOWN]:
+        text = ARCHITECTURES[arch].disassemble(mismatch.code, CODE)
+        yield f"{mismatch.code.hex(' ')}  {text}  does not relocate ({mismatch.verdict})"
+        yield from (f"    {line}" for line in mismatch.differences())
+        yield f"    in place:  {_state(mismatch, displaced=False)}"
+        yield f"    {mismatch.how}: {_state(mismatch, displaced=True)}"
+    if len(wrong) > MAX_SHOWN:
+        yield f"and {len(wrong) - MAX_SHOWN} more instructions"
+
+
+def _state(mismatch: Mismatch, displaced: bool) -> str:
+    outcome = mismatch.displaced if displaced else mismatch.in_place
+    registers = ", ".join(f"{name}={value:#x}" for name, value in outcome.registers.items())
+    return (f"pc={outcome.pc:#x}, {registers}"
+            + (f", fault: {outcome.fault}" if outcome.fault else ""))

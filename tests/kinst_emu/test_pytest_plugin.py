@@ -1,0 +1,91 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ARCHES
+
+PROJECT = """
+    from kinst_emu import assert_relocates
+
+    def test_one_changes_the_kernel(kernel):
+        kernel.probe("kinst::strlen:0")
+        kernel.registers[next(iter(kernel.registers))] = 12345
+        kernel.call("strlen", "hello")
+        assert kernel.registers[next(iter(kernel.registers))] == 12345
+
+    def test_the_other_does_not_see_it(kernel):
+        assert kernel.registers[next(iter(kernel.registers))] != 12345
+        with kernel.probe("kinst::strlen:0") as probes:
+            assert kernel.call("strlen", "hello") == 5
+        assert probes.count == 1
+
+    def test_relocation():
+        assert assert_relocates("riscv64", "0505") == ["copy"]
+"""
+
+
+def pytest_of(directory, *arguments):
+    """The project's own pytest run, which loads no plugins by itself."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "kinst_emu.pytest_plugin", "-q", "-p",
+         "no:cacheprovider", *arguments],
+        cwd=directory, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "PYTHONPATH": root, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+
+
+def write(directory, text):
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    lines = text.strip("\n").splitlines()
+    (directory / "test_it.py").write_text("\n".join(line[4:] for line in lines) + "\n")
+
+
+def test_each_test_has_the_kernel_as_it_was_booted(tmp_path):
+    write(tmp_path, PROJECT)
+    kernels = [f"--kernel=teaching/{arch}" for arch in ARCHES]
+    result = pytest_of(tmp_path, *kernels)
+    assert "7 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
+    write(tmp_path, PROJECT)
+    result = pytest_of(tmp_path, "--kernel", "nowhere", "-k", "other")
+    assert result.returncode == 1
+    assert "the fixture 'kernel': nowhere: no such file" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
+    from kinst.code.verdict import Copy
+    from kinst.trap import TRAPS
+    from kinst_emu import assert_relocates
+
+    trap = type(TRAPS["amd64"])
+    right = trap.classify
+    monkeypatch.setattr(trap, "classify", lambda self, code, address:
+                        (right(self, code, address)[0], Copy()))
+    with pytest.raises(AssertionError) as failure:
+        assert_relocates("amd64", "lea 16(%rip), %rax")
+    text = str(failure.value)
+    assert "does not relocate" in text and "rax:" in text
+    assert "in place:  pc=" in text and "displaced: pc=" in text
+
+
+@pytest.mark.parametrize("code, says", [
+    ("", "no instruction"), (b"", "no instruction"), ("0f", "no whole instruction"),
+    ("nonsense %rax", "is no instruction"),
+])
+def test_what_is_no_instruction_is_said(code, says):
+    from kinst_emu import KinstError, assert_relocates
+
+    with pytest.raises(KinstError, match=says):
+        assert_relocates("amd64", code)
+
+
+def test_an_architecture_that_there_is_not_is_said():
+    from kinst_emu import KinstError, assert_relocates
+
+    with pytest.raises(KinstError, match="'mips' is no architecture: amd64"):
+        assert_relocates("mips", "00")

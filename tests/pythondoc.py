@@ -1,0 +1,42 @@
+"""docs/python.md as a program."""
+
+import doctest
+import io
+import os
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+DOC = Path(__file__).resolve().parent.parent / "docs" / "python.md"
+FREEBSD = "## On a FreeBSD kernel"
+BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(kind, freebsd):
+    text = DOC.read_text()
+    if not freebsd:
+        text = text[: text.index(FREEBSD)]
+    return [block for language, block in BLOCK.findall(text) if language == kind]
+
+
+def typed_in(image, freebsd):
+    """Type the examples in where 'kernel' is that image; what they print otherwise."""
+    os.symlink(image.path, "kernel")
+    debug = image.path.with_name(image.path.name + ".debug")
+    if debug.exists():
+        os.symlink(debug, "kernel.debug")
+    source = "\n".join(blocks("pycon", freebsd))
+    test = doctest.DocTestParser().get_doctest(source, {}, "python.md", str(DOC), 0)
+    assert len(test.examples) > 50
+    out = io.StringIO()
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False).run(test, out=out.write)
+    return out.getvalue()
+
+
+def first_example(image):
+    """What the fifteen lines print."""
+    os.symlink(image.path, "kernel")
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(blocks("python", False)[0], str(DOC), "exec"), {})
+    return out.getvalue()
