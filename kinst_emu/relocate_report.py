@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 from emu.architectures import ARCHITECTURES
 from kinst.code.survey import Survey
 from kinst.code.verdict import summary
-from kinst.laboratory.laboratory import CODE, ON_HOST, Mismatch
+from kinst.laboratory.laboratory import ON_HOST
+from kinst.laboratory.memory_map import CODE
+from kinst.laboratory.outcome import Mismatch
 from kinst.laboratory.relocation import Report
 from kinst.trap import TRAPS
 

@@ -5,7 +5,10 @@ from collections.abc import Iterable
 
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
-from kinst.laboratory.laboratory import BENCHES, CODE, Laboratory, Mismatch
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.memory_map import CODE
+from kinst.laboratory.outcome import Mismatch
 from kinst.trap import TRAPS
 from kinst_emu.assembler import assemble
 

@@ -5,7 +5,9 @@ from collections import defaultdict
 from emu.architectures import ARCHITECTURES
 from kinst.code.survey import survey
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
-from kinst.laboratory.laboratory import BENCHES, CODE, Laboratory
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.memory_map import CODE
 from kinst.trap import TRAPS
 
 

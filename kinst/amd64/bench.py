@@ -11,7 +11,7 @@ from capstone import x86_const as x86
 from emu.amd64 import registers
 from emu.amd64.arch import Amd64
 from kinst.amd64.host import Host
-from kinst.laboratory.laboratory import Bench
+from kinst.laboratory.bench import Bench
 
 # Instructions that would change the laboratory's own machine, or wait for one around it.
 PRIVILEGED = {

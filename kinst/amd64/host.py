@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import ClassVar
 
 from emu.errors import KinstError
-from kinst.laboratory.laboratory import CODE, DATA, MASK, PAGE, SLOTS, Memory, Outcome
+from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
+from kinst.laboratory.outcome import Memory, Outcome
 from kinst.trampoline import SLOT
 
 # ptrace(2), <linux/ptrace.h>

@@ -8,7 +8,7 @@ import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
 from emu.arm64.arch import Arm64
-from kinst.laboratory.laboratory import Bench
+from kinst.laboratory.bench import Bench
 
 
 class Arm64Bench(Bench):

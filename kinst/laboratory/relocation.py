@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kinst.laboratory.laboratory import BENCHES, Laboratory, Mismatch
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.outcome import Mismatch
 from kinst.trap import TRAPS
 
 CHUNK = 200

@@ -8,7 +8,7 @@ import unicorn.riscv_const as uc
 
 from emu.riscv64 import registers
 from emu.riscv64.arch import Riscv64
-from kinst.laboratory.laboratory import Bench
+from kinst.laboratory.bench import Bench
 
 FS_DIRTY = 3 << 13
 

@@ -13,7 +13,8 @@ from kinst import provider
 from kinst.breakpoints import Breakpoints
 from kinst.code.listing import instructions
 from kinst.code.verdict import Copy, Refuse
-from kinst.laboratory.laboratory import BENCHES, Laboratory
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
 from kinst.trap import TRAPS
 from tests.conftest import MEMORY
 from tests.kinst.test_provider import WAYS

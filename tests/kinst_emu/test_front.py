@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from kinst.laboratory.laboratory import Mismatch, Outcome
+from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.laboratory.relocation import Report
 from kinst_emu import relocate_report
 from kinst_emu.relocate_report import MAX_KINDS, Result

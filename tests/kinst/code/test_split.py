@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from kinst.laboratory.laboratory import BENCHES, Laboratory
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
 from kinst.trap import TRAPS
 
 # What the instruction is, the bits that are its displacement, bytes.

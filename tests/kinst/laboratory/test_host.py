@@ -10,7 +10,9 @@ import pytest
 from emu.errors import KinstError
 from kinst.amd64.host import Host, HostError
 from kinst.code.verdict import Copy
-from kinst.laboratory.laboratory import BENCHES, CODE, DATA, EXECUTED, Laboratory
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import EXECUTED, Laboratory
+from kinst.laboratory.memory_map import CODE, DATA
 from kinst.trap import TRAPS
 from tests.mutation import Mutated, OffByOne, is_emulation, is_rewrite
 

@@ -6,7 +6,9 @@ from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.trap import Arm64Trap
 from kinst.code.survey import survey
 from kinst.code.verdict import Copy, Jump, Rewrite, SetRegister
-from kinst.laboratory.laboratory import BENCHES, CODE, Laboratory
+from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import relocate
 from kinst.riscv64.trap import Riscv64Trap
 from kinst.trap import TRAPS
