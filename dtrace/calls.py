@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from dtrace.prototypes import Prototypes, check_address, check_count, check_kind
+from dtrace.strings import CallSyntaxError, unescape
 from dtrace.symbols import find_function, find_symbol
 from dwarf.types import Type, Void, declare, strip
 from emu.call import Caller
@@ -22,12 +23,6 @@ TOKEN = re.compile(
     r"""|(?P<string>"(?:[^"\\]|\\.)*")|(?P<char>'(?:[^'\\]|\\.)+')|(?P<mark>[(),;=&+\-]))""",
     re.DOTALL,
 )
-ESCAPES = {"n": 10, "t": 9, "r": 13, "0": 0, "a": 7, "b": 8, "f": 12, "v": 11, "e": 27,
-           "\\": 92, '"': 34, "'": 39}
-
-
-class CallSyntaxError(KinstError):
-    """The call's text is wrong: says where."""
 
 
 @dataclass(frozen=True)
@@ -67,28 +62,6 @@ Argument = Number | Data | Address | Name | Call
 class Statement:
     target: str | None
     value: Argument
-
-
-def unescape(text: str) -> bytes:
-    """The bytes of a C string literal's inside."""
-    out = bytearray()
-    at = 0
-    while at < len(text):
-        char = text[at]
-        if char != "\\":
-            out += char.encode("utf-8", "surrogateescape")
-            at += 1
-            continue
-        code = text[at + 1 : at + 2]
-        if code == "x" and re.fullmatch("[0-9a-fA-F]{2}", text[at + 2 : at + 4]):
-            out.append(int(text[at + 2 : at + 4], 16))
-            at += 4
-        elif code in ESCAPES:
-            out.append(ESCAPES[code])
-            at += 2
-        else:
-            raise CallSyntaxError(f"unknown escape '\\{code}' in a string")
-    return bytes(out)
 
 
 class _Parser:

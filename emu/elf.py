@@ -73,17 +73,19 @@ class SymbolTable:
 
     def __init__(self, entries: bytes, strings: bytes) -> None:
         self._strings = strings
-        self._entries = [
-            (value, size, name, info & 15)
-            for name, info, _other, section, value, size in SYMBOL.iter_unpack(
-                entries[: len(entries) - len(entries) % SYMBOL.size]
-            )
-            if section != SHN_UNDEF and info & 15 in KINDS and name < len(strings)
-        ]
+        self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
         self._addresses: list[int] = []
         self._labels: list[tuple[int, int, int, int]] | None = None
+
+    @functools.cached_property
+    def _entries(self) -> list[tuple[int, int, int, int]]:
+        return [
+            (value, size, name, info & 15)
+            for name, info, _other, section, value, size in SYMBOL.iter_unpack(self._raw)
+            if section != SHN_UNDEF and info & 15 in KINDS and name < len(self._strings)
+        ]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -114,10 +116,14 @@ class SymbolTable:
             return found[0] if found else None
         # The first time the name stands alone in the table; the linker may share tails of names.
         at = self._strings.find(b"\0" + name.encode("utf-8", "surrogateescape") + b"\0")
-        if at >= 0:
-            for entry in self._entries:
-                if entry[2] == at + 1:
-                    return self._symbol(entry)
+        wanted = (at + 1).to_bytes(4, "little")  # st_name, the first field of an entry
+        where = self._raw.find(wanted) if at >= 0 else -1
+        while where >= 0:
+            if where % SYMBOL.size == 0:
+                _name, info, _other, section, value, size = SYMBOL.unpack_from(self._raw, where)
+                if section != SHN_UNDEF and info & 15 in KINDS:
+                    return self._symbol((value, size, at + 1, info & 15))
+            where = self._raw.find(wanted, where + 1)
         found = self.named(name)
         return found[0] if found else None
 
@@ -128,7 +134,11 @@ class SymbolTable:
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
-            self._functions = sorted(e for e in self._entries if e[3] == STT_FUNC and e[1] > 0)
+            self._functions = sorted([
+                (value, size, name, STT_FUNC)
+                for name, info, _other, section, value, size in SYMBOL.iter_unpack(self._raw)
+                if info & 15 == STT_FUNC and size and section != SHN_UNDEF
+                and name < len(self._strings)])
             self._addresses = [e[0] for e in self._functions]
         return self._functions
 
@@ -147,7 +157,6 @@ class SymbolTable:
                 break
             at -= 1
         return None
-
 
     def label_at(self, address: int) -> Symbol | None:
         """The last function or label of assembly at or below an address."""

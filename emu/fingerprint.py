@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib.metadata
 import importlib.util
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -29,6 +28,8 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
         for path in files:
             content = path.read_bytes()
             digest.update(f"{name} {path.name} {len(content)}\n".encode() + content)
+    from importlib.metadata import version  # not before it is needed: it takes a while to load
+
     for name in distributions:
-        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+        digest.update(f"{name} {version(name)}\n".encode())
     return digest.hexdigest()[:16]

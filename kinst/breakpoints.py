@@ -30,13 +30,13 @@ class Firing:
     """The record of a firing.
 
     :param instructions: executed by the guest before it.
-    :param arguments: the first five registers of the calling convention; of a return probe, the
-        offset of the instruction and the value returned.
+    :param registers: the first five of the calling convention; of a return probe, the second is
+        the value returned.  Its provider says what arguments they are.
     """
 
     probe: Probe
     instructions: int
-    arguments: tuple[int, ...]
+    registers: tuple[int, ...]
 
 
 class NativeState:
@@ -85,8 +85,6 @@ class Breakpoints(ProbeTable):
         # With python=True: called at the seam with the addresses of the breakpoint (also a second
         # one's) and of the trap frame.
         self.trapped: Callable[[int, int], None] | None = None
-        # With python=True, for tests of what finds faults: another verdict than the right one.
-        self.fault: Callable[[int, Verdict], Verdict] | None = None
         self._trampolines: Trampolines | None = None
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
@@ -169,13 +167,8 @@ class Breakpoints(ProbeTable):
 
     def firings(self) -> Iterator[Firing]:
         """The records since the last time, where ``records`` asked for them."""
-        for number, time, *arguments in self.dispatcher.records():
-            probe = self.probe(number)
-            if probe.name == "return":
-                arguments = [probe.instruction.offset, arguments[1], 0, 0, 0]
-            elif probe.name != "entry":
-                arguments = [0] * 5
-            yield Firing(probe, time, tuple(arguments))
+        for number, time, *registers in self.dispatcher.records():
+            yield Firing(self.probe(number), time, tuple(registers))
 
     def _fire(self, number: int) -> None:
         assert self.fire is not None
@@ -191,6 +184,10 @@ class Breakpoints(ProbeTable):
         """The stack pointer's number and value when the kernel's return path is through."""
         sp = self.machine.arch.sp
         return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
+
+    def verdict(self, address: int, code: bytes) -> Verdict:
+        """With ``python=True``: what becomes of a displaced instruction, at each firing."""
+        return self.trap.classify(code, address)[1]
 
     def _seam(self) -> None:
         """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
@@ -218,9 +215,7 @@ class Breakpoints(ProbeTable):
             if self.fire is not None:
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
-        verdict = trap.classify(code, address)[1]
-        if self.fault is not None:
-            verdict = self.fault(address, verdict)
+        verdict = self.verdict(address, code)
         if isinstance(verdict, Copy | Rewrite):
             known = dispatcher.template(address)
             assert known is not None

@@ -15,6 +15,7 @@ from kinst.code.listing import Instruction, exclusion
 from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.probe_table import ProbeError, ProbeTable
+from kinst.provider import Made
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
@@ -30,20 +31,6 @@ class Place:
         return f"kinst::{self.caller.name}:{self.offset}"
 
 
-@dataclass
-class Rewritten:
-    """What a description of an inline function became.
-
-    :param text: the descriptions, as dtrace -d prints them.
-    :param numbers: of the probes made.
-    :param reports: why a copy cannot be probed.
-    """
-
-    text: list[str]
-    numbers: list[int]
-    reports: list[str]
-
-
 def _ends(
     copy: Function, name: str, symbols: SymbolTable
 ) -> Iterator[tuple[Symbol | None, int, int]]:
@@ -57,7 +44,7 @@ def _ends(
 
 def create(
     breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False
-) -> Rewritten:
+) -> Made:
     """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
     where the function is not inline; both where it is both.
 
@@ -65,7 +52,7 @@ def create(
     """
     where = f"kinst::{function}:{name}"
     symbols = breakpoints.image.symbols
-    found = Rewritten([], [], [])
+    found = Made([], [], [])
     tables: dict[int, list[Instruction]] = {}
     seen: set[int] = set()
     for copy in index.copies(function):
@@ -93,10 +80,10 @@ def create(
             else:
                 found.numbers.append(breakpoints.add(caller, Kind.OFFSET, instruction))
                 found.text.append(str(place))
-    found.text = list(dict.fromkeys(found.text))  # static functions may share a name
+    found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
         try:
-            found.numbers += fbt.create(breakpoints, function, name, unsafe)
+            found.numbers.extend(fbt.create(breakpoints, function, name, unsafe))
             found.text.append(f"fbt::{function}:{name}")
         except ProbeError as error:
             if not found.text:

@@ -1,92 +1,64 @@
-"""The kinst provider: probes on instructions of kernel functions.
+"""What a provider is: whoever makes probes of a kind, and knows what they tell."""
 
-By pattern, functions without a frame are left out, as upstream's kinst leaves them out always: they
-are mostly assembly that DTrace's own path may need.
-"""
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
-from emu.elf import Symbol
-from kinst.code.listing import Instruction
-from kinst.code.shared import Kind
-from kinst.code.verdict import Refuse
-from kinst.functions import functions, is_glob
-from kinst.probe_table import ProbeError, ProbeTable
-
-PROVIDER = "kinst"
-FRAMELESS = "has no frame; upstream leaves such functions alone"
+from dwarf.index import DebugIndex
+from kinst.functions import matches
+from kinst.probe_table import Probe, ProbeTable
 
 
-def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
-    """Make the probes of ``kinst::function:name``.
+@dataclass(frozen=True)
+class Wanted:
+    """The probes that a description asks a provider for.
 
-    :param name: a decimal offset, or empty for every instruction that can be probed.
+    :param text: the description, for messages.
+    :param function: a name or a shell pattern; empty for every function.
+    :param name: the last part of the description, likewise.
     :param unsafe: also in functions that are excluded.
-    :return: the numbers of the probes.
-    :raises ProbeError: naming what does not fit.
+    :param index: gives the debug data; raises DebugDataError where there is none.
     """
-    where = f"{PROVIDER}::{function}:{name}"
-    symbols = functions(breakpoints, where, function, unsafe)
-    if name and not (name.isascii() and name.isdecimal()):
-        last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
-        raise ProbeError(
-            f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
-            f"from 0 to {last}"
-        )
-    if len(symbols) > 100:
-        breakpoints.read_text()
-    if is_glob(function) and not unsafe:
-        frames = {s: breakpoints.boundaries(s)[2] for s in symbols}
-        symbols = [s for s in symbols if frames[s]]
-        breakpoints.left_out |= {s.name: FRAMELESS for s, framed in frames.items() if not framed}
-    made: list[int] = []
-    refusal: ProbeError | None = None
-    for symbol in symbols:
-        if not name:
-            made += breakpoints.add_all(symbol)
-            continue
-        try:
-            instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),
-                                     _number(name))
-        except ProbeError as error:
-            refusal = error
-        else:
-            made.append(breakpoints.add(symbol, Kind.OFFSET, instruction))
-    if not made:
-        raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
-    return made
+
+    text: str
+    function: str
+    name: str
+    unsafe: bool = False
+    index: Callable[[], DebugIndex] | None = None
 
 
-def _number(digits: str) -> int:
-    """What is too long to be an offset is beyond every end."""
-    digits = digits.lstrip("0") or "0"
-    return int(digits) if len(digits) <= 18 else 1 << 62
+@dataclass(frozen=True)
+class Made:
+    """:param numbers: of the probes a description stands for.
+    :param text: what it was rewritten to, as dtrace -d prints it.
+    :param reports: what of it cannot be probed.
+    """
+
+    numbers: list[int]
+    text: list[str]
+    reports: list[str]
 
 
-def _at_offset(
-    where: str, symbol: Symbol, table: list[Instruction], offset: int
-) -> Instruction:
-    good = [i.offset for i in table if not isinstance(i.verdict, Refuse)]
-    for instruction in table:
-        if instruction.offset == offset:
-            if isinstance(instruction.verdict, Refuse):
-                raise ProbeError(
-                    f"{where}: the instruction at {symbol.name}+{offset} "
-                    f"{instruction.verdict.reason}; {_nearest(good, offset)} can be probed"
-                )
-            return instruction
-    boundaries = [i.offset for i in table]
-    if offset >= symbol.size:
-        raise ProbeError(
-            f"{where}: {symbol.name} ends at offset {symbol.size}; its last instruction is at "
-            f"{boundaries[-1] if boundaries else 0}"
-        )
-    raise ProbeError(
-        f"{where}: offset {offset} is not an instruction boundary of {symbol.name}; "
-        f"the nearest are {_nearest(boundaries, offset)}"
-    )
+class Provider(ABC):
+    """A provider of probes in the kernel's code."""
 
+    name: ClassVar[str]
 
-def _nearest(offsets: list[int], offset: int) -> str:
-    """The offsets on both sides, as words."""
-    below = [o for o in offsets if o < offset][-1:]
-    above = [o for o in offsets if o > offset][:1]
-    return " and ".join(str(o) for o in below + above) or "nothing there"
+    def matches(self, pattern: str) -> bool:
+        """Whether a description's first part means this provider."""
+        return matches(pattern, self.name)
+
+    @abstractmethod
+    def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
+        """Make the probes.
+
+        :raises ProbeError: naming what does not fit.
+        """
+
+    @abstractmethod
+    def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
+        """``arg0`` and those behind it, of a firing.
+
+        :param registers: the first five of the calling convention.
+        """

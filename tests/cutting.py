@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from emu.machine import StopReason, Until
 from emu.unicorn import snapshot
-from kinst import provider
+from kinst import kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst.probe_table import ProbeError
 
@@ -128,7 +128,7 @@ class Cutting:
         probes = Breakpoints(self.machine, path=self.random.choice(PATHS))
         for function in self.random.sample(self.functions, min(8, len(self.functions))):
             try:
-                provider.create(probes, function.name, "")
+                kinst_provider.create(probes, function.name, "")
             except ProbeError:
                 continue
         probes.enable()

@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from dtrace.calls import unescape
+from dtrace.strings import unescape
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.progress import PROGRESS

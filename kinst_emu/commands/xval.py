@@ -17,7 +17,9 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import booted
 from kinst.crosscheck import call_table
-from kinst.crosscheck.crosscheck import FAULTS, Agreement, Crosscheck
+from kinst.crosscheck.agreement import Agreement
+from kinst.crosscheck.crosscheck import Crosscheck
+from kinst.crosscheck.faults import FAULTS, FaultyCrosscheck
 from kinst.crosscheck.lockstep import Divergence, TooLongError
 from kinst.functions import is_glob, matches
 from kinst_emu.completion import kernel_option
@@ -53,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         check(image, parse(call))
     machine = booted(image, memory)
     machine.console.text.clear()
-    crosscheck = Crosscheck(machine, arguments.fault)
+    crosscheck = (FaultyCrosscheck(machine, arguments.fault) if arguments.fault
+                  else Crosscheck(machine))
     agreed, reports = Agreement(), list[dict[str, object]]()
     problems, waited = list[str](), list[str]()
     for call in progress(calls, "calls"):

@@ -8,7 +8,6 @@ from dtrace.c_library import CHAR
 from dtrace.calls import (
     Address,
     Call,
-    CallSyntaxError,
     Data,
     Evaluation,
     Name,
@@ -16,9 +15,9 @@ from dtrace.calls import (
     Statement,
     check,
     parse,
-    unescape,
 )
 from dtrace.prototypes import Prototypes, describe
+from dtrace.strings import CallSyntaxError, unescape
 from dwarf.types import Pointer, Qualified, declare
 from emu.call import Caller
 from emu.elf import load

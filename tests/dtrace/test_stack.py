@@ -9,7 +9,7 @@ from dtrace.stack import Stacks
 from dwarf.debug_file import DebugDataError
 from dwarf.frames import Frames
 from emu.call import Caller
-from kinst import provider
+from kinst import kinst_provider
 from kinst.breakpoints import Breakpoints
 
 
@@ -20,7 +20,7 @@ def traced(machine, call, function, tell):
             probe.instruction.code, probe.instruction.address), state.get)
 
     breakpoints = Breakpoints(machine, fire)
-    provider.create(breakpoints, function, "")
+    kinst_provider.create(breakpoints, function, "")
     breakpoints.enable()
     Evaluation(Caller(machine)).run(parse(call))
     breakpoints.disable()

@@ -12,7 +12,7 @@ from emu.machine import Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from kinst import fbt, provider
+from kinst import fbt, kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst.code import lowering
 from kinst.code.listing import image_code
@@ -66,7 +66,7 @@ def test_trampolines_are_those_the_architecture_describes(booted):
     breakpoints = Breakpoints(booted)
     for function in booted.image.symbols.functions():
         if function.name in ("strlen", "classify", "cnputs", "print_number", "clock_interrupt"):
-            provider.create(breakpoints, function.name, "")
+            kinst_provider.create(breakpoints, function.name, "")
     breakpoints.enable()
     seen = 0
     for probe in breakpoints.probes:
@@ -106,11 +106,11 @@ def test_records_tell_what_a_callback_is_told(booted):
     assert not list(recorded.firings())
     counts = [recorded.dispatcher.probe(n)[4] for n in range(len(recorded.probes))]
     assert sum(counts) == len(firings) == recorded.dispatcher.firings
-    entries = [f.arguments[0] for f in firings if f.probe.name == "entry"]
+    given = [fbt.Fbt().arguments(f.probe, f.registers) for f in firings]
+    entries = [g[0] for f, g in zip(firings, given, strict=True) if f.probe.name == "entry"]
     assert entries[0] == 5 and min(entries) in (0, 1)
-    last = firings[-1]
-    assert last.probe.name == "return" and last.arguments[1] == 5
-    assert last.arguments[0] == last.probe.instruction.offset
+    assert firings[-1].probe.name == "return"
+    assert given[-1][:2] == (firings[-1].probe.instruction.offset, 5)
 
 
 @pytest.mark.parametrize("name, arguments", CALLS[::3], ids=lambda v: str(v))
@@ -122,7 +122,7 @@ def test_trampolines_of_threads_come_to_the_same(name, arguments):
     for path in ("guest", "direct"):
         machine.restore(plain)
         breakpoints = Breakpoints(machine, path=path, trampolines="thread")
-        provider.create(breakpoints, name, "")
+        kinst_provider.create(breakpoints, name, "")
         breakpoints.enable()
         assert run(machine, name, arguments) == value
         assert breakpoints.dispatcher.firings
@@ -166,7 +166,7 @@ def test_a_fault_in_a_displaced_instruction_is_seen_where_it_belongs(arch):
             continue  # the twin in Python leaves faults of emulated instructions to the native one
         machine.restore(plain)
         breakpoints = Breakpoints(machine, **way)
-        provider.create(breakpoints, "strtoul", "")
+        kinst_provider.create(breakpoints, "strtoul", "")
         breakpoints.enable()
         with pytest.raises(CallError) as error:
             call(machine, "strtoul", 0x40_0000_0000)
@@ -183,7 +183,7 @@ def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, a
     for way, fails in (("guest", True), ("double", True), ("direct", False)):
         booted.restore(plain)
         breakpoints = Breakpoints(booted, path=way)
-        provider.create(breakpoints, name, "", unsafe=True)
+        kinst_provider.create(breakpoints, name, "", unsafe=True)
         fbt.create(breakpoints, "strlen", "entry")
         breakpoints.enable()
         if fails:
@@ -196,7 +196,7 @@ def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, a
 
 def test_code_that_the_guest_has_changed_meanwhile_is_left_alone(booted):
     breakpoints = Breakpoints(booted)
-    provider.create(breakpoints, "strlen", "0")
+    kinst_provider.create(breakpoints, "strlen", "0")
     breakpoints.enable()
     address = booted.symbol("strlen").address
     booted.write(address, b"\x55\x55\x55\x55")
@@ -206,7 +206,7 @@ def test_code_that_the_guest_has_changed_meanwhile_is_left_alone(booted):
 
 def test_code_that_has_changed_since_the_probe_was_made_is_not_patched(booted):
     breakpoints = Breakpoints(booted)
-    provider.create(breakpoints, "strlen", "0")
+    kinst_provider.create(breakpoints, "strlen", "0")
     booted.write(booted.symbol("strlen").address, b"\x90\x90\x90\x90")
     with pytest.raises(ProbeError, match=r"strlen\+0: the code has changed"):
         breakpoints.enable()
@@ -214,7 +214,7 @@ def test_code_that_has_changed_since_the_probe_was_made_is_not_patched(booted):
 
 def test_removed_probes_neither_fire_nor_patch(booted):
     breakpoints = Breakpoints(booted)
-    one, other = (provider.create(breakpoints, "strlen", "0")[0],
+    one, other = (kinst_provider.create(breakpoints, "strlen", "0")[0],
                   fbt.create(breakpoints, "strcmp", "entry")[0])
     breakpoints.dispatcher.remove(one)
     breakpoints.enable()
@@ -240,13 +240,13 @@ def test_patterns_match_as_a_shells_do(booted, pattern, some, others):
 
 def test_a_pattern_leaves_functions_without_a_frame_to_those_who_name_them(booted):
     breakpoints = Breakpoints(booted)
-    provider.create(breakpoints, "*", "")
+    kinst_provider.create(breakpoints, "*", "")
     patterned = {p.function for p in breakpoints.probes}
     frameless = {f.name for f in booted.image.symbols.functions()
                  if not breakpoints.boundaries(f)[2]}
     assert patterned and not patterned & frameless
     insisting = Breakpoints(booted)
-    provider.create(insisting, "*", "", unsafe=True)
+    kinst_provider.create(insisting, "*", "", unsafe=True)
     assert {p.function for p in insisting.probes} >= patterned
 
 
@@ -254,7 +254,7 @@ def test_a_slot_is_used_again_when_its_probe_is_gone(booted):
     before = booted.digest()
     for _ in range(3):
         breakpoints = Breakpoints(booted)
-        provider.create(breakpoints, "cnputs", "")
+        kinst_provider.create(breakpoints, "cnputs", "")
         breakpoints.enable()
         used = breakpoints.dispatcher.slots_used
         breakpoints.disable()
@@ -277,7 +277,7 @@ def test_a_survey_counts_every_instruction_once(image, arch):
 def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp_path):
     before = booted.snapshot()
     breakpoints = Breakpoints(booted)
-    provider.create(breakpoints, "strlen", "")
+    kinst_provider.create(breakpoints, "strlen", "")
     breakpoints.enable()
     with pytest.raises(MachineError, match="since the snapshot"):
         booted.restore(before)
@@ -293,10 +293,10 @@ def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp
 @pytest.mark.parametrize("path", PATHS)
 def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted, arch, path):
     probes = Breakpoints(booted, path=path)
-    provider.create(probes, "strlen", "")
+    kinst_provider.create(probes, "strlen", "")
     copied = next(p for p in probes.probes if isinstance(p.instruction.verdict, Copy | Rewrite))
     probes.remove_all()
-    provider.create(probes, "strlen", str(copied.instruction.offset))
+    kinst_provider.create(probes, "strlen", str(copied.instruction.offset))
     probes.enable()
     seam, seen = probes._trampolines.seam, []
     hook = booted.uc.hook_add(
@@ -311,8 +311,8 @@ def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted,
 
 def test_two_sets_of_probes_are_not_enabled_at_once(booted):
     one, other = Breakpoints(booted), Breakpoints(booted)
-    provider.create(one, "strlen", "")
-    provider.create(other, "strcmp", "")
+    kinst_provider.create(one, "strlen", "")
+    kinst_provider.create(other, "strcmp", "")
     one.enable()
     within = booted.snapshot()
     for again in (one, other):
@@ -333,7 +333,7 @@ def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, p
 
     breakpoints = Breakpoints(booted, fail, path=path)
     at = breakpoints.instructions(booted.symbol("strlen"))[1]
-    provider.create(breakpoints, "strlen", str(at.offset))
+    kinst_provider.create(breakpoints, "strlen", str(at.offset))
     breakpoints.enable()
     plain = booted.snapshot()
     with pytest.raises(KeyError):
@@ -347,12 +347,12 @@ def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, p
 
 @pytest.mark.parametrize("change", [
     lambda b: b.disable(), lambda b: b.dispatcher.clear(), lambda b: b.dispatcher.remove(0),
-    lambda b: provider.create(b, "strcmp", ""),
+    lambda b: kinst_provider.create(b, "strcmp", ""),
 ])
 def test_probes_are_not_changed_while_one_fires(booted, change):
     breakpoints = Breakpoints(booted)
     breakpoints.fire = lambda probe, state: change(breakpoints)
-    provider.create(breakpoints, "strlen", "0")
+    kinst_provider.create(breakpoints, "strlen", "0")
     breakpoints.enable()
     plain = booted.snapshot()
     with pytest.raises((RuntimeError, ProbeError), match="while one fires"):
@@ -385,7 +385,7 @@ def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
         for path in PATHS:
             machine.restore(start)
             breakpoints = Breakpoints(machine, path=path)
-            provider.create(breakpoints, "machine_idle", str(i.offset))
+            kinst_provider.create(breakpoints, "machine_idle", str(i.offset))
             breakpoints.enable()
             boots.boot_to_prompt(machine)
             breakpoints.disable()
@@ -410,7 +410,7 @@ def test_a_call_into_nowhere_has_been_executed_when_that_faults(arch, target):
         machine.restore(plain)
         breakpoints = Breakpoints(machine, **way) if way else None
         if breakpoints:
-            provider.create(breakpoints, "strtoul", "")
+            kinst_provider.create(breakpoints, "strtoul", "")
             breakpoints.enable()
         with pytest.raises(CallError) as error:
             call(machine, "strtoul", target)
@@ -437,7 +437,7 @@ def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
     for path in PATHS:
         booted.restore(plain)
         breakpoints = Breakpoints(booted, path=path)
-        provider.create(breakpoints, "collatz", "")
+        kinst_provider.create(breakpoints, "collatz", "")
         breakpoints.enable()
         stop()
         breakpoints.disable()
@@ -457,7 +457,7 @@ def test_blocks_begin_at_every_page_of_the_cpu_models(booted, arch):
     digest = booted.digest()
     booted.restore(plain)
     breakpoints = Breakpoints(booted, path="direct")
-    provider.create(breakpoints, owner.name, str(address - 4 - owner.address), unsafe=True)
+    kinst_provider.create(breakpoints, owner.name, str(address - 4 - owner.address), unsafe=True)
     breakpoints.enable()
     assert Caller(booted).call(address - 8, [5], "it") == value == 9
     breakpoints.disable()
@@ -469,7 +469,7 @@ def test_a_stack_at_the_edge_of_memory_keeps_cr2():
     machine = machine_with("amd64", "fibonacci", assemble("amd64", "push rbp; nop; pop rbp; ret"))
     machine.write_register("cr2", 0x1234)
     breakpoints = Breakpoints(machine)
-    provider.create(breakpoints, "fibonacci", "")
+    kinst_provider.create(breakpoints, "fibonacci", "")
     breakpoints.enable()
     machine.write_register("rsp", 0xFFFFFFFF80000000 + 600)
     call_at = machine.symbol("fibonacci").address

@@ -3,7 +3,7 @@ import pytest
 from kinst import fbt
 from kinst.breakpoints import Breakpoints
 from kinst.probe_table import ProbeError
-from kinst.provider import create as kinst
+from kinst.kinst_provider import create as kinst
 from tests.kinst.test_provider import run
 
 

@@ -13,7 +13,7 @@ from emu.architectures import ARCHITECTURES
 from emu.call import Caller
 from emu.unicorn import _engine
 from emu.unicorn.machine import library_symbols
-from kinst import provider
+from kinst import kinst_provider
 from kinst._dispatch import Dispatcher
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
 from kinst.code import lowering
@@ -85,7 +85,7 @@ def hammer(arch, where, seed):
         shake(unmade, rng, 2000)
     elif where == "machine":
         probes = Breakpoints(machine)
-        provider.create(probes, "strlen", "")
+        kinst_provider.create(probes, "strlen", "")
         shake([probes.dispatcher, machine.engine], rng, 1500)
     else:
         probes = Breakpoints(machine, path=where)
@@ -97,7 +97,7 @@ def hammer(arch, where, seed):
                 shake([probes.dispatcher, machine.engine], rng, 100, ENDLESS)
 
         probes.fire = fire
-        provider.create(probes, "strlen", "")
+        kinst_provider.create(probes, "strlen", "")
         probes.enable()
         caller = Caller(machine, 100_000)
         try:
@@ -163,7 +163,7 @@ def test_a_vector_register_is_refused_in_a_firing(path):
             said.append(str(error.value))
 
     probes.fire = fire
-    provider.create(probes, "strlen", "0")
+    kinst_provider.create(probes, "strlen", "0")
     probes.enable()
     caller = Caller(machine)
     assert caller.call(machine.symbol("strlen").address, [caller.place(b"ab\0")], "strlen") == 2
@@ -187,7 +187,7 @@ def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
             probes.dispatcher.set(names.index(name), value)
 
     probes.fire = fire
-    provider.create(probes, "strlen", "0")
+    kinst_provider.create(probes, "strlen", "0")
     probes.enable()
     caller = Caller(machine)
     text = caller.place(b"ab\0")
@@ -202,7 +202,7 @@ def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
 
 def test_the_sink_cannot_change_what_a_firing_uses(booted):
     probes = Breakpoints(booted, records=True, path=DIRECT)
-    provider.create(probes, "strlen", "")
+    kinst_provider.create(probes, "strlen", "")
     probes.enable()
     refused = []
 
@@ -233,7 +233,7 @@ def test_run_from_inside_a_callback_is_refused(booted):
         said.append(str(error.value))
 
     probes = Breakpoints(booted, fire)
-    provider.create(probes, "strlen", "0")
+    kinst_provider.create(probes, "strlen", "0")
     probes.enable()
     caller = Caller(booted)
     assert caller.call(booted.symbol("strlen").address, [caller.place(b"ab\0")], "strlen") == 2
@@ -243,7 +243,7 @@ def test_run_from_inside_a_callback_is_refused(booted):
 @pytest.mark.parametrize("path", PATHS)
 def test_listening_twice_answers_once(booted, path):
     probes = Breakpoints(booted, path=path)
-    provider.create(probes, "strlen", "")
+    kinst_provider.create(probes, "strlen", "")
     probes.enable()
     area = probes._trampolines
     kept = booted.snapshot()

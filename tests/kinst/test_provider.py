@@ -8,7 +8,7 @@ from kinst.breakpoints import Breakpoints
 from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import Refuse
 from kinst.probe_table import ProbeError
-from kinst.provider import create
+from kinst.kinst_provider import create
 from kinst.trap import TRAPS
 
 # Functions of the teaching kernel with arguments that take every way through them.

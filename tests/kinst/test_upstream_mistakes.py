@@ -9,7 +9,7 @@ import pytest
 
 from emu.call import Caller, CallError
 from images import boots, catalog
-from kinst import provider
+from kinst import kinst_provider
 from kinst.breakpoints import Breakpoints
 from kinst.code.listing import instructions
 from kinst.code.verdict import Copy, Refuse
@@ -66,7 +66,7 @@ def the_same_on_every_path(machine, function, *arguments, offset=""):
         machine.restore(plain)
         fired = []
         breakpoints = Breakpoints(machine, lambda probe, state, f=fired: f.append(probe), **way)
-        provider.create(breakpoints, function, offset)
+        kinst_provider.create(breakpoints, function, offset)
         breakpoints.enable()
         assert call(machine, function, *arguments) == value
         breakpoints.disable()
@@ -121,7 +121,7 @@ def fault_with(trampolines, path):
     machine = machine_with("amd64", "fibonacci", assemble("amd64", FAULT))
     breakpoints = Breakpoints(machine, path=path, trampolines=trampolines)
     for function in ("fibonacci", "cnputs", "print_number", "panic"):
-        provider.create(breakpoints, function, "")
+        kinst_provider.create(breakpoints, function, "")
     breakpoints.enable()
     with pytest.raises(CallError) as error:
         call(machine, "fibonacci", 0x100_0000_0000)
@@ -185,7 +185,7 @@ def test_arm64_returns_and_calls_leave_interrupts_as_they_were():
     breakpoints = Breakpoints(machine, lambda probe, state: states.append(
         (probe.instruction.offset, state.get("pstate") & 0x3C0)))
     plain = machine.snapshot()
-    provider.create(breakpoints, "strtoul", "")
+    kinst_provider.create(breakpoints, "strtoul", "")
     breakpoints.enable()
     before = machine.read_register("pstate") & 0x3C0
     assert call(machine, "strtoul", 41) == 42
@@ -235,10 +235,10 @@ def test_riscv64_what_is_written_to_sp_gp_and_tp_is_there(register):
 
 def test_one_offset_and_then_all_makes_all(booted):
     breakpoints = Breakpoints(booted)
-    one = provider.create(breakpoints, "strlen", "0")
+    one = kinst_provider.create(breakpoints, "strlen", "0")
     later = breakpoints.instructions(booted.symbol("strlen"))[3].offset
-    one += provider.create(breakpoints, "strlen", str(later))
-    every = provider.create(breakpoints, "strlen", "")
+    one += kinst_provider.create(breakpoints, "strlen", str(later))
+    every = kinst_provider.create(breakpoints, "strlen", "")
     assert set(one) < set(every)
     offsets = [breakpoints.probe(n).instruction.offset for n in every]
     assert offsets == [i.offset for i in breakpoints.instructions(booted.symbol("strlen"))
@@ -252,7 +252,7 @@ def test_all_functions_of_a_name_are_probed(booted):
     symbols.named = lambda name: [first, other] if name == "strlen" else named(name)
     try:
         breakpoints = Breakpoints(booted)
-        provider.create(breakpoints, "strlen", "0")
+        kinst_provider.create(breakpoints, "strlen", "0")
     finally:
         del symbols.named
     assert [p.instruction.address for p in breakpoints.probes] == [first.address, other.address]

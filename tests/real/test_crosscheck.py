@@ -11,7 +11,9 @@ from emu.machine import StopReason, Until
 from emu.qemu.machine import QemuMachine
 from images import boots
 from kinst.crosscheck import call_table
-from kinst.crosscheck.crosscheck import Agreement, Crosscheck
+from kinst.crosscheck.agreement import Agreement
+from kinst.crosscheck.crosscheck import Crosscheck
+from kinst.crosscheck.faults import FaultyCrosscheck
 from kinst.crosscheck.lockstep import Divergence
 from tests.conftest import ARCHES, real_kernel
 
@@ -53,7 +55,7 @@ def test_the_kernel_boots_on_qemu_to_its_prompt(arch):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_fault_is_found_at_its_instruction(arch, fault):
     machine = boots.booted(real_kernel(arch))
-    crosscheck = Crosscheck(machine, fault)
+    crosscheck = FaultyCrosscheck(machine, fault)
     with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of('snprintf(buf(64), 64, "%d-%s", 42, "xyz")'))
     assert found.value.address == crosscheck.faulty

@@ -18,7 +18,7 @@ from dwarf._lines import LineTable
 from dwarf.index import DebugIndex, build, caller_of
 from emu.call import Caller, CallError
 from images import boots
-from kinst import inline, provider
+from kinst import inline, kinst_provider
 from kinst.breakpoints import Breakpoints
 from tests.conftest import ARCHES, real_kernel
 
@@ -193,7 +193,7 @@ def test_the_caller_is_the_same_at_every_instruction_of_a_call(arch):
 
     breakpoints = Breakpoints(machine, fire)
     for function in ("malloc", "uma_zalloc_arg", "free", "uma_zfree_arg", "vsnprintf", "kvprintf"):
-        provider.create(breakpoints, function, "")
+        kinst_provider.create(breakpoints, function, "")
     breakpoints.enable()
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); '
                     'snprintf(buf(64), 64, "%d %s", 42, "xyz")')

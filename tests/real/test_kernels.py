@@ -16,7 +16,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots
 from kinst import fbt
 from kinst.breakpoints import Breakpoints
-from kinst.provider import create
+from kinst.kinst_provider import create
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst.test_provider import executed, fired
 

@@ -11,7 +11,7 @@ import pytest
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from kinst import fbt, provider
+from kinst import fbt, kinst_provider
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
 from kinst.code.listing import excluded, literals
 from kinst.probe_table import ProbeError
@@ -55,7 +55,7 @@ def traced_boot(boot, functions, path):
     breakpoints = Breakpoints(machine, path=path)
     for name in functions:
         try:
-            provider.create(breakpoints, name, "")
+            kinst_provider.create(breakpoints, name, "")
         except ProbeError as error:
             assert "no instruction of it can be probed" in str(error)
     breakpoints.enable()
@@ -110,7 +110,7 @@ def test_all_memory_of_the_probes_is_given_back(boot):
     machine.restore(boot[1])
     before = machine.digest()
     breakpoints = Breakpoints(machine)
-    provider.create(breakpoints, "vm_*", "")
+    kinst_provider.create(breakpoints, "vm_*", "")
     breakpoints.enable()
     assert breakpoints.dispatcher.slots_used > 1000
     assert machine.digest() != before
@@ -125,11 +125,11 @@ def test_an_excluded_function_is_probed_when_asked_to_on_the_direct_path(boot):
     names = [n for n in ("trap", "do_el1h_sync", "do_trap_supervisor")
              if machine.image.symbols.find(n)]
     with pytest.raises(ProbeError, match="--unsafe"):
-        provider.create(Breakpoints(machine), names[0], "")
+        kinst_provider.create(Breakpoints(machine), names[0], "")
     for path in PATHS:
         machine.restore(start)
         breakpoints = Breakpoints(machine, path=path)
-        provider.create(breakpoints, names[0], "", unsafe=True)
+        kinst_provider.create(breakpoints, names[0], "", unsafe=True)
         fbt.create(breakpoints, "malloc", "entry")
         breakpoints.enable()
         if path == DIRECT or machine.arch.link is None:  # amd64's trap() is not on INT3's way

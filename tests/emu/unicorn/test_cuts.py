@@ -18,7 +18,7 @@ from emu.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import MAX_STOPS, UnicornMachine
 from images import boots, catalog
-from kinst import provider
+from kinst import kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst.probe_table import ProbeError
 from tests.conftest import ARCHES, MEMORY
@@ -208,7 +208,7 @@ class Looking(RuleBasedStateMachine):
         probes = Breakpoints(self.machine, path=path)
         for n in which:
             try:
-                provider.create(probes, found[n % len(found)].name, "")
+                kinst_provider.create(probes, found[n % len(found)].name, "")
             except ProbeError:
                 continue
         probes.enable()
@@ -333,7 +333,7 @@ def test_the_machine_cannot_be_run_from_inside_its_own_run(booted):
 @pytest.mark.parametrize("path", PATHS)
 def test_a_snapshot_inside_a_firing_is_refused(booted, path):
     probes = Breakpoints(booted, lambda _probe, _state: booted.snapshot(), path=path)
-    provider.create(probes, "strlen", "0")
+    kinst_provider.create(probes, "strlen", "0")
     probes.enable()
     caller = Caller(booted)
     with pytest.raises(MachineError, match="middle of an instruction"):

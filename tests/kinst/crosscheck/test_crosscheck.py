@@ -8,10 +8,12 @@ from dtrace.calls import Evaluation, parse
 from emu.call import Caller, PatienceError
 from emu.errors import KinstError
 from emu.qemu.machine import QemuMachine
-from kinst import provider
+from kinst import kinst_provider
 from kinst.crosscheck import call_table
-from kinst.crosscheck.crosscheck import Agreement, Crosscheck
+from kinst.crosscheck.agreement import Agreement
+from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.difference import MODELS, Difference, Model, StateDifference, destination
+from kinst.crosscheck.faults import FaultyCrosscheck
 from kinst.crosscheck.lockstep import Divergence, TooLongError, follow, model_points, record
 from kinst.seam_breakpoints import SeamBreakpoints
 
@@ -32,7 +34,7 @@ def test_calls_agree_in_lockstep_with_probes_and_in_what_they_leave(booted):
 
 @pytest.mark.parametrize("fault", ["delivery", "trampoline", "emulation"])
 def test_a_fault_is_found_at_its_instruction(booted, fault):
-    crosscheck = Crosscheck(booted, fault)
+    crosscheck = FaultyCrosscheck(booted, fault)
     with pytest.raises(Divergence) as found:
         crosscheck.check(workload_of('strtoul("1234zz", 0, 10)'))
     assert crosscheck.faulty and found.value.address == crosscheck.faulty
@@ -42,7 +44,7 @@ def test_a_fault_is_found_at_its_instruction(booted, fault):
 
 @pytest.mark.parametrize("call", ["fibonacci(3)", 'strlen("")'])
 def test_a_fault_in_the_last_emulation_is_found_in_the_result(booted, call):
-    crosscheck = Crosscheck(booted, "emulation")
+    crosscheck = FaultyCrosscheck(booted, "emulation")
     with pytest.raises(Divergence):
         crosscheck.check(workload_of(call))
     assert crosscheck.faulty
@@ -120,7 +122,7 @@ def test_probes_fire_on_qemu_as_they_do_here(booted):
     with QemuMachine.carry(booted) as machine:
         probes = SeamBreakpoints(machine, lambda probe, state: fired.append(
             (probe.instruction.offset, state.get(machine.arch.pc))))
-        provider.create(probes, "strlen", "")
+        kinst_provider.create(probes, "strlen", "")
         patched = machine.read(booted.symbol("strlen").address, 16)
         probes.enable()
         assert machine.read(booted.symbol("strlen").address, 16) != patched

@@ -1,0 +1,7 @@
+"""All providers.  A description is for the first one that it means."""
+
+from kinst.fbt import Fbt
+from kinst.kinst_provider import Kinst
+from kinst.provider import Provider
+
+PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt())

@@ -1,0 +1,129 @@
+"""The kinst provider: probes on instructions of kernel functions.
+
+By pattern, functions without a frame are left out, as upstream's kinst leaves them out always: they
+are mostly assembly that DTrace's own path may need.
+"""
+
+from collections.abc import Sequence
+
+from dwarf.debug_file import DebugDataError
+from emu.elf import Symbol
+from kinst import fbt, inline
+from kinst.code.listing import Instruction
+from kinst.code.shared import Kind
+from kinst.code.verdict import Refuse
+from kinst.functions import functions, is_glob
+from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.provider import Made, Provider, Wanted
+
+PROVIDER = "kinst"
+FRAMELESS = "has no frame; upstream leaves such functions alone"
+
+
+class Kinst(Provider):
+    """``kinst::FUNCTION:OFFSET``; and, of inline functions, ``kinst::NAME:entry`` and ``return``.
+
+    It makes its probes on demand: for the provider named in full, with a function.
+    """
+
+    name = PROVIDER
+
+    def matches(self, pattern: str) -> bool:
+        return pattern == self.name
+
+    def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
+        if not wanted.function:
+            raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
+        if wanted.name not in inline.NAMES or is_glob(wanted.function) or wanted.index is None:
+            numbers = create(probes, wanted.function, wanted.name, wanted.unsafe)
+            return Made(numbers, [wanted.text], [])
+        try:
+            index = wanted.index()
+        except DebugDataError as error:
+            if not probes.image.symbols.named(wanted.function):
+                raise ProbeError(f"{wanted.text}: the kernel has no function "
+                                 f"'{wanted.function}', and of inline ones nothing is known: "
+                                 f"{error}") from None
+            return fbt.Fbt().create(probes, wanted)
+        return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe)
+
+    def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
+        """None are known at an instruction (upstream's kinst gives none either)."""
+        return (0,) * len(registers)
+
+
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
+    """Make the probes of ``kinst::function:name``.
+
+    :param name: a decimal offset, or empty for every instruction that can be probed.
+    :param unsafe: also in functions that are excluded.
+    :return: the numbers of the probes.
+    :raises ProbeError: naming what does not fit.
+    """
+    where = f"{PROVIDER}::{function}:{name}"
+    symbols = functions(breakpoints, where, function, unsafe)
+    if name and not (name.isascii() and name.isdecimal()):
+        last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
+        raise ProbeError(
+            f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
+            f"from 0 to {last}"
+        )
+    if len(symbols) > 100:
+        breakpoints.read_text()
+    if is_glob(function) and not unsafe:
+        frames = {s: breakpoints.boundaries(s)[2] for s in symbols}
+        symbols = [s for s in symbols if frames[s]]
+        breakpoints.left_out |= {s.name: FRAMELESS for s, framed in frames.items() if not framed}
+    made: list[int] = []
+    refusal: ProbeError | None = None
+    for symbol in symbols:
+        if not name:
+            made += breakpoints.add_all(symbol)
+            continue
+        try:
+            instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),
+                                     _number(name))
+        except ProbeError as error:
+            refusal = error
+        else:
+            made.append(breakpoints.add(symbol, Kind.OFFSET, instruction))
+    if not made:
+        raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
+    return made
+
+
+def _number(digits: str) -> int:
+    """What is too long to be an offset is beyond every end."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= 18 else 1 << 62
+
+
+def _at_offset(
+    where: str, symbol: Symbol, table: list[Instruction], offset: int
+) -> Instruction:
+    good = [i.offset for i in table if not isinstance(i.verdict, Refuse)]
+    for instruction in table:
+        if instruction.offset == offset:
+            if isinstance(instruction.verdict, Refuse):
+                raise ProbeError(
+                    f"{where}: the instruction at {symbol.name}+{offset} "
+                    f"{instruction.verdict.reason}; {_nearest(good, offset)} can be probed"
+                )
+            return instruction
+    boundaries = [i.offset for i in table]
+    if offset >= symbol.size:
+        raise ProbeError(
+            f"{where}: {symbol.name} ends at offset {symbol.size}; its last instruction is at "
+            f"{boundaries[-1] if boundaries else 0}"
+        )
+    raise ProbeError(
+        f"{where}: offset {offset} is not an instruction boundary of {symbol.name}; "
+        f"the nearest are {_nearest(boundaries, offset)}"
+    )
+
+
+def _nearest(offsets: list[int], offset: int) -> str:
+    """The offsets on both sides, as words."""
+    below = [o for o in offsets if o < offset][-1:]
+    above = [o for o in offsets if o > offset][:1]
+    return " and ".join(str(o) for o in below + above) or "nothing there"
