@@ -18,7 +18,7 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
+NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd emu/*/*.pxi kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build

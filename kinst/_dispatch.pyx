@@ -528,14 +528,14 @@ cdef bint emulated(const Template *t) noexcept nogil:
 cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
     """Tell the clock that the instruction will be executed in a trampoline."""
     cdef Clock *c = d.clock
-    c.slot = slot
-    c.site = s.address
-    c.slot_shared = d.threads
-    c.slot_ended = False
-    c.site_length = s.length
-    c.slot_entries = 0
-    c.thaw = s.address + s.length if d.returns_by_jump else 0
-    c.thaw_resumed = True
+    c.detour.slot = slot
+    c.detour.site = s.address
+    c.detour.slot_shared = d.threads
+    c.detour.slot_ended = False
+    c.detour.site_length = s.length
+    c.detour.slot_entries = 0
+    c.detour.at = s.address + s.length if d.returns_by_jump else 0
+    c.detour.resumed = True
 
 
 cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
@@ -568,10 +568,10 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
         if not carry_out(d, t, s, &pc):
             in_place(d, s)
             return
-        c.slot = 0
-        c.site = s.address
-        c.thaw = pc
-        c.thaw_resumed = not t.flags & ENDS_BLOCK
+        c.detour.slot = 0
+        c.detour.site = s.address
+        c.detour.at = pc
+        c.detour.resumed = not t.flags & ENDS_BLOCK
     else:
         pc = trampoline(d, s)
         displaced(d, s, pc)
@@ -581,10 +581,10 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
 cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
     """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
     cdef Clock *c = d.clock
-    c.thaw = s.address + s.length
-    c.thaw_register = 0  # no return path of the kernel's leads there
-    c.thaw_resumed = True
-    go_to(c, c.thaw)
+    c.detour.at = s.address + s.length
+    c.detour.sp_register = 0  # no return path of the kernel's leads there
+    c.detour.resumed = True
+    go_to(c, c.detour.at)
 
 
 cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
@@ -628,9 +628,9 @@ cdef void mask(Dispatch *d) noexcept nogil:
     cdef uint64_t *status = field(d, d.place[d.status])
     d.saved_mask = status[0] & d.frame_mask
     status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
-    c.status_register = d.number[d.status]
-    c.status_bits = d.cpu_mask
-    c.status_value = d.cpu_mask if d.saved_mask else 0
+    c.detour.status_register = d.number[d.status]
+    c.detour.status_bits = d.cpu_mask
+    c.detour.status_value = d.cpu_mask if d.saved_mask else 0
 
 
 cdef void at_seam_called(Dispatch *d) noexcept nogil:
@@ -642,16 +642,16 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
     cdef const Template *t
     d.framed = True
     d.at = pc
-    c.thaw_register = d.number[d.sp]
-    c.thaw_sp = field(d, d.place[d.sp])[0]
+    c.detour.sp_register = d.number[d.sp]
+    c.detour.sp = field(d, d.place[d.sp])[0]
     if i != NONE:  # on the double path only
         s = &d.sites[i]
         status = field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
         pc = s.address + s.length
-        c.thaw = pc
-        c.thaw_resumed = True
-        c.status_bits = 0
+        c.detour.at = pc
+        c.detour.resumed = True
+        c.detour.status_bits = 0
     else:
         i = find(d, pc)
         if i == NONE or not d.sites[i].patched:
@@ -668,14 +668,14 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             resume(c, s.address)
             return
         if emulated(t):
-            c.slot = 0
-            c.site = s.address
+            c.detour.slot = 0
+            c.detour.site = s.address
             if not carry_out(d, t, s, &pc):
                 unwind(d)
                 in_place(d, s)
                 return
-            c.thaw = pc
-            c.thaw_resumed = not t.flags & ENDS_BLOCK
+            c.detour.at = pc
+            c.detour.resumed = not t.flags & ENDS_BLOCK
         else:
             pc = d.slot_base + <uint64_t>s.slot * SLOT
             displaced(d, s, pc)
@@ -699,7 +699,7 @@ cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
 
 cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
     d.clock.frozen = False
-    d.clock.footprint = False
+    d.clock.detour.footprint = False
     (<Dispatcher>d.owner).stuck(pc)
 
 

@@ -192,6 +192,7 @@ class Breakpoints(ProbeTable):
     def _seam(self) -> None:
         """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
         machine, trap, dispatcher = self.machine, self.trap, self.dispatcher
+        detour = machine.engine.detour
         address = trap.at_seam(machine)
         second = dispatcher.second(address)
         numbers = dispatcher.probes_at(address)
@@ -201,7 +202,7 @@ class Breakpoints(ProbeTable):
             state = trap.enter(machine)
             after = second + len(dispatcher.displaced(second))
             trap.unmask(state, self._saved_mask)
-            machine.engine.thaw_at(after, False, *self._back(state))
+            detour.thaw_at(after, False, *self._back(state))
             trap.leave(machine, state, after)
             return
         if not numbers:
@@ -209,7 +210,7 @@ class Breakpoints(ProbeTable):
             return
         state = trap.enter(machine)
         if not trap.called:
-            machine.engine.wipe()
+            detour.wipe()
             machine.write_u64(self._scratch, self._scratch_value)
         for number in numbers:
             if self.fire is not None:
@@ -220,17 +221,17 @@ class Breakpoints(ProbeTable):
             known = dispatcher.template(address)
             assert known is not None
             self._saved_mask = trap.mask(state)
-            machine.engine.use_trampoline(
+            detour.use_trampoline(
                 known[1], address, len(code), machine.board.cpu.registers[trap.status],
                 trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
             )
-            machine.engine.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
+            detour.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
             trap.leave(machine, state, known[1])
             return
         assert not isinstance(verdict, Refuse)
         pc = verdict.next_pc(state)
         for name, value in getattr(state, "deferred", {}).items():
-            machine.engine.defer(machine.board.cpu.registers[name], value)
-        machine.engine.use_trampoline(0, address, len(code))
-        machine.engine.thaw_at(pc, verdict.ends_block, *self._back(state))
+            detour.defer(machine.board.cpu.registers[name], value)
+        detour.use_trampoline(0, address, len(code))
+        detour.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)

@@ -79,12 +79,12 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 cdef void keep(Clock *c) noexcept nogil:
     """A breakpoint itself leaves nothing in registers; Unicorn writes CR2 when it is asked to
     translate an address that is not mapped."""
-    c.kept[0] = register_read(c, CR2)
+    c.detour.kept[0] = register_read(c, CR2)
 
 
 cdef void forget(Clock *c) noexcept nogil:
-    if register_read(c, CR2) != c.kept[0]:
-        register_write(c, CR2, c.kept[0])
+    if register_read(c, CR2) != c.detour.kept[0]:
+        register_write(c, CR2, c.detour.kept[0])
 
 
 # The teaching kernel's way uses 200 bytes, GENERIC's 208.

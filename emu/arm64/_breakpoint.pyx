@@ -45,9 +45,9 @@ cdef void put(Clock *c, int which, uint64_t value) noexcept nogil:
 
 
 cdef void keep(Clock *c) noexcept nogil:
-    c.kept[ESR] = get(c, ESR)
-    c.kept[SPSR] = get(c, SPSR)
-    c.kept[ELR] = get(c, ELR)
+    c.detour.kept[ESR] = get(c, ESR)
+    c.detour.kept[SPSR] = get(c, SPSR)
+    c.detour.kept[ELR] = get(c, ELR)
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
@@ -66,9 +66,9 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 
 cdef void forget(Clock *c) noexcept nogil:
-    put(c, SPSR, c.kept[SPSR])
-    put(c, ELR, c.kept[ELR])
-    put(c, ESR, c.kept[ESR])
+    put(c, SPSR, c.detour.kept[SPSR])
+    put(c, ELR, c.detour.kept[ELR])
+    put(c, ESR, c.detour.kept[ESR])
 
 
 # The teaching kernel's way uses 448 bytes, GENERIC's 480.

@@ -39,13 +39,13 @@ cdef void keep(Clock *c) noexcept nogil:
     cdef int i
     c.context_save(c.uc, c.context)
     for i in range(MSTATUS + 1):
-        c.kept[i] = place(c, i)[0]
+        c.detour.kept[i] = place(c, i)[0]
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     """Called directly behind ``keep``, whose context it uses."""
     cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
-    cdef uint64_t status = c.kept[MSTATUS]
+    cdef uint64_t status = c.detour.kept[MSTATUS]
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
     place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE) | SPP
@@ -60,11 +60,11 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 cdef void forget(Clock *c) noexcept nogil:
     c.context_save(c.uc, c.context)
-    place(c, SEPC)[0] = c.kept[SEPC]
-    place(c, SCAUSE)[0] = c.kept[SCAUSE]
-    place(c, STVAL)[0] = c.kept[STVAL]
+    place(c, SEPC)[0] = c.detour.kept[SEPC]
+    place(c, SCAUSE)[0] = c.detour.kept[SCAUSE]
+    place(c, STVAL)[0] = c.detour.kept[STVAL]
     place(c, MSTATUS)[0] = (place(c, MSTATUS)[0] & ~<uint64_t>(SPIE | SPP)
-                            | c.kept[MSTATUS] & (SPIE | SPP))
+                            | c.detour.kept[MSTATUS] & (SPIE | SPP))
     c.context_restore(c.uc, c.context)
 
 

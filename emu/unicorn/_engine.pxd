@@ -106,6 +106,44 @@ cdef struct CpReg:
     uint64_t val
 
 
+# The way of a probed instruction: from its breakpoint to the instruction behind it no time passes
+# (``Clock.frozen``), and what was on the way is put back.
+cdef struct DetourState:
+    # Time goes on at a block that starts here; whether that start is a canonical one.
+    uint64_t at
+    bint resumed
+    # The stack pointer there, where the kernel's own return path leads to it (0: no such path):
+    # that may itself run through the address.
+    int sp_register
+    uint64_t sp
+    # The trampoline in use, the displaced instruction's own address and length, how often a block
+    # was entered at the trampoline's first instruction, and whether one was behind it.
+    uint64_t slot
+    uint64_t site
+    uint32_t site_length
+    bint slot_ended
+    uint64_t slot_entries
+    bint slot_shared  # a thread's trampoline: what happens there is seen to happen there
+    # While the trampoline runs: what interrupts were masked by, to be put back after a fault.
+    int status_register
+    uint64_t status_bits
+    uint64_t status_value
+    # Stack below the interrupted stack pointer, and exception registers, as they were.
+    bint footprint
+    uint64_t stack_at
+    uint32_t stack_size
+    uint8_t stack[MAX_FOOTPRINT + GUARD]
+    uint32_t stack_wanted  # the architecture's footprint and the guard
+    uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
+    uint32_t stack_split  # bytes on the first
+    uint64_t kept[8]
+    # Registers that the guest's return path does not restore: written when time goes on.
+    int deferred
+    int deferred_register[MAX_DEFERRED]
+    uint64_t deferred_value[MAX_DEFERRED]
+    uint64_t frozen_blocks  # entered on the way
+
+
 cdef struct Clock:
     # What makes a block start more than a step of the clock, eight bytes read as one:
     # probe code runs (no time passes, no event is due);
@@ -158,46 +196,13 @@ cdef struct Clock:
     # The block before this one, when how it ended is asked.
     uint64_t before
     uint32_t before_size
-    # Time goes on at a block that starts here; whether that start is a canonical one.
-    uint64_t thaw
-    bint thaw_resumed
-    # The stack pointer there, where the kernel's own return path leads to it (0: no such path):
-    # that may itself run through the address.
-    int thaw_register
-    uint64_t thaw_sp
     # Instructions of fixed length: only words whose bits ``end_mask`` are ``end_value`` end a block by
     # themselves.
     uint32_t end_mask
     uint32_t end_value
-    # The trampoline in use, the displaced instruction's own address and length, how often a block
-    # was entered at the trampoline's first instruction, and whether one was behind it.
-    uint64_t slot
-    uint64_t site
-    uint32_t site_length
-    bint slot_ended
-    uint64_t slot_entries
-    bint slot_shared  # a thread's trampoline: what happens there is seen to happen there
-    # While the trampoline runs: what interrupts were masked by, to be put back after a fault.
-    int status_register
-    uint64_t status_bits
-    uint64_t status_value
     int last_address
     # Where the guest must be set to when the run has ended; 0: where it is.
     uint64_t moved
-    uint64_t frozen_blocks
-    # Stack below the interrupted stack pointer, and exception registers, as they were.
-    bint footprint
-    uint64_t stack_at
-    uint32_t stack_size
-    uint8_t stack[MAX_FOOTPRINT + GUARD]
-    uint32_t stack_wanted  # the architecture's footprint and the guard
-    uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
-    uint32_t stack_split  # bytes on the first
-    uint64_t kept[8]
-    # Registers that the guest's return path does not restore: written when time goes on.
-    int deferred
-    int deferred_register[MAX_DEFERRED]
-    uint64_t deferred_value[MAX_DEFERRED]
     # Unicorn ends its run when the program counter is written and EBREAK (riscv64) has been
     # executed: there it is written into a saved context instead, which is then restored.
     int pc_register
@@ -210,6 +215,7 @@ cdef struct Clock:
     context_fn context_restore
     context_free_fn context_free
     uint64_t heard  # when to look at signals next, in instructions
+    DetourState detour
     # Why the last run ended.
     int stop
     bint running

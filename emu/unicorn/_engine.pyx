@@ -236,164 +236,13 @@ cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
         c.reg_write(c.uc, c.pc_register, &pc)
 
 
-# -- time stands still for probes ------------------------------------------------------------------
-
-cdef void freeze(Clock *c) noexcept nogil:
-    """The last instruction of the block in progress is a breakpoint: stop the clock before it."""
-    if c.count:
-        c.instructions += c.count - 1
-        c.count = 0
-    c.frozen = True
-    c.thaw = c.slot = c.slot_entries = 0
-    c.thaw_register = 0
-    c.deferred = 0
-    c.status_bits = 0
-
-
-cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
-    """Remember the stack that the kernel's breakpoint path will write to.  Its pages stay where they
-    are meanwhile."""
-    cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes of sp's own page below it
-    cdef uint32_t wanted = c.stack_wanted
-    cdef uint8_t *last
-    c.footprint = True
-    c.keep(c)
-    c.stack_size = 0
-    last = host_virtual(c, sp - 1)
-    if last == NULL:
-        return
-    if on_page >= wanted:
-        c.stack_at = sp - wanted
-        c.stack_split = c.stack_size = wanted
-        c.stack_host[0] = last - (wanted - 1)
-    else:
-        c.stack_at = sp - wanted
-        c.stack_split = wanted - on_page
-        c.stack_size = wanted
-        c.stack_host[0] = host_virtual(c, c.stack_at)
-        c.stack_host[1] = last - (on_page - 1)
-        if c.stack_host[0] == NULL:
-            # The page below is not mapped: what the path needs is on this one, or nothing helps it.
-            c.stack_at = sp - on_page
-            c.stack_split = c.stack_size = on_page
-            c.stack_host[0] = c.stack_host[1]
-    memcpy(c.stack, c.stack_host[0], c.stack_split)
-    if c.stack_split < c.stack_size:
-        memcpy(c.stack + c.stack_split, c.stack_host[1], c.stack_size - c.stack_split)
-
-
-cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil:
-    """The host's address of a place in the stack that is kept; NULL: it is not there."""
-    cdef uint64_t at = address - c.stack_at
-    if not c.footprint or at >= c.stack_size:
-        return NULL
-    return c.stack_host[0] + at if at < c.stack_split else c.stack_host[1] + (at - c.stack_split)
-
-
-cdef inline bint guard_holds(Clock *c) noexcept nogil:
-    """Whether the lowest bytes that were kept are still what they were."""
-    cdef uint32_t first = c.stack_split if c.stack_split < GUARD else GUARD
-    return memcmp(c.stack, c.stack_host[0], first) == 0 and (
-        first == GUARD or memcmp(c.stack + first, c.stack_host[1], GUARD - first) == 0)
-
-
-cdef void overran(Clock *c) noexcept with gil:
-    (<Engine>c.engine).failed(MachineError(
-        "the kernel's way through a breakpoint has used more than "
-        f"{c.stack_wanted - GUARD} bytes of stack (at {c.stack_at + GUARD:#x}): what it has left there cannot be put back"))
-
-
-cdef void wipe_footprint(Clock *c) noexcept nogil:
-    """Put back what the kernel's breakpoint path has changed."""
-    if c.footprint:
-        c.footprint = False
-        if c.stack_size == c.stack_wanted and not guard_holds(c):
-            overran(c)
-        if c.stack_size:
-            memcpy(c.stack_host[0], c.stack, c.stack_split)
-            if c.stack_split < c.stack_size:
-                memcpy(c.stack_host[1], c.stack + c.stack_split, c.stack_size - c.stack_split)
-        c.forget(c)
-
-
-cdef bint defer(Clock *c, int register, uint64_t value) noexcept nogil:
-    """Set a register when time goes on; false: there are too many."""
-    cdef int i
-    for i in range(c.deferred):
-        if c.deferred_register[i] == register:
-            break
-    else:
-        i = c.deferred
-        if i == MAX_DEFERRED:
-            return False
-        c.deferred += 1
-    c.deferred_register[i] = register
-    c.deferred_value[i] = value
-    return True
-
-
-cdef inline bint thaws_at(Clock *c, uint64_t address) noexcept nogil:
-    return address == c.thaw and (
-        not c.thaw_register or register_read(c, c.thaw_register) == c.thaw_sp)
-
-
-cdef void thaw_now(Clock *c) noexcept nogil:
-    """The displaced instruction is done: time goes on, one instruction later."""
-    cdef int i
-    cdef uint64_t last
-    wipe_footprint(c)
-    for i in range(c.deferred):
-        register_write(c, c.deferred_register[i], c.deferred_value[i])
-    c.deferred = 0
-    if c.last_address and c.slot:
-        last = register_read(c, c.last_address)
-        if c.slot <= last < c.slot + SLOT:
-            register_write(c, c.last_address, c.site)
-    c.frozen = False
-    # In place, too, a block would start here behind an instruction that ends its block by itself.
-    c.resumed = c.thaw_resumed and not (c.slot and c.slot_ended)
-    c.resume_at = c.thaw
-    c.instructions += c.slot_entries if c.slot_entries else 1
-
-
-cdef void abandon(Clock *c) noexcept nogil:
-    """The trampoline was left by an exception, or for an interrupt: the guest's own time goes on,
-    as if it had been left in place."""
-    if c.status_bits:
-        register_write(c, c.status_register, (
-            register_read(c, c.status_register) & ~c.status_bits | c.status_value))
-    wipe_footprint(c)
-    c.deferred = 0
-    c.frozen = False
-    c.resumed = False
-    if c.slot_entries:
-        c.instructions += c.slot_entries - 1
+include "_detour.pxi"
 
 
 cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
     """The translation of an engine without page tables."""
     c.walked_count = 0
     physical[0] = address
-    return True
-
-
-cdef bint repetition_due(Clock *c) noexcept nogil:
-    """Between two repetitions in a trampoline: whether an interrupt or event comes first."""
-    cdef uint64_t at = c.instructions + c.slot_entries - 1
-    cdef uint64_t flags = 0
-    if at + c.skew >= c.deadline:
-        c.stop = STOP_DEADLINE
-    elif c.pending:
-        c.reg_read(c.uc, c.mask_register, &flags)
-        if flags & c.mask_bits != c.mask_value or not gate_open(c):
-            return False
-        c.stop = STOP_INTERRUPT
-    else:
-        return False
-    c.canonical = at
-    c.moved = c.site
-    abandon(c)
-    c.emu_stop(c.uc)
     return True
 
 
@@ -456,9 +305,10 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     if not unusual:
         n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
     if n == 0 or total + n > c.horizon:
-        if (c.frozen and not c.count and address != c.thaw and address - c.slot > c.site_length
-                and c.frozen_blocks + 1 & 0xFFFFF and not c.slow):
-            c.frozen_blocks += 1  # the kernel's own way to the seam and back
+        if (c.frozen and not c.count and address != c.detour.at
+                and address - c.detour.slot > c.detour.site_length
+                and c.detour.frozen_blocks + 1 & 0xFFFFF and not c.slow):
+            c.detour.frozen_blocks += 1  # the kernel's own way to the seam and back
             c.address = address
             c.size = size
             return
@@ -504,17 +354,17 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     c.address = address
     c.size = size
     if c.frozen:
-        c.frozen_blocks += 1
-        if c.frozen_blocks & 0xFFFFF == 0:
+        c.detour.frozen_blocks += 1
+        if c.detour.frozen_blocks & 0xFFFFF == 0:
             check_signals(c)
-        if address == c.slot:
-            c.slot_entries += 1  # a REP instruction enters its block for every repetition
-            if c.slot_entries == 1:
+        if address == c.detour.slot:
+            c.detour.slot_entries += 1  # a REP instruction enters its block for every repetition
+            if c.detour.slot_entries == 1:
                 wipe_footprint(c)
             elif repetition_due(c):
                 return
-        elif address == c.slot + c.site_length:
-            c.slot_ended = True
+        elif address == c.detour.slot + c.detour.site_length:
+            c.detour.slot_ended = True
         if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
@@ -1050,8 +900,8 @@ cdef class Engine:
         self.clock.answered = False
         if masked:
             code = 0  # what Unicorn remembers of an EBREAK that was answered
-            if self.clock.frozen and self.clock.slot_entries:
-                self.clock.slot_entries -= 1  # it is entered again
+            if self.clock.frozen and self.clock.detour.slot_entries:
+                self.clock.detour.slot_entries -= 1  # it is entered again
         if self.clock.moved:
             register_write(&self.clock, self.pc_register, self.clock.moved)
             self.clock.moved = 0
@@ -1304,6 +1154,11 @@ cdef class Engine:
         return bool(self.clock.frozen)
 
     @property
+    def detour(self):
+        """The way of a probed instruction, while one is on it."""
+        return Detour(self)
+
+    @property
     def slow(self):
         """Every block start goes the long way, which the short cut is held to."""
         return bool(self.clock.slow)
@@ -1343,7 +1198,7 @@ cdef class Engine:
                 self.clock.places[i] = at
             self.clock.pc_place = pc_place
             self._ok("context", self.context_alloc(self.uc, &self.clock.context))
-        self.clock.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
+        self.clock.detour.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
         self.clock.enter, self.clock.forget = enter, forget
         self.clock.keep = keep
 
@@ -1381,16 +1236,6 @@ cdef class Engine:
             raise RuntimeError("the engine was not told of the breakpoint exception")
         return 0
 
-    def freeze(self, uint64_t sp):
-        """A breakpoint was executed: the clock stands still, and the stack below ``sp`` is kept.
-
-        Still frozen (a second breakpoint), only the stack is.
-        """
-        self._has_breakpoint()
-        if not self.clock.frozen:
-            freeze(&self.clock)
-        keep_footprint(&self.clock, sp)
-
     def read_memory(self, uint64_t address, uint32_t size):
         """RAM at a virtual address, or None where it is not mapped or something else."""
         self._made()
@@ -1398,78 +1243,6 @@ cdef class Engine:
         if not guest_read(&self.clock, address, PyBytes_AS_STRING(data), size):
             return None
         return data
-
-    @property
-    def kept_stack(self):
-        """While frozen: (address, bytes) of the stack as it was before the breakpoint."""
-        return self.clock.stack_at, bytes(self.clock.stack[:self.clock.stack_size])
-
-    def wipe(self):
-        """While frozen: put back the stack and the registers that the breakpoint has changed."""
-        self._made()
-        wipe_footprint(&self.clock)
-
-    def thaw_at(self, uint64_t address, bint canonical, int register=0, uint64_t sp=0):
-        """While frozen: time goes on at ``address``, one instruction later than it stopped.
-
-        :param canonical: a block would have started there without the probe, too.
-        :param register: the stack pointer, which is ``sp`` there; 0: it does not matter.
-        """
-        self.clock.thaw = address
-        self.clock.thaw_register = register
-        self.clock.thaw_sp = sp
-        self.clock.thaw_resumed = not canonical
-
-    def use_trampoline(self, uint64_t address, uint64_t site, uint32_t length, int register=0,
-                       uint64_t bits=0, uint64_t value=0):
-        """While frozen: the displaced instruction of ``length`` bytes at ``site`` is executed at
-        ``address``, with ``register & bits == value`` changed to mask interrupts."""
-        self.clock.slot = address
-        self.clock.site = site
-        self.clock.site_length = length
-        self.clock.slot_shared = False
-        self.clock.slot_ended = False
-        self.clock.slot_entries = 0
-        self.clock.status_register = register
-        self.clock.status_bits = bits
-        self.clock.status_value = value
-
-    def defer(self, int register, uint64_t value):
-        """Set a register when time goes on: the guest's return path would not."""
-        self._made()
-        if not defer(&self.clock, register, value):
-            raise ValueError("too many registers to set")
-
-    def thaw(self):
-        """Forget all about a probe in progress: time goes on."""
-        self.clock.frozen = False
-        self.clock.resumed = False
-        self.clock.shadow = False
-        self.clock.thaw = self.clock.slot = self.clock.slot_entries = 0
-        self.clock.footprint = False
-        self.clock.deferred = 0
-        self.clock.status_bits = 0
-
-    def thaw_if_at(self, uint64_t address):
-        """The same, where the CPU was stopped before a block at ``address`` could start."""
-        self._made()
-        if self.clock.frozen and thaws_at(&self.clock, address):
-            thaw_now(&self.clock)
-
-    def abandon(self, uint64_t pc):
-        """An exception left the block in progress at ``pc``, which a trampoline may hold.
-
-        :return: where it happened for the guest: at the displaced instruction.
-        """
-        self._made()
-        if self.clock.frozen and thaws_at(&self.clock, pc):
-            thaw_now(&self.clock)  # it is done, and where it leads to is not there
-        elif self.clock.frozen:
-            if (self.clock.slot and not self.clock.slot_shared
-                    and self.clock.slot <= pc < self.clock.slot + SLOT):
-                pc = self.clock.site
-            abandon(&self.clock)
-        return pc
 
     @property
     def shadow(self):

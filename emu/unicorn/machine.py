@@ -318,7 +318,7 @@ class UnicornMachine(Machine):
         :return: where it happened for the guest: not in a trampoline, but at what that displaces.
         """
         if self.engine.frozen:
-            return self.engine.abandon(pc)
+            return self.engine.detour.abandon(pc)
         self.settle(pc)
         return pc
 
@@ -395,7 +395,7 @@ class UnicornMachine(Machine):
         first, began = True, self.pc  # a stop address where the run begins does not end it
         while True:
             if engine.frozen:
-                engine.thaw_if_at(self.pc)
+                engine.detour.thaw_if_at(self.pc)
             pc = self.pc
             if self._waiting == pc:
                 first = False
@@ -568,7 +568,7 @@ class UnicornMachine(Machine):
         """
         ours = address in self.breakpoints
         if ours:
-            self.engine.freeze(self.sp)
+            self.engine.detour.freeze(self.sp)
         return ours
 
     def _delivered(self) -> None:
@@ -659,7 +659,7 @@ class UnicornMachine(Machine):
         """Everything but memory, which must be in place already."""
         self.engine.flush_tlb()
         self.engine.flush_translations()
-        self.engine.thaw()
+        self.engine.detour.thaw()
         self.engine.instructions = state.instructions
         self.engine.canonical = state.canonical
         self.engine.skew = state.skew

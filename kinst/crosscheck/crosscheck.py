@@ -224,7 +224,7 @@ class Crosscheck:
 
         def trapped(address: int, frame: int) -> None:
             event = self._event(written, address, breakpoints.dispatcher.second(address), frame)
-            event.stack = machine.engine.kept_stack
+            event.stack = machine.engine.detour.kept_stack
             seen.append(event)
 
         breakpoints.trapped = trapped
@@ -238,7 +238,7 @@ class Crosscheck:
             self.failed(error)
         finally:
             if machine.engine.frozen:  # it failed inside a firing; the machine is restored later
-                machine.engine.abandon(machine.pc)
+                machine.engine.detour.abandon(machine.pc)
             breakpoints.disable()
         return seen, result
 

@@ -136,7 +136,7 @@ class Bed:
         :return: the next pc, and the fault or an empty string.
         """
         engine, bench = self.engine, self.bench
-        engine.thaw()
+        engine.detour.thaw()
         engine.instructions = 0
         engine.limit = steps
         engine.set_exits([after])
@@ -156,4 +156,4 @@ class Bed:
             detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
         ):  # where a jump leads to, nothing needs to be mapped: that is not the jump's fault
             fault = f"libunicorn error {detail}"
-        return (engine.abandon(pc) if fault else pc), fault
+        return (engine.detour.abandon(pc) if fault else pc), fault

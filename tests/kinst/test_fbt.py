@@ -2,8 +2,8 @@ import pytest
 
 from kinst import fbt
 from kinst.breakpoints import Breakpoints
-from kinst.probe_table import ProbeError
 from kinst.kinst_provider import create as kinst
+from kinst.probe_table import ProbeError
 from tests.kinst.test_provider import run
 
 

@@ -276,7 +276,7 @@ def test_the_breakpoint_exception_is_told_once_and_whole():
         with pytest.raises(ValueError):
             engine.set_breakpoint_exception(_breakpoint, pc, places)
         with pytest.raises(RuntimeError, match="was not told"):
-            engine.freeze(0)
+            engine.detour.freeze(0)
     _uc, engine = fresh()
     engine.set_breakpoint_exception(_breakpoint, 552, [552] * n)
     with pytest.raises(RuntimeError, match="once"):

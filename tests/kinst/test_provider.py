@@ -7,8 +7,8 @@ from emu.parts import Parts
 from kinst.breakpoints import Breakpoints
 from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import Refuse
-from kinst.probe_table import ProbeError
 from kinst.kinst_provider import create
+from kinst.probe_table import ProbeError
 from kinst.trap import TRAPS
 
 # Functions of the teaching kernel with arguments that take every way through them.
@@ -202,7 +202,7 @@ def test_what_fails_while_probes_are_enabled_leaves_nothing_behind(booted, monke
 def test_a_breakpoint_path_that_uses_more_stack_than_is_kept_is_seen(booted):
     """As if the kernel's way to the seam had written further down."""
     def deep(_address, _frame):
-        address, content = booted.engine.kept_stack
+        address, content = booted.engine.detour.kept_stack
         booted.write(address + 16, bytes([content[16] ^ 1]))
 
     breakpoints = Breakpoints(booted, python=True)
@@ -219,7 +219,7 @@ def test_the_breakpoint_path_stays_within_the_stack_that_is_kept(booted):
     used = []
 
     def measure(_address, _frame):
-        address, before = booted.engine.kept_stack
+        address, before = booted.engine.detour.kept_stack
         now = booted.read(address, len(before))
         lowest = next((n for n in range(len(now)) if now[n] != before[n]), len(now))
         used.append(len(now) - lowest)
