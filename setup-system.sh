@@ -35,11 +35,18 @@ esac
 
 [ -n "$missing" ] || exit 0
 if ! command -v apt-get >/dev/null 2>&1; then
-	echo "setup-system.sh: please install:$missing" >&2
+	echo "setup-system.sh: these Debian packages are missing, or what they are here:$missing" >&2
 	exit 1
 fi
 sudo=""
-[ "$(id -u)" -eq 0 ] || sudo="sudo"
+if [ "$(id -u)" -ne 0 ]; then
+	sudo="sudo"
+	# Without a terminal nobody can type a password.
+	if ! command -v sudo >/dev/null 2>&1 || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
+		echo "setup-system.sh: packages are missing; as root: apt-get install$missing" >&2
+		exit 1
+	fi
+fi
 $sudo apt-get -qq update
 # shellcheck disable=SC2086
 DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null

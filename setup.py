@@ -1,5 +1,7 @@
 """Builds the native engine; everything else is in pyproject.toml."""
 
+import os
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -12,6 +14,8 @@ NATIVE = (
     "dwarf._lines",
 )
 
+JOBS = len(os.sched_getaffinity(0))
+
 setup(
     ext_modules=cythonize(
         [
@@ -19,5 +23,7 @@ setup(
             for name in NATIVE
         ],
         compiler_directives={"language_level": 3, "boundscheck": True, "embedsignature": True},
-    )
+        nthreads=JOBS,
+    ),
+    options={"build_ext": {"parallel": JOBS}},
 )

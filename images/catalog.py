@@ -34,13 +34,19 @@ def store() -> Path:
     return data_directory() / "images"
 
 
+def built_teaching() -> Path:
+    """Where an installed program builds the teaching kernels."""
+    return store() / "teaching"
+
+
 def known() -> list[KnownImage]:
     """Everything ``kinst images`` lists."""
     images = []
     for arch in ARCHITECTURES:
-        path = TEACHING / arch / "kernel"
+        found = [path for place in (TEACHING, built_teaching())
+                 if (path := place / arch / "kernel").is_file()]
         images.append(
-            KnownImage(f"teaching/{arch}", path if path.is_file() else None, "make images")
+            KnownImage(f"teaching/{arch}", found[0] if found else None, "kinst images build")
         )
     kernels = os.environ.get("KINST_KERNELS")
     if kernels:
@@ -51,7 +57,8 @@ def known() -> list[KnownImage]:
     if store().is_dir():
         for path in sorted(store().glob("*/*/kernel")):
             name = str(path.parent.relative_to(store()))
-            images.append(KnownImage(name, path, "kinst images"))
+            if path.parent.parent != built_teaching():
+                images.append(KnownImage(name, path, "kinst images"))
     names = {image.name for image in images}
     for arch in ARCHITECTURES:
         name = f"15.0-RELEASE/{arch}"
@@ -67,7 +74,8 @@ def real_kernel(arch: str) -> Path | None:
     if kernels:
         path = Path(kernels) / arch / "kernel"
         return path if path.is_file() else None
-    return max(store().glob(f"*/{arch}/kernel"), default=None)
+    return max((path for path in store().glob(f"*/{arch}/kernel")
+                if path.parent.parent != built_teaching()), default=None)
 
 
 def find(text: str) -> elf.Image:

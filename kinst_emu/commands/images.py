@@ -4,7 +4,17 @@ import argparse
 import json
 from pathlib import Path
 
+from emu.architectures import ARCHITECTURES
+from emu.progress import PROGRESS
 from images import catalog
+from images.catalog import KnownImage
+
+EXAMPLES = (
+    "kinst images",
+    "kinst images fetch 15.0-RELEASE/amd64",
+    "kinst images add /boot/kernel/kernel --name mine/amd64",
+    "kinst images build",
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -15,21 +25,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--name", help="NAME/ARCH; default: its folder's name")
     get = actions.add_parser("fetch", help="get an official kernel with its debug data")
     get.add_argument("name", metavar="RELEASE/ARCH", help="e.g. 15.0-RELEASE/amd64")
+    build = actions.add_parser("build", help="build the teaching kernels, with clang and lld")
+    for action in (add, get, build):
+        action.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
+                            help="print what has come as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.action == "add":
-        image = catalog.add(arguments.file, arguments.name)
-        print(f"{image.name}: {image.path}")
+    if arguments.action is not None:
+        come = _get(arguments)
+        if arguments.json:
+            print(json.dumps(_rows(come)))
+        else:
+            print("".join(f"{image.name}: {image.path}\n" for image in come), end="")
         return 0
-    if arguments.action == "fetch":
-        return _fetch(arguments.name)
     images = catalog.known()
     if arguments.json:
-        print(json.dumps([
-            {"name": i.name, "path": str(i.path) if i.path else None, "origin": i.origin}
-            for i in images
-        ]))
+        print(json.dumps(_rows(images)))
         return 0
     width = max(len(image.name) for image in images)
     for image in images:
@@ -37,7 +49,28 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fetch(name: str) -> int:
+def _rows(images: list[KnownImage]) -> list[dict[str, str | None]]:
+    return [{"name": i.name, "path": str(i.path) if i.path else None, "origin": i.origin}
+            for i in images]
+
+
+def _get(arguments: argparse.Namespace) -> list[KnownImage]:
+    """What an action brings here."""
+    if arguments.action == "add":
+        return [catalog.add(arguments.file, arguments.name)]
+    if arguments.action == "fetch":
+        return [_fetch(arguments.name)]
+    from images.build_teaching import build
+
+    come = []
+    for arch in ARCHITECTURES:
+        with PROGRESS.working(f"building the teaching kernel for {arch}"):
+            path = build(arch, catalog.built_teaching())
+        come.append(KnownImage(f"teaching/{arch}", path, "kinst images build"))
+    return come
+
+
+def _fetch(name: str) -> KnownImage:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -62,9 +95,7 @@ def _fetch(name: str) -> int:
         bar.update(tasks[file], completed=done)
 
     try:
-        image = fetch(name, progress)
+        return fetch(name, progress)
     finally:
         if tasks:
             bar.stop()
-    print(f"{image.name}: {image.path}")
-    return 0
