@@ -16,6 +16,13 @@ from images.boots import LIMIT, MEMORY, PROMPTS
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
 
+EXAMPLES = (
+    "kinst boot -k 15.0-RELEASE/amd64",
+    "kinst boot -k teaching/arm64 --type 'strings\\r'",
+    "kinst boot -k teaching/riscv64 --instructions 5000 --digest",
+    "kinst boot -k kernel -i",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

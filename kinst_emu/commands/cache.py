@@ -11,6 +11,11 @@ from images.cache import cache_directory
 
 KINDS = {"snapshots": ".kinst", "dwarf": ".index"}
 
+EXAMPLES = (
+    "kinst cache",
+    "kinst cache clear",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the list as JSON")

@@ -25,6 +25,12 @@ from kinst_emu.terminal import (
     show_console,
 )
 
+EXAMPLES = (
+    "kinst call -k 15.0-RELEASE/amd64 'strlen(\"hello\")'",
+    "kinst call -k kernel 'p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP)'",
+    "kinst call -k kernel 'snprintf(buf(16), 16, \"%d\", 42)' --show arg0",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

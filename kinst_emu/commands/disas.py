@@ -14,6 +14,11 @@ from kinst.code.verdict import summary
 from kinst.trap import TRAPS
 from kinst_emu.completion import kernel_option
 
+EXAMPLES = (
+    "kinst disas -k teaching/amd64 strlen",
+    "kinst disas -k kernel --json malloc free",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

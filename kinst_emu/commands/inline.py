@@ -13,6 +13,11 @@ from emu.errors import KinstError
 from images import catalog
 from kinst_emu.completion import kernel_option
 
+EXAMPLES = (
+    "kinst inline -k kernel critical_enter",
+    "kinst inline -k kernel --in malloc",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
-from dtrace.description import MODULE, create
+from dtrace.description import Description, create
 from dtrace.description import parse as parse_description
-from dtrace.prototypes import Prototypes, describe
+from dtrace.prototypes import Prototypes
 from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
@@ -27,17 +27,19 @@ from kinst.probe_table import Probe, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
 from kinst_emu.completion import complete, kernel_option
-from kinst_emu.terminal import (
-    parse_count,
-    parse_size,
-    run_command,
-    show_byte,
-    show_console,
-)
+from kinst_emu.examples import show_examples
+from kinst_emu.terminal import parse_count, parse_size, run_command
+from kinst_emu.trace_output import Json, Text, TraceOutput
 
-HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
 PERIOD = 0.25  # seconds between looks at what has fired
 BOOT = "boot"  # the workload that is no call
+EXAMPLES = (
+    "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
+    "kdtrace -k kernel -n fbt::malloc: -c 'malloc(100, &M_TEMP, 2)'",
+    "kdtrace -k kernel -n kinst::critical_enter:entry --stack -c 'malloc(100, &M_TEMP, 2)'",
+    "kdtrace -k kernel --trap-path direct -n 'fbt::vfs_mountroot*:entry' -c boot",
+    "kdtrace -k kernel -l -n 'fbt::uma_*:'",
+)
 
 
 def main() -> None:
@@ -45,9 +47,8 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kdtrace", description="Traces the instructions of a kernel that runs inside Python."
-    )
+    parser = argparse.ArgumentParser(prog="kdtrace")
+    show_examples(parser, "traces the instructions of a kernel that runs inside Python", EXAMPLES)
     add = parser.add_argument
     kernel_option(parser)
     for option, last, text in (
@@ -62,7 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         help="what to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
     add("-d", dest="rewritten", action="store_true",
         help="print the program after inline functions were rewritten to their copies")
-    add("-l", dest="listing", action="store_true", help="list probes, do not run")
+    add("-l", dest="listing", action="store_true",
+        help="list probes, do not run; all of fbt, when none are described")
+    add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
+    add("--json", action="store_true", help="print one JSON object a line")
+    add("--digest", action="store_true",
+        help="print the SHA-256 of memory, registers, devices, clock and console at the end")
     add("-v", dest="verbose", action="store_true",
         help="with -l: also what is not probed, and why")
     add("-q", dest="quiet", action="store_true", help="only what actions print")
@@ -93,15 +99,20 @@ def _main() -> int:
     complete(parser)
     arguments = parser.parse_args()
     if not arguments.descriptions:
-        raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+        if not arguments.listing:
+            raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+        arguments.descriptions = [Description("")]
     limit = parse_count(arguments.limit, "--limit")
     frames = None if arguments.stack is None else parse_count(arguments.stack, "--stack")
     image = catalog.find(arguments.kernel)
     prototypes = None if arguments.unchecked else Prototypes(image)
     program = None if arguments.listing else _program(image, arguments.call, prototypes)
     memory = parse_size(arguments.memory)
+    output = (Json if arguments.json else Text)(arguments.quiet)
+    if arguments.output is not None:
+        _append_to(arguments.output)
     if arguments.machine == "qemu" and not arguments.listing:
-        return _on_qemu(arguments, image, program, memory, limit, frames, prototypes)
+        return _on_qemu(arguments, image, program, memory, limit, frames, prototypes, output)
     if arguments.call == BOOT and not arguments.listing:
         machine = UnicornMachine(image, memory)
         machine.boot()
@@ -113,15 +124,24 @@ def _main() -> int:
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
         records=not arguments.quiet and frames is None,
     )
+    shown = _Shown(breakpoints, output)
     if frames is not None:
         breakpoints.fire = functools.partial(
-            _row_and_stack, Stacks(machine), min(frames, MAX_FRAMES), arguments.quiet)
+            shown.stack, Stacks(machine), min(frames, MAX_FRAMES))
     with PROGRESS.working("making the probes"):
         _make(breakpoints, arguments)
     if arguments.listing:
-        _list(breakpoints, arguments.verbose)
+        _list(breakpoints, arguments.verbose, output)
         return 0
-    return _trace(breakpoints, program, arguments.call, limit, arguments.quiet, prototypes)
+    return _trace(shown, program, arguments.call, limit, prototypes, arguments.digest)
+
+
+def _append_to(name: str) -> None:
+    """What is printed goes to the end of a file, as dtrace -o puts it."""
+    try:
+        sys.stdout = open(name, "a", errors="backslashreplace")  # noqa: SIM115 (to the end)
+    except OSError as error:
+        raise KinstError(f"-o {name}: cannot be written: {error.strerror}") from None
 
 
 def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
@@ -132,7 +152,7 @@ def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
         count = len(made.numbers)
         for report in made.reports:
             print(f"dtrace: not probed: {report}", file=sys.stderr)
-        if arguments.rewritten:
+        if arguments.rewritten and not arguments.json:
             print(",\n".join(made.text) + "\n{\n}\n")
         if not arguments.quiet and not arguments.listing:
             plural = "" if count == 1 else "s"
@@ -142,13 +162,15 @@ def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
 
 def _on_qemu(
     arguments: argparse.Namespace, image: Image, program: list[Statement] | None, memory: int,
-    limit: int, frames: int | None, prototypes: Prototypes | None,
+    limit: int, frames: int | None, prototypes: Prototypes | None, output: TraceOutput,
 ) -> int:
     """The same on QEMU: the breakpoints go through the kernel's own vectors there."""
     if program is None or arguments.trap_path == DIRECT or arguments.trampolines != PER_PROBE:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")
+    if arguments.digest:
+        raise KinstError("--machine qemu: no --digest (its devices and its clock are its own)")
     if arguments.unsafe or limit != DEFAULT_LIMIT:
         raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
                          "never come to an end there) and no --limit (QEMU does not count "
@@ -157,21 +179,24 @@ def _on_qemu(
     with QemuMachine.carry(machine) as other:
         probes = SeamBreakpoints(other)
         _make(probes, arguments)
-        if frames is not None:
-            probes.fire = functools.partial(
-                _row_and_stack, Stacks(other), min(frames, MAX_FRAMES), arguments.quiet)
-        elif not arguments.quiet:
-            probes.fire = lambda probe, _state: print(_row(probe))
-        if not arguments.quiet:
-            print(HEADER)
+        stacks = Stacks(other) if frames is not None else None
+
+        def fire(probe: Probe, state: CpuState) -> None:
+            stack = stacks.text(state.get, min(frames or 0, MAX_FRAMES)) if stacks else ()
+            output.firing(probe, None, stack)
+
+        probes.fire = fire
+        output.begin()
         try:
             probes.enable()
             evaluation = Evaluation(Caller(other, limit), prototypes)
             value = evaluation.run(program)
             probes.disable()
         finally:
-            show_console(bytes(other.console.text))
-        _result(evaluation, arguments.call, value)
+            for byte in bytes(other.console.text):
+                output.byte(byte)
+            output.end_line()
+        output.result(other, arguments.call, evaluation.kind, value)
     return 0
 
 
@@ -188,35 +213,26 @@ def _program(
     return program
 
 
-def _result(evaluation: Evaluation, call: str, value: int) -> None:
-    """What the last call gave; nothing, where it gives nothing."""
-    text = describe(evaluation.caller.machine, evaluation.kind, value)
-    if text:
-        print(f"{call} = {text}")
-
-
-def _list(breakpoints: Breakpoints, verbose: bool) -> None:
-    print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
+def _list(breakpoints: Breakpoints, verbose: bool, output: TraceOutput) -> None:
+    output.listing()
     for number in range(len(breakpoints.probes)):
-        provider, function_name, name = breakpoints.names(number)
-        print(f"{number + 1:>5} {provider:>10} {MODULE:>17} {function_name:>33} {name}")
+        output.listed(number + 1, *breakpoints.names(number))
     if verbose:
         arch = breakpoints.machine.arch
         for function in breakpoints.functions:
             for i in breakpoints.instructions(function):
                 if isinstance(i.verdict, Refuse):
-                    print(f"not probed: kinst:{MODULE}:{function.name}:{i.offset} "
-                          f"({arch.disassemble(i.code, i.address)}): {i.verdict.reason}")
+                    output.left_out(f"{function.name}:{i.offset}",
+                                    arch.disassemble(i.code, i.address), i.verdict.reason)
         for name, reason in breakpoints.left_out.items():
-            print(f"not probed: kinst:{MODULE}:{name}: the function {reason}")
+            output.left_out(name, "", reason)
 
 
-def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str, limit: int,
-           quiet: bool, prototypes: Prototypes | None) -> int:
+def _trace(shown: "_Shown", program: list[Statement] | None, call: str, limit: int,
+           prototypes: Prototypes | None, digest: bool) -> int:
+    breakpoints, output = shown.breakpoints, shown.output
     machine = breakpoints.machine
-    if not quiet:
-        print(HEADER)
-    shown = _Shown(breakpoints)
+    output.begin()
     for byte in bytes(machine.console.text):  # what was said before there were probes
         shown.byte(byte)
     breakpoints.dispatcher.sink = shown.rows
@@ -238,39 +254,38 @@ def _trace(breakpoints: Breakpoints, program: list[Statement] | None, call: str,
         breakpoints.disable()
     finally:
         shown.rows()
-        shown.end()
-        print("".join(f"{line}\n" for line in stack), end="")
+        output.end_line()
+        output.failure(stack)
     if evaluation is not None:
-        _result(evaluation, call, value)
+        output.result(machine, call, evaluation.kind, value)
+    if digest:
+        output.digest(machine.digest())
     return 0
 
 
 class _Shown:
     """Rows and the guest's console, in the order in which they came, while the guest runs."""
 
-    def __init__(self, breakpoints: Breakpoints) -> None:
-        self._breakpoints = breakpoints
-        self._middle = False  # of a line of the console
+    def __init__(self, breakpoints: Breakpoints, output: TraceOutput) -> None:
+        self.breakpoints, self.output = breakpoints, output
         self._busy = False  # what the clock interrupts may be writing
 
     def rows(self) -> None:
         with self._writing():
-            for firing in self._breakpoints.firings():
-                self.end()
-                print(_row(firing.probe))
+            for firing in self.breakpoints.firings():
+                self.output.firing(firing.probe, firing.instructions)
+
+    def stack(self, stacks: Stacks, frames: int, probe: Probe,
+              state: CpuState | NativeState) -> None:
+        """A firing whose action prints the stack."""
+        with self._writing():
+            self.output.firing(probe, self.breakpoints.machine.instructions,
+                               stacks.text(state.get, frames))
 
     def byte(self, byte: int) -> None:
         self.rows()
         with self._writing():
-            sys.stdout.flush()
-            show_byte(byte)
-            self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
-
-    def end(self) -> None:
-        """End a line of the console that was begun."""
-        if self._middle:
-            print()
-            self._middle = False
+            self.output.byte(byte)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -295,18 +310,6 @@ class _Shown:
         if not self._busy:
             self.rows()
             sys.stdout.flush()
-
-
-def _row(probe: Probe) -> str:
-    return f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} "
-
-
-def _row_and_stack(
-    stacks: Stacks, limit: int, quiet: bool, probe: Probe, state: CpuState | NativeState
-) -> None:
-    if not quiet:
-        print(_row(probe))
-    print("\n".join(stacks.text(state.get, limit)) + "\n")
 
 
 if __name__ == "__main__":

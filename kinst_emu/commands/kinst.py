@@ -1,7 +1,7 @@
 """The ``kinst`` command: everything that is not tracing.
 
-A subcommand is a module with ``add_options(parser)`` and ``run(arguments)``, which gives the exit
-status.  It is loaded when it is chosen: most need only a part of the house.
+A subcommand is a module with ``EXAMPLES``, ``add_options(parser)`` and ``run(arguments)``, which
+gives the exit status.  It is loaded when it is chosen: most need only a part of the house.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import sys
 from types import ModuleType
 
 from kinst_emu.completion import complete, completed_words
+from kinst_emu.examples import show_examples
 from kinst_emu.terminal import run_command
 
 COMMANDS = {
@@ -44,7 +45,7 @@ def _main() -> int:
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name == chosen:
-            command.description = _module(name).__doc__
+            show_examples(command, text, _module(name).EXAMPLES)
             _module(name).add_options(command)
     complete(parser)
     arguments = parser.parse_args()

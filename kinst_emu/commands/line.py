@@ -9,6 +9,11 @@ from emu.errors import KinstError
 from images import catalog
 from kinst_emu.completion import kernel_option
 
+EXAMPLES = (
+    "kinst line -k kernel kern_malloc.c:659",
+    "kinst line -k kernel malloc:12",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

@@ -24,6 +24,13 @@ from kinst_emu.terminal import parse_count
 
 MAX_ENCODINGS = 4_000_000
 
+EXAMPLES = (
+    "kinst relocate -k kernel malloc",
+    "kinst relocate -k kernel --jobs 2",
+    "kinst relocate --arch amd64 --assemble 'call *8(%r12)'",
+    "kinst relocate --arch arm64 --encodings instructions.txt",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, required=False)

@@ -28,6 +28,11 @@ from kinst_emu.completion import kernel_option
 MAX_LINES = 1 << 16
 TAGS = ("struct", "union", "enum")
 
+EXAMPLES = (
+    "kinst type -k kernel 'struct thread'",
+    "kinst type -k kernel malloc",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

@@ -28,6 +28,12 @@ from kinst_emu.terminal import parse_count, parse_size, progress
 LIMIT = 1_000_000  # instructions of a call
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 
+EXAMPLES = (
+    "kinst xval -k teaching/arm64 -c 'strlen(\"hello\")'",
+    "kinst xval -k kernel --functions 'str*' --random 50",
+    "kinst xval -k teaching/amd64 -c 'strtoul(\"12\", 0, 10)' --fault emulation",
+)
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)

@@ -3,6 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtrace.description import create, parse
+from dtrace.providers import PROVIDERS
+from dwarf.debug_file import DebugDataError
 from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
 
@@ -60,3 +62,25 @@ def test_a_description_that_matches_nothing_says_why(booted, text, says):
         create(Breakpoints(booted), parse(text), False)
     assert str(error.value).startswith(f"invalid probe specifier {text}: ")
     assert says in str(error.value)
+
+
+def no_debug_data():
+    raise DebugDataError("kernel: has no debug data")
+
+
+def test_the_ends_of_an_inline_function_without_debug_data_say_so(booted):
+    with pytest.raises(KinstError) as error:
+        create(Breakpoints(booted), parse("kinst::mix:entry"), False, no_debug_data)
+    assert str(error.value) == (
+        "invalid probe specifier kinst::mix:entry: the kernel has no function 'mix', and of "
+        "inline ones nothing is known: kernel: has no debug data")
+
+
+def test_the_ends_of_a_function_need_no_debug_data(booted):
+    made = create(Breakpoints(booted), parse("kinst::strlen:entry"), False, no_debug_data)
+    assert len(made.numbers) == 1
+
+
+def test_every_provider_is_listed_once_and_says_what_it_is():
+    assert [provider.name for provider in PROVIDERS] == ["kinst", "fbt"]
+    assert [provider.matches("") for provider in PROVIDERS] == [False, True]

@@ -1,23 +1,31 @@
 """What a newcomer meets: versions, completion, the cache, limits, silence, closed streams."""
 
+import argparse
+import importlib
 import io
 import json
 import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from images import catalog
 from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.laboratory.relocation import Report
 from kinst_emu import relocate_report
+from kinst_emu.commands import kdtrace
+from kinst_emu.commands.kinst import COMMANDS
 from kinst_emu.relocate_report import MAX_KINDS, Result
 from kinst_emu.status import CLEAR, StatusLine
+from tests.conftest import ARCHES
 from tests.kinst_emu.test_commands import refused, run
 
 
@@ -142,6 +150,42 @@ def test_another_memory_than_the_snapshots_is_refused(tmp_path):
     run("kinst", "boot", "-k", "teaching/amd64", "--memory", "64M", "--save", str(path))
     refused(run("kinst", "boot", "-k", "teaching/amd64", "--restore", str(path),
                 "--memory", "128M"), "is of a machine with 64M")
+
+
+# -- help ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "kdtrace"])
+def test_every_help_has_examples_that_the_command_takes(name):
+    module = importlib.import_module(f"kinst_emu.commands.{name}")
+    words = ["kdtrace"] if name == "kdtrace" else ["kinst", name]
+    shown = run(words[0], *words[1:], "--help").stdout
+    parser = kdtrace._parser() if name == "kdtrace" else argparse.ArgumentParser()
+    if name != "kdtrace":
+        module.add_options(parser)
+    for example in module.EXAMPLES:
+        assert f"  {example}\n" in shown
+        given = shlex.split(example)
+        assert given[: len(words)] == words
+        parser.parse_args(given[len(words) :])
+
+
+def test_what_comes_is_told_as_json(tmp_path):
+    kernel = catalog.find("teaching/amd64").path
+    added = json.loads(run("kinst", "images", "add", str(kernel), "--name", "told/amd64",
+                           "--json").stdout)
+    assert [image["name"] for image in added] == ["told/amd64"]
+    assert Path(added[0]["path"]).read_bytes() == kernel.read_bytes()
+
+
+def test_an_installed_program_builds_the_teaching_kernels(monkeypatch, tmp_path):
+    monkeypatch.setenv("KINST_DATA", str(tmp_path))
+    built = json.loads(run("kinst", "images", "build", "--json").stdout)
+    assert [image["name"] for image in built] == [f"teaching/{arch}" for arch in ARCHES]
+    monkeypatch.setattr(catalog, "TEACHING", tmp_path / "nowhere")
+    assert {i.name: str(i.path) for i in catalog.known() if i.path and "teaching" in i.name} == {
+        image["name"]: image["path"] for image in built}
+    assert catalog.find("teaching/arm64").machine == "AARCH64"
 
 
 # -- streams --------------------------------------------------------------------------------------

@@ -1,0 +1,184 @@
+"""What a trace prints: as dtrace(1) does, or one JSON object a line."""
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from dtrace.description import MODULE
+from dtrace.prototypes import describe
+from dwarf.types import Type, Void, declare, strip
+from dwarf.values import Memory
+from kinst.probe_table import Probe
+from kinst_emu.terminal import show_byte
+
+HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
+LISTING = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
+
+
+class TraceOutput(ABC):
+    """:param quiet: nothing of firings but what actions print."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+
+    @abstractmethod
+    def begin(self) -> None:
+        """The trace begins."""
+
+    @abstractmethod
+    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+        """A probe has fired.
+
+        :param instructions: that the guest had executed; None where it does not count.
+        :param stack: what the action prints.
+        """
+
+    @abstractmethod
+    def byte(self, byte: int) -> None:
+        """The guest has written to its console."""
+
+    @abstractmethod
+    def end_line(self) -> None:
+        """End a line of the console that was begun."""
+
+    @abstractmethod
+    def failure(self, stack: Sequence[str]) -> None:
+        """The workload has failed there."""
+
+    @abstractmethod
+    def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
+        """What the workload's last call gave."""
+
+    @abstractmethod
+    def digest(self, digest: str) -> None:
+        """Of the machine at the end."""
+
+    @abstractmethod
+    def listing(self) -> None:
+        """A list of probes begins."""
+
+    @abstractmethod
+    def listed(self, number: int, provider: str, function: str, name: str) -> None:
+        """A probe of the list."""
+
+    @abstractmethod
+    def left_out(self, where: str, instruction: str, reason: str) -> None:
+        """What is not probed, and why; ``instruction`` is empty for a function."""
+
+
+class Text(TraceOutput):
+    """As dtrace(1) prints it."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__(quiet)
+        self._middle = False  # of a line of the console
+
+    def begin(self) -> None:
+        if not self.quiet:
+            print(HEADER)
+
+    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+        if self.quiet and not stack:
+            return
+        self.end_line()
+        if not self.quiet:
+            print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
+        if stack:
+            print("\n".join(stack) + "\n")
+
+    def byte(self, byte: int) -> None:
+        sys.stdout.flush()
+        show_byte(byte)
+        self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
+
+    def end_line(self) -> None:
+        if self._middle:
+            print()
+            self._middle = False
+
+    def failure(self, stack: Sequence[str]) -> None:
+        print("".join(f"{line}\n" for line in stack), end="")
+
+    def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
+        text = describe(memory, kind, bits)
+        if text:
+            print(f"{call} = {text}")
+
+    def digest(self, digest: str) -> None:
+        print(f"digest {digest}")
+
+    def listing(self) -> None:
+        print(LISTING)
+
+    def listed(self, number: int, provider: str, function: str, name: str) -> None:
+        print(f"{number:>5} {provider:>10} {MODULE:>17} {function:>33} {name}")
+
+    def left_out(self, where: str, instruction: str, reason: str) -> None:
+        what = f"{where} ({instruction}): {reason}" if instruction else (
+            f"{where}: the function {reason}")
+        print(f"not probed: kinst:{MODULE}:{what}")
+
+
+class Json(TraceOutput):
+    """One object a line, for programs."""
+
+    def __init__(self, quiet: bool) -> None:
+        super().__init__(quiet)
+        self._line = bytearray()
+
+    def begin(self) -> None:
+        pass
+
+    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+        if self.quiet and not stack:
+            return
+        self.end_line()
+        row: dict[str, object] = {"probe": f"{probe.provider}:{MODULE}:{probe.function}:"
+                                           f"{probe.name}", "id": probe.id}
+        if instructions is not None:
+            row["instructions"] = instructions
+        if stack:
+            row["stack"] = [line.strip() for line in stack]
+        print(json.dumps(row))
+
+    def byte(self, byte: int) -> None:
+        if byte == ord("\n"):
+            self._console()
+        elif byte != ord("\r"):
+            self._line.append(byte)
+
+    def end_line(self) -> None:
+        if self._line:
+            self._console()
+
+    def _console(self) -> None:
+        print(json.dumps({"console": self._line.decode("utf-8", "replace")}))
+        self._line.clear()
+
+    def failure(self, stack: Sequence[str]) -> None:
+        if stack:
+            print(json.dumps({"failed": [line.strip() for line in stack]}))
+
+    def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
+        row: dict[str, object] = {"call": call, "value": bits}
+        if kind is not None:
+            row["type"] = declare(kind)
+            if isinstance(strip(kind), Void):
+                row["value"] = None
+        print(json.dumps(row))
+
+    def digest(self, digest: str) -> None:
+        print(json.dumps({"digest": digest}))
+
+    def listing(self) -> None:
+        pass
+
+    def listed(self, number: int, provider: str, function: str, name: str) -> None:
+        print(json.dumps({"id": number, "provider": provider, "module": MODULE,
+                          "function": function, "name": name}))
+
+    def left_out(self, where: str, instruction: str, reason: str) -> None:
+        function, _, offset = where.partition(":")
+        print(json.dumps({"not_probed": function, "offset": int(offset) if offset else None,
+                          "instruction": instruction or None, "reason": reason}))
