@@ -11,33 +11,44 @@ show() {
 	eval "$@"
 }
 
-say "1. This is a kernel. It boots inside a Python process, on an emulated amd64 machine: small,
-   but with vectors, page tables, interrupts and a console, as FreeBSD's has. Type at it:"
+say "This is a DTrace for FreeBSD's kernel, inside Python: a machine that boots the kernel, and probes
+that can be put on any of its instructions. What follows uses a small kernel of our own, which has
+what matters here: exception vectors, page tables, interrupts, threads, a console."
+
+say "1. The kernel boots, on an amd64 machine that Python emulates. Its console takes commands; we type
+   'strings', which prints the length and the CRC-32 of the word hello, and leave it at its prompt."
 show "kinst boot -k teaching/amd64 --type 'strings\r'"
 
-say "2. Its functions can be called, like those of FreeBSD's own kernel:"
+say "2. Its functions can be called from outside, as FreeBSD's can:"
 show "kinst call -k teaching/amd64 'crc32(0, \"hello\", 5)'"
 
-say "3. This is one of them, instruction by instruction. On the right: what a probe would make of
-   each. A breakpoint takes the instruction's place, so it must be executed elsewhere: copied
-   into a trampoline, or emulated when it would not do the same there."
+say "3. One of them, instruction by instruction. A probe puts a breakpoint in the place of an
+   instruction; the instruction that was there is displaced: executed elsewhere. The last column
+   says how: copied into a trampoline, a few bytes of memory of its own; or, because a jump or a
+   return must end up where the original does, emulated."
 show "kinst disas -k teaching/amd64 strlen"
 
-say "4. One probe. A breakpoint (cc, INT3) is written over the instruction; the CPU traps; the kernel
-   builds its trap frame and comes to us; the instruction is executed in a trampoline; the kernel
-   goes on as if nothing had happened:"
+say "4. One probe, on the comparison in the loop (offset 16, where the jne leads back to), by a short
+   Python program. The breakpoint is INT3, one byte, cc. When the CPU comes to it, it takes an
+   exception; the kernel saves all registers (the trap frame) and calls the tracer; that prints a
+   register, has the displaced instruction executed in its trampoline, and the kernel goes on."
 show "python examples/one_probe.py"
 
-say "5. The same as DTrace says it, on arm64, where a function is entered and left, with its callers:"
-show "kdtrace -k teaching/arm64 -n fbt::fibonacci:entry --stack -c 'fibonacci(2)'"
+say "5. The same as DTrace writes it, on arm64: where functions are entered and where they return;
+   then, with the stack, an inline function, which is everywhere and nowhere: one copy of it."
+show "kdtrace -k teaching/arm64 -n fbt::strlen: -n fbt::crc32: -c 'crc32(0, \"hi\", strlen(\"hi\"))'"
+show "kdtrace -k teaching/arm64 -n kinst::charge:entry --stack -c 'account(5)'"
 
-say "6. Those who write relocation code ask about an instruction. It is executed in place and
-   displaced, from the same random states; everything must be equal:"
-show "kinst relocate --arch amd64 --assemble 'call *8(%r12); lea 16(%rip), %rax; cli'"
+say "6. Who writes the code that displaces instructions asks about one. It is executed where it is,
+   and displaced, from two random states each; registers, flags and memory must be equal. (An
+   instruction whose operand is relative to its own address is rewritten before it is copied.)"
+show "kinst relocate --arch amd64 --assemble 'call qword ptr [r12 + 8]; lea rax, [rip + 16]'"
 
-say "7. Nothing reads the host's clock: a run is the same run every time, probed or not."
+say "7. A run is the same run every time: its clock counts instructions, nothing reads the host's. The
+   digest is of all memory, registers and devices. It is the same when every function is probed:"
 show "kinst boot -q -k teaching/riscv64 --digest"
-show "kdtrace -q -k teaching/riscv64 --digest -n 'fbt:::' -c boot"
+show "kdtrace -k teaching/riscv64 --digest -n fbt::: -c boot | tail -n 4"
 
-say "A real kernel: kinst images fetch 15.0-RELEASE/amd64, and -k 15.0-RELEASE/amd64 in all of these.
-From Python: docs/python.md. The commands are in .venv/bin; each has examples: kinst call --help"
+say "FreeBSD's own kernel: '.venv/bin/kinst images fetch 15.0-RELEASE/amd64' (its boot takes a second),
+then -k 15.0-RELEASE/amd64 with boot, call, disas and kdtrace, with functions of its own: malloc, say.
+From Python: docs/python.md. Every command has examples: .venv/bin/kdtrace --help"

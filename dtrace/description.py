@@ -3,15 +3,15 @@
 Leading parts may be left out; what is empty matches everything, and parts may be shell patterns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dtrace.providers import PROVIDERS
 from dwarf.index import DebugIndex
 from emu.errors import KinstError
 from kinst.functions import is_glob, matches
-from kinst.probe_table import ProbeError, ProbeTable
-from kinst.provider import Made, Wanted
+from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.provider import Made, Provider, Wanted
 
 MODULE = "kernel"
 FIELDS = ("provider", "module", "function", "name")
@@ -53,7 +53,7 @@ def create(
     breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
 ) -> Made:
-    """Make the probes of a description, by the provider that it means.
+    """Make the probes of a description, by the providers that it means.
 
     :param index: gives the debug data, for the ends of inline copies.
     :raises KinstError: dtrace's error line, naming what does not fit.
@@ -61,12 +61,35 @@ def create(
     try:
         if not matches(wanted.module, MODULE):
             raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only {MODULE}")
-        for provider in PROVIDERS:
-            if provider.matches(wanted.provider):
-                return provider.create(breakpoints, Wanted(
-                    wanted.text, wanted.function, wanted.name, unsafe, index))
+        meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
+        if meant:
+            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index)
+            return _made(breakpoints, meant, asked)
         names = " and ".join(provider.name for provider in PROVIDERS)
         hint = "" if is_glob(wanted.provider) else f", only {names}"
         raise ProbeError(f"{wanted.text}: there is no provider '{wanted.provider}'{hint}")
     except ProbeError as error:
         raise KinstError(f"invalid probe specifier {error}") from None
+
+
+def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> Made:
+    """What the providers make of it; one that has nothing counts only where none has."""
+    found, refusals = Made([], [], []), list[ProbeError]()
+    for provider in providers:
+        try:
+            made = provider.create(breakpoints, asked)
+        except ProbeError as error:
+            refusals.append(error)
+            continue
+        found.numbers.extend(made.numbers)
+        found.text.extend(made.text)
+        found.reports.extend(made.reports)
+    if len(refusals) == len(providers):
+        raise refusals[0]
+    return found
+
+
+def arguments(probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
+    """``arg0`` and those behind it, of a firing, as the probe's provider knows them."""
+    (provider,) = (p for p in PROVIDERS if p.name == probe.provider)
+    return provider.arguments(probe, registers)

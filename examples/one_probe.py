@@ -1,12 +1,10 @@
 """One probe on one instruction, looked at from all sides."""
 
-import sys
-
 import kinst_emu
 
-kernel = kinst_emu.open(sys.argv[1] if len(sys.argv) > 1 else "teaching/amd64")
+kernel = kinst_emu.open("teaching/amd64")
 machine = kernel.boot()
-instruction = kernel.instructions("strlen")[4]
+instruction = next(i for i in kernel.instructions("strlen") if i.text.startswith("cmp"))
 state = machine.keep()
 
 
@@ -15,18 +13,18 @@ def in_memory() -> str:
 
 
 def look(firing: kinst_emu.Firing) -> None:
-    shown = " ".join(f"{name}={firing.registers[name]:#x}" for name in list(firing.registers)[:6])
-    print(f"  it fires, after {firing.instructions} instructions: {shown}")
+    print(f"  the probe fires: rax is {firing.registers['rax']:#x}")
 
 
-print(f"strlen+{instruction.offset} is `{instruction.text}`: {in_memory()}")
+print(f"strlen+{instruction.offset}, {instruction.text}: memory holds {in_memory()}")
 length = machine.call("strlen", "hi")
 untouched = machine.digest()
 machine.restore(state)
 
 with machine.probe(f"kinst::strlen:{instruction.offset}", look):
-    print(f"with a probe on it, memory holds a breakpoint:  {in_memory()}")
+    print(f"probed, memory holds {in_memory()}")
     probed = machine.call("strlen", "hi")
 
-print(f"strlen(\"hi\") is {length} without the probe, {probed} with it")
-print(f"the machine afterwards: {untouched[:16]}... without, {machine.digest()[:16]}... with")
+same = "the same" if machine.digest() == untouched else "ANOTHER"
+print(f"strlen(\"hi\") gave {length} without the probe and {probed} with it; the machine is in "
+      f"{same} state, to the last bit")

@@ -19,6 +19,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from emu.unicorn._engine import EngineError
 from emu.errors import MachineError
+from kinst.code.shared import MAX_ROUNDS as _MAX_ROUNDS
 from kinst.code.shared import NO_REGISTER as _NO_REGISTER
 from kinst.code.shared import Kind, Relative, Trait, TrapPath
 from kinst.code.verdict import Op
@@ -32,8 +33,6 @@ from emu.unicorn._engine cimport (
 cdef uint64_t NO_DATA = <uint64_t>-1 - 16
 
 cdef enum:
-
-    MAX_ROUNDS = 4
     NEAR = 2048
     MAX_REGISTERS = 128
     MAX_CODE = 16
@@ -69,6 +68,7 @@ cdef int ABSOLUTE = Relative.ABSOLUTE
 cdef int RELATIVE = Relative.RELATIVE
 cdef int PAGE_RELATIVE = Relative.PAGE_RELATIVE
 
+cdef int MAX_ROUNDS = _MAX_ROUNDS
 cdef int ENDS_BLOCK = Trait.ENDS_BLOCK
 cdef int STARTS_EXCLUSIVE = Trait.STARTS_EXCLUSIVE
 cdef int ENDS_EXCLUSIVE = Trait.ENDS_EXCLUSIVE

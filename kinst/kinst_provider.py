@@ -49,7 +49,7 @@ class Kinst(Provider):
 
     def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
         """None are known at an instruction (upstream's kinst gives none either)."""
-        return (0,) * len(registers)
+        return ()
 
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:

@@ -13,7 +13,8 @@ from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.trap import TRAPS
 
-PROVIDERS = ("kinst", "fbt", "fbt")  # by Kind
+# Provider and name of the probes of a kind; an offset stands in the probe's own name.
+KINDS = {Kind.OFFSET: ("kinst", ""), Kind.ENTRY: ("fbt", "entry"), Kind.RETURN: ("fbt", "return")}
 
 
 class ProbeError(KinstError):
@@ -163,8 +164,8 @@ class ProbeTable:
         """Provider, function and name of the probe of that number, from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         function = self.functions[index]
-        offset = str(address - function.address)
-        return PROVIDERS[kind], function.name, (offset, "entry", "return")[kind]
+        provider, name = KINDS[Kind(kind)]
+        return provider, function.name, name or str(address - function.address)
 
     def probe(self, number: int) -> Probe:
         """The probe of that number, from 0; its id is one more, as dtrace counts."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from kinst_emu.machine import Machine
 
 
+ENTRIES = (("fbt", "entry"), ("kinst", "0"))  # where arguments are still in their registers
+
+
 @dataclass(frozen=True)
 class Fired:
     """The record of a firing.
@@ -114,7 +117,7 @@ class Firing:
         return self.address - self._probe.instruction.offset
 
     def _procedure(self) -> Procedure:
-        if self.name not in ("entry", "0"):
+        if (self._probe.provider, self.name) not in ENTRIES:
             raise KinstError(f"{self.probe}: arguments are known where a function is entered: "
                              f"fbt::{self.function}:entry")
         return self.machine.prototype(self.function, self._start)

@@ -27,10 +27,12 @@ class TraceOutput(ABC):
         """The trace begins."""
 
     @abstractmethod
-    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+    def firing(self, probe: Probe, instructions: int | None = None,
+               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
         """A probe has fired.
 
         :param instructions: that the guest had executed; None where it does not count.
+        :param arguments: as its provider knows them.
         :param stack: what the action prints.
         """
 
@@ -78,7 +80,8 @@ class Text(TraceOutput):
         if not self.quiet:
             print(HEADER)
 
-    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+    def firing(self, probe: Probe, instructions: int | None = None,
+               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
         if self.quiet and not stack:
             return
         self.end_line()
@@ -130,7 +133,8 @@ class Json(TraceOutput):
     def begin(self) -> None:
         pass
 
-    def firing(self, probe: Probe, instructions: int | None, stack: Sequence[str] = ()) -> None:
+    def firing(self, probe: Probe, instructions: int | None = None,
+               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
         if self.quiet and not stack:
             return
         self.end_line()
@@ -138,6 +142,8 @@ class Json(TraceOutput):
                                            f"{probe.name}", "id": probe.id}
         if instructions is not None:
             row["instructions"] = instructions
+        if arguments:
+            row["arguments"] = list(arguments)
         if stack:
             row["stack"] = [line.strip() for line in stack]
         print(json.dumps(row))

@@ -58,3 +58,30 @@ def test_nothing_unpickles_or_evaluates():
         calls = {n.func.id for n in ast.walk(ast.parse(path.read_text()))
                  if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
         assert not calls & {"eval", "exec"}, path
+
+
+def test_only_the_front_door_imports_a_command():
+    allowed = {ROOT / "kinst_emu" / "entry.py", ROOT / "kinst_emu" / "commands" / "kinst.py"}
+    for path in FILES:
+        if path not in allowed:
+            assert not [n for n in imports(path) if n.startswith("kinst_emu.commands")], path
+
+
+NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x[0-9a-fA-F]+|\d+)",
+                    re.M)
+
+
+def test_a_number_that_native_code_knows_is_not_defined_again():
+    """Between a native file and any other of the same room and the rooms above it; bounds that each
+    reader of untrusted data has for itself are not shared."""
+    native = {name: path for path in (ROOT / "emu" / "unicorn").glob("_*.p[yx]*")
+              for name in NUMBER.findall(path.read_text())}
+    native |= {name: path for path in (ROOT / "kinst").glob("_*.pyx")
+               for name in NUMBER.findall(path.read_text())}
+    assert {"SLOT", "MAX_STOPS", "STOP_ADDRESS"} <= native.keys()
+    for path in FILES:
+        if path.relative_to(ROOT).parts[0] not in ("emu", "kinst"):
+            continue
+        again = {n for n in NUMBER.findall(path.read_text())
+                 if n in native} - {"MAX_REGISTERS"}  # of gdb's protocol: another thing
+        assert not again, f"{path}: {again}"

@@ -70,6 +70,9 @@ cpdef enum EngineStop:
 cpdef enum TrampolineSize:
     SLOT = 32  # bytes
 
+cpdef enum StopLimit:
+    MAX_STOPS = 256  # addresses at once
+
 
 cdef enum:
     MAX_FOOTPRINT = 2048  # bytes of stack that a kernel's breakpoint path may use,
@@ -77,7 +80,6 @@ cdef enum:
     MAX_REGIONS = 72
     MAX_DEFERRED = 128  # as many as an architecture may name
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
-    MAX_STOPS = 256
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
     CONTEXT_HEADER = 40  # bytes before the CPU state in a context (uc_priv.h, struct uc_context)

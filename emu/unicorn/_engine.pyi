@@ -24,6 +24,9 @@ class EngineStop(enum.IntFlag):
 class TrampolineSize(enum.IntFlag):
     SLOT = ...
 
+class StopLimit(enum.IntFlag):
+    MAX_STOPS = ...
+
 class EngineError(Exception):
     code: int
 

@@ -16,7 +16,7 @@ from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import NEVER, EventQueue, Timer
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
-from emu.unicorn._engine import Engine, EngineStop
+from emu.unicorn._engine import Engine, EngineStop, StopLimit
 from emu.unicorn.guest_memory import PAGE, GuestMemory, MemoryImage
 
 # Where a kernel's panic begins, what it says at its end, and how long that may take.
@@ -26,8 +26,8 @@ PANIC_INSTRUCTIONS = 100_000_000
 MAX_EXCEPTIONS = 64
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
-MAX_STOPS = 255  # one more is the machine's own, to end within a block
-MANY = 1 << 16  # bytes: more are not read at once
+STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
+LARGE = 1 << 16  # bytes: more are not read at once
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
@@ -230,7 +230,7 @@ class UnicornMachine(Machine):
         return self.memory_part.view[at : at + size]
 
     def read(self, address: int, size: int) -> bytes:
-        known = 0 <= size <= MANY and 0 <= address < 1 << 64
+        known = 0 <= size <= LARGE and 0 <= address < 1 << 64
         data = self.engine.read_memory(address, size) if known else None
         return super().read(address, size) if data is None else data
 
@@ -476,8 +476,8 @@ class UnicornMachine(Machine):
 
     def _set_stops(self, addresses: set[int]) -> None:
         wanted = len(addresses | self._handlers.keys())
-        if wanted > MAX_STOPS:
-            raise MachineError(f"{wanted} stop addresses and handlers: {MAX_STOPS} are possible")
+        if wanted > STOPS:
+            raise MachineError(f"{wanted} stop addresses and handlers: {STOPS} are possible")
         self._stops = addresses
         self._install(addresses | self._handlers.keys())
 

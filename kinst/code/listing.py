@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from emu.elf import Image, Symbol
+from kinst.code.shared import MAX_ROUNDS
 from kinst.code.verdict import Refuse, Verdict
 from kinst.trap import GuestTrap
 
@@ -16,7 +17,6 @@ ALLOWED_PREFIX = "dtrace_safe_"
 # Code that the kernel only reads.
 COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
 DATA = "is data that the function reads"
-MAX_ROUNDS = 4
 EXCLUSIVE = "lies in an exclusive access"
 
 

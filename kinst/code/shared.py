@@ -3,6 +3,7 @@
 import enum
 
 NO_REGISTER = 0xFF
+MAX_ROUNDS = 4  # over a function, until it is settled what of it is data
 
 
 class Relative(enum.IntEnum):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
 from dtrace.description import Description, create
+from dtrace.description import arguments as arguments_of
 from dtrace.description import parse as parse_description
 from dtrace.prototypes import Prototypes
 from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
@@ -183,7 +184,7 @@ def _on_qemu(
 
         def fire(probe: Probe, state: CpuState) -> None:
             stack = stacks.text(state.get, min(frames or 0, MAX_FRAMES)) if stacks else ()
-            output.firing(probe, None, stack)
+            output.firing(probe, stack=stack)
 
         probes.fire = fire
         output.begin()
@@ -273,14 +274,15 @@ class _Shown:
     def rows(self) -> None:
         with self._writing():
             for firing in self.breakpoints.firings():
-                self.output.firing(firing.probe, firing.instructions)
+                self.output.firing(firing.probe, firing.instructions,
+                                   arguments_of(firing.probe, firing.registers))
 
     def stack(self, stacks: Stacks, frames: int, probe: Probe,
               state: CpuState | NativeState) -> None:
         """A firing whose action prints the stack."""
         with self._writing():
             self.output.firing(probe, self.breakpoints.machine.instructions,
-                               stacks.text(state.get, frames))
+                               stack=stacks.text(state.get, frames))
 
     def byte(self, byte: int) -> None:
         self.rows()

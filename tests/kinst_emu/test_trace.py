@@ -16,6 +16,7 @@ def test_a_trace_is_one_object_a_line_for_programs(arch):
     rows = objects(run("kdtrace", "--json", "-k", f"teaching/{arch}", "-n", "fbt::cnputs:", "-c",
                        'cnputs("one\\ntwo"); strlen("abc")'))
     assert rows[0]["probe"] == "fbt:kernel:cnputs:entry" and rows[0]["instructions"] > 1000
+    assert rows[0]["arguments"][0] > 1 << 12 and len(rows[0]["arguments"]) == 5
     assert {"console": "one"} in rows and {"console": "two"} in rows
     assert rows[-1] == {"call": 'cnputs("one\\ntwo"); strlen("abc")', "value": 3, "type": "size_t"}
 
