@@ -714,12 +714,13 @@ cdef class Engine:
     # -- what the engine is wired to ----------------------------------------------------------
 
     def map_ram(self, uint64_t address, memory, uint32_t perms=7):
-        """Map host memory (a writable buffer, which is kept) at guest physical ``address``."""
+        """Map host memory (a writable buffer, which is kept) at guest physical ``address``;
+        not while the CPU runs, which goes on with what it has looked up before."""
         cdef int i = self.clock.region_count
         cdef Py_buffer buffer
         cdef void *host
         cdef uint64_t size
-        self._made()
+        self._still()
         if i == MAX_REGIONS:
             raise ValueError("too many pieces of RAM")
         PyObject_GetBuffer(memory, &buffer, PyBUF_SIMPLE | PyBUF_WRITABLE)

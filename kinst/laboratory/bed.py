@@ -6,7 +6,6 @@ from typing import Any
 
 import unicorn
 
-from emu.unicorn import _engine
 from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.machine import library_symbols
@@ -33,6 +32,7 @@ class Bed:
         self.contents: dict[int, bytes] = {}
         self.kept: dict[int, bytes] = {}  # the pages of code and trampolines
         self.size = 0
+        self.wanted: set[int] = set()  # pages that executions have ended for
         self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
         for page in (CODE, SLOTS, DATA):
             self.map(page)
@@ -40,12 +40,11 @@ class Bed:
 
     def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
                   _data: object) -> bool:
-        if kind == unicorn.UC_MEM_FETCH_UNMAPPED:
-            return False
-        try:
-            return self.map(address) and self.map(address + size - 1)
-        except _engine.EngineError:
-            return False
+        """The execution ends here.  (Memory that is mapped while Unicorn asks for it is not safe:
+        it goes on with what it has looked up before, be it gone.)"""
+        if kind != unicorn.UC_MEM_FETCH_UNMAPPED:
+            self.wanted |= {at & MASK & ~(PAGE - 1) for at in (address, address + size - 1)}
+        return False
 
     def map(self, address: int) -> bool:
         """Make the page of an address appear; false when there are too many."""

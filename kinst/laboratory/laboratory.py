@@ -14,8 +14,6 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-import unicorn
-
 from emu.errors import KinstError
 from kinst.code import lowering
 from kinst.code.shared import TrapPath
@@ -29,7 +27,6 @@ from kinst.trampoline import SLOT
 from kinst.trap import GuestTrap
 
 MAX_STEPS = 4096
-NOT_SEEN = f"libunicorn error {unicorn.UC_ERR_MAP}"
 UNKNOWN = "the CPU model does not know it"
 ON_HOST = "on the host"
 EXECUTED = "executed"  # by the host, without a fault in some state
@@ -194,31 +191,39 @@ class Laboratory:
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
-        """Unicorn sometimes does not see a page that was mapped while it asked for it, or loses
-        what is written to it; the second time the page is there from the beginning."""
-        for _attempt in range(4):
-            before = len(self.plain.pages)
+        """In place, and by all other ways (``_others``); until every page is there that one of them
+        touches."""
+        while True:
             in_place = self._in_place(code, number)
+            if self._appeared():
+                continue
             self._others = []
             if not isinstance(verdict, Copy | Rewrite):
                 self._others.append(("by the verdict", self._emulated(code, verdict, number)))
             for page in list(self.plain.pages):
                 self.probed.map(page)
             self._others.append(("displaced", self._displaced(code, number)))
-            for page in list(self.probed.pages):
-                self.plain.map(page)
-            outcomes = [in_place, *(outcome for _how, outcome in self._others)]
-            faulted = any(o.fault for o in outcomes)
-            if faulted or len(self.plain.pages) > MAX_PAGES // 2:
-                # Unicorn never finishes an exception: the next would be a double fault.
-                pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
-                self._new_beds()
-                for page in pages:
-                    self.plain.map(page)
-                    self.probed.map(page)
-            if len(self.plain.pages) <= before and not any(o.fault == NOT_SEEN for o in outcomes):
+            if not self._appeared():
                 break
+        outcomes = [in_place, *(outcome for _how, outcome in self._others)]
+        if any(o.fault for o in outcomes) or len(self.plain.pages) > MAX_PAGES // 2:
+            # Unicorn never finishes an exception: the next would be a double fault.
+            pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
+            self._new_beds()
+            for page in pages:
+                self.plain.map(page)
+                self.probed.map(page)
         return in_place
+
+    def _appeared(self) -> bool:
+        """Have the pages that were touched and were not there; whether there are new ones.  There
+        is room for so many only: what needs more has faulted."""
+        wanted = self.plain.wanted | self.probed.wanted
+        self.plain.wanted.clear()
+        self.probed.wanted.clear()
+        new = [page for page in sorted(wanted) if page not in self.plain.pages]
+        return bool(new) and all([bed.map(page) for page in new
+                                  for bed in (self.plain, self.probed)])
 
     def _steps(self, code: bytes) -> int:
         return MAX_STEPS if self.bench.repeats(code) else 1

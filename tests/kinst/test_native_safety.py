@@ -86,7 +86,7 @@ def hammer(arch, where, seed):
     elif where == "machine":
         probes = Breakpoints(machine)
         kinst_provider.create(probes, "strlen", "")
-        shake([probes.dispatcher, machine.engine], rng, 1500)
+        shake([probes.dispatcher, machine.engine, machine.engine.detour], rng, 1500)
     else:
         probes = Breakpoints(machine, path=where)
         left = [20]
@@ -94,7 +94,7 @@ def hammer(arch, where, seed):
         def fire(_probe, _state):
             left[0] -= 1
             if left[0] > 0:
-                shake([probes.dispatcher, machine.engine], rng, 100, ENDLESS)
+                shake([probes.dispatcher, machine.engine, machine.engine.detour], rng, 100, ENDLESS)
 
         probes.fire = fire
         kinst_provider.create(probes, "strlen", "")
@@ -231,6 +231,8 @@ def test_run_from_inside_a_callback_is_refused(booted):
         with pytest.raises(RuntimeError, match="from inside its run") as error:
             booted.engine.run(booted.pc)
         said.append(str(error.value))
+        with pytest.raises(RuntimeError, match="from inside its run"):
+            booted.engine.map_ram(0x7000_0000, bytearray(4096))
 
     probes = Breakpoints(booted, fire)
     kinst_provider.create(probes, "strlen", "0")

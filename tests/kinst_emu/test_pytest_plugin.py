@@ -33,7 +33,8 @@ def pytest_of(directory, *arguments):
         [sys.executable, "-m", "pytest", "-p", "kinst_emu.pytest_plugin", "-q", "-p",
          "no:cacheprovider", *arguments],
         cwd=directory, capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": root, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+             "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])})
 
 
 def write(directory, text):

@@ -6,6 +6,7 @@ from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.trap import Arm64Trap
 from kinst.code.survey import survey
 from kinst.code.verdict import Copy, Jump, Rewrite, SetRegister
+from kinst.laboratory.bed import Bed
 from kinst.laboratory.bench import BENCHES
 from kinst.laboratory.laboratory import Laboratory
 from kinst.laboratory.memory_map import CODE
@@ -159,3 +160,17 @@ def test_floating_point_state_does_not_leak_into_the_next_encoding():
         for code in codes:
             verdict, mismatch = bench.test(code, 4)
             assert (verdict, mismatch) == ("copy", None), (code.hex(), mismatch)
+
+
+def test_memory_never_appears_while_the_cpu_runs(arch, monkeypatch):
+    """Unicorn goes on with what it has looked up before: one that maps then may write anywhere."""
+    lab = Laboratory(BENCHES[arch](), TRAPS[arch], 3)
+    told = []
+    mapped = Bed.map
+    monkeypatch.setattr(Bed, "map", lambda bed, address: (
+        told.append(bed.engine.running), mapped(bed, address))[1])
+    store = {"amd64": "488903", "arm64": "410000f9", "riscv64": "23b0b500"}[arch]
+    for _ in range(2):
+        assert lab.test(bytes.fromhex(store), 6) == ("copy", None)
+    assert len(lab.plain.pages) > 3 and told and not any(told)
+    assert lab.plain.pages.keys() == lab.probed.pages.keys()
