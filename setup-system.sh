@@ -10,41 +10,49 @@ need() { # need COMMAND PACKAGE...
 	missing="$missing $*"
 }
 
-case "$1" in
-build)
-	need gcc gcc libc6-dev
-	"${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3-venv"
-	"${PYTHON:-python3}" -c 'import os, sys, sysconfig
+look() { # look STAGE: what it needs and is not there
+	case "$1" in
+	build)
+		need gcc gcc libc6-dev
+		"${PYTHON:-python3}" -c 'import ensurepip, venv' 2>/dev/null ||
+			missing="$missing python3-venv"
+		"${PYTHON:-python3}" -c 'import os, sys, sysconfig
 sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
-		missing="$missing python3-dev libc6-dev"
-	;;
-kernels)
-	need clang clang
-	need ld.lld lld
-	;;
-qemu)
-	need qemu-system-x86_64 qemu-system-x86 seabios
-	need qemu-system-aarch64 qemu-system-arm
-	need qemu-system-riscv64 qemu-system-misc opensbi
-	;;
-*)
-	echo "usage: setup-system.sh build|kernels|qemu" >&2
-	exit 2
-	;;
-esac
+			missing="$missing python3-dev libc6-dev"
+		;;
+	kernels)
+		need clang clang
+		need ld.lld lld
+		;;
+	qemu)
+		need qemu-system-x86_64 qemu-system-x86 seabios
+		need qemu-system-aarch64 qemu-system-arm
+		need qemu-system-riscv64 qemu-system-misc opensbi
+		;;
+	*)
+		echo "usage: setup-system.sh build|kernels|qemu" >&2
+		exit 2
+		;;
+	esac
+}
 
-[ -n "$missing" ] || exit 0
-if ! command -v apt-get >/dev/null 2>&1; then
-	echo "setup-system.sh: these Debian packages are missing, or what they are here:$missing" >&2
+refuse() { # refuse WHY: names all that will be missing, not this stage's alone
+	missing=""
+	for stage in build kernels qemu; do look "$stage"; done
+	echo "setup-system.sh: $1$missing" >&2
 	exit 1
-fi
+}
+
+look "${1:-}"
+[ -n "$missing" ] || exit 0
+command -v apt-get >/dev/null 2>&1 ||
+	refuse "these Debian packages are missing, or what they are called here:"
 sudo=""
 if [ "$(id -u)" -ne 0 ]; then
 	sudo="sudo"
 	# Without a terminal nobody can type a password.
 	if ! command -v sudo >/dev/null 2>&1 || { ! [ -t 0 ] && ! sudo -n true 2>/dev/null; }; then
-		echo "setup-system.sh: packages are missing; as root: apt-get install$missing" >&2
-		exit 1
+		refuse "packages are missing; as root: apt-get install"
 	fi
 fi
 $sudo apt-get -qq update
