@@ -38,6 +38,7 @@ demo: $(STAMP) $(KERNELS)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy examples
 
 test: lint $(KERNELS)
 	sh ./setup-system.sh qemu
