@@ -8,7 +8,14 @@ follow), names assigned before (``p+8``), and calls.
 import re
 from dataclasses import dataclass, field
 
-from dtrace.prototypes import Prototypes, check_address, check_count, check_kind
+from dtrace.prototypes import (
+    Prototypes,
+    check_data,
+    check_number,
+    check_shape,
+    plain,
+    registers,
+)
 from dtrace.strings import CallSyntaxError, unescape
 from dtrace.symbols import find_function, find_symbol
 from dwarf.types import Type, Void, declare, strip
@@ -222,13 +229,13 @@ def check(
                      if prototypes is not None else None)
         if prototypes is None or procedure is None:
             return
-        check_count(function.name, procedure, len(arguments))
+        check_shape(function.name, procedure, len(arguments))
         for number, argument in enumerate(arguments):
             match argument:
                 case Data():
-                    check_kind(function.name, procedure, number, None)
+                    check_data(function.name, procedure, number)
                 case Number(value):
-                    check_kind(function.name, procedure, number, value)
+                    check_number(function.name, procedure, number, value)
                 case Call(inner, _):
                     called = find_function(image, inner)
                     given = prototypes.result(called.name, called.address)
@@ -295,20 +302,17 @@ class Evaluation:
                 return self.names[name] + offset & (1 << 64) - 1
             case Call(function, arguments):
                 values = [self._value(inner) for inner in arguments]
-                target = find_function(self.caller.machine.image, function)
-                self._check(target, values)
+                machine, prototypes = self.caller.machine, self.prototypes
+                target = find_function(machine.image, function)
+                procedure = (prototypes.of(target.name, target.address)
+                             if prototypes is not None else None)
+                passed = (registers(machine, function, procedure, values)
+                          if procedure is not None else values)
                 address = target.address
                 if target.kind == STT_GNU_IFUNC:
                     address = self.caller.call(address, [], function)
-                result = self.caller.call(address, values, function)
+                result = self.caller.call(address, passed, function)
                 self.last_arguments = values
-                if self.prototypes is not None:
-                    self.kind = self.prototypes.result(target.name, target.address)
-                return result
-
-    def _check(self, function: Symbol, values: list[int]) -> None:
-        procedure = (self.prototypes.of(function.name, function.address)
-                     if self.prototypes is not None else None)
-        if procedure is not None:
-            for number, value in enumerate(values):
-                check_address(self.caller.machine, function.name, procedure, number, value)
+                self.kind = procedure.result if procedure is not None else None
+                # What is above a narrow result in its register is nobody's.
+                return (plain(machine, self.kind, result) or 0) & (1 << 64) - 1

@@ -1,5 +1,7 @@
 """What a kernel's functions take and give: calls are held to it, and results shown by it."""
 
+from collections.abc import Sequence
+
 from dtrace.c_library import PROTOTYPES
 from dtrace.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError, debug_file
@@ -19,7 +21,6 @@ from emu.elf import Image
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
 
-STRING = "a string or buffer"
 MAX_TEXT = 200  # bytes of a string that is shown
 UNCHECKED = "to pass it all the same: --unchecked (in Python: unchecked=True)"
 
@@ -35,7 +36,6 @@ class Prototypes:
     def types(self) -> Types | None:
         """:raises DebugDataError: when the debug data is damaged."""
         if not self._asked:
-            self._asked = True
             if debug_file(self.image.path) is not None:
                 self._types = kernel_types(self.image)
             else:
@@ -43,6 +43,7 @@ class Prototypes:
                     self._types = kernel_types(self.image, "ctf")
                 except DebugDataError:
                     self._types = None
+            self._asked = True
         return self._types
 
     def of(self, name: str, address: int | None) -> Procedure | None:
@@ -56,49 +57,89 @@ class Prototypes:
         return found.result if found is not None else None
 
 
-def check_count(name: str, procedure: Procedure, given: int) -> None:
-    """:raises KinstError: when a call has too few arguments, or too many."""
+def check_shape(name: str, procedure: Procedure, given: int) -> None:
+    """:raises KinstError: when a call has too few arguments, or too many; when a parameter or the
+        result is not of one general register."""
     wanted = len(procedure.parameters)
     if given < wanted or (given > wanted and not procedure.variadic):
         raise KinstError(f"{declare(procedure, name)}: takes {wanted} "
                          f"argument{'' if wanted == 1 else 's'}, {given} given; {UNCHECKED}")
+    for kind in (procedure.result, *(p.type for p in procedure.parameters)):
+        inner = strip(kind)
+        if not isinstance(inner, Void | Pointer) and not (
+                isinstance(inner, Integer | Enumeration) and inner.size <= 8):
+            raise KinstError(f"{declare(procedure, name)}: how {declare(kind)} is passed is not "
+                             f"known; {UNCHECKED}")
 
 
-def check_kind(name: str, procedure: Procedure, number: int, given: int | None) -> None:
-    """Hold an argument to its parameter.
+def check_data(name: str, procedure: Procedure, number: int) -> None:
+    """Hold a string or buffer to its parameter.
 
     :param number: of the argument, from 0.
-    :param given: an integer; None for a string or buffer.
-    :raises KinstError: when it is none.
+    :raises KinstError: when a number is wanted.
     """
-    if number >= len(procedure.parameters):
-        return
-    wanted = procedure.parameters[number].type
-    kind = strip(wanted)
-    where = f"{declare(procedure, name)}: argument {number + 1}"
-    if given is None and isinstance(kind, Integer | Enumeration):
-        raise KinstError(f"{where} is {declare(wanted)}, not {STRING}; {UNCHECKED}")
-    if given is not None and isinstance(kind, Integer | Enumeration):
-        bits = 8 * min(kind.size, 8)
-        if not -(1 << bits - 1) <= given < 1 << bits:
-            raise KinstError(f"{where}: {given} does not fit {declare(wanted)}; {UNCHECKED}")
+    if number < len(procedure.parameters):
+        wanted = procedure.parameters[number].type
+        if isinstance(strip(wanted), Integer | Enumeration):
+            raise KinstError(f"{declare(procedure, name)}: argument {number + 1} is "
+                             f"{declare(wanted)}, not a string or buffer; {UNCHECKED}")
 
 
-def check_address(
-    machine: Machine, name: str, procedure: Procedure, number: int, value: int
-) -> None:
-    """Hold the value of a pointer argument to what is mapped.  ``void *`` may be of user space.
+def check_number(name: str, procedure: Procedure, number: int, given: int) -> None:
+    """Hold a number to its parameter: as a signed or an unsigned one it must fit.
 
-    :raises KinstError: when nothing is there.
+    :raises KinstError: when it does not.
     """
-    if number >= len(procedure.parameters) or value == 0:
-        return
-    wanted = procedure.parameters[number].type
-    kind = strip(wanted)
-    if (isinstance(kind, Pointer) and not isinstance(strip(kind.target), Void)
-            and machine.translate(value) is None):
-        raise KinstError(f"{declare(procedure, name)}: argument {number + 1} is "
-                         f"{declare(wanted)}, and nothing is mapped at {value:#x}; {UNCHECKED}")
+    if number < len(procedure.parameters):
+        wanted = procedure.parameters[number].type
+        kind = strip(wanted)
+        if isinstance(kind, Integer | Enumeration):
+            bits = 8 * kind.size
+            if not -(1 << bits - 1) <= given < 1 << bits:
+                raise KinstError(f"{declare(procedure, name)}: argument {number + 1}: {given} "
+                                 f"does not fit {declare(wanted)}; {UNCHECKED}")
+
+
+def registers(
+    machine: Machine, name: str, procedure: Procedure, values: Sequence[int]
+) -> list[int]:
+    """Arguments as the calling conventions want them in registers of 64 bits.
+
+    Narrow ones are extended by their sign, and what has 32 bits always so: riscv64 wants that
+    (psABI, "Integer Calling Convention"), amd64 and arm64 do not look at the upper half.
+
+    :raises KinstError: when a value does not fit, or nothing is mapped where a pointer points to
+        (but 0, and ``void *``, which may be of user space).
+    """
+    found = []
+    for number, value in enumerate(values):
+        if number >= len(procedure.parameters):
+            found.append(value)
+            continue
+        wanted = procedure.parameters[number].type
+        kind = strip(wanted)
+        if isinstance(kind, Integer | Enumeration):
+            signed = value - (1 << 64) if value >> 63 else value
+            check_number(name, procedure, number, signed if kind.size < 8 else value)
+            bits = 8 * kind.size
+            value &= (1 << bits) - 1
+            if value >> bits - 1 and (kind.signed or bits == 32):
+                value -= 1 << bits
+        elif (isinstance(kind, Pointer) and value and machine.translate(value) is None
+              and not isinstance(strip(kind.target), Void)):
+            raise KinstError(
+                f"{declare(procedure, name)}: argument {number + 1} is {declare(wanted)}, and "
+                f"nothing is mapped at {value:#x}; {UNCHECKED}")
+        found.append(value & (1 << 64) - 1)
+    return found
+
+
+def plain(memory: Memory, kind: Type | None, bits: int) -> int | None:
+    """A result for programs: a number by its type, null for ``void``."""
+    if kind is None or not isinstance(strip(kind), Void | Pointer | Integer | Enumeration):
+        return bits
+    value = from_bits(memory, kind, bits)
+    return None if value is None else int(value)
 
 
 def describe(memory: Memory, kind: Type | None, bits: int) -> str:

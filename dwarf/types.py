@@ -13,7 +13,14 @@ from dwarf.debug_file import DebugDataError
 
 MAX_STEPS = 64  # through typedefs, qualifiers, arrays and members without a name
 MAX_PARTS = 4096  # of a declaration, or structures looked through for a member
+MAX_NUMBER = 16  # bytes of a number
+MAX_SIZE = 1 << 40  # bytes of a structure, elements of an array
 POINTER_SIZE = 8
+
+
+def _bounded(what: str, number: int | None, least: int, most: int) -> None:
+    if number is not None and not least <= number <= most:
+        raise DebugDataError(f"{what} of {number}: damaged debug data")
 
 
 @dataclass(frozen=True)
@@ -33,13 +40,19 @@ class Integer:
     signed: bool
     encoding: str = "integer"
 
+    def __post_init__(self) -> None:
+        _bounded("a number with a size", self.size, 1, MAX_NUMBER)
+
 
 @dataclass(frozen=True)
 class Float:
-    """``float``, ``double`` and the like."""
+    """``float``, ``double`` and the like; also complex ones."""
 
     name: str
     size: int
+
+    def __post_init__(self) -> None:
+        _bounded("a number with a size", self.size, 1, 2 * MAX_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,9 @@ class Array:
     count: int | None
     link: Callable[[], "Type"] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        _bounded("an array with a count", self.count, 0, MAX_SIZE)
+
     @property
     def element(self) -> "Type":
         return self.link()
@@ -87,6 +103,10 @@ class Member:
     width: int | None
     link: Callable[[], "Type"] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        _bounded("a member with an offset", self.offset, 0, 8 * MAX_SIZE)
+        _bounded("a bit-field with a width", self.width, 0, 8 * MAX_NUMBER)
+
     @property
     def type(self) -> "Type":
         return self.link()
@@ -101,6 +121,9 @@ class Structure:
     size: int
     link: Callable[[], tuple[Member, ...]] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        _bounded(f"a {self.kind} with a size", self.size, 0, MAX_SIZE)
+
     @property
     def members(self) -> tuple[Member, ...]:
         return self.link()
@@ -113,6 +136,9 @@ class Enumeration:
     name: str
     size: int
     link: Callable[[], tuple[tuple[str, int], ...]] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _bounded("an enumeration with a size", self.size, 1, MAX_NUMBER)
 
     @property
     def values(self) -> tuple[tuple[str, int], ...]:

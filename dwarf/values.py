@@ -1,9 +1,9 @@
 """C objects in memory, read and written through their types.
 
 Numbers are Python's; arrays of ``char`` are strings; structures, arrays and pointers are looked
-into when they are asked: ``thread.td_proc.p_pid``, ``table[3]``, ``pointer[0]``.  Members never
-hide behind names of ours: what is not a member is asked by the functions ``addressof``, ``sizeof``
-and ``typeof``.  Guests are little-endian.
+into when they are asked: ``thread.td_proc.p_pid``, ``table[3]``, ``pointer[0]``.  What is not a
+member is asked by the functions ``addressof``, ``sizeof`` and ``typeof``; a member that is named
+like something of Python's (``real``, of a pointer) is ``p["real"]``.  Guests are little-endian.
 """
 
 import difflib
@@ -13,6 +13,7 @@ from typing import Any, Protocol, overload
 
 from dwarf.debug_file import DebugDataError
 from dwarf.types import (
+    MAX_PARTS,
     Array,
     Enumeration,
     Float,
@@ -43,6 +44,11 @@ class Memory(Protocol):
     def write(self, address: int, data: bytes) -> None: ...
 
 
+def _ours(name: str) -> bool:
+    """Whether Python asks for its own sake."""
+    return name.startswith("__") and name.endswith("__")
+
+
 Value = Any  # None | bool | int | float | str | CEnum | CPointer | CArray | CStruct
 
 
@@ -64,6 +70,12 @@ class CEnum(int):
         return f"{self.name or declare(self.kind)} ({int(self)})"
 
     __str__ = __repr__
+
+    def __copy__(self) -> "CEnum":
+        return self
+
+    def __deepcopy__(self, _memo: object) -> "CEnum":
+        return self
 
 
 class CPointer(int):
@@ -110,7 +122,7 @@ class CPointer(int):
         store(self._memory, target, int(self) + key * size_of(target) & (1 << BITS) - 1, value)
 
     def __getattr__(self, name: str) -> Value:
-        if name.startswith("__"):
+        if _ours(name):
             raise AttributeError(name)
         return self._structure()._get(name)
 
@@ -128,6 +140,12 @@ class CPointer(int):
         return f"({declare(self._kind)}) {int(self):#x}"
 
     __str__ = __repr__
+
+    def __copy__(self) -> "CPointer":
+        return self
+
+    def __deepcopy__(self, _memo: object) -> "CPointer":
+        return self
 
 
 class CStruct:
@@ -153,7 +171,7 @@ class CStruct:
         return load(self._memory, member.type, self._address + member.offset // 8)
 
     def __getattr__(self, name: str) -> Value:
-        if name.startswith("__"):
+        if _ours(name) or name in self.__slots__:
             raise AttributeError(name)
         return self._get(name)
 
@@ -179,6 +197,12 @@ class CStruct:
     def __hash__(self) -> int:
         return hash(self._address)
 
+    def __copy__(self) -> "CStruct":
+        return CStruct(self._kind, self._address, self._memory)
+
+    def __deepcopy__(self, _memo: object) -> "CStruct":
+        return self.__copy__()  # it is the guest's memory that is looked at
+
     def __dir__(self) -> list[str]:
         return list(names(self._kind))
 
@@ -186,8 +210,12 @@ class CStruct:
         return f"<{declare(self._kind)} at {self._address:#x}>"
 
     def __str__(self) -> str:
-        parts = [f"{name} = {_shown(self._get(name))}"
-                 for name, _ in zip(names(self._kind), range(MAX_SHOWN), strict=False)]
+        parts = []
+        for name, _ in zip(names(self._kind), range(MAX_SHOWN), strict=False):
+            try:
+                parts.append(f"{name} = {_shown(self._get(name))}")
+            except DebugDataError:
+                parts.append(f"{name} = ?")
         return f"{{{', '.join(parts)}{', ...' if len(parts) == MAX_SHOWN else ''}}}"
 
 
@@ -224,6 +252,9 @@ class CArray(Sequence[Value]):
     def __setitem__(self, index: int, value: object) -> None:
         store(self._memory, self._kind.element, self._at(index), value)
 
+    def __iter__(self) -> Iterator[Value]:
+        return (self[i] for i in range(len(self)))
+
     def __repr__(self) -> str:
         return f"<{declare(self._kind)} at {self._address:#x}>"
 
@@ -235,13 +266,15 @@ class CArray(Sequence[Value]):
 
 def names(kind: Structure) -> Iterator[str]:
     """The members' names, also of those inside members without a name."""
-    waiting = [(kind, 0)]
-    for inner, depth in waiting:
+    waiting = [kind]
+    for inner in waiting:
         for member in inner.members:
             if member.name:
                 yield member.name
-            elif isinstance(below := strip(member.type), Structure) and depth < MAX_SHOWN:
-                waiting.append((below, depth + 1))
+            elif isinstance(below := strip(member.type), Structure):
+                if len(waiting) == MAX_PARTS:
+                    raise DebugDataError(f"{declare(kind)} is nested too much: damaged debug data")
+                waiting.append(below)
 
 
 def addressof(value: CStruct | CArray, member: str | None = None) -> int:
@@ -283,9 +316,9 @@ def _shown(value: Value) -> str:
 
 
 def is_text(kind: Type) -> bool:
-    """Whether elements of this type are characters of a string."""
+    """Whether elements of this type are characters of a string: plain ``char``, not bytes."""
     kind = strip(kind)
-    return isinstance(kind, Integer) and kind.encoding == "char" and kind.size == 1
+    return isinstance(kind, Integer) and kind.name == "char" and kind.size == 1
 
 
 def text_at(memory: Memory, address: int, limit: int) -> str:
@@ -371,6 +404,8 @@ def encode(kind: Type, value: object) -> bytes:
     text = isinstance(inner, Array) and is_text(inner.element)
     if text and isinstance(value, str | bytes):
         content = value.encode() if isinstance(value, str) else value
+        if size > MAX_TEXT:
+            raise DebugDataError(f"{declare(kind)}: too large to write")
         if len(content) + isinstance(value, str) > size:
             raise OverflowError(f"{len(content)} bytes do not fit {declare(kind)}")
         return content.ljust(size, b"\0")
@@ -407,6 +442,9 @@ def _bits(of: CStruct, kind: Type, offset: int, width: int) -> Value:
 
 
 def _set_bits(of: CStruct, kind: Type, offset: int, width: int, value: object) -> None:
+    inner = strip(kind)
+    if isinstance(inner, Enumeration) and isinstance(value, str):
+        value = dict(inner.values).get(value, value)
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is no {declare(kind)}")
     bits = fitting(kind, int(value), width) if width else 0

@@ -66,16 +66,28 @@ class Caller:
     def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT) -> None:
         self.machine = machine
         self.limit = limit
-        self._room = _room(machine)
+        self._held = _room(machine)
         self._back = machine.arch.entry_address(machine.image)
+
+    @property
+    def _room(self) -> _Room:
+        """Where the machine stands now.
+
+        :raises KinstError: while it runs: a probe's function cannot call.
+        """
+        if self.machine.running:
+            raise KinstError("the machine is running: a probe's function only looks at it")
+        if self._held.sp != self.machine.sp:
+            self._held = _room(self.machine)
+        return self._held
 
     def placed(self) -> tuple[int, int, int]:
         """How much of the stack is in use, for ``placed_again``."""
-        return self._room.sp, self._room.free, self._room.left
+        return self._held.sp, self._held.free, self._held.left
 
     def placed_again(self, placed: tuple[int, int, int]) -> None:
         """The machine has gone back to where just this was in use."""
-        self._room.sp, self._room.free, self._room.left = placed
+        self._held.sp, self._held.free, self._held.left = placed
 
     @contextlib.contextmanager
     def passing(self) -> Iterator[None]:
@@ -120,10 +132,10 @@ class Caller:
         :raises PatienceError: when the machine is waited for too long.
         :raises CallError: when it panics, faults, or does not return.
         """
-        m = self.machine
+        m, room = self.machine, self._room
         saved = m.registers()
         seen = len(m.console.text)
-        m.write_register(m.arch.sp, self._room.free)
+        m.write_register(m.arch.sp, room.free)
         m.arch.prepare_call(m, tuple(arguments), self._back)
         m.pc = address
         top = m.arch.stack_after_return(m)

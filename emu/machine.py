@@ -145,6 +145,11 @@ class Machine(ABC):
 
     @property
     @abstractmethod
+    def running(self) -> bool:
+        """Whether it runs: the caller is a handler, or a probe's function."""
+
+    @property
+    @abstractmethod
     def instructions(self) -> int:
         """Guest instructions executed since the start of the boot.
 

@@ -113,6 +113,8 @@ def add(path: Path, name: str | None = None) -> KnownImage:
     parts = name.split("/")
     if len(parts) != 2 or any(not part or part.startswith(".") for part in parts):
         raise KinstError(f"'{name}': an image's name is of the form NAME/ARCH, like 15.0/amd64")
+    if parts[0] == built_teaching().name:
+        raise KinstError(f"'{name}': these names are the teaching kernels'; give another --name")
     if parts[1] != arch.name:
         raise KinstError(f"'{name}': {path} is a kernel for {arch.name}, not for {parts[1]}")
     target = store() / name

@@ -86,6 +86,7 @@ class Breakpoints(ProbeTable):
         # one's) and of the trap frame.
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
+        self._seam_at: int | None = None
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
@@ -130,6 +131,8 @@ class Breakpoints(ProbeTable):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
             if self.path != DIRECT and seam is not None:
+                # Put back by its physical address: the guest may have lost its page tables by then.
+                self._seam_at = machine.translate(seam.address)
                 undo.callback(machine.write_u64, seam.address, machine.read_u64(seam.address))
                 machine.write_u64(seam.address, area.seam)
             if self.python:
@@ -155,8 +158,8 @@ class Breakpoints(ProbeTable):
         if self.python:
             machine.handle(self._trampolines.seam, None)
         self.dispatcher.deafen()
-        if self.path != DIRECT:
-            machine.write_u64(machine.symbol(SEAM).address, 0)
+        if self.path != DIRECT and self._seam_at is not None:
+            machine.write_physical(self._seam_at, bytes(8))
         self.dispatcher.disable()
         machine.unpatch()
         self._trampolines.close()

@@ -54,6 +54,7 @@ class SeamBreakpoints(ProbeTable):
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
         self._stack: tuple[int, bytes] | None = None
         self._registers: dict[str, int] = {}  # to set when the guest is back
+        self._firing = False
         self._return_at = 0  # the instruction by which the kernel goes back
 
     def enable(self) -> None:
@@ -101,9 +102,14 @@ class SeamBreakpoints(ProbeTable):
         self.enabled = True
 
     def disable(self) -> None:
-        """Put everything back: code, seam, page tables."""
+        """Put everything back: code, seam, page tables.
+
+        :raises ProbeError: in the middle of a firing.
+        """
         if self._area is None:
             return
+        if self._firing:
+            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
         machine = self.machine
         machine.handle(self._area.seam, None)
         if self.enabled:
@@ -146,9 +152,21 @@ class SeamBreakpoints(ProbeTable):
             self._back()  # the frame was read: the guest is back already
         if self._scratch:
             machine.write_u64(self._scratch, self._scratch_value)
-        for number in site.numbers:
-            if self.fire is not None:
-                self.fire(self.probe(number), state)
+        self._firing = True
+        try:
+            for number in site.numbers:
+                if self.fire is not None:
+                    self.fire(self.probe(number), state)
+        except BaseException:
+            # The guest goes back to the instruction, as if the probe had never been there.
+            trap.leave(machine, state, address)
+            for _ in range(MAX_RETURN):
+                if machine.pc == address:
+                    break
+                machine.step()
+            raise
+        finally:
+            self._firing = False
         if site.trampoline:
             self._saved_mask = trap.mask(state)
             self._leave(state, site.trampoline)

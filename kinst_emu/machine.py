@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import check_address, check_count, check_kind
+from dtrace.prototypes import check_data, check_number, check_shape, registers
 from dtrace.stack import DEFAULT_FRAMES, Stacks
 from dtrace.symbols import find_function
 from dwarf.debug_file import DebugDataError
@@ -22,7 +22,7 @@ from emu.qemu.machine import QemuMachine
 from emu.unicorn import snapshot
 from emu.unicorn.machine import Snapshot, UnicornMachine
 from images.boots import settle_at_reader
-from kinst.breakpoints import GUEST, Breakpoints
+from kinst.breakpoints import GUEST, PATHS, Breakpoints
 from kinst.breakpoints import Path as TrapPath
 from kinst.probe_table import Probe
 from kinst.seam_breakpoints import SeamBreakpoints
@@ -39,10 +39,12 @@ MAX_STRING = 4096
 class State:
     """A state of a machine, kept in memory.
 
+    :param of: the kernel's identity and the bytes of RAM: it is for such machines alone.
     :param placed: what ``place`` had put on the stack.
     """
 
     snapshot: Snapshot
+    of: tuple[str, int]
     placed: tuple[int, int, int] | None
 
 
@@ -58,7 +60,6 @@ class Machine:
         self.kernel, self.emulated = kernel, emulated
         self._caller: Caller | None = None
         self._probes: list[Probes] = []
-        self._by_number: dict[int, list[Probes]] = {}
         self._breakpoints: Breakpoints | SeamBreakpoints | None = None
         self._path: TrapPath = GUEST
 
@@ -79,6 +80,7 @@ class Machine:
 
     @pc.setter
     def pc(self, value: int) -> None:
+        self._still()
         self.emulated.pc = value
 
     @property
@@ -100,7 +102,7 @@ class Machine:
 
     @property
     def console(self) -> str:
-        """What the guest has written since the machine was made or restored."""
+        """What the guest has written to its console; of a booted machine, also in its boot."""
         return self.emulated.console.text.replace(b"\r", b"").decode("utf-8", "backslashreplace")
 
     def read(self, address: int, size: int) -> bytes:
@@ -115,7 +117,12 @@ class Machine:
 
         :raises MemoryAccessError: when a page is not mapped; nothing is written then.
         """
+        self._still()
         self.emulated.write(address, data)
+
+    def _still(self) -> None:
+        if self.emulated.running:
+            raise KinstError("the machine is running: a probe's function only looks at it")
 
     def string(self, address: int, limit: int = MAX_STRING) -> str:
         """A string that ends at a NUL, or at the limit."""
@@ -213,22 +220,24 @@ class Machine:
         """
         symbol = find_function(self.emulated.image, function)
         caller = Caller(self.emulated, limit)
-        procedure = None if unchecked else self.kernel.prototypes.of(symbol.name, symbol.address)
+        given = [addressof(a) if isinstance(a, CStruct | CArray) else 0 if a is None else a
+                 for a in arguments]
+        procedure = None
+        if not unchecked:
+            procedure = self.kernel.prototypes.of(symbol.name, symbol.address)
         if procedure is not None:
-            check_count(function, procedure, len(arguments))
-            for number, argument in enumerate(arguments):
-                is_data = isinstance(argument, str | bytes | bytearray)
-                check_kind(function, procedure, number,
-                           None if is_data or not isinstance(argument, int) else int(argument))
+            check_shape(function, procedure, len(given))
+            for number, argument in enumerate(given):
+                if isinstance(argument, int):
+                    check_number(function, procedure, number, int(argument))
+                elif isinstance(argument, str | bytes | bytearray):
+                    check_data(function, procedure, number)
         with caller.passing():
-            values = [self._argument(caller, argument) for argument in arguments]
+            values = [_argument(caller, argument) for argument in given]
             if procedure is not None:
-                for number, value in enumerate(values):
-                    check_address(self.emulated, function, procedure, number, value)
+                values = registers(self.emulated, function, procedure, values)
             bits = self._call(caller, symbol, values)
-        if procedure is None:
-            return bits
-        return from_bits(self, procedure.result, bits)
+        return bits if procedure is None else from_bits(self, procedure.result, bits)
 
     def _call(self, caller: Caller, symbol: Symbol, values: list[int]) -> int:
         address = symbol.address
@@ -236,26 +245,14 @@ class Machine:
             address = caller.call(address, [], symbol.name)
         return caller.call(address, values, symbol.name)
 
-    def _argument(self, caller: Caller, argument: object) -> int:
-        match argument:
-            case None:
-                return 0
-            case str():
-                return caller.place(argument.encode() + b"\0")
-            case bytes() | bytearray():
-                return caller.place(bytes(argument))
-            case CStruct() | CArray():
-                return addressof(argument)
-            case int():
-                if not -(1 << 63) <= argument < 1 << 64:
-                    raise KinstError(f"{int(argument):#x} does not fit 64 bits")
-                return int(argument) & (1 << 64) - 1
-        raise TypeError(f"{argument!r} cannot be passed to a function of the kernel")
-
-    def evaluate(self, program: str, limit: int = DEFAULT_LIMIT) -> Value:
+    def evaluate(self, program: str, *, unchecked: bool = False,
+                 limit: int = DEFAULT_LIMIT) -> Value:
         """Calls as ``kinst call`` takes them: ``'p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)'``.
+
+        :param unchecked: as in ``call``.
         """
-        statements, prototypes = parse(program), self.kernel.prototypes
+        statements = parse(program)
+        prototypes = None if unchecked else self.kernel.prototypes
         check(self.emulated.image, statements, prototypes)
         caller = Caller(self.emulated, limit)
         with caller.passing():
@@ -264,8 +261,11 @@ class Machine:
         return bits if evaluation.kind is None else from_bits(self, evaluation.kind, bits)
 
     def place(self, data: bytes | str) -> int:
-        """Put bytes, or a string and a NUL, into the guest's memory until the machine goes back to
-        a state of before; their address."""
+        """Put bytes, or a string and a NUL, into the guest's memory; their address.
+
+        Up to 2 KiB of them lie below the stack of the thread that stands still: through calls, and
+        until the machine runs on, or goes back to a state of before.
+        """
         if self._caller is None:
             self._caller = Caller(self.emulated)
         return self._caller.place(data.encode() + b"\0" if isinstance(data, str) else data)
@@ -294,6 +294,8 @@ class Machine:
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):
+            if not 0 <= place < 1 << 64:
+                raise KinstError(f"{int(place):#x} is no address")
             return int(place)
         name, _, offset = place.partition("+")
         try:
@@ -326,6 +328,8 @@ class Machine:
         :return: the probes, enabled; ``with`` disables them at its end.
         :raises KinstError: when nothing matches, or it cannot be probed.
         """
+        if trap_path not in (None, *PATHS):
+            raise KinstError(f"trap_path='{trap_path}': there are {', '.join(PATHS)}")
         path = trap_path or self._path
         if self._probes and path != self._path:
             raise KinstError(f"the probes of this machine fire by the trap path '{self._path}': "
@@ -393,7 +397,15 @@ class Machine:
             yield self.emulated
         finally:
             if self._breakpoints is not None:
-                self._breakpoints.enable()
+                self._enable_again(self._breakpoints)
+
+    def _enable_again(self, breakpoints: Breakpoints | SeamBreakpoints) -> None:
+        try:
+            breakpoints.enable()
+        except KinstError as error:
+            self._probes, self._breakpoints, self._path = [], None, GUEST
+            raise KinstError(f"the probes cannot be enabled here, and are closed: {error}"
+                             ) from None
 
     # -- states -----------------------------------------------------------------------------------
 
@@ -401,16 +413,28 @@ class Machine:
         """Keep the present state, in memory."""
         with self._bare() as machine:
             placed = self._caller.placed() if self._caller is not None else None
-            return State(machine.snapshot(), placed)
+            return State(machine.snapshot(), self._of(), placed)
+
+    def _of(self) -> tuple[str, int]:
+        return self.emulated.image.identity, self.emulated.memory
 
     def restore(self, state: State) -> None:
-        """Go back to a state that was kept.  Probes stay as they are now."""
+        """Go back to a state that was kept.  Probes stay as they are now.
+
+        :raises KinstError: when the state is of another kernel, or of a machine of another size;
+            when the probes cannot be enabled there (early in a boot): they are closed then.
+        """
+        if state.of != self._of():
+            raise KinstError("the state is of another kernel, or of a machine with other memory")
         with self._bare() as machine:
             machine.restore(state.snapshot)
+            self._placed(state.placed)
+
+    def _placed(self, placed: tuple[int, int, int] | None) -> None:
         self._caller = None
-        if state.placed is not None:
+        if placed is not None:
             self._caller = Caller(self.emulated)
-            self._caller.placed_again(state.placed)
+            self._caller.placed_again(placed)
 
     def save(self, path: str | Path) -> None:
         """Write the present state to a file, for ``kernel.restore``.
@@ -438,4 +462,19 @@ class Machine:
         with contextlib.ExitStack() as stack:
             with self._bare() as machine:
                 other = stack.enter_context(QemuMachine.carry(machine))
-            yield Machine(self.kernel, other)
+            carried = Machine(self.kernel, other)
+            carried._placed(self._caller.placed() if self._caller is not None else None)
+            yield carried
+
+
+def _argument(caller: Caller, argument: object) -> int:
+    match argument:
+        case str():
+            return caller.place(argument.encode() + b"\0")
+        case bytes() | bytearray():
+            return caller.place(bytes(argument))
+        case int():
+            if not -(1 << 63) <= argument < 1 << 64:
+                raise KinstError(f"{int(argument):#x} does not fit 64 bits")
+            return int(argument) & (1 << 64) - 1
+    raise TypeError(f"{argument!r} cannot be passed to a function of the kernel")

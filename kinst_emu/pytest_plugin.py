@@ -1,7 +1,7 @@
 """The pytest plugin: a booted kernel for each test.
 
-``--kernel IMAGE`` (repeated for several) or the ini option ``kinst_kernels`` say which; a test that
-takes ``kernel`` runs on each of them, on a machine that was put back to what it was.
+``--kinst-kernel IMAGE`` (repeated for several) or the ini option ``kinst_kernels`` say which; a
+test that takes ``kernel`` runs on each of them, on a machine that was put back to what it was.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ DEFAULT = ["teaching/amd64"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kinst-emu", "kernels that run inside Python")
-    group.addoption("--kernel", action="append", metavar="IMAGE", dest="kinst_kernels",
+    group.addoption("--kinst-kernel", action="append", metavar="IMAGE", dest="kinst_kernels",
                     help="a kernel file, or a name from 'kinst images', for the fixture 'kernel'; "
                     "may be repeated")
     parser.addini("kinst_kernels", "kernels for the fixture 'kernel' (teaching/amd64)",
@@ -47,7 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
             try:
                 yield machine
             finally:
-                machine.close_probes()
-                machine.restore(state)
+                try:
+                    machine.close_probes()
+                    machine.restore(state)
+                except kinst_emu.KinstError:
+                    del self.machines[request.param]  # it is beyond repair: the next has a new one
 
     config.pluginmanager.register(Kernels(), "kinst_emu.kernels")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
+from emu.errors import KinstError
 from emu.machine import Machine
 
 MASK = (1 << 64) - 1
@@ -39,6 +40,8 @@ class MachineRegisters(Registers, MutableMapping[str, int]):
         self._machine = machine
 
     def __setitem__(self, name: str, value: int) -> None:
+        if self._machine.running:
+            raise KinstError("the machine is running: a probe's function only looks at it")
         self._machine.write_register(self._known(name), value & MASK)
 
     def __delitem__(self, name: str) -> None:

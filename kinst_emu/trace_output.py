@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from dtrace.description import MODULE
-from dtrace.prototypes import describe
-from dwarf.types import Type, Void, declare, strip
+from dtrace.prototypes import describe, plain
+from dwarf.types import Type, declare
 from dwarf.values import Memory
 from kinst.probe_table import Probe
 from kinst_emu.terminal import show_byte
@@ -28,12 +28,12 @@ class TraceOutput(ABC):
 
     @abstractmethod
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
+               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         """A probe has fired.
 
         :param instructions: that the guest had executed; None where it does not count.
         :param arguments: as its provider knows them.
-        :param stack: what the action prints.
+        :param lines: what its actions print.
         """
 
     @abstractmethod
@@ -45,8 +45,12 @@ class TraceOutput(ABC):
         """End a line of the console that was begun."""
 
     @abstractmethod
-    def failure(self, stack: Sequence[str]) -> None:
-        """The workload has failed there."""
+    def failure(self, error: str, stack: Sequence[str]) -> None:
+        """The workload has failed there; the error is also said on standard error."""
+
+    @abstractmethod
+    def rewritten(self, text: Sequence[str]) -> None:
+        """What a description was rewritten to."""
 
     @abstractmethod
     def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
@@ -81,14 +85,14 @@ class Text(TraceOutput):
             print(HEADER)
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
-        if self.quiet and not stack:
+               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+        if self.quiet and not lines:
             return
         self.end_line()
         if not self.quiet:
             print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
-        if stack:
-            print("\n".join(stack) + "\n")
+        if lines:
+            print("\n".join(lines) + "\n")
 
     def byte(self, byte: int) -> None:
         sys.stdout.flush()
@@ -100,8 +104,11 @@ class Text(TraceOutput):
             print()
             self._middle = False
 
-    def failure(self, stack: Sequence[str]) -> None:
+    def failure(self, error: str, stack: Sequence[str]) -> None:
         print("".join(f"{line}\n" for line in stack), end="")
+
+    def rewritten(self, text: Sequence[str]) -> None:
+        print(",\n".join(text) + "\n{\n}\n")
 
     def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
         text = describe(memory, kind, bits)
@@ -134,8 +141,8 @@ class Json(TraceOutput):
         pass
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), stack: Sequence[str] = ()) -> None:
-        if self.quiet and not stack:
+               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+        if self.quiet and not lines:
             return
         self.end_line()
         row: dict[str, object] = {"probe": f"{probe.provider}:{MODULE}:{probe.function}:"
@@ -144,8 +151,8 @@ class Json(TraceOutput):
             row["instructions"] = instructions
         if arguments:
             row["arguments"] = list(arguments)
-        if stack:
-            row["stack"] = [line.strip() for line in stack]
+        if lines:
+            row["lines"] = [line.strip() for line in lines]
         print(json.dumps(row))
 
     def byte(self, byte: int) -> None:
@@ -162,16 +169,16 @@ class Json(TraceOutput):
         print(json.dumps({"console": self._line.decode("utf-8", "replace")}))
         self._line.clear()
 
-    def failure(self, stack: Sequence[str]) -> None:
-        if stack:
-            print(json.dumps({"failed": [line.strip() for line in stack]}))
+    def failure(self, error: str, stack: Sequence[str]) -> None:
+        print(json.dumps({"error": error, "stack": [line.strip() for line in stack]}))
+
+    def rewritten(self, text: Sequence[str]) -> None:
+        print(json.dumps({"rewritten": list(text)}))
 
     def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
-        row: dict[str, object] = {"call": call, "value": bits}
+        row: dict[str, object] = {"call": call, "value": plain(memory, kind, bits)}
         if kind is not None:
             row["type"] = declare(kind)
-            if isinstance(strip(kind), Void):
-                row["value"] = None
         print(json.dumps(row))
 
     def digest(self, digest: str) -> None:

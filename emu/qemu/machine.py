@@ -55,6 +55,7 @@ class QemuMachine(Machine):
         self._hidden = hidden
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._handling = False
         self._inserted: set[int] = set()
         self._panicking: int | None = None
         # Called before every instruction while it is set: runs are single steps then.
@@ -282,6 +283,10 @@ class QemuMachine(Machine):
     # -- running ------------------------------------------------------------------------------
 
     @property
+    def running(self) -> bool:
+        return self._handling
+
+    @property
     def instructions(self) -> int:
         raise MachineError("QEMU does not count instructions")
 
@@ -346,7 +351,11 @@ class QemuMachine(Machine):
             while True:
                 pc = self.pc
                 if pc in self._handlers:
-                    self._handlers[pc]()
+                    self._handling = True
+                    try:
+                        self._handlers[pc]()
+                    finally:
+                        self._handling = False
                 if self.pc != pc:
                     first = False
                     continue

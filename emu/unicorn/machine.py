@@ -26,7 +26,7 @@ PANIC_INSTRUCTIONS = 100_000_000
 MAX_EXCEPTIONS = 64
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
-STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
+MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
 LARGE = 1 << 16  # bytes: more are not read at once
 NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
@@ -476,8 +476,8 @@ class UnicornMachine(Machine):
 
     def _set_stops(self, addresses: set[int]) -> None:
         wanted = len(addresses | self._handlers.keys())
-        if wanted > STOPS:
-            raise MachineError(f"{wanted} stop addresses and handlers: {STOPS} are possible")
+        if wanted > MAX_STOPS:
+            raise MachineError(f"{wanted} stop addresses and handlers: {MAX_STOPS} are possible")
         self._stops = addresses
         self._install(addresses | self._handlers.keys())
 
@@ -679,6 +679,10 @@ class UnicornMachine(Machine):
         self._counts.clear()
         self._watch_panic()
         self.interrupts_changed()
+
+    @property
+    def running(self) -> bool:
+        return self._running or self.engine.running
 
     def snapshot(self) -> Snapshot:
         """Keep the present state, in memory, copy-on-write."""

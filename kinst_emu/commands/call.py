@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import Prototypes, describe
+from dtrace.prototypes import Prototypes, describe, plain
 from dtrace.stack import failure
-from dwarf.types import Void, declare, strip
+from dwarf.types import declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.progress import PROGRESS
@@ -101,12 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _value(evaluation: Evaluation, bits: int) -> dict[str, object]:
-    """The result: as the register has it, its type where that is known, null for ``void``."""
+    """The result by its type, where that is known: null for ``void``."""
     kind = evaluation.kind
-    if kind is None:
-        return {"value": bits}
-    value = None if isinstance(strip(kind), Void) else bits
-    return {"value": value, "type": declare(kind)}
+    value = plain(evaluation.caller.machine, kind, bits)
+    return {"value": value} if kind is None else {"value": value, "type": declare(kind)}
 
 
 def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple[int, bytes]:

@@ -1,28 +1,26 @@
 """The ``kdtrace`` command: dtrace(1)'s face on the emulated kernel."""
 
 import argparse
-import contextlib
 import functools
-import signal
 import sys
-from collections.abc import Iterator
 
+from dtrace.actions import Action, Stack
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.debug_data import debug_index
 from dtrace.description import Description, create
-from dtrace.description import arguments as arguments_of
 from dtrace.description import parse as parse_description
 from dtrace.prototypes import Prototypes
-from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES, Stacks, failure
+from dtrace.stack import DEFAULT_FRAMES, failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.machine import Machine
 from emu.progress import PROGRESS
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootError, at_start, boot_to_prompt, booted
-from kinst.breakpoints import DIRECT, PATHS, PER_PROBE, THREAD, Breakpoints, NativeState
+from kinst.breakpoints import DIRECT, PATHS, PER_PROBE, THREAD, Breakpoints
 from kinst.code.verdict import Refuse
 from kinst.probe_table import Probe, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
@@ -30,9 +28,9 @@ from kinst.trap import CpuState
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
 from kinst_emu.terminal import parse_count, parse_size, run_command
+from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
 
-PERIOD = 0.25  # seconds between looks at what has fired
 BOOT = "boot"  # the workload that is no call
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
@@ -123,18 +121,20 @@ def _main() -> int:
         machine.console.text.clear()
     breakpoints = Breakpoints(
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
-        records=not arguments.quiet and frames is None,
+        records=not arguments.quiet,
     )
-    shown = _Shown(breakpoints, output)
-    if frames is not None:
-        breakpoints.fire = functools.partial(
-            shown.stack, Stacks(machine), min(frames, MAX_FRAMES))
+    trace = Trace(breakpoints, output, _actions(machine, frames))
     with PROGRESS.working("making the probes"):
-        _make(breakpoints, arguments)
+        _make(breakpoints, arguments, output)
     if arguments.listing:
         _list(breakpoints, arguments.verbose, output)
         return 0
-    return _trace(shown, program, arguments.call, limit, prototypes, arguments.digest)
+    return _trace(trace, program, arguments.call, limit, prototypes, arguments.digest)
+
+
+def _actions(machine: Machine, frames: int | None) -> list[Action]:
+    """What a firing is to do besides being listed."""
+    return [] if frames is None else [Stack(machine, frames)]
 
 
 def _append_to(name: str) -> None:
@@ -145,7 +145,9 @@ def _append_to(name: str) -> None:
         raise KinstError(f"-o {name}: cannot be written: {error.strerror}") from None
 
 
-def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
+def _make(
+    breakpoints: ProbeTable, arguments: argparse.Namespace, output: TraceOutput
+) -> None:
     """Make the probes that were asked for, and say how many."""
     for wanted in arguments.descriptions:
         made = create(breakpoints, wanted, arguments.unsafe,
@@ -153,8 +155,8 @@ def _make(breakpoints: ProbeTable, arguments: argparse.Namespace) -> None:
         count = len(made.numbers)
         for report in made.reports:
             print(f"dtrace: not probed: {report}", file=sys.stderr)
-        if arguments.rewritten and not arguments.json:
-            print(",\n".join(made.text) + "\n{\n}\n")
+        if arguments.rewritten:
+            output.rewritten(made.text)
         if not arguments.quiet and not arguments.listing:
             plural = "" if count == 1 else "s"
             print(f"dtrace: description '{wanted.text}' matched {count} probe{plural}",
@@ -179,24 +181,29 @@ def _on_qemu(
     machine = booted(image, memory)
     with QemuMachine.carry(machine) as other:
         probes = SeamBreakpoints(other)
-        _make(probes, arguments)
-        stacks = Stacks(other) if frames is not None else None
+        _make(probes, arguments, output)
+        actions = _actions(other, frames)
 
         def fire(probe: Probe, state: CpuState) -> None:
-            stack = stacks.text(state.get, min(frames or 0, MAX_FRAMES)) if stacks else ()
-            output.firing(probe, stack=stack)
+            output.firing(probe, lines=[line for a in actions for line in a.lines(state.get)])
 
         probes.fire = fire
         output.begin()
+        failed = ""
         try:
             probes.enable()
             evaluation = Evaluation(Caller(other, limit), prototypes)
             value = evaluation.run(program)
             probes.disable()
+        except CallError as error:
+            failed = str(error)
+            raise
         finally:
             for byte in bytes(other.console.text):
                 output.byte(byte)
             output.end_line()
+            if failed:
+                output.failure(failed, ())
         output.result(other, arguments.call, evaluation.kind, value)
     return 0
 
@@ -229,89 +236,40 @@ def _list(breakpoints: Breakpoints, verbose: bool, output: TraceOutput) -> None:
             output.left_out(name, "", reason)
 
 
-def _trace(shown: "_Shown", program: list[Statement] | None, call: str, limit: int,
+def _trace(trace: Trace, program: list[Statement] | None, call: str, limit: int,
            prototypes: Prototypes | None, digest: bool) -> int:
-    breakpoints, output = shown.breakpoints, shown.output
+    breakpoints, output = trace.breakpoints, trace.output
     machine = breakpoints.machine
     output.begin()
     for byte in bytes(machine.console.text):  # what was said before there were probes
-        shown.byte(byte)
-    breakpoints.dispatcher.sink = shown.rows
-    machine.console.stream = shown.byte
+        trace.byte(byte)
+    breakpoints.dispatcher.sink = trace.rows
+    machine.console.stream = trace.byte
     with PROGRESS.working("enabling the probes"):
         breakpoints.enable()
-    evaluation, value, stack = None, 0, list[str]()
+    evaluation, value, failed = None, 0, ""
     try:
-        with PROGRESS.working("running, traced"), shown.streaming():
+        with PROGRESS.working("running, traced"), trace.streaming():
             if program is None:
                 boot_to_prompt(machine, limit)
             else:
                 evaluation = Evaluation(Caller(machine, limit), prototypes)
                 value = evaluation.run(program)
-    except (CallError, BootError):
-        stack = failure(machine)
+    except (CallError, BootError) as error:
+        failed = str(error)
         raise
     else:
         breakpoints.disable()
     finally:
-        shown.rows()
+        trace.rows()
         output.end_line()
-        output.failure(stack)
+        if failed:
+            output.failure(failed, failure(machine))
     if evaluation is not None:
         output.result(machine, call, evaluation.kind, value)
     if digest:
         output.digest(machine.digest())
     return 0
-
-
-class _Shown:
-    """Rows and the guest's console, in the order in which they came, while the guest runs."""
-
-    def __init__(self, breakpoints: Breakpoints, output: TraceOutput) -> None:
-        self.breakpoints, self.output = breakpoints, output
-        self._busy = False  # what the clock interrupts may be writing
-
-    def rows(self) -> None:
-        with self._writing():
-            for firing in self.breakpoints.firings():
-                self.output.firing(firing.probe, firing.instructions,
-                                   arguments_of(firing.probe, firing.registers))
-
-    def stack(self, stacks: Stacks, frames: int, probe: Probe,
-              state: CpuState | NativeState) -> None:
-        """A firing whose action prints the stack."""
-        with self._writing():
-            self.output.firing(probe, self.breakpoints.machine.instructions,
-                               stack=stacks.text(state.get, frames))
-
-    def byte(self, byte: int) -> None:
-        self.rows()
-        with self._writing():
-            self.output.byte(byte)
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        self._busy = True
-        try:
-            yield
-        finally:
-            self._busy = False
-
-    @contextlib.contextmanager
-    def streaming(self) -> Iterator[None]:
-        """Rows appear soon after they came, also where the guest says nothing."""
-        before = signal.signal(signal.SIGALRM, self._tick)
-        signal.setitimer(signal.ITIMER_REAL, PERIOD, PERIOD)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    def _tick(self, _signal: int, _frame: object) -> None:
-        if not self._busy:
-            self.rows()
-            sys.stdout.flush()
 
 
 if __name__ == "__main__":

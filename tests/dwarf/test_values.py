@@ -1,3 +1,4 @@
+import copy
 import struct
 
 import pytest
@@ -170,3 +171,33 @@ def test_what_is_stored_is_loaded(value):
     memory = Bytes(8)
     store(memory, Integer("long", 8, True), BASE, value)
     assert load(memory, Integer("long", 8, True), BASE) == value
+
+
+def test_bytes_are_no_text():
+    memory = Bytes()
+    memory.write(BASE, bytes.fromhex("005056ff0102"))
+    byte = Typedef("uint8_t", lambda: Integer("unsigned char", 1, False, "char"))
+    assert list(load(memory, Array(6, lambda: byte), BASE)) == [0, 0x50, 0x56, 0xFF, 1, 2]
+
+
+def test_values_can_be_copied(node):
+    for value in (node, node.next, node.state):
+        assert copy.copy(value) == value == copy.deepcopy(value)
+    assert copy.copy(node).number == 0
+
+
+@pytest.mark.parametrize("made", [
+    lambda: Integer("int", 0, True), lambda: Integer("int", 17, True),
+    lambda: Enumeration("e", -1, lambda: ()), lambda: Array(-1, lambda: INT),
+    lambda: Array(1 << 60, lambda: CHAR), lambda: member("f", -8, INT),
+    lambda: member("f", 0, INT, -1), lambda: Structure("struct", "s", -1, lambda: ()),
+])
+def test_sizes_that_no_compiler_makes_are_damage(made):
+    with pytest.raises(DebugDataError, match="damaged debug data"):
+        made()
+
+
+def test_a_structure_inside_itself_ends():
+    itself = Structure("struct", "s", 8, lambda: (member("", 0, itself), member("", 0, itself)))
+    with pytest.raises(DebugDataError, match="nested too much"):
+        dir(load(Bytes(), itself, BASE))

@@ -178,6 +178,12 @@ def test_what_comes_is_told_as_json(tmp_path):
     assert Path(added[0]["path"]).read_bytes() == kernel.read_bytes()
 
 
+def test_the_teaching_kernels_names_are_theirs():
+    kernel = catalog.find("teaching/amd64").path
+    refused(run("kinst", "images", "add", str(kernel), "--name", "teaching/amd64"),
+            "give another --name")
+
+
 def test_an_installed_program_builds_the_teaching_kernels(monkeypatch, tmp_path):
     monkeypatch.setenv("KINST_DATA", str(tmp_path))
     built = json.loads(run("kinst", "images", "build", "--json").stdout)

@@ -45,14 +45,14 @@ def write(directory, text):
 
 def test_each_test_has_the_kernel_as_it_was_booted(tmp_path):
     write(tmp_path, PROJECT)
-    kernels = [f"--kernel=teaching/{arch}" for arch in ARCHES]
+    kernels = [f"--kinst-kernel=teaching/{arch}" for arch in ARCHES]
     result = pytest_of(tmp_path, *kernels)
     assert "7 passed" in result.stdout, result.stdout + result.stderr
 
 
 def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
     write(tmp_path, PROJECT)
-    result = pytest_of(tmp_path, "--kernel", "nowhere", "-k", "other")
+    result = pytest_of(tmp_path, "--kinst-kernel", "nowhere", "-k", "other")
     assert result.returncode == 1
     assert "the fixture 'kernel': nowhere: no such file" in result.stdout
     assert "Traceback" not in result.stdout + result.stderr

@@ -1,4 +1,9 @@
+import contextlib
+
+import pytest
+
 import kinst_emu
+from dwarf.types import Parameter, Procedure, Structure, Void
 from tests.pythondoc import DOC, first_example, typed_in
 
 
@@ -25,3 +30,119 @@ def test_public_names_are_those_that_there_are():
     assert sorted(kinst_emu._MODULES) == sorted(kinst_emu.__all__)
     for name in kinst_emu.__all__:
         assert getattr(kinst_emu, name) is not None
+
+
+# -- machines that are asked for what they cannot do ----------------------------------------------
+
+
+@pytest.fixture
+def machine(image):
+    return kinst_emu.open(image.path).boot(memory="64M")
+
+
+def test_a_machine_without_its_page_tables_goes_back_with_its_probes():
+    machine = kinst_emu.open("teaching/amd64").boot(memory="64M")
+    state, digest = machine.keep(), machine.digest()
+    probes = machine.probe("kinst::strlen:0")
+    machine.emulated.write_register("cr3", 0x1000000)
+    machine.restore(state)
+    assert machine.call("strlen", "ab") == 2 and probes.count == 1
+    machine.restore(state)
+    probes.close()
+    assert machine.digest() == digest
+
+
+@pytest.mark.parametrize("change", [
+    lambda m, p: m.call("strlen", "a"), lambda m, p: m.place("a"), lambda m, p: m.write(m.sp, b"a"),
+    lambda m, p: m.registers.update({next(iter(m.registers)): 1}), lambda m, p: p.close(),
+    lambda m, p: setattr(m, "pc", 0), lambda m, p: m.evaluate('strlen("a")'), lambda m, p: m.keep(),
+    lambda m, p: m.probe("kinst::strlen:"),
+], ids=range(9))
+@pytest.mark.parametrize("where", ["ours", "QEMU"])
+def test_a_firing_only_looks(machine, change, where):
+    said = []
+
+    def look(_firing):
+        with pytest.raises(kinst_emu.KinstError) as error:
+            change(here, probes)
+        said.append(str(error.value))
+
+    with contextlib.ExitStack() as stack:
+        here = machine if where == "ours" else stack.enter_context(machine.on_qemu())
+        with here.probe("kinst::strlen:0", look) as probes:
+            assert here.call("strlen", "hello") == 5
+        assert len(said) == 1 and here.call("strlen", "again") == 5
+
+
+def test_an_exception_in_a_probe_on_qemu_leaves_the_guest_at_the_instruction(machine):
+    def fail(_firing):
+        raise ValueError("mine")
+
+    with machine.on_qemu() as other:
+        with pytest.raises(ValueError, match="mine"), other.probe("kinst::strlen:0", fail):
+            other.call("strlen", "hello")
+        assert other.where(other.pc) == "strlen+0x0"
+
+
+def test_a_state_is_for_its_own_machine(machine):
+    larger = kinst_emu.open(machine.kernel.path).boot(memory="96M")
+    before = machine.digest()
+    with pytest.raises(kinst_emu.KinstError, match="of another kernel, or of a machine"):
+        machine.restore(larger.keep())
+    assert machine.digest() == before
+
+
+def test_probes_that_cannot_be_where_a_machine_goes_back_to_are_closed(arch):
+    machine = kinst_emu.open(f"teaching/{arch}").reset(memory="64M")
+    first = machine.keep()
+    machine.run(console=kinst_emu.PROMPTS)
+    probes = machine.probe("kinst::uart_put:0")
+    try:
+        machine.restore(first)
+    except kinst_emu.KinstError as error:
+        assert "the probes cannot be enabled here, and are closed" in str(error)
+        probes.close()
+    machine.close_probes()
+    assert machine.run(console=kinst_emu.PROMPTS).reason is kinst_emu.StopReason.CONSOLE
+    machine.probe("kinst::uart_put:0").close()
+
+
+def test_what_was_placed_is_where_the_machine_stands(machine):
+    first = machine.place("first")
+    with machine.on_qemu() as other:
+        assert other.call("strlen", "hello") == 5 and other.string(first) == "first"
+    with pytest.raises(kinst_emu.CallError):
+        machine.call("fibonacci", 30, limit=500)
+    assert machine.place("y" * 100) < machine.sp
+
+
+def test_odd_places_and_paths_are_refused(machine):
+    for place in (-1, 1 << 70, "strlen+x", "nowhere"):
+        with pytest.raises(kinst_emu.KinstError):
+            machine.run(place)
+    with pytest.raises(kinst_emu.KinstError, match="there are guest, direct, double"):
+        machine.probe("kinst::strlen:0", trap_path="fast")
+    state = machine.keep()
+    machine.restore(state)
+    assert machine.run("strlen", instructions=10).reason is kinst_emu.StopReason.INSTRUCTIONS
+
+
+def test_arguments_are_passed_as_the_calling_convention_wants(machine):
+    minus = machine.call("fibonacci", -1)
+    assert machine.call("fibonacci", 0xFFFF_FFFF) == minus
+    assert machine.evaluate("fibonacci(4294967295)") == minus
+    with pytest.raises(kinst_emu.KinstError, match="does not fit"):
+        machine.call("fibonacci", 1 << 32)
+    with pytest.raises(kinst_emu.KinstError, match="does not fit"):
+        machine.evaluate("p = 0x100000000; fibonacci(p)")
+    with pytest.raises(TypeError, match="cannot be passed"):
+        machine.call("fibonacci", 1.5)
+    assert machine.evaluate("strlen(buf(4))", unchecked=True) == 0
+
+
+def test_a_function_that_takes_a_structure_is_refused(machine, monkeypatch):
+    whole = Structure("struct", "s", 24, lambda: ())
+    monkeypatch.setattr(machine.kernel.prototypes, "of", lambda name, address: Procedure(
+        (Parameter("a", lambda: whole),), False, Void))
+    with pytest.raises(kinst_emu.KinstError, match="how struct s is passed is not known"):
+        machine.call("strlen", "a")

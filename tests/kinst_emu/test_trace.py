@@ -24,7 +24,7 @@ def test_a_trace_is_one_object_a_line_for_programs(arch):
 def test_stacks_and_lists_are_objects_too():
     (row, *_rest) = objects(run("kdtrace", "--json", "--stack", "-k", "teaching/amd64", "-n",
                                 "fbt::fibonacci:entry", "-c", "fibonacci(1)"))
-    assert row["stack"][0].startswith("kernel`fibonacci+0x0")
+    assert row["lines"][0].startswith("kernel`fibonacci+0x0")
     listed = objects(run("kdtrace", "--json", "-l", "-v", "-k", "teaching/amd64", "-n",
                          "kinst::machine_idle:"))
     assert listed[0] == {"id": 1, "provider": "kinst", "module": "kernel",
