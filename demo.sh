@@ -12,8 +12,10 @@ show() {
 }
 
 say "This is a DTrace for FreeBSD's kernel, inside Python: a machine that boots the kernel, and probes
-that can be put on any of its instructions. What follows uses a small kernel of our own, which has
-what matters here: exception vectors, page tables, interrupts, threads, a console."
+that can be put on any of its instructions. It is for those who want to follow a path through a
+kernel until they understand it, to see what a breakpoint really is, or who write the code that
+displaces instructions. What follows uses a small kernel of our own, so that nothing need be fetched:
+it has exception vectors, page tables, interrupts, threads and a console, as FreeBSD's has."
 
 say "1. The kernel boots, on an amd64 machine that Python emulates. Its console takes commands; we type
    'strings', which prints the length and the CRC-32 of the word hello, and leave it at its prompt."
@@ -30,18 +32,20 @@ show "kinst disas -k teaching/amd64 strlen"
 
 say "4. One probe, on the comparison in the loop (offset 16, where the jne leads back to), by a short
    Python program. The breakpoint is INT3, one byte, cc. When the CPU comes to it, it takes an
-   exception; the kernel saves all registers (the trap frame) and calls the tracer; that prints a
-   register, has the displaced instruction executed in its trampoline, and the kernel goes on."
+   exception; the kernel saves all registers (the trap frame) and calls the tracer, which is ours;
+   that prints a register and lets the kernel return into the trampoline: there the displaced
+   instruction stands, and behind it the CPU is led back to the instruction that follows."
 show "python examples/one_probe.py"
 
 say "5. The same as DTrace writes it, on arm64: where functions are entered and where they return;
-   then, with the stack, an inline function, which is everywhere and nowhere: one copy of it."
+   then charge, an inline function: the compiler has put five copies of it into other functions, and
+   a probe on it is one on each. This call comes by the copy in account, at offset 24 (0x18)."
 show "kdtrace -k teaching/arm64 -n fbt::strlen: -n fbt::crc32: -c 'crc32(0, \"hi\", strlen(\"hi\"))'"
 show "kdtrace -k teaching/arm64 -n kinst::charge:entry --stack -c 'account(5)'"
 
-say "6. Who writes the code that displaces instructions asks about one. It is executed where it is,
-   and displaced, from two random states each; registers, flags and memory must be equal. (An
-   instruction whose operand is relative to its own address is rewritten before it is copied.)"
+say "6. For those who write the code that displaces instructions: are these two displaced rightly? Each
+   is executed where it stands and displaced, from two random states; registers, flags and memory must
+   be equal. (What uses its own address, as the lea does, is rewritten before it is copied.)"
 show "kinst relocate --arch amd64 --assemble 'call qword ptr [r12 + 8]; lea rax, [rip + 16]'"
 
 say "7. A run is the same run every time: its clock counts instructions, nothing reads the host's. The
