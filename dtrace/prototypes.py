@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from dtrace.c_library import PROTOTYPES
 from dtrace.kernel_types import kernel_types
-from dwarf.debug_file import DebugDataError, debug_file
+from dwarf.ctf import ctf_types
+from dwarf.debug_file import debug_file
 from dwarf.types import (
     Enumeration,
     Integer,
@@ -39,10 +40,7 @@ class Prototypes:
             if debug_file(self.image.path) is not None:
                 self._types = kernel_types(self.image)
             else:
-                try:
-                    self._types = kernel_types(self.image, "ctf")
-                except DebugDataError:
-                    self._types = None
+                self._types = ctf_types(self.image.path)
             self._asked = True
         return self._types
 

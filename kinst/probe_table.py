@@ -14,7 +14,8 @@ from kinst.code.verdict import Refuse
 from kinst.trap import TRAPS
 
 # Provider and name of the probes of a kind; an offset stands in the probe's own name.
-KINDS = {Kind.OFFSET: ("kinst", ""), Kind.ENTRY: ("fbt", "entry"), Kind.RETURN: ("fbt", "return")}
+KINDS: dict[int, tuple[str, str]] = {
+    Kind.OFFSET: ("kinst", ""), Kind.ENTRY: ("fbt", "entry"), Kind.RETURN: ("fbt", "return")}
 
 
 class ProbeError(KinstError):
@@ -164,7 +165,7 @@ class ProbeTable:
         """Provider, function and name of the probe of that number, from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         function = self.functions[index]
-        provider, name = KINDS[Kind(kind)]
+        provider, name = KINDS[kind]
         return provider, function.name, name or str(address - function.address)
 
     def probe(self, number: int) -> Probe:

@@ -21,7 +21,6 @@ from emu.machine import Stop, StopReason, Until
 from emu.qemu.machine import QemuMachine
 from emu.unicorn import snapshot
 from emu.unicorn.machine import Snapshot, UnicornMachine
-from images.boots import settle_at_reader
 from kinst.breakpoints import GUEST, PATHS, Breakpoints
 from kinst.breakpoints import Path as TrapPath
 from kinst.probe_table import Probe
@@ -448,12 +447,6 @@ class Machine:
         """The SHA-256 of memory, registers, devices, clock and console, without breakpoints."""
         with self._bare() as machine:
             return machine.digest()
-
-    def settle(self) -> None:
-        """From the prompt to the function that waits for keys, where no lock is held; a booted
-        machine stands there."""
-        with self._bare() as machine:
-            settle_at_reader(machine)
 
     @contextlib.contextmanager
     def on_qemu(self) -> Iterator["Machine"]:

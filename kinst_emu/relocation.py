@@ -5,11 +5,9 @@ from collections.abc import Iterable
 
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
-from kinst.laboratory.bench import BENCHES
-from kinst.laboratory.laboratory import Laboratory
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.outcome import Mismatch
-from kinst.trap import TRAPS
+from kinst.laboratory.relocation import tested
 from kinst_emu.assembler import assemble
 
 MAX_SHOWN = 10  # instructions that fail
@@ -33,16 +31,7 @@ def assert_relocates(
     """
     if arch not in ARCHITECTURES:
         raise KinstError(f"'{arch}' is no architecture: {', '.join(ARCHITECTURES)}")
-    verdicts, wrong = [], []
-    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
-    try:
-        for instruction in _instructions(arch, code):
-            verdict, mismatch = laboratory.test(instruction, states)
-            verdicts.append(verdict)
-            if mismatch is not None:
-                wrong.append(mismatch)
-    finally:
-        laboratory.close()
+    verdicts, wrong, _judged = tested(arch, list(_instructions(arch, code)), seed, states, host)
     if wrong:
         raise AssertionError("\n".join(_report(arch, wrong)))
     return verdicts

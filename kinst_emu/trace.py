@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from dtrace.actions import Action
-from dtrace.description import arguments
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.probe_table import Probe
 from kinst.trap import CpuState
@@ -35,8 +34,7 @@ class Trace:
         """Show what has been recorded."""
         with self._writing():
             for firing in self.breakpoints.firings():
-                self.output.firing(firing.probe, firing.instructions,
-                                   arguments(firing.probe, firing.registers))
+                self.output.firing(firing.probe, firing.instructions, firing.registers)
 
     def byte(self, byte: int) -> None:
         """The guest has written to its console."""

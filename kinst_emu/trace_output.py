@@ -5,7 +5,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from dtrace.description import MODULE
+from dtrace.description import MODULE, arguments
 from dtrace.prototypes import describe, plain
 from dwarf.types import Type, declare
 from dwarf.values import Memory
@@ -28,11 +28,11 @@ class TraceOutput(ABC):
 
     @abstractmethod
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         """A probe has fired.
 
         :param instructions: that the guest had executed; None where it does not count.
-        :param arguments: as its provider knows them.
+        :param registers: as they were recorded: its provider knows what arguments they are.
         :param lines: what its actions print.
         """
 
@@ -85,7 +85,7 @@ class Text(TraceOutput):
             print(HEADER)
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         if self.quiet and not lines:
             return
         self.end_line()
@@ -141,7 +141,7 @@ class Json(TraceOutput):
         pass
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               arguments: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         if self.quiet and not lines:
             return
         self.end_line()
@@ -149,8 +149,8 @@ class Json(TraceOutput):
                                            f"{probe.name}", "id": probe.id}
         if instructions is not None:
             row["instructions"] = instructions
-        if arguments:
-            row["arguments"] = list(arguments)
+        if registers and (given := arguments(probe, registers)):
+            row["arguments"] = list(given)
         if lines:
             row["lines"] = [line.strip() for line in lines]
         print(json.dumps(row))

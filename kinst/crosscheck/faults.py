@@ -15,7 +15,7 @@ from kinst.crosscheck.lockstep import TooLongError
 
 DELIVERY, TRAMPOLINE, EMULATION = "delivery", "trampoline", "emulation"
 FAULTS = (DELIVERY, TRAMPOLINE, EMULATION)
-CARRY = 0x20  # a bit of the status register that the trap saves
+FLIPPED = 0x20  # in the status register that the trap saves
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class FaultyCrosscheck(Crosscheck):
             fields = machine.arch.trap_frame.fields
             offset, _size = fields[trap.names.get(trap.status, trap.status)]
             machine.write(frame + offset,
-                          bytes([machine.read(frame + offset, 1)[0] ^ CARRY]))
+                          bytes([machine.read(frame + offset, 1)[0] ^ FLIPPED]))
             if address in sites:
                 self.faulty = self.faulty or address
             inner(address, frame)

@@ -32,8 +32,10 @@ class Report:
 Work = tuple[list[str], list[Mismatch], Counter[str]]
 
 
-def _work(job: tuple[str, int, int, bool, list[bytes]]) -> Work:
-    arch, seed, states, host, codes = job
+def tested(
+    arch: str, codes: Sequence[bytes], seed: int, states: int, host: bool = False
+) -> Work:
+    """The verdict of each encoding, the mismatches, and what became of them on the host's CPU."""
     laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
     verdicts, mismatches = [], []
     try:
@@ -45,6 +47,11 @@ def _work(job: tuple[str, int, int, bool, list[bytes]]) -> Work:
     finally:
         laboratory.close()
     return verdicts, mismatches, laboratory.judged
+
+
+def _work(job: tuple[str, int, int, bool, list[bytes]]) -> Work:
+    arch, seed, states, host, codes = job
+    return tested(arch, codes, seed, states, host)
 
 
 def relocate(
