@@ -20,7 +20,7 @@ from dtrace.strings import CallSyntaxError, unescape
 from dtrace.symbols import find_function, find_symbol
 from dwarf.types import Type, Void, declare, strip
 from emu.call import Caller
-from emu.elf import STT_GNU_IFUNC, Image, Symbol
+from emu.elf import Image, Symbol
 from emu.errors import KinstError
 
 MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
@@ -308,10 +308,7 @@ class Evaluation:
                              if prototypes is not None else None)
                 passed = (registers(machine, function, procedure, values)
                           if procedure is not None else values)
-                address = target.address
-                if target.kind == STT_GNU_IFUNC:
-                    address = self.caller.call(address, [], function)
-                result = self.caller.call(address, passed, function)
+                result = self.caller.call_symbol(target, passed)
                 self.last_arguments = values
                 self.kind = procedure.result if procedure is not None else None
                 # What is above a narrow result in its register is nobody's.

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from emu.elf import STT_GNU_IFUNC, Symbol
 from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason, Until
 
@@ -152,24 +153,28 @@ class Caller:
             m.write_register(register, content)
         return value
 
+    def call_symbol(self, function: Symbol, arguments: Sequence[int]) -> int:
+        """Call a function, or the one that an ifunc chooses, as ``call`` does."""
+        address = function.address
+        if function.kind == STT_GNU_IFUNC:
+            address = self.call(address, [], function.name)
+        return self.call(address, arguments, function.name)
+
     def _failed(self, name: str, stop: Stop, seen: int) -> None:
         m = self.machine
+        where = m.image.symbols.where(stop.pc)
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if stop.reason is StopReason.PATIENCE:
             raise PatienceError(
-                f"{name} was not done in the time given: {stop.detail} (at "
-                f"{self._where(stop.pc)})", bytes(m.console.text[seen:]))
+                f"{name} was not done in the time given: {stop.detail} (at {where})",
+                bytes(m.console.text[seen:]))
         if stop.reason is StopReason.INSTRUCTIONS:
-            why = f"did not return within {self.limit} instructions (at {self._where(stop.pc)})"
+            why = f"did not return within {self.limit} instructions (at {where})"
         elif stop.reason is StopReason.PANIC:
             why = f"panicked ({stop.detail})" if stop.detail else "panicked"
         elif stop.reason is StopReason.UNHANDLED:
-            why = f"faulted: {stop.detail} at {self._where(stop.pc)}"
+            why = f"faulted: {stop.detail} at {where}"
         else:
-            why = f"did not return: {stop.reason.value} at {self._where(stop.pc)}"
+            why = f"did not return: {stop.reason.value} at {where}"
         raise CallError(f"{name} {why}", bytes(m.console.text[seen:]))
-
-    def _where(self, pc: int) -> str:
-        function = self.machine.image.symbols.function_at(pc)
-        return f"{function.name}+{pc - function.address:#x}" if function else f"{pc:#x}"

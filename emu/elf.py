@@ -158,6 +158,11 @@ class SymbolTable:
             at -= 1
         return None
 
+    def where(self, address: int) -> str:
+        """An address as ``function+offset``; hexadecimal, where there is no function."""
+        function = self.function_at(address)
+        return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
+
     def label_at(self, address: int) -> Symbol | None:
         """The last function or label of assembly at or below an address."""
         if self._labels is None:

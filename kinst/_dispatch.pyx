@@ -21,7 +21,8 @@ from emu.unicorn._engine import EngineError
 from emu.errors import MachineError
 from kinst.code.shared import MAX_ROUNDS as _MAX_ROUNDS
 from kinst.code.shared import NO_REGISTER as _NO_REGISTER
-from kinst.code.shared import Kind, Relative, Trait, TrapPath
+from kinst.code.shared import Relative, Trait
+from kinst.shared import ProbeKind, TrapPath
 from kinst.code.verdict import Op
 
 from emu.unicorn._engine cimport (
@@ -79,7 +80,7 @@ cdef int LANDING = Trait.LANDING
 cdef int GUEST = TrapPath.GUEST
 cdef int DIRECT = TrapPath.DIRECT
 cdef int DOUBLE = TrapPath.DOUBLE
-cdef int AT_RETURN = Kind.RETURN
+cdef int AT_RETURN = ProbeKind.RETURN
 cdef uint8_t NO_REGISTER = _NO_REGISTER
 
 cdef struct Template:

@@ -12,9 +12,9 @@ from typing import Literal
 
 from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
-from kinst.code.shared import TrapPath
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.shared import TrapPath
 from kinst.trampoline import RESERVED, Trampolines
 from kinst.trap import SEAM, CpuState
 
@@ -26,8 +26,8 @@ PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)
 THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
-class Firing:
-    """The record of a firing.
+class Record:
+    """What is kept of a firing.
 
     :param instructions: executed by the guest before it.
     :param registers: the first five of the calling convention; of a return probe, the second is
@@ -107,7 +107,8 @@ class Breakpoints(ProbeTable):
         changed = dispatcher.changed()
         if changed is not None:
             raise ProbeError(
-                f"{self.where(changed)}: the code has changed since the probe was made"
+                f"{self.image.symbols.where(changed)}: "
+                "the code has changed since the probe was made"
             )
         self.forget_text()
         entry = machine.arch.entry_address(machine.image)
@@ -168,10 +169,10 @@ class Breakpoints(ProbeTable):
 
     # -- firing -------------------------------------------------------------------------------
 
-    def firings(self) -> Iterator[Firing]:
+    def firings(self) -> Iterator[Record]:
         """The records since the last time, where ``records`` asked for them."""
         for number, time, *registers in self.dispatcher.records():
-            yield Firing(self.probe(number), time, tuple(registers))
+            yield Record(self.probe(number), time, tuple(registers))
 
     def _fire(self, number: int) -> None:
         assert self.fire is not None
@@ -179,8 +180,8 @@ class Breakpoints(ProbeTable):
 
     def _recursion(self, address: int) -> None:
         raise ProbeError(
-            f"{self.where(address)}: this probe is on the way that breakpoints themselves take; "
-            "give --trap-path=direct"
+            f"{self.image.symbols.where(address)}: this probe is on the way that breakpoints "
+            "themselves take; give --trap-path=direct"
         )
 
     def _back(self, state: CpuState) -> tuple[int, int]:

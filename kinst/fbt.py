@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from emu.elf import Symbol
 from kinst.code.listing import Instruction
-from kinst.code.shared import Kind
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted
+from kinst.shared import ProbeKind
 from kinst.trap import GuestTrap
 
 PROVIDER = "fbt"
@@ -57,9 +57,9 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     for symbol in symbols:
         first, left, _framed = breakpoints.boundaries(symbol)
         if ENTRY in wanted and first >= 0:
-            made.append(breakpoints.add_at(symbol, Kind.ENTRY, first))
+            made.append(breakpoints.add_at(symbol, ProbeKind.ENTRY, first))
         if RETURN in wanted:
-            made += [breakpoints.add_at(symbol, Kind.RETURN, at) for at in left]
+            made += [breakpoints.add_at(symbol, ProbeKind.RETURN, at) for at in left]
     if not made:
         raise ProbeError(f"{where}: it has no place for such a probe")
     return made

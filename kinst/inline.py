@@ -12,10 +12,10 @@ from dwarf.index import DebugIndex, Function
 from emu.elf import Symbol, SymbolTable
 from kinst import fbt
 from kinst.code.listing import Instruction, exclusion
-from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import Made
+from kinst.shared import ProbeKind
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
@@ -78,7 +78,7 @@ def create(
             elif isinstance(instruction.verdict, Refuse):
                 found.reports.append(f"{where}: {place}: it {instruction.verdict.reason}")
             else:
-                found.numbers.append(breakpoints.add(caller, Kind.OFFSET, instruction))
+                found.numbers.append(breakpoints.add(caller, ProbeKind.OFFSET, instruction))
                 found.text.append(str(place))
     found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:

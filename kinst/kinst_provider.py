@@ -10,11 +10,11 @@ from dwarf.debug_file import DebugDataError
 from emu.elf import Symbol
 from kinst import fbt, inline
 from kinst.code.listing import Instruction
-from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
 from kinst.functions import functions, is_glob
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted
+from kinst.shared import ProbeKind
 
 PROVIDER = "kinst"
 FRAMELESS = "has no frame; upstream leaves such functions alone"
@@ -86,7 +86,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         except ProbeError as error:
             refusal = error
         else:
-            made.append(breakpoints.add(symbol, Kind.OFFSET, instruction))
+            made.append(breakpoints.add(symbol, ProbeKind.OFFSET, instruction))
     if not made:
         raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
     return made

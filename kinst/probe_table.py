@@ -9,13 +9,14 @@ from emu.machine import Machine
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
 from kinst.code.listing import Instruction, instructions
-from kinst.code.shared import Kind
 from kinst.code.verdict import Refuse
+from kinst.shared import ProbeKind
 from kinst.trap import TRAPS
 
 # Provider and name of the probes of a kind; an offset stands in the probe's own name.
 KINDS: dict[int, tuple[str, str]] = {
-    Kind.OFFSET: ("kinst", ""), Kind.ENTRY: ("fbt", "entry"), Kind.RETURN: ("fbt", "return")}
+    ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
+    ProbeKind.RETURN: ("fbt", "return")}
 
 
 class ProbeError(KinstError):
@@ -108,7 +109,7 @@ class ProbeTable:
 
     def _added(self, number: int, address: int) -> int:
         if number < 0:
-            raise ProbeError(f"{self.where(address)}: it cannot be probed")
+            raise ProbeError(f"{self.image.symbols.where(address)}: it cannot be probed")
         return number
 
     def add_at(self, function: Symbol, kind: int, offset: int) -> int:
@@ -128,7 +129,7 @@ class ProbeTable:
         """
         code, start = self._around(function)
         return self.dispatcher.add_all(
-            function.address, code, start, function.size, self._function(function), Kind.OFFSET
+            function.address, code, start, function.size, self._function(function), ProbeKind.OFFSET
         )
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
@@ -187,7 +188,3 @@ class ProbeTable:
         self._objects.clear()
         self.functions.clear()
         self._function_index.clear()
-
-    def where(self, address: int) -> str:
-        function = self.image.symbols.function_at(address)
-        return f"{function.name}+{address - function.address}" if function else f"{address:#x}"

@@ -89,7 +89,8 @@ class SeamBreakpoints(ProbeTable):
                 self._seconds[at + second] = site
             if machine.read(address, len(code)) != code:
                 raise ProbeError(
-                    f"{self.where(address)}: the code has changed since the probe was made")
+                    f"{self.image.symbols.where(address)}: "
+                    "the code has changed since the probe was made")
         used = SLOT * slot
         machine.write_physical(area.physical, bytes(image[:used]))
         self.forget_text()
@@ -191,7 +192,8 @@ class SeamBreakpoints(ProbeTable):
                 self._back()
                 machine.handle(last, self._back)
                 return
-        raise ProbeError(f"{self.where(pc)}: the kernel does not go back there from its trap")
+        raise ProbeError(
+            f"{self.image.symbols.where(pc)}: the kernel does not go back there from its trap")
 
     def _back(self) -> None:
         stack, registers = self._stack, self._registers

@@ -15,7 +15,6 @@ from dwarf.debug_file import DebugDataError
 from dwarf.types import Pointer, Procedure, Type, Types
 from dwarf.values import CArray, CStruct, Value, addressof, from_bits, load, store, text_at
 from emu.call import DEFAULT_LIMIT, Caller
-from emu.elf import STT_GNU_IFUNC, Symbol
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.qemu.machine import QemuMachine
@@ -129,8 +128,7 @@ class Machine:
 
     def where(self, address: int) -> str:
         """An address as ``function+offset``; hexadecimal, where there is no function."""
-        function = self.emulated.image.symbols.function_at(address)
-        return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
+        return self.emulated.image.symbols.where(address)
 
     def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
         """The stack, a line for each frame, with inline functions and source lines."""
@@ -235,14 +233,8 @@ class Machine:
             values = [_argument(caller, argument) for argument in given]
             if procedure is not None:
                 values = registers(self.emulated, function, procedure, values)
-            bits = self._call(caller, symbol, values)
+            bits = caller.call_symbol(symbol, values)
         return bits if procedure is None else from_bits(self, procedure.result, bits)
-
-    def _call(self, caller: Caller, symbol: Symbol, values: list[int]) -> int:
-        address = symbol.address
-        if symbol.kind == STT_GNU_IFUNC:
-            address = caller.call(address, [], symbol.name)
-        return caller.call(address, values, symbol.name)
 
     def evaluate(self, program: str, *, unchecked: bool = False,
                  limit: int = DEFAULT_LIMIT) -> Value:

@@ -23,19 +23,3 @@ class Trait(enum.IntFlag):
     PROLOGUE = 8
     RETURNS = 16
     LANDING = 32
-
-
-class Kind(enum.IntEnum):
-    """What a probe's number says about its name."""
-
-    OFFSET = 0
-    ENTRY = 1
-    RETURN = 2
-
-
-class TrapPath(enum.IntEnum):
-    """The ways of a breakpoint: see ``kinst/breakpoints.py``."""
-
-    GUEST = 0
-    DIRECT = 1
-    DOUBLE = 2

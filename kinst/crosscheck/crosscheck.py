@@ -20,7 +20,6 @@ from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import Snapshot, UnicornMachine
 from kinst.breakpoints import Breakpoints, Fire, NativeState
 from kinst.code.listing import Instruction, exclusion
-from kinst.code.shared import Kind
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.comparison import Comparison
@@ -37,6 +36,7 @@ from kinst.crosscheck.lockstep import (
 )
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
+from kinst.shared import ProbeKind
 from kinst.trap import SEAM, CpuState
 
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
@@ -279,4 +279,4 @@ class _Settle:
 
 def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> None:
     for function, instruction in sites.values():
-        probes.add(function, Kind.OFFSET, instruction)
+        probes.add(function, ProbeKind.OFFSET, instruction)

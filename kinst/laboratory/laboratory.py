@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from emu.errors import KinstError
 from kinst.code import lowering
-from kinst.code.shared import TrapPath
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst.laboratory.bed import MAX_PAGES, Bed
 from kinst.laboratory.bench import Bench, Judge
 from kinst.laboratory.emulated_state import EmulatedState, Unreachable
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.laboratory.outcome import Mismatch, Outcome
+from kinst.shared import TrapPath
 from kinst.trampoline import SLOT
 from kinst.trap import GuestTrap
 

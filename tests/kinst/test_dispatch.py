@@ -208,7 +208,7 @@ def test_code_that_has_changed_since_the_probe_was_made_is_not_patched(booted):
     breakpoints = Breakpoints(booted)
     kinst_provider.create(breakpoints, "strlen", "0")
     booted.write(booted.symbol("strlen").address, b"\x90\x90\x90\x90")
-    with pytest.raises(ProbeError, match=r"strlen\+0: the code has changed"):
+    with pytest.raises(ProbeError, match=r"strlen\+0x0: the code has changed"):
         breakpoints.enable()
 
 

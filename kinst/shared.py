@@ -1,0 +1,19 @@
+"""Numbers that Python and the native core (``kinst/_dispatch.pyx``) share about probes."""
+
+import enum
+
+
+class ProbeKind(enum.IntEnum):
+    """What a probe's number says about its name."""
+
+    OFFSET = 0
+    ENTRY = 1
+    RETURN = 2
+
+
+class TrapPath(enum.IntEnum):
+    """The ways of a breakpoint: see ``kinst/breakpoints.py``."""
+
+    GUEST = 0
+    DIRECT = 1
+    DOUBLE = 2
