@@ -220,7 +220,7 @@ def on_a_terminal(words, until=None):
     """What a command writes to a terminal, as (seconds, bytes)."""
     process, terminal = pty.fork()
     if process == 0:
-        os.execv(sys.executable, [sys.executable, *words])
+        os.execve(sys.executable, [sys.executable, *words], {**os.environ, "TERM": "xterm"})
     began, seen = time.monotonic(), []
     while True:
         ready = select.select([terminal], [], [], 60)[0]
