@@ -106,6 +106,7 @@ class Arch(ABC):
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
+    per_cpu: ClassVar[str]  # leads to the kernel's ``struct pcpu``; the thread is its first word
     link: ClassVar[str | None]  # where a call leaves its return address; None: on the stack
     trap_frame: ClassVar[TrapFrame]
     dwarf_registers: ClassVar[tuple[str, ...]]  # general registers by their DWARF number

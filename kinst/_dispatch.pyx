@@ -31,6 +31,8 @@ from emu.unicorn._engine cimport (
     request_stop, resume, wipe_footprint,
 )
 
+from kinst._action cimport Action
+
 cdef uint64_t NO_DATA = <uint64_t>-1 - 16
 
 cdef enum:
@@ -203,6 +205,7 @@ cdef struct Dispatch:
     Record *records
     uint32_t record_count
     uint64_t firings
+    Action action
     # the firing in progress
     uint8_t *frame[2]
     uint32_t frame_split
@@ -498,6 +501,24 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
         "cannot be read"))
 
 
+cdef void act(Dispatch *d, uint32_t probe) noexcept nogil:
+    """Carry the action of a firing out, without Python."""
+    cdef uint64_t arguments[ARGUMENTS]
+    cdef uint32_t k
+    for k in range(ARGUMENTS):
+        arguments[k] = get(d, d.arguments[k])
+    if d.probes[probe].provider == AT_RETURN:
+        arguments[1] = get(d, d.result)
+    d.firing = True
+    if d.action.run(d.action.data, probe, arguments, d.clock.instructions + d.clock.skew):
+        action_failed(d)
+    d.firing = False
+
+
+cdef void action_failed(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).acted()
+
+
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
     cdef uint32_t k
@@ -505,7 +526,9 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     while i != NONE:
         d.probes[i].count += 1
         d.firings += 1
-        if not d.counting_only:
+        if d.action.run != NULL:
+            act(d, i)
+        elif not d.counting_only:
             if d.records != NULL:
                 r = &d.records[d.record_count]
                 r.probe = i
@@ -785,6 +808,8 @@ cdef class Dispatcher:
     cdef public object literal  # what an instruction reads relative to itself (``GuestTrap.literal``)
     cdef public object sink  # is called when there are many records
     cdef list drained
+    cdef object action  # keeps what is called
+    cdef object failure
     cdef uint64_t rest  # bytes of the function looked at last that are no instruction
 
     def __cinit__(self):
@@ -1636,6 +1661,28 @@ cdef class Dispatcher:
         found = self.drained
         self.drained = []
         return found
+
+    def act_by(self, action, failure):
+        """Let firings be handled natively.
+
+        :param action: a capsule, "kinst.action"; None: no more.
+        :param failure: gives the exception of an action that failed.
+        """
+        cdef Action *given
+        self.unchanging()
+        if action is None:
+            self.d.action.run = NULL
+        else:
+            given = <Action *>PyCapsule_GetPointer(action, "kinst.action")
+            self.d.action = given[0]
+        self.action, self.failure = action, failure
+
+    cdef void acted(self):
+        self.d.stop = True
+        try:
+            self.engine.failed(self.failure())
+        except BaseException as error:
+            self.engine.failed(error)
 
     cdef void told(self, uint32_t probe):
         self.d.firing = True

@@ -169,6 +169,11 @@ class ProbeTable:
         provider, name = KINDS[kind]
         return provider, function.name, name or str(address - function.address)
 
+    def offset(self, number: int) -> int:
+        """The place of that probe in its function."""
+        address, _code, index, _kind, _count, _removed = self.dispatcher.probe(number)
+        return address - self.functions[index].address
+
     def probe(self, number: int) -> Probe:
         """The probe of that number, from 0; its id is one more, as dtrace counts."""
         known = self._objects.get(number)

@@ -43,6 +43,7 @@ class Amd64(Arch):
     pc, sp = "rip", "rsp"
     arguments = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
     result = "rax"
+    per_cpu = "gs_base"
     link = None
     trap_frame = TRAP_FRAME
     # System V ABI, AMD64 supplement, figure 3.36.
