@@ -11,7 +11,7 @@ NATIVE = (
     "emu.amd64._page_walk", "emu.riscv64._page_walk",
     "kinst._dispatch", "kinst.amd64._encoding", "kinst.arm64._encoding",
     "kinst.riscv64._encoding", "dwarf._scan",
-    "dwarf._lines",
+    "dwarf._lines", "dtrace.bpf._runtime",
 )
 
 JOBS = len(os.sched_getaffinity(0))

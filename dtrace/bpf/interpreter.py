@@ -1,0 +1,200 @@
+"""The executor in Python: small, slow, and able to tell what it does.
+
+It works on the memory of a native ``Runtime`` and calls its helpers, so that both executors can be
+held to each other, instruction by instruction.
+"""
+
+from collections.abc import Callable, Sequence
+
+from dtrace.bpf._runtime import Runtime, RuntimeFault
+from dtrace.bpf.encoding import (
+    BYTES,
+    FRAME,
+    LOCAL,
+    REGION,
+    STACK,
+    Alu,
+    Class,
+    Instruction,
+    Jump,
+    Mode,
+    Size,
+    X,
+    decode,
+)
+from dtrace.bpf.layout import BASE, REGION_SHIFT, Fault, Region
+
+U32, U64 = (1 << 32) - 1, (1 << 64) - 1
+FAILED = U64  # r0 of a function that a fault ended
+MAX_DEPTH = 8
+
+Narrate = Callable[[int, Instruction, Sequence[int]], None]
+
+
+def signed(value: int, bits: int = 64) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> bits - 1 else value
+
+
+def divide(left: int, right: int) -> int:
+    """Towards zero, as the RFC has it."""
+    quotient = abs(left) // abs(right)
+    return -quotient if (left < 0) != (right < 0) else quotient
+
+
+def arithmetic(operation: int, left: int, right: int, bits: int, offset: int) -> int:
+    """An ALU operation on values of 32 or 64 bits; the result is not cut yet."""
+    mask = (1 << bits) - 1
+    x, y = left & mask, right & mask
+    shift = y & bits - 1
+    match operation:
+        case Alu.ADD:
+            return x + y
+        case Alu.SUB:
+            return x - y
+        case Alu.MUL:
+            return x * y
+        case Alu.DIV if offset:
+            return divide(signed(x, bits), signed(y, bits)) if y else 0
+        case Alu.DIV:
+            return x // y if y else 0
+        case Alu.MOD if offset:
+            if not y:
+                return x
+            first, second = signed(x, bits), signed(y, bits)
+            return first - divide(first, second) * second
+        case Alu.MOD:
+            return x % y if y else x
+        case Alu.OR:
+            return x | y
+        case Alu.AND:
+            return x & y
+        case Alu.XOR:
+            return x ^ y
+        case Alu.LSH:
+            return x << shift
+        case Alu.RSH:
+            return x >> shift
+        case Alu.ARSH:
+            return signed(x, bits) >> shift
+        case Alu.NEG:
+            return -x
+        case Alu.MOV:
+            return signed(y, offset) if offset else y
+    raise AssertionError(operation)
+
+
+def holds(condition: int, left: int, right: int, bits: int) -> bool:
+    """Whether a jump is taken."""
+    mask = (1 << bits) - 1
+    x, y = left & mask, right & mask
+    a, b = signed(x, bits), signed(y, bits)
+    return {
+        Jump.JEQ: x == y, Jump.JNE: x != y, Jump.JGT: x > y, Jump.JGE: x >= y, Jump.JLT: x < y,
+        Jump.JLE: x <= y, Jump.JSET: bool(x & y), Jump.JSGT: a > b, Jump.JSGE: a >= b,
+        Jump.JSLT: a < b, Jump.JSLE: a <= b,
+    }[Jump(condition)]
+
+
+class Interpreter:
+    """:param code: a linked program.
+    :param narrate: is told of each instruction before it is executed: its number, it, and the
+        registers.
+    """
+
+    def __init__(self, runtime: Runtime, code: bytes, narrate: Narrate | None = None) -> None:
+        self.runtime, self.narrate = runtime, narrate
+        self.instructions = decode(code)
+
+    def run(self, entry: int, argument: int = 0) -> int:
+        """Execute a program; r0 at its end.  A fault ends the function that it had called, and is
+        told to the runtime's ``faults``."""
+        registers = [0] * 11
+        registers[1] = argument
+        registers[FRAME] = Region.STACK.address + STACK
+        back: list[tuple[int, list[int]]] = []
+        at = entry
+        while True:
+            i = self.instructions[at]
+            assert i is not None
+            if self.narrate is not None:
+                self.narrate(at, i, registers)
+            kind, operation = i.opcode & 7, i.opcode & 0xF0
+            at += 1 if i.wide is None else 2
+            try:
+                if kind == Class.JMP and operation == Jump.EXIT:
+                    if not back:
+                        return registers[0]
+                    at, kept = back.pop()
+                    registers[6:] = kept
+                elif kind == Class.JMP and operation == Jump.CALL and i.source == LOCAL:
+                    if len(back) + 1 >= MAX_DEPTH:
+                        raise RuntimeFault(Fault.ILLEGAL_OPERATION)
+                    if not back:
+                        self.runtime.begin_clause()
+                    back.append((at, registers[6:]))
+                    registers[FRAME] += STACK
+                    at += i.immediate
+                else:
+                    at = self._step(i, at, registers)
+            except RuntimeFault as fault:
+                if self.runtime.faults is not None:
+                    self.runtime.faults(0, fault.fault, fault.value, at - 1)
+                registers[0] = FAILED
+                if not back:
+                    return FAILED
+                at, kept = back[0]
+                registers[6:] = kept
+                back = []
+
+    def _step(self, i: Instruction, at: int, r: list[int]) -> int:
+        """Execute one instruction; the number of the next."""
+        kind, operation = i.opcode & 7, i.opcode & 0xF0
+        right = r[i.source] if i.opcode & X else i.immediate
+        if kind in (Class.ALU, Class.ALU64):
+            if operation == Alu.END:
+                r[i.destination] = self._swapped(i, kind, r[i.destination])
+                return at
+            bits = 32 if kind == Class.ALU else 64
+            value = arithmetic(operation, r[i.destination], right, bits, i.offset)
+            r[i.destination] = value & (U32 if bits == 32 else U64)
+        elif kind in (Class.JMP, Class.JMP32):
+            if operation == Jump.CALL:
+                r[0] = self.runtime.call(i.immediate, *r[1:6])
+            elif operation == Jump.JA:
+                return at + (i.immediate if kind == Class.JMP32 else i.offset)
+            elif holds(operation, r[i.destination], right, 32 if kind == Class.JMP32 else 64):
+                return at + i.offset
+        elif i.wide is not None:
+            r[i.destination] = i.constant
+            if i.source == REGION:
+                r[i.destination] = (BASE | i.immediate << REGION_SHIFT) + i.wide
+        else:
+            self._memory(i, kind, r)
+        return at
+
+    @staticmethod
+    def _swapped(i: Instruction, kind: int, value: int) -> int:
+        content = (value & U64).to_bytes(8, "little")[: i.immediate // 8]
+        swap = kind == Class.ALU64 or i.opcode & X
+        return int.from_bytes(content, "big" if swap else "little")
+
+    def _memory(self, i: Instruction, kind: int, r: list[int]) -> None:
+        size = BYTES[Size(i.opcode & 0x18)]
+        if kind == Class.LDX:
+            address = r[i.source] + i.offset & U64
+            self._own(address)
+            value = int.from_bytes(self.runtime.read(address, size), "little")
+            if i.opcode & 0xE0 == Mode.MEMSX:
+                value = signed(value, 8 * size) & U64
+            r[i.destination] = value
+            return
+        value = r[i.source] if kind == Class.STX else i.immediate
+        self.runtime.write(r[i.destination] + i.offset & U64,
+                           (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+
+    @staticmethod
+    def _own(address: int) -> None:
+        """A plain load reaches the executor's memory alone; helpers reach the guest's."""
+        if not BASE <= address < BASE + (16 << REGION_SHIFT):
+            raise RuntimeFault(Fault.BAD_ADDRESS, address)

@@ -1,0 +1,207 @@
+"""Refuses code that could run away, or leave its memory: before anything executes it.
+
+Every function is walked once, from its first instruction to its last: jumps lead forward, so a
+function ends; what is read has been written; a frame is left alone beyond its 512 bytes; calls go
+to helpers that there are and to functions, not too deep.  Other addresses are looked up when they
+are used, by both executors.
+"""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from dtrace.bpf.encoding import (
+    BYTES,
+    FRAME,
+    LOCAL,
+    STACK,
+    Alu,
+    Class,
+    EncodingError,
+    Instruction,
+    Jump,
+    Size,
+    X,
+    decode,
+)
+
+MAX_DEPTH = 8
+ARGUMENTS = range(1, 6)  # registers that a call takes, and spoils
+KEPT = range(6, 10)  # that it keeps
+
+
+class VerifierError(Exception):
+    """Code that is not to be executed: says where and why."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known before an instruction.
+
+    :param written: registers that have a value, a bit each.
+    :param frames: of registers that point into the frame, the distance from its end.
+    :param stack: bytes of the frame that have a value, a bit each from its low end.
+    """
+
+    written: int
+    frames: tuple[tuple[int, int], ...]
+    stack: int
+
+    def joined(self, other: "State") -> "State":
+        """What holds on both ways to an instruction."""
+        return State(self.written & other.written,
+                     tuple(f for f in self.frames if f in other.frames),
+                     self.stack & other.stack)
+
+
+def verify(code: bytes, functions: Iterable[int], helpers: Container[int]) -> None:
+    """:param functions: the number of the first instruction of each.
+    :param helpers: the numbers of those that may be called.
+    :raises VerifierError: for code that is not to be executed.
+    """
+    try:
+        instructions = decode(code)
+    except EncodingError as error:
+        raise VerifierError(str(error)) from None
+    starts = sorted(set(functions))
+    if not starts or starts[0] != 0 or starts[-1] >= len(instructions):
+        raise VerifierError("there is code before the first function, or a function without any")
+    calls: dict[int, set[int]] = {}
+    for start, end in zip(starts, [*starts[1:], len(instructions)], strict=True):
+        calls[start] = _Function(instructions, start, end, starts, helpers).walk()
+    _depths(calls)
+
+
+def _depths(calls: dict[int, set[int]]) -> None:
+    """Hold calls of functions to a depth; a function that calls itself has none."""
+    depths: dict[int, int] = {}
+    for _ in range(MAX_DEPTH + 1):
+        for start, called in calls.items():
+            if all(c in depths for c in called):
+                depths[start] = 1 + max([depths[c] for c in called], default=0)
+    if len(depths) < len(calls) or any(depth > MAX_DEPTH for depth in depths.values()):
+        raise VerifierError(f"functions call each other deeper than {MAX_DEPTH}")
+
+
+class _Function:
+    def __init__(self, instructions: list[Instruction | None], start: int, end: int,
+                 starts: list[int], helpers: Container[int]) -> None:
+        self.instructions, self.start, self.end = instructions, start, end
+        self.starts, self.helpers = set(starts), helpers
+        self.states: dict[int, State] = {}
+        self.called: set[int] = set()
+
+    def fail(self, at: int, why: str) -> VerifierError:
+        return VerifierError(f"instruction {at}: {why}")
+
+    def walk(self) -> set[int]:
+        """The functions that it calls."""
+        self.states[self.start] = State(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
+        for at in range(self.start, self.end):
+            i, state = self.instructions[at], self.states.get(at)
+            if i is None:
+                continue
+            if state is None:
+                raise self.fail(at, "cannot be reached")
+            self._step(at, i, state)
+        return self.called
+
+    def _reach(self, at: int, target: int, state: State) -> None:
+        if target <= at:
+            raise self.fail(at, "jumps backward")
+        if target >= self.end or self.instructions[target] is None:
+            raise self.fail(at, "leads out of the function")
+        known = self.states.get(target)
+        self.states[target] = state if known is None else known.joined(state)
+
+    def _read(self, at: int, state: State, register: int) -> None:
+        if not state.written >> register & 1:
+            raise self.fail(at, f"reads r{register}, which has no value")
+
+    def _wrote(self, at: int, state: State, register: int, frame: int | None = None) -> State:
+        if register == FRAME:
+            raise self.fail(at, "writes the frame pointer")
+        frames = tuple(f for f in state.frames if f[0] != register)
+        if frame is not None:
+            frames = tuple(sorted((*frames, (register, frame))))
+        return State(state.written | 1 << register, frames, state.stack)
+
+    def _step(self, at: int, i: Instruction, state: State) -> None:
+        kind = i.opcode & 7
+        following = at + (1 if i.wide is None else 2)
+        if kind in (Class.ALU, Class.ALU64):
+            state = self._alu(at, i, state, kind)
+        elif kind in (Class.JMP, Class.JMP32):
+            self._jump(at, i, state, kind)
+            return
+        elif i.wide is not None:
+            state = self._wrote(at, state, i.destination)
+        else:
+            state = self._memory(at, i, state, kind)
+        self._reach(at, following, state)
+
+    def _alu(self, at: int, i: Instruction, state: State, kind: int) -> State:
+        operation = i.opcode & 0xF0
+        frames = dict(state.frames)
+        frame = None
+        if operation not in (Alu.MOV,):
+            self._read(at, state, i.destination)
+        if i.opcode & X and operation != Alu.END:
+            self._read(at, state, i.source)
+        if kind == Class.ALU64 and operation == Alu.MOV and i.opcode & X and not i.offset:
+            frame = frames.get(i.source)
+        if kind == Class.ALU64 and operation == Alu.ADD and not i.opcode & X:
+            base = frames.get(i.destination)
+            frame = None if base is None else base + i.immediate
+        return self._wrote(at, state, i.destination, frame)
+
+    def _memory(self, at: int, i: Instruction, state: State, kind: int) -> State:
+        size = BYTES[Size(i.opcode & 0x18)]
+        loads = kind == Class.LDX
+        base = i.source if loads else i.destination
+        self._read(at, state, base)
+        if kind == Class.STX:
+            self._read(at, state, i.source)
+        frame = dict(state.frames).get(base)
+        if frame is not None:
+            low = STACK + frame + i.offset
+            if not 0 <= low <= STACK - size:
+                raise self.fail(at, "leaves the function's frame")
+            mask = ((1 << size) - 1) << low
+            if loads and state.stack & mask != mask:
+                raise self.fail(at, "reads a part of the frame that has no value")
+            if not loads:
+                state = State(state.written, state.frames, state.stack | mask)
+        return self._wrote(at, state, i.destination) if loads else state
+
+    def _jump(self, at: int, i: Instruction, state: State, kind: int) -> None:
+        operation = i.opcode & 0xF0
+        if operation == Jump.EXIT:
+            self._read(at, state, 0)
+            return
+        if operation == Jump.CALL:
+            self._reach(at, at + 1, self._call(at, i, state))
+            return
+        if operation == Jump.JA:
+            distance = i.immediate if kind == Class.JMP32 else i.offset
+            self._reach(at, at + 1 + distance, state)
+            return
+        self._read(at, state, i.destination)
+        if i.opcode & X:
+            self._read(at, state, i.source)
+        self._reach(at, at + 1 + i.offset, state)
+        self._reach(at, at + 1, state)
+
+    def _call(self, at: int, i: Instruction, state: State) -> State:
+        if i.source == LOCAL:
+            target = at + 1 + i.immediate
+            if target not in self.starts:
+                raise self.fail(at, "calls what is no function")
+            self._read(at, state, 1)
+            self.called.add(target)
+        elif i.immediate not in self.helpers:
+            raise self.fail(at, f"calls helper {i.immediate}, which there is not")
+        written = state.written | 1
+        for register in ARGUMENTS:
+            written &= ~(1 << register)
+        frames = tuple(f for f in state.frames if f[0] in KEPT or f[0] == FRAME)
+        return State(written, frames, state.stack)
