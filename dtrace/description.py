@@ -35,8 +35,7 @@ def parse(text: str, last: str = "name") -> Description:
     """
     if "{" in text or "/" in text:
         raise KinstError(
-            f"invalid probe specifier {text}: predicates and actions are not supported yet; give "
-            "the probe alone"
+            f"invalid probe specifier {text}: give the probe alone, without predicate and actions"
         )
     known = FIELDS[: FIELDS.index(last) + 1]
     parts = text.strip().split(":")

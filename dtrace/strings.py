@@ -1,4 +1,4 @@
-"""String literals of C, as calls and keys to type have them."""
+"""String literals: of the calls to inject, strict, and of D, which takes any escape."""
 
 import re
 
@@ -31,4 +31,27 @@ def unescape(text: str) -> bytes:
             at += 2
         else:
             raise CallSyntaxError(f"unknown escape '\\{code}' in a string")
+    return bytes(out)
+
+
+ESCAPE = re.compile(r"\\([0-7]{1,3}|x[0-9a-fA-F]+|.)", re.DOTALL)
+
+
+def unescape_c(text: str) -> bytes:
+    """The bytes of a D literal's inside: octal and hexadecimal numbers, letters; any other
+    character after a backslash is itself."""
+    out = bytearray()
+    at = 0
+    for found in ESCAPE.finditer(text):
+        out += text[at : found.start()].encode("utf-8", "surrogateescape")
+        code, at = found[1], found.end()
+        if code[0] in "01234567":
+            out.append(int(code, 8) & 255)
+        elif code[0] == "x" and len(code) > 1:
+            out.append(int(code[1:][-2:], 16))
+        elif code in ESCAPES:
+            out.append(ESCAPES[code])
+        else:
+            out += code.encode("utf-8", "surrogateescape")
+    out += text[at:].encode("utf-8", "surrogateescape")
     return bytes(out)

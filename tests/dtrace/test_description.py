@@ -24,8 +24,8 @@ def test_leading_parts_may_be_left_out(text, last, parts):
 
 @pytest.mark.parametrize("text, last, says", [
     ("a:b:c:d:e", "name", "give provider:module:function:name"), ("", "name", "give provider"),
-    ("kinst::f:1{}", "name", "actions are not supported"), ("a:b", "provider", "give provider"),
-    ("kinst::f:1/1/", "name", "predicates"),
+    ("kinst::f:1{}", "name", "without predicate and actions"), ("a:b", "provider", "give provider"),
+    ("kinst::f:1/1/", "name", "without predicate"),
 ])
 def test_what_is_no_description_is_refused(text, last, says):
     with pytest.raises(KinstError, match=says):

@@ -1,0 +1,253 @@
+"""D's own variables, subroutines, actions and aggregating functions, as tables of their prototypes
+(DTrace guide, "Variables", "Actions and subroutines", "Aggregations").
+
+In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any number of more.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from dtrace.bpf.layout import Aggregate, Context, Helper
+from dwarf.types import Type
+
+
+class Role(enum.Enum):
+    """What a function is, as messages name it."""
+
+    SUBROUTINE = "function"
+    ACTION = "tracing function"
+    AGGREGATING = "aggregating function"
+
+
+@dataclass(frozen=True)
+class Function:
+    """:param number: the helper of a subroutine, the kind of an aggregating function.
+    :param destructive: whether it wants ``-w``.
+    """
+
+    name: str
+    role: Role
+    result: str
+    parameters: tuple[str, ...]
+    number: int = 0
+    destructive: bool = False
+
+    @property
+    def least(self) -> int:
+        return sum(1 for p in self.parameters if not p.startswith("[") and p != "...")
+
+    @property
+    def most(self) -> int | None:
+        """None: any number."""
+        return None if "..." in self.parameters else len(self.parameters)
+
+
+def _functions(role: Role, rows: str, first: int = 0) -> dict[str, Function]:
+    found = {}
+    for number, row in enumerate(line for line in rows.strip().splitlines()):
+        head, _mark, rest = row.strip().rstrip(")").partition("(")
+        *result, name = head.split()
+        parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
+        found[name] = Function(
+            name, role, " ".join(result), parameters, first + number if first else 0)
+    return found
+
+
+SUBROUTINES = _functions(Role.SUBROUTINE, """
+    void * alloca(size_t)
+    string basename(const char *)
+    void bcopy(void *, void *, size_t)
+    string cleanpath(const char *)
+    void * copyin(uintptr_t, size_t)
+    string copyinstr(uintptr_t, [size_t])
+    void copyinto(uintptr_t, size_t, void *)
+    void copyout(void *, uintptr_t, size_t)
+    void copyoutstr(char *, uintptr_t, size_t)
+    string dirname(const char *)
+    uint32_t htonl(uint32_t)
+    uint64_t htonll(uint64_t)
+    uint16_t htons(uint16_t)
+    int index(const char *, const char *, [int])
+    string inet_ntoa(in_addr_t *)
+    string inet_ntoa6(struct in6_addr *)
+    string inet_ntop(int, void *)
+    string json(const char *, const char *)
+    string lltostr(int64_t, [int])
+    uintptr_t * memref(void *, size_t)
+    string memstr(void *, char, size_t)
+    int mutex_owned(struct mtx *)
+    struct thread * mutex_owner(struct mtx *)
+    int mutex_type_adaptive(struct mtx *)
+    int mutex_type_spin(struct mtx *)
+    uint32_t ntohl(uint32_t)
+    uint64_t ntohll(uint64_t)
+    uint16_t ntohs(uint16_t)
+    int progenyof(pid_t)
+    int rand()
+    int rindex(const char *, const char *, [int])
+    int rw_iswriter(struct rwlock *)
+    int rw_read_held(struct rwlock *)
+    int rw_write_held(struct rwlock *)
+    int speculation()
+    string strchr(const char *, char)
+    string strjoin(const char *, const char *)
+    size_t strlen(const char *)
+    string strrchr(const char *, char)
+    string strstr(const char *, const char *)
+    string strtok(const char *, const char *)
+    int64_t strtoll(const char *, [int])
+    string substr(const char *, int, [int])
+    int sx_exclusive_held(struct sx *)
+    int sx_isexclusive(struct sx *)
+    int sx_shared_held(struct sx *)
+    string tolower(const char *)
+    string toupper(const char *)
+    string ddi_pathname(void *, int64_t)
+    major_t getmajor(dev_t)
+    minor_t getminor(dev_t)
+    file_t * getf(int)
+""", Helper.SUBROUTINE)
+
+ACTIONS = _functions(Role.ACTION, """
+    void breakpoint()
+    void chill(int)
+    void clear(...)
+    void commit(int)
+    void denormalize(...)
+    void discard(int)
+    void exit(int)
+    void freopen(@, ...)
+    void ftruncate()
+    _symaddr func(uintptr_t)
+    _symaddr sym(uintptr_t)
+    _symaddr mod(uintptr_t)
+    stack jstack(...)
+    void normalize(...)
+    void panic()
+    void print(@)
+    void printa(@, ...)
+    void printf(@, ...)
+    void printm(size_t, uintptr_t *)
+    void raise(int)
+    void setopt(const char *, [const char *])
+    void speculate(int)
+    stack stack(...)
+    void stop()
+    void system(@, ...)
+    void trace(@)
+    void tracemem(@, size_t, ...)
+    void trunc(...)
+    _usymaddr uaddr(uintptr_t)
+    _usymaddr ufunc(uintptr_t)
+    _usymaddr umod(uintptr_t)
+    _usymaddr usym(uintptr_t)
+    stack ustack(...)
+""")
+
+AGGREGATING = _functions(Role.AGGREGATING, """
+    void avg(@)
+    void count()
+    void llquantize(@, int32_t, int32_t, int32_t, int32_t, ...)
+    void lquantize(@, int32_t, int32_t, ...)
+    void max(@)
+    void min(@)
+    void quantize(@, ...)
+    void stddev(@)
+    void sum(@)
+""")
+KINDS = {name: Aggregate[name.upper()] for name in AGGREGATING}
+FUNCTIONS = SUBROUTINES | ACTIONS | AGGREGATING
+
+# The version of D that brought a name, where it is not the first.
+SINCE = {
+    **dict.fromkeys(
+        "index freopen memref printm rindex strchr strrchr strstr strtok substr".split(), "1.1"),
+    **dict.fromkeys(
+        "func mod setopt sym uaddr ucaller ufunc umod ustackdepth usym".split(), "1.2"),
+    **dict.fromkeys("htonl htonll htons ntohl ntohll ntohs".split(), "1.3"),
+    **dict.fromkeys("inet_ntoa inet_ntoa6 inet_ntop".split(), "1.5"), "stddev": "1.6",
+    "cpu": "1.6.3", "llquantize": "1.7", "tolower": "1.8", "toupper": "1.8", "print": "1.9",
+    "getf": "1.10", "json": "1.11", "strtoll": "1.11", "jid": "1.13", "jailname": "1.13",
+    "regs": "1.13",
+}
+DESTRUCTIVE = frozenset(
+    "breakpoint chill freopen panic raise stop system copyout copyoutstr".split())
+STACKS = frozenset("stack ustack jstack".split())
+SYMBOLS = frozenset("func sym mod uaddr ufunc umod usym".split())
+
+# Variables that lie in the context of a firing: type, offset.
+CONTEXT = {
+    **{f"arg{n}": ("int64_t", Context.ARGUMENTS + 8 * n) for n in range(10)},
+    "id": ("uint_t", Context.PROBE), "epid": ("uint_t", Context.CLAUSE),
+    "probeprov": ("string", Context.PROVIDER), "probemod": ("string", Context.MODULE),
+    "probefunc": ("string", Context.FUNCTION), "probename": ("string", Context.NAME),
+    "timestamp": ("uint64_t", Context.TIMESTAMP),
+}
+# Variables that the host is asked for, in the order of their numbers.
+HOSTED = {
+    "caller": "uintptr_t", "cpu": "int", "curthread": "struct thread *", "errno": "int",
+    "execargs": "string", "execname": "string", "gid": "gid_t", "ipl": "uint_t",
+    "jailname": "string", "jid": "int", "pid": "pid_t", "ppid": "pid_t", "stackdepth": "uint32_t",
+    "tid": "id_t", "ucaller": "uint64_t", "uid": "uid_t", "ustackdepth": "uint32_t",
+    "vtimestamp": "uint64_t", "walltimestamp": "int64_t", "zonename": "string",
+}
+HOSTED_NUMBERS = {name: number for number, name in enumerate(HOSTED)}
+REGISTERS = {"regs": 32, "uregs": 33}  # arrays that the host is asked for
+
+
+class Scope(enum.Enum):
+    GLOBAL = ""
+    THREAD = "self->"
+    LOCAL = "this->"
+
+
+@dataclass(eq=False)
+class Variable:
+    """A variable of the program.
+
+    :param keys: the types of an associative array's keys; None for a scalar.
+    :param number: of one that has a key (thread-local ones have the thread); -1 for another.
+    :param offset: of one that has none, in its region.
+    :param known: whether it was declared, assigned or read; what was only mentioned has no value.
+    """
+
+    name: str
+    scope: Scope
+    type: Type
+    keys: list[Type] | None = None
+    number: int = -1
+    offset: int = -1
+    known: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "scalar" if self.keys is None else "associative array"
+
+
+@dataclass(eq=False)
+class AggregationInfo:
+    """:param function: None before it is assigned.
+    :param parameters: of lquantize and llquantize.
+    :param number: in the order of first use.
+    """
+
+    name: str
+    keys: list[Type] | None = None
+    function: Function | None = None
+    parameters: tuple[int, ...] = ()
+    line: int = 0
+    number: int = -1
+
+
+Part = tuple[Type, str, int]
+
+
+@dataclass(eq=False)
+class Shape:
+    """An aggregation with keys of certain sizes: a statement may have others than the first.
+
+    :param parts: (type, "value", "stack" and so on, bytes) of each key.
+    """
+
+    info: AggregationInfo
+    parts: list[Part]

@@ -1,0 +1,335 @@
+"""D programs from their text to functions: parsed whole, ``if`` rewritten, clause by clause
+compiled, each for every probe description it has."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dtrace.d import syntax
+from dtrace.d.attributes import parse_attributes, parse_version
+from dtrace.d.checker import Checker, Surroundings, clone
+from dtrace.d.clauses import ClauseCompiler, Defaults, Function
+from dtrace.d.code import Storage
+from dtrace.d.errors import DError, Place
+from dtrace.d.identifiers import SINCE, Shape
+from dtrace.d.lexer import Macros, Pragma, Token
+from dtrace.d.parser import Parser
+from dtrace.d.sugar import Cutter, error_clause, has_if
+from dtrace.d.types import Universe
+from emu.errors import KinstError
+
+PARTS = ("provider", "module", "function", "name")
+LIMITS = (64, 64, 192, 64)  # bytes of each part, with a NUL
+MAX_PROBE = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Probe:
+    """:param number: its ID, as ``-l`` shows it."""
+
+    number: int
+    provider: str
+    module: str
+    function: str
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.provider}:{self.module}:{self.function}:{self.name}"
+
+
+class Probes(Protocol):
+    """The probes that there are."""
+
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+        """Those of a description; an empty part stands for any."""
+
+    def numbered(self, number: int) -> Probe | None:
+        """The one with an ID."""
+
+
+SetOption = Callable[[str, str | None], None]
+
+
+@dataclass
+class Compiled:
+    """A clause and its probes."""
+
+    function: Function
+    probes: Sequence[Probe]
+
+
+def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
+    """The parts of a probe description, which are filled from the right.
+
+    :raises ValueError: saying what is wrong.
+    """
+    most = PARTS.index(last) + 1
+    parts = text.split(":")
+    if len(parts) > most:
+        raise ValueError("Overspecified probe description")
+    whole = [""] * (most - len(parts)) + parts + [""] * (len(PARTS) - most)
+    for part, limit in zip(whole, LIMITS, strict=True):
+        if len(part) >= limit:
+            raise ValueError("File name too long")
+    return whole[0], whole[1], whole[2], whole[3]
+
+
+@dataclass
+class Compiler:
+    """Compiles the programs of one trace, which share their variables.
+
+    :param set_option: carries out ``#pragma D option``; raises KinstError for what cannot be.
+    """
+
+    probes: Probes
+    set_option: SetOption
+    defaults: Callable[[], Defaults]
+    string_size: Callable[[], int]
+    allow_none: Callable[[], bool]
+    universe: Universe
+    surroundings: Surroundings
+    functions: list[Compiled] = field(default_factory=list)
+    aggregations: list[Shape] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.checker = Checker(self.universe, self.surroundings)
+        self._storage: Storage | None = None
+        self._made = 0
+        self._deferred: list[tuple[str, str, Place]] = []
+        self._sugared = False
+
+    @property
+    def storage(self) -> Storage:
+        if self._storage is None:
+            self._storage = Storage(self.string_size())
+        return self._storage
+
+    def compile(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
+                check_arguments: bool = True) -> list[Compiled]:
+        """Compile one program.
+
+        :param string: from the command line, not from a file.
+        :param last: the part that a description's last word is (``-P`` ... ``-n``).
+        :raises DError: for its first mistake.
+        """
+        clauses: list[syntax.Clause] = []
+        useful = False
+
+        def piece(node: syntax.Piece) -> None:
+            nonlocal useful
+            match node:
+                case syntax.Clause():
+                    for specifier in node.probes:
+                        self._described(specifier, last)
+                    clauses.append(node)
+                case syntax.Declaration():
+                    self.checker.declare(node)
+                    return
+                case syntax.Inline():
+                    self.checker.define_inline(node)
+                case syntax.Translator():
+                    self.checker.define_translator(node)
+            useful = True
+
+        parser = Parser(source, macros, self.universe, self.checker.knows, self._pragma,
+                        probes_only=string, string=string)
+        parser.program(piece)
+        end = Place(parser.lexer.line)
+        self._left_over()
+        self._unused(macros, end, check_arguments)
+        if not useful:
+            raise DError("D_EMPTY", "empty D program translation unit", end)
+        return self._clauses(clauses, last)
+
+    def _unused(self, macros: Macros, end: Place, check: bool) -> None:
+        last = len(macros.arguments) - 1
+        if check and last > 0 and last not in macros.used:
+            raise DError("D_MACRO_UNUSED", f"extraneous argument '{macros.arguments[last]}' "
+                         f"(${last} is not referenced)", end)
+
+    def _clauses(self, clauses: list[syntax.Clause], last: str) -> list[Compiled]:
+        if any(has_if(clause) for clause in clauses):
+            cutter = Cutter()
+            cut: list[syntax.Clause] = []
+            if not self._sugared:
+                cut.append(error_clause())
+                self._sugared = True
+            for clause in clauses:
+                cut += cutter.cut(clause) if has_if(clause) else [clause]
+            clauses = cut
+        found = []
+        for clause in clauses:
+            for specifier in clause.probes:
+                found.append(self._clause(clause, specifier, last))
+        self.functions += found
+        return found
+
+    def _described(self, specifier: syntax.Specifier, last: str) -> tuple[str, str, str, str]:
+        """The parts of a description.
+
+        :raises DError: when it is none.
+        """
+        if specifier.number is not None:
+            if specifier.number > MAX_PROBE:
+                raise DError("D_PDESC_INVAL", f"identifier {specifier.number} exceeds maximum "
+                             "probe id", specifier.place)
+            if last != "name":
+                raise DError("D_PDESC_INVAL", f"probe identifier {specifier.number} not permitted "
+                             f"when specifying {last}s", specifier.place)
+            probe = self.probes.numbered(specifier.number)
+            if probe is None:
+                raise DError("D_PDESC_INVAL", f"invalid probe identifier {specifier.number}: "
+                             "Unknown probe identifier", specifier.place)
+            return probe.provider, probe.module, probe.function, probe.name
+        try:
+            return split(specifier.text, last)
+        except ValueError as error:
+            raise DError("D_PDESC_INVAL", f'invalid probe description "{specifier.text}": {error}',
+                         specifier.place) from None
+
+    def _clause(self, clause: syntax.Clause, specifier: syntax.Specifier, last: str) -> Compiled:
+        parts = self._described(specifier, last)
+        probes = self.probes.match(parts)
+        if specifier.number is not None:
+            one = self.probes.numbered(specifier.number)
+            probes = [one] if one is not None else []
+        if not probes and not self.allow_none():
+            raise DError("D_PDESC_ZERO", f"probe description {':'.join(parts)} does not match any "
+                         "probes", specifier.place)
+        copy = syntax.Clause(
+            clause.place, [specifier],
+            None if clause.predicate is None else clone(clause.predicate),
+            [syntax.Do(s.place, clone(s.expression)) for s in clause.statements
+             if isinstance(s, syntax.Do)], clause.bare, clause.hidden)
+        self.storage.string_size = self.string_size()
+        compiler = ClauseCompiler(
+            self.checker, self.storage, self.defaults(), self.aggregations)
+        self._made += 1
+        self.surroundings.entered(probes)
+        function = compiler.compile(copy, specifier, f"clause_{self._made}")
+        return Compiled(function, probes)
+
+    # -- control lines -----------------------------------------------------------------------------
+
+    def _pragma(self, line: Pragma) -> None:
+        """``#pragma``, ``#ident`` and the like."""
+        words = list(line.words)
+        first = words.pop(0)
+        if first.kind != "name":
+            raise DError("D_PRAGCTL_INVAL", "invalid control directive", line.place)
+        name = first.text
+        if name == "pragma":
+            if not words:
+                return
+            name = words.pop(0).text
+            if name == "D":
+                if not words:
+                    return
+                name = words.pop(0).text
+                if name not in ("attributes", "binding", "depends_on", "error", "ident", "line",
+                                "option"):
+                    raise DError("D_PRAGMA_INVAL", f"invalid D pragma: {name}", line.place)
+            elif name not in ("error", "ident", "line"):
+                return
+        elif name not in ("error", "ident", "line"):
+            raise DError("D_PRAGCTL_INVAL", f"invalid control directive: #{name}", line.place)
+        self._directive(name, words, line.place)
+
+    def _directive(self, name: str, words: list[Token], place: Place) -> None:
+        if name == "error":
+            text = "".join(f"{_plain(w)} " for w in words if w.kind != "integer")
+            raise DError("D_PRAGERR", f"#error: {text}", place)
+        if name == "line":
+            kinds = [w.kind for w in words]
+            if kinds[:1] != ["integer"] or kinds[1:] not in ([], ["string"],
+                                                             ["string", "integer"]):
+                raise DError("D_PRAGMA_MALFORM",
+                             'malformed #line <line> [ ["file"] state ]', place)
+        elif name == "option":
+            self._option(words, place)
+        elif name in ("attributes", "binding", "depends_on"):
+            self._dependency(name, words, place)
+
+    def _option(self, words: list[Token], place: Place) -> None:
+        if not words or words[0].kind != "name":
+            raise DError("D_PRAGMA_MALFORM", "malformed #pragma option <option>=<val>", place)
+        if len(words) > 1:
+            raise DError(
+                "D_PRAGMA_MALFORM", "superfluous arguments specified for #pragma option", place)
+        name, mark, value = words[0].text.partition("=")
+        try:
+            self.set_option(name, value if mark else None)
+        except KinstError as error:
+            to = f" to '{value}'" if mark else ""
+            raise DError("D_PRAGMA_OPTSET", f"failed to set option '{name}'{to}: {error}",
+                         place) from None
+        if name == "version":
+            given = _version(value)
+            self.checker.hidden = frozenset(
+                word for word, since in SINCE.items() if _version(since) > given)
+
+    def _dependency(self, name: str, words: list[Token], place: Place) -> None:
+        shape = {"attributes": "<attributes> <ident>", "binding": '"version" <ident>',
+                 "depends_on": "<class> <name>"}[name]
+        if len(words) < 2:
+            raise DError("D_PRAGMA_MALFORM", f"malformed #pragma {name} {shape}", place)
+        if name == "depends_on":
+            kind, what = words[0].text, words[1].text
+            if kind not in ("provider", "module", "library"):
+                raise DError("D_PRAGMA_INVAL", f"invalid class {kind} specified by #pragma {name}",
+                             place)
+            if kind == "library":
+                raise DError("D_PRAGMA_DEPEND",
+                             "main program may not explicitly depend on a library", place)
+            if kind == "provider" and not self.probes.match((what, "", "", "")):
+                raise DError("D_PRAGMA_DEPEND", f"program requires provider {what}", place)
+            return
+        if name == "attributes":
+            try:
+                parse_attributes(words[0].text)
+            except KinstError:
+                raise DError("D_PRAGMA_INVAL", "invalid attributes specified by #pragma "
+                             "attributes", place) from None
+            if words[1].text == "provider":
+                if len(words) < 4 or words[3].text not in (
+                        "provider", "module", "function", "name", "args"):
+                    part = words[3].text if len(words) > 3 else ""
+                    raise DError(
+                        "D_PRAGMA_INVAL", f'invalid component "{words[2].text}" in attribute '
+                        f"#pragma for provider {part}", place)
+                return
+        elif words[0].kind != "string":
+            raise DError("D_PRAGMA_MALFORM", f"malformed #pragma {name} {shape}", place)
+        else:
+            try:
+                parse_version(words[0].content.decode("latin-1"))
+            except KinstError:
+                raise DError("D_PRAGMA_INVAL", "invalid version string specified by #pragma "
+                             "binding", place) from None
+        self._of_name(name, words[1].text, place)
+
+    def _of_name(self, name: str, target: str, place: Place) -> None:
+        """A pragma about a name, which is the program's own or still to come."""
+        checker = self.checker
+        if checker.knows(target):
+            if not checker.owns(target):
+                raise DError("D_PRAGMA_SCOPE", f"#pragma {name} cannot modify entity defined "
+                             "outside program scope", place)
+        else:
+            self._deferred.append((name, target, place))
+
+    def _left_over(self) -> None:
+        deferred, self._deferred = self._deferred, []
+        for name, target, place in deferred:
+            if not self.checker.knows(target) and not (
+                    target == "translator" and self.checker.translators):
+                raise DError("D_PRAGMA_UNUSED", f"unused #pragma {name}", place)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def _plain(word: Token) -> str:
+    return word.content.decode("latin-1") if word.kind == "string" else word.text

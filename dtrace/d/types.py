@@ -1,0 +1,327 @@
+"""The types of a D program: C's for LP64, D's own, those that it declares, and the kernel's.
+
+They are ``dwarf.types``; D's ``string`` and the types of values that only the consumer can show are
+typedefs known by identity.
+"""
+
+from collections.abc import Iterator
+
+from dwarf.types import (
+    Array,
+    Enumeration,
+    Float,
+    Incomplete,
+    Integer,
+    Pointer,
+    Procedure,
+    Qualified,
+    Structure,
+    Type,
+    Typedef,
+    Types,
+    Void,
+    declare,
+    size_of,
+    strip,
+)
+
+VOID = Void()
+CHAR = Integer("char", 1, True, "char")
+UNSIGNED_CHAR = Integer("unsigned char", 1, False, "char")
+SHORT, UNSIGNED_SHORT = Integer("short", 2, True), Integer("unsigned short", 2, False)
+INT, UNSIGNED_INT = Integer("int", 4, True), Integer("unsigned int", 4, False)
+LONG, UNSIGNED_LONG = Integer("long", 8, True), Integer("unsigned long", 8, False)
+LONG_LONG = Integer("long long", 8, True)
+UNSIGNED_LONG_LONG = Integer("unsigned long long", 8, False)
+
+BASE: tuple[Type, ...] = (
+    CHAR, UNSIGNED_CHAR, SHORT, UNSIGNED_SHORT, INT, UNSIGNED_INT, LONG, UNSIGNED_LONG, LONG_LONG,
+    UNSIGNED_LONG_LONG, Integer("signed char", 1, True, "char"), Integer("signed short", 2, True),
+    Integer("signed int", 4, True), Integer("signed long", 8, True),
+    Integer("signed long long", 8, True), Integer("signed", 4, True),
+    Integer("unsigned", 4, False), Integer("_Bool", 1, False, "boolean"),
+    Float("float", 4), Float("double", 8), Float("long double", 16),
+)
+
+# C's names of the same things.
+TYPEDEFS = {
+    "int8_t": "char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "intptr_t": "long",
+    "ssize_t": "long", "uint8_t": "unsigned char", "uint16_t": "unsigned short",
+    "uint32_t": "unsigned", "uint64_t": "unsigned long", "uchar_t": "unsigned char",
+    "ushort_t": "unsigned short", "uint_t": "unsigned", "ulong_t": "unsigned long",
+    "u_longlong_t": "unsigned long long", "ptrdiff_t": "long", "uintptr_t": "unsigned long",
+    "size_t": "unsigned long", "id_t": "int", "pid_t": "int",
+}
+
+STRING_SIZE = 256  # bytes, of a string that an option has not changed
+_CHARACTERS = Array(STRING_SIZE, lambda: CHAR)
+STRING = Typedef("string", lambda: _CHARACTERS)
+DYNAMIC = Typedef("<DYN>", lambda: VOID)  # of a variable that nothing has been assigned to
+STACK = Typedef("stack", lambda: VOID)
+SYMBOL_ADDRESS = Typedef("_symaddr", lambda: VOID)
+USER_ADDRESS = Typedef("_usymaddr", lambda: VOID)
+SPECIAL = (STRING, DYNAMIC, STACK, SYMBOL_ADDRESS, USER_ADDRESS)
+
+
+def special(kind: Type) -> Type | None:
+    """Which of D's own types it is, if any: through qualifiers and typedefs."""
+    for _ in range(64):
+        if any(kind is known for known in SPECIAL):
+            return kind
+        if not isinstance(kind, Typedef | Qualified):
+            return None
+        kind = kind.target
+    return None
+
+
+def is_string(kind: Type) -> bool:
+    return special(kind) is STRING
+
+
+def is_dynamic(kind: Type) -> bool:
+    return special(kind) is DYNAMIC
+
+
+def is_integer(kind: Type) -> bool:
+    return isinstance(strip(kind), Integer | Enumeration) and special(kind) is None
+
+
+def is_float(kind: Type) -> bool:
+    return isinstance(strip(kind), Float)
+
+
+def is_arithmetic(kind: Type) -> bool:
+    return is_integer(kind) or is_float(kind)
+
+
+def is_pointer(kind: Type) -> bool:
+    """A pointer or an array, but no string."""
+    return isinstance(strip(kind), Pointer | Array) and not is_string(kind)
+
+
+def is_void(kind: Type) -> bool:
+    return isinstance(strip(kind), Void) and special(kind) is None
+
+
+def is_structure(kind: Type) -> bool:
+    return isinstance(strip(kind), Structure | Incomplete) and special(kind) is None
+
+
+def is_array(kind: Type) -> bool:
+    return isinstance(strip(kind), Array) and special(kind) is None
+
+
+def is_indirect(kind: Type) -> bool:
+    """A pointer, an array or a string: what 0 may stand for."""
+    return isinstance(strip(kind), Pointer | Array)
+
+
+def is_scalar(kind: Type) -> bool:
+    return is_integer(kind) or isinstance(strip(kind), Pointer)
+
+
+def is_reference(kind: Type) -> bool:
+    """Whether a value of this type is known by its address: strings, structures and arrays."""
+    return is_string(kind) or isinstance(strip(kind), Structure | Array | Procedure)
+
+
+def is_text(kind: Type) -> bool:
+    """What may stand for a string: a string, ``char *`` or an array of char."""
+    if is_string(kind):
+        return True
+    found = strip(kind)
+    if not isinstance(found, Pointer | Array):
+        return False
+    inner = strip(pointed(found))
+    return isinstance(inner, Integer) and inner.size == 1 and inner.signed
+
+
+def is_vague(kind: Type) -> bool:
+    """A pointer to void or to a function, which cannot be counted with."""
+    found = strip(kind)
+    return isinstance(found, Pointer) and isinstance(strip(found.target), Void | Procedure)
+
+
+def is_signed(kind: Type) -> bool:
+    kind = strip(kind)
+    return (isinstance(kind, Integer) and kind.signed) or isinstance(kind, Enumeration)
+
+
+def pointed(kind: Type) -> Type:
+    """What a pointer or an array leads to; void for anything else."""
+    kind = strip(kind)
+    if isinstance(kind, Pointer):
+        return kind.target
+    if isinstance(kind, Array):
+        return kind.element
+    return VOID
+
+
+def pointer_to(kind: Type) -> Pointer:
+    return Pointer(lambda: kind)
+
+
+def width(kind: Type) -> int:
+    """The size of a value, 0 for one without (void, what only the consumer can show)."""
+    return 0 if isinstance(strip(kind), Void | Procedure | Incomplete) else size_of(kind)
+
+
+_ORDER = {kind: number for number, kind in enumerate((
+    "signed", "unsigned", "char", "short", "int", "long", "long long", "signed char",
+    "signed short", "signed int", "signed long", "signed long long", "unsigned char",
+    "unsigned short", "unsigned int", "unsigned long", "unsigned long long", "_Bool"))}
+
+
+def arithmetic(left: Type, right: Type) -> Type:
+    """The type of an operation on two integers: the wider one's, the unsigned one's of two as wide.
+
+    D does not promote to ``int`` first, as C does.
+    """
+    def rank(kind: Type) -> tuple[int, int]:
+        found = strip(kind)
+        if isinstance(found, Enumeration):
+            found = INT
+        assert isinstance(found, Integer)
+        return 8 * found.size + (not found.signed), _ORDER.get(found.name, 0)
+
+    chosen = left if rank(left) > rank(right) else right
+    return INT if isinstance(strip(chosen), Enumeration) else chosen
+
+
+def compatible(left: Type, right: Type, depth: int = 0) -> bool:
+    """Whether two types are the same, or differ only in qualifiers and typedefs."""
+    if special(left) is not special(right):
+        return False
+    first, second = strip(left), strip(right)
+    if first is second or depth > 16:
+        return True
+    match first, second:
+        case Integer(), Integer():
+            return first == second
+        case Float(), Float():
+            return first == second
+        case Enumeration(), Enumeration():
+            return first.name == second.name
+        case Pointer(), Pointer():
+            return compatible(first.target, second.target, depth + 1)
+        case Array(), Array():
+            return first.count == second.count and compatible(
+                first.element, second.element, depth + 1)
+        case (Structure() | Incomplete()), (Structure() | Incomplete()):
+            return bool(first.name) and (first.kind, first.name) == (second.kind, second.name)
+        case Void(), Void():
+            return True
+        case Procedure(), Procedure():
+            return True
+    return False
+
+
+def pointers_compatible(left: Type, right: Type) -> bool:
+    """Of two operands that are no constants; one of them may be void's."""
+    if not is_indirect(left) or not is_indirect(right):
+        return False
+    first, second = strip(pointed(left)), strip(pointed(right))
+    if isinstance(first, Void) or isinstance(second, Void):
+        return True
+    return compatible(first, second)
+
+
+def assignable(to: Type, given: Type, zero: bool = False) -> bool:
+    """Whether a value may be assigned, or passed.
+
+    :param zero: whether it is the constant 0, which is a null pointer as well.
+    """
+    if (is_integer(to) and is_integer(given)) or (is_text(to) and is_text(given)):
+        return True
+    for only in (STACK, SYMBOL_ADDRESS, USER_ADDRESS):
+        if special(to) is only or special(given) is only:
+            return special(to) is special(given)
+    if is_dynamic(to) or is_dynamic(given):
+        return False
+    if isinstance(strip(to), Procedure | Structure | Incomplete):
+        return compatible(to, given)
+    if (is_indirect(to) and is_integer(given)) or (is_integer(to) and is_indirect(given)):
+        return zero
+    return pointers_compatible(to, given)
+
+
+def spelled(kind: Type) -> str:
+    """A type as an error message names it."""
+    if is_dynamic(kind):
+        return "dynamic variable"
+    found = strip(kind)
+    if isinstance(found, Pointer) and isinstance(strip(found.target), Procedure):
+        return "function pointer"
+    if isinstance(found, Procedure):
+        return "function"
+    return declare(_plain(kind))
+
+
+def _plain(kind: Type) -> Type:
+    """A type without qualifiers, which D ignores."""
+    while isinstance(kind, Qualified):
+        kind = kind.target
+    if isinstance(kind, Pointer):
+        inner = _plain(kind.target)
+        return Pointer(lambda: inner)
+    if isinstance(kind, Array):
+        element, count = _plain(kind.element), kind.count
+        return Array(count, lambda: element)
+    return kind
+
+
+class Universe:
+    """:param kernel: the types of the kernel, None for a program without one."""
+
+    def __init__(self, kernel: Types | None = None) -> None:
+        self.kernel = kernel
+        self._named: dict[str, Type] = {}
+        self._tags: dict[tuple[str, str], Type] = {}
+        self._enumerators: dict[str, tuple[int, Type]] = {}
+        for kind in BASE:
+            self._named[declare(kind)] = kind
+        self._named["void"] = VOID
+        for kind in (STRING, STACK, SYMBOL_ADDRESS, USER_ADDRESS):
+            self._named[kind.name] = kind
+        for name, of in TYPEDEFS.items():
+            self.define(name, self._named[of])
+        self._builtin = frozenset(self._named)
+
+    def define(self, name: str, kind: Type) -> None:
+        """A typedef."""
+        self._named[name] = Typedef(name, lambda: kind)
+
+    def own(self, name: str) -> Type | None:
+        """A type of the program's own, or of D's."""
+        return self._named.get(name)
+
+    def is_builtin(self, name: str) -> bool:
+        return name in self._builtin
+
+    def named(self, name: str) -> Type | None:
+        """A type by a name without ``struct``, ``union`` or ``enum``."""
+        _scope, _mark, plain = name.rpartition("`")
+        found = self._named.get(plain)
+        if found is None and self.kernel is not None:
+            kernel = self.kernel.named(plain)
+            found = kernel[0] if kernel else None
+        return found
+
+    def tagged(self, kind: str, name: str) -> Type | None:
+        """``struct name`` and the like; one that is only declared, where there is no better."""
+        _scope, _mark, plain = name.rpartition("`")
+        found = self._tags.get((kind, plain))
+        if (found is None or isinstance(found, Incomplete)) and self.kernel is not None:
+            kernel = self.kernel.named(f"{kind} {plain}")
+            found = kernel[0] if kernel else found
+        return found
+
+    def tag(self, kind: str, name: str, what: Type) -> None:
+        self._tags[kind, name] = what
+
+    def enumerate(self, values: Iterator[tuple[str, int]], kind: Type) -> None:
+        for name, value in values:
+            self._enumerators[name] = value, kind
+
+    def enumerator(self, name: str) -> tuple[int, Type] | None:
+        return self._enumerators.get(name)

@@ -1,0 +1,345 @@
+"""Aggregations as the consumer keeps them: merged, normalized, sorted (DTrace guide,
+"Aggregations")."""
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
+from dtrace.d.clauses import value_count
+from dtrace.d.identifiers import KINDS, AggregationInfo, Shape
+from dtrace.d.types import is_string
+
+U64 = 1 << 64
+MIN, MAX = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """One value of a key.
+
+    :param content: as it lies in memory; of a string, without what is behind its end.
+    """
+
+    content: bytes
+    size: int
+    how: str
+    text: bool
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self.content, "little")
+
+    @property
+    def order(self) -> tuple[int, int, bytes]:
+        """What sorts it: by size, as an unsigned number, or by its bytes."""
+        if not self.text and self.size in (1, 2, 4, 8):
+            return self.size, self.number, b""
+        return self.size, 0, self.content
+
+
+@dataclass(eq=False)
+class Entry:
+    """One key of an aggregation and its values."""
+
+    info: AggregationInfo
+    key: tuple[Part, ...]
+    values: list[int]
+    normal: int = 1
+    raw: bytes = b""
+    shape: Shape | None = None
+
+    @property
+    def kind(self) -> Aggregate:
+        assert self.info.function is not None
+        return KINDS[self.info.function.name]
+
+
+def decode(shape: Shape, key: bytes) -> tuple[Part, ...]:
+    """The parts of a key as the executor made it."""
+    parts, at = [], 0
+    for kind, how, size in shape.parts:
+        if is_string(kind):
+            length = int.from_bytes(key[at : at + 8], "little")
+            parts.append(Part(key[at + 8 : at + 8 + length], size, how, True))
+            at += 8 + -(-length // 8) * 8
+        else:
+            parts.append(Part(key[at : at + size], size, how, False))
+            at += -(-size // 8) * 8
+    return tuple(parts)
+
+
+def bounds(entry: Entry) -> list[int]:
+    """The lower bound of each bucket of a distribution; of an underflow bucket, what is below."""
+    if entry.kind is Aggregate.QUANTIZE:
+        return [0 if n == QUANTIZE_ZERO else 1 << n - QUANTIZE_ZERO - 1 if n > QUANTIZE_ZERO
+                else -(1 << QUANTIZE_ZERO - 1 - n) for n in range(QUANTIZE_BUCKETS)]
+    if entry.kind is Aggregate.LQUANTIZE:
+        base, step, levels = entry.info.parameters
+        return [base - 1, *(base + n * step for n in range(levels)), base + levels * step]
+    factor, low, high, steps = entry.info.parameters
+    found = [factor**low - 1]
+    at = factor**low
+    for power in range(low, high + 1):
+        end = factor ** (power + 1)
+        width = end // steps if end > steps else 1
+        while at < end:
+            found.append(at)
+            at += width
+    return [*found, at]
+
+
+def labels(entry: Entry) -> list[str]:
+    """How the rows of a distribution begin."""
+    found = bounds(entry)
+    if entry.kind is Aggregate.QUANTIZE:
+        return [str(bound) for bound in found]
+    first = found[1] if entry.kind is Aggregate.LQUANTIZE else found[0] + 1
+    return [f"< {first}", *(str(bound) for bound in found[1:-1]), f">= {found[-1]}"]
+
+
+def truncated(value: int, by: int) -> int:
+    """C's division of signed numbers."""
+    return -(-value // by) if value < 0 else value // by
+
+
+def shown(value: int) -> int:
+    """64 bits as a signed number."""
+    value %= U64
+    return value - U64 if value >> 63 else value
+
+
+def average(entry: Entry) -> int:
+    count, total = entry.values
+    return truncated(truncated(total, entry.normal), count) if count else 0
+
+
+def deviation(entry: Entry) -> int:
+    count, total, low, high = entry.values
+    if not count:
+        return 0
+    squares = (low % U64 | (high % U64) << 64) // entry.normal // entry.normal // count
+    mean = abs(truncated(truncated(total, entry.normal), count))
+    return math.isqrt(max(squares - mean * mean, 0))
+
+
+def scalar(entry: Entry) -> int:
+    """The value of an aggregation that is no distribution."""
+    if entry.kind is Aggregate.AVG:
+        return average(entry)
+    if entry.kind is Aggregate.STDDEV:
+        return deviation(entry)
+    return shown(entry.values[0] % U64 // entry.normal) if entry.normal != 1 else entry.values[0]
+
+
+def weight(entry: Entry) -> tuple[int, ...]:
+    """What an entry is sorted by, before its key."""
+    values = entry.values
+    match entry.kind:
+        case Aggregate.AVG:
+            return (truncated(values[1], values[0]) if values[0] else 0,)
+        case Aggregate.STDDEV:
+            return (deviation(Entry(entry.info, entry.key, values)),)
+        case Aggregate.QUANTIZE:
+            total = sum(b * v for b, v in zip(bounds(entry), values, strict=True))
+            return total, values[QUANTIZE_ZERO]
+        case Aggregate.LQUANTIZE | Aggregate.LLQUANTIZE:
+            found = bounds(entry)
+            linear = entry.kind is Aggregate.LQUANTIZE
+            limits = [*found[:-1], found[-1] + linear]
+            total = sum(b * v for b, v in zip(limits, values, strict=False))
+            zero = limits.index(0) if linear and 0 in limits else -1 if linear else 0
+            return total, values[zero] if zero >= 0 else 0
+    return (values[0],)
+
+
+@dataclass(frozen=True)
+class Order:
+    """How entries are sorted: the options ``aggsort...``."""
+
+    by_key: bool = False
+    reverse: bool = False
+    key_position: int = 0
+    position: int = 0
+
+
+def _keys_order(entry: Entry, order: Order) -> tuple[object, ...]:
+    count = len(entry.key)
+    first = order.key_position if order.key_position < count else 0
+    rotated = [entry.key[(first + n) % count] for n in range(count)]
+    return count, tuple(part.order for part in rotated)
+
+
+@dataclass
+class Table:
+    """All aggregations of a trace."""
+
+    entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
+    printed: set[int] = field(default_factory=set)
+
+    def merge(self, shapes: Sequence[Shape],
+              found: Sequence[tuple[int, bytes, list[int]]]) -> None:
+        """Add what was aggregated since the last time."""
+        for number, key, values in found:
+            entry = self.entries.get((number, key))
+            if entry is None:
+                shape = shapes[number]
+                self.entries[number, key] = Entry(
+                    shape.info, decode(shape, key), values, raw=key, shape=shape)
+                continue
+            kind = entry.kind
+            if kind is Aggregate.MIN:
+                entry.values[0] = min(entry.values[0], values[0])
+            elif kind is Aggregate.MAX:
+                entry.values[0] = max(entry.values[0], values[0])
+            else:
+                entry.values = [shown(a + b) for a, b in zip(entry.values, values, strict=True)]
+
+    def of(self, info: AggregationInfo) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.info is info]
+
+    def clear(self, info: AggregationInfo) -> None:
+        for entry in self.of(info):
+            entry.values = [0] * len(entry.values)
+
+    def truncate(self, info: AggregationInfo, count: int) -> None:
+        """Keep the ``count`` largest, or the smallest where it is negative; none for 0."""
+        entries = self._sorted(self.of(info), Order())
+        kept = entries[len(entries) - count :] if count > 0 else entries[: -count]
+        if count > len(entries):
+            kept = entries
+        stay = {id(entry) for entry in kept}
+        for key, entry in list(self.entries.items()):
+            if entry.info is info and id(entry) not in stay:
+                del self.entries[key]
+
+    def normalize(self, info: AggregationInfo, by: int) -> None:
+        for entry in self.of(info):
+            entry.normal = by or 1
+            if not by:
+                break
+
+    @staticmethod
+    def _sorted(entries: list[Entry], order: Order) -> list[Entry]:
+        def key(entry: Entry) -> tuple[object, ...]:
+            keys = _keys_order(entry, order)
+            if order.by_key:
+                return entry.info.number, keys
+            return entry.info.number, weight(entry), keys
+
+        return sorted(entries, key=functools.cache(key), reverse=order.reverse)
+
+    def sorted(self, order: Order, info: AggregationInfo | None = None) -> list[Entry]:
+        """All entries, or those of an aggregation, in the order in which they are printed."""
+        entries = list(self.entries.values()) if info is None else self.of(info)
+        return self._sorted(entries, order)
+
+    def joined(self, infos: Sequence[AggregationInfo], order: Order
+               ) -> Iterator[tuple[tuple[Part, ...], list[Entry]]]:
+        """Several aggregations by their common keys; a key that one does not have is zero there."""
+        rows: dict[bytes, list[Entry | None]] = {}
+        for n, info in enumerate(infos):
+            for entry in self.of(info):
+                rows.setdefault(entry.raw, [None] * len(infos))[n] = entry
+        whole = []
+        for found in rows.values():
+            some = next(entry for entry in found if entry is not None)
+            whole.append([entry if entry is not None else _zero(info, some)
+                          for entry, info in zip(found, infos, strict=True)])
+
+        def key(row: list[Entry]) -> tuple[object, ...]:
+            first = order.position if order.position < len(row) else 0
+            values = tuple(weight(row[(first + n) % len(row)]) for n in range(len(row)))
+            keys = _keys_order(row[0], order)
+            return (keys,) if order.by_key else (values, keys)
+
+        for row in sorted(whole, key=key, reverse=order.reverse):
+            yield row[0].key, row
+
+
+def _zero(info: AggregationInfo, like: Entry) -> Entry:
+    return Entry(info, like.key, [0] * value_count(info), raw=like.raw, shape=like.shape)
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+WIDTH = 40
+ZOOM = 1 / 0.95
+BLOCK = 0x2588
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long a bar is.
+
+    :param total: what a whole bar stands for.
+    """
+
+    total: float
+    positive: bool
+    negative: bool
+    utf8: bool = False
+
+    @staticmethod
+    def of(values: Sequence[int], zoom: bool, utf8: bool = False) -> "Scale":
+        total: float
+        if zoom:
+            total = max([abs(v) for v in values], default=0) * ZOOM
+        else:
+            total = sum(abs(v) for v in values)
+        return Scale(total, any(v > 0 for v in values), any(v < 0 for v in values), utf8)
+
+    def bar(self, value: int) -> str:
+        """``|@@@@      ``, which is always as wide."""
+        both = self.positive and self.negative
+        length = WIDTH // 2 if both else WIDTH
+        exact = length * abs(value) / self.total if self.total else 0.0
+        ats = int(exact + 0.5)
+        if both:
+            if value <= 0:
+                return " " * (length - ats) + "@" * ats + "|" + " " * length
+            return " " * length + "|" + "@" * ats + " " * (length - ats)
+        if self.negative:
+            return " " * (length - ats) + "@" * ats + "|"
+        if self.utf8:
+            whole = int(exact)
+            eighths = int((exact - whole) * 8)
+            bar = chr(BLOCK) * whole + (chr(BLOCK + 8 - eighths) if eighths else "")
+            return "|" + bar + " " * (length - len(bar))
+        return "|" + "@" * ats + " " * (length - ats)
+
+
+def rows(values: Sequence[int], kind: Aggregate) -> tuple[int, int]:
+    """The first and the last bucket of a distribution that is shown."""
+    used = [n for n, value in enumerate(values) if value]
+    last = len(values) - 1
+    if kind is Aggregate.QUANTIZE and (not used or used[0] == last):
+        return QUANTIZE_ZERO - 1, QUANTIZE_ZERO + 1
+    if not used:
+        return 0, min(2 if kind is Aggregate.LQUANTIZE else 1, last)
+    return max(used[0] - 1, 0), min(used[-1] + 1, last)
+
+
+def distribution(entry: Entry, zoom: bool = False, utf8: bool = False) -> str:
+    """A distribution as text; it begins on a line of its own."""
+    count = len(labels(entry))
+    values = entry.values[:count]
+    first, last = rows(values, entry.kind)
+    scale = Scale.of(values[first : last + 1], zoom, utf8)
+    heads = labels(entry)
+    out = [f"\n{'value':>16} {'------------- Distribution -------------':>41} {'count':<9}\n"]
+    for n in range(first, last + 1):
+        value = shown(values[n] % U64 // entry.normal) if entry.normal != 1 else values[n]
+        out.append(f"{heads[n]:>16} {scale.bar(values[n])} {value:<9}\n")
+    return "".join(out)
+
+
+def symbol(value: int, total: float, ascii_only: bool) -> str:
+    """A bucket of ``aggpack``: one character."""
+    if not value:
+        return " "
+    if value < 0:
+        return "vvvvVV"[min(int(-value * 5 / total + 0.5), 5)]
+    height = min(int(value * 7 / total + 0.5), 7)
+    return "__xxxxXX"[height] if ascii_only else chr(0x2581 + height)

@@ -1,0 +1,436 @@
+"""From records to what is printed: rows, formats, aggregations, messages."""
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from dtrace.bpf.layout import Aggregate, Fault
+from dtrace.d.clauses import Field, Function, Recorded
+from dtrace.d.formats import Conversion
+from dtrace.d.identifiers import AggregationInfo
+from dtrace.d.program import Probe
+from dtrace.d.types import LONG, UNSIGNED_LONG
+from dtrace.run import render
+from dtrace.run.aggregations import (
+    Entry,
+    Order,
+    Part,
+    Scale,
+    Table,
+    average,
+    bounds,
+    distribution,
+    scalar,
+    shown,
+    symbol,
+)
+from dtrace.run.options import OptionError, Options
+from dtrace.run.render import Argument, Symbols, Typed
+
+FAULTS = {
+    Fault.BAD_ADDRESS: "invalid address", Fault.BAD_ALIGNMENT: "invalid alignment",
+    Fault.ILLEGAL_OPERATION: "illegal operation", Fault.DIVIDE_BY_ZERO: "divide-by-zero",
+    Fault.NO_SCRATCH: "out of scratch space", Fault.KERNEL_PRIVILEGES: "invalid kernel access",
+    Fault.USER_PRIVILEGES: "invalid user access", Fault.TUPLE_OVERFLOW: "tuple stack overflow",
+    Fault.BAD_STACK: "bad stack"}
+WITH_VALUE = (Fault.BAD_ADDRESS, Fault.BAD_ALIGNMENT, Fault.BAD_STACK)
+DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
+
+
+@dataclass(frozen=True)
+class Enabled:
+    """A clause for one probe: what a record's number stands for."""
+
+    number: int
+    function: Function
+    probe: Probe
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A fault that was noted, in the place of a record."""
+
+    enabled: Enabled | None
+    number: int
+    fault: int
+    value: int
+    at: int
+
+
+@dataclass
+class Consumer:
+    """Prints what a trace gives.
+
+    :param out: where rows go.
+    :param say: prints a message on standard error, without ``dtrace: ``.
+    """
+
+    options: Options
+    symbols: Symbols
+    out: IO[str]
+    say: Callable[[str], None]
+    table: Table = field(default_factory=Table)
+    status: int = 0
+
+    def __post_init__(self) -> None:
+        self.other: IO[str] | None = None
+        self._headed = False
+        self._indent = 0
+        self._last: Enabled | None = None
+        self._kinds = {"trace": self._traced, "print": self._typed, "tracemem": self._memory,
+                       "printm": self._reference, "printf": self._formatted,
+                       "printa": self._aggregations, "setopt": self._set_option,
+                       "freopen": self._reopen, "system": self._system, "exit": self._exit}
+
+    # -- output ------------------------------------------------------------------------------------
+
+    @property
+    def quiet(self) -> bool:
+        return self.options.given("quiet")
+
+    def write(self, text: str) -> None:
+        """What an action prints; ``freopen()`` may have sent it elsewhere."""
+        (self.other or self.out).write(text)
+
+    def record(self, enabled: Enabled, content: bytes, following: Enabled | None) -> None:
+        """One row."""
+        self._header()
+        flow = self.options.given("flowindent")
+        if flow:
+            self._flow(enabled, following)
+        elif not self.quiet:
+            probe = enabled.probe
+            name = f"{probe.function}:{probe.name}"
+            self.out.write(f"{0:3d} {probe.number:6d} {name:>32} ")
+        for action in enabled.function.actions:
+            self._action(enabled, action, content)
+        if not self.quiet:
+            self.out.write("\n")
+        self._last = enabled
+
+    def _header(self) -> None:
+        if self._headed:
+            return
+        self._headed = True
+        if self.options.given("flowindent"):
+            self.out.write(f"{'CPU':>3} {'FUNCTION':<41}\n")
+        elif not self.quiet:
+            self.out.write(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n")
+
+    def _flow(self, enabled: Enabled, following: Enabled | None) -> None:
+        probe, last = enabled.probe, self._last
+        entry = probe.name == "entry" or probe.name.endswith("-entry")
+        leave = probe.name == "return" or probe.name.endswith("-return")
+        if entry and last is not None and last.number != enabled.number and last.probe == probe:
+            entry = False
+        if leave and following is not None and following.number != enabled.number \
+                and following.probe == probe:
+            leave = False
+        call = probe.provider == "syscall"
+        if leave and self._indent > 0:
+            self._indent -= 2
+        mark = (" => " if call else " -> ") if entry else (" <= " if call else " <- ") if leave \
+            else " | "
+        if not entry and not leave:
+            mark = "| "
+        name = probe.function if entry or leave else f"{probe.function}:{probe.name}"
+        self.out.write(f"{0:3d} {' ' * self._indent + mark + name:<41} ")
+        if entry:
+            self._indent += 2
+
+    def _action(self, enabled: Enabled, action: Recorded, content: bytes) -> None:
+        values = [content[f.offset : f.offset + f.size] for f in action.fields]
+        handler = self._kinds.get(action.name)
+        if handler is not None:
+            handler(enabled, action, values)
+        elif action.name in ("clear", "denormalize", "normalize", "trunc"):
+            self._changed(action, values)
+        elif action.name == "ftruncate":
+            self._truncate_output()
+        elif action.name in ("stack", "ustack", "jstack"):
+            self.write(render.stack(values[0], self.symbols, self.options.number("stackindent")))
+        else:
+            value = int.from_bytes(values[0], "little")
+            self.write(render.symbolic(action.name, value, self.symbols))
+
+    def _traced(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
+        self.write(render.traced(values[0], self.quiet, self.options.given("rawbytes")))
+
+    def _typed(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
+        self.out.write(Typed(self.symbols).text(values[0], action.fields[0].type))
+
+    def _memory(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
+        content = values[0]
+        if len(values) > 1:
+            size = int.from_bytes(values[1], "little")
+            content = content[:size] if 0 < size <= len(content) else content
+        self.write(render.dump(content))
+
+    def _reference(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
+        self.write(render.dump(values[1][: int.from_bytes(values[0], "little")]))
+
+    def _arguments(self, fields: Sequence[Field], values: Sequence[bytes]) -> list[Argument]:
+        return [Argument(value, f.type, f.how) for f, value in zip(fields, values, strict=True)]
+
+    def _text(self, action: Recorded, values: list[bytes]) -> str:
+        return render.formatted(
+            action.format or [], self._arguments(action.fields, values), self.symbols)
+
+    def _formatted(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
+        self.write(self._text(action, values))
+
+    def _exit(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
+        self.status = int.from_bytes(values[0], "little", signed=True)
+
+    # -- what changes the consumer -----------------------------------------------------------------
+
+    def _failed(self, enabled: Enabled, text: str) -> None:
+        probe = enabled.probe
+        self.say(f"error on enabled probe ID {enabled.number} (ID {probe.number}: {probe.text}): "
+                 f"{text}\n")
+
+    def _set_option(self, enabled: Enabled, _action: Recorded, values: list[bytes]) -> None:
+        name, value = (v.split(b"\0")[0].decode(errors="surrogateescape")
+                       for v in (values if len(values) > 1 else [*values, b"1"]))
+        try:
+            self.options.set(name, value)
+        except OptionError as error:
+            self._failed(enabled, f'couldn\'t set option "{name}" to "{value}": {error}')
+
+    def _reopen(self, enabled: Enabled, action: Recorded, values: list[bytes]) -> None:
+        name = self._text(action, values).partition("\0")[0]
+        if self.other is not None:
+            self.other.close()
+            self.other = None
+        if not name:
+            return
+        try:
+            self.other = open(name, "a", errors="surrogateescape")  # noqa: SIM115 (to the end)
+        except OSError as error:
+            self._failed(enabled, f'couldn\'t freopen() "{name}": {error.strerror}')
+
+    def _system(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
+        self.out.flush()
+        command = self._text(action, values).partition("\0")[0]
+        subprocess.run(os.fsencode(command), shell=True, check=False)
+
+    def _truncate_output(self) -> None:
+        self.out.flush()
+        try:
+            self.out.seek(0)
+            self.out.truncate()
+        except (OSError, ValueError):
+            return  # a terminal or a pipe cannot be cut
+
+    def _changed(self, action: Recorded, values: list[bytes]) -> None:
+        info = action.aggregations[0]
+        numbers = [int.from_bytes(v, "little", signed=True) for v in values]
+        if action.name == "clear":
+            self.table.clear(info)
+        elif action.name == "trunc":
+            self.table.truncate(info, numbers[0] if numbers else 0)
+        else:
+            self.table.normalize(info, numbers[0] % (1 << 64) if numbers else 1)
+
+    # -- aggregations ------------------------------------------------------------------------------
+
+    def order(self) -> Order:
+        given, number = self.options.given, self.options.number
+        return Order(given("aggsortkey"), given("aggsortrev"), number("aggsortkeypos"),
+                     number("aggsortpos"))
+
+    def _aggregations(self, _e: Enabled, action: Recorded, _values: list[bytes]) -> None:
+        infos = action.aggregations
+        printed = False
+        if action.format is None and len(infos) == 1 and self._packed(infos[0]):
+            self.write("\n")
+            printed = self._hist(self.table.sorted(self.order(), infos[0]))
+        else:
+            if action.format is None:
+                self.write("\n")
+            for key, entries in self.table.joined(infos, self.order()):
+                printed = True
+                if action.format is None:
+                    self.write(self._line(key, entries))
+                else:
+                    self.write(self._formatted_line(action, key, entries))
+        if printed:
+            self.table.printed.update(info.number for info in infos)
+
+    def _formatted_line(self, action: Recorded, key: Sequence[Part], entries: list[Entry]) -> str:
+        arguments = []
+        shape = entries[0].shape
+        assert shape is not None
+        for part, (kind, how, _size) in zip(key, shape.parts, strict=True):
+            arguments.append(Argument(part.content, kind, how if how != "jstack" else "ustack"))
+        waiting = list(entries)
+
+        def value(conversion: Conversion) -> str:
+            entry = waiting.pop(0) if len(waiting) > 1 else waiting[0]
+            return self._value(entry, conversion)
+
+        return render.formatted(action.format or [], arguments, self.symbols, value)
+
+    def _value(self, entry: Entry, conversion: Conversion) -> str:
+        if entry.kind in DISTRIBUTIONS:
+            return self._picture(entry)
+        unsigned = entry.kind is Aggregate.COUNT
+        if entry.kind is Aggregate.AVG:
+            count, total = entry.values
+            result = total % (1 << 64) // entry.normal // count if count else 0
+        elif entry.kind is Aggregate.STDDEV:
+            result = scalar(entry)
+        else:
+            value = entry.values[0]
+            result = abs(value) // entry.normal * (-1 if value < 0 else 1)
+        content = (result % (1 << 64)).to_bytes(8, "little")
+        return render.integer(conversion.name, conversion.flags, conversion.width,
+                              conversion.precision, content, UNSIGNED_LONG if unsigned else LONG)
+
+    def _picture(self, entry: Entry) -> str:
+        return distribution(entry, self.options.given("aggzoom"),
+                            self.options.text("encoding") == "utf8")
+
+    def _line(self, key: Sequence[Part], entries: Sequence[Entry]) -> str:
+        out = [self._key(part) for part in key]
+        for entry in entries:
+            if entry.kind in DISTRIBUTIONS:
+                out.append(self._picture(entry))
+            else:
+                value = average(entry) if entry.kind is Aggregate.AVG else scalar(entry)
+                out.append(f" {value:16d}")
+        return "".join(out) + "\n"
+
+    def _key(self, part: Part) -> str:
+        if part.how in ("stack", "ustack", "jstack"):
+            return render.stack(part.content, self.symbols, self.options.number("stackindent"))
+        if part.how != "value":
+            return render.symbolic(part.how, part.number, self.symbols)
+        raw = self.options.given("rawbytes")
+        if part.text:
+            whole = part.content.ljust(part.size, b"\0")
+            return render.traced(whole, False, raw, render.KEY_WIDTH)
+        return render.traced(part.content, False, raw, render.KEY_WIDTH)
+
+    def _packed(self, info: AggregationInfo) -> bool:
+        """Whether an aggregation is drawn in rows of its own."""
+        assert info.function is not None
+        name = info.function.name
+        return (self.options.given("agghist") and name in ("count", "sum")) or (self.options.given(
+            "aggpack") and name in ("quantize", "lquantize"))
+
+    def rest(self) -> None:
+        """What has not been printed, at the end of a trace."""
+        entries = [entry for entry in self.table.sorted(self.order())
+                   if entry.info.number not in self.table.printed]
+        while entries:
+            info = entries[0].info
+            same = [entry for entry in entries if entry.info is info]
+            if self._packed(info):
+                self._hist(same)
+            else:
+                for entry in same:
+                    self.write(self._line(entry.key, [entry]))
+            entries = [entry for entry in entries if entry.info is not info]
+
+    def _hist(self, entries: list[Entry]) -> bool:
+        """``agghist`` and ``aggpack``; whether there was anything."""
+        if not entries:
+            return False
+        if entries[0].kind in DISTRIBUTIONS:
+            self._packs(entries)
+        else:
+            self._bars(entries)
+        return True
+
+    @staticmethod
+    def _widths(entry: Entry) -> list[int]:
+        sizes = {1: 3, 2: 5, 4: 8, 8: 16}
+        return [16 if part.text else sizes.get(part.size, 16) for part in entry.key]
+
+    def _heads(self, entry: Entry) -> str:
+        """The keys of a row, each as wide as its type."""
+        out = []
+        for part, wide in zip(entry.key, self._widths(entry), strict=True):
+            if part.text:
+                out.append(f" {render.decoded(part.content):>16}")
+            else:
+                signed = part.size >= 4
+                value = int.from_bytes(part.content, "little", signed=signed)
+                out.append(f" {value:{wide}d}")
+        return "".join(out)
+
+    def _bars(self, entries: list[Entry]) -> None:
+        zoom = self.options.given("aggzoom")
+        values = [entry.values[0] for entry in entries]
+        scale = Scale.of(values, zoom, self.options.text("encoding") == "utf8")
+        if zoom:
+            scale = Scale(int(scale.total), scale.positive, scale.negative, scale.utf8)
+        widths = self._widths(entries[0])
+        wide, head = (sum(w + 1 for w in widths), "key") if widths else (16, "value")
+        self.write(f"\n{head:>{wide}} {'------------- Distribution -------------':>41} "
+                   f"{'count':<9}\n")
+        for entry in entries:
+            value = scalar(entry)
+            self.write(f"{self._heads(entry)} {scale.bar(entry.values[0])} {value:<9}\n")
+
+    def _ascii(self) -> bool:
+        encoding = self.options.text("encoding")
+        if encoding:
+            return encoding == "ascii"
+        return os.environ.get("TERM", "") in ("sun", "sun-color", "dumb")
+
+    def _packs(self, entries: list[Entry]) -> None:
+        first = entries[0]
+        if first.kind is Aggregate.QUANTIZE:
+            used = [n for entry in entries for n, v in enumerate(entry.values) if v]
+            low, high = (min(used), max(used)) if used else (62, 64)
+            if low not in (0, 63):
+                low -= 1
+            high = min(high + 1, len(first.values) - 1)
+            ends = bounds(first)
+            least, most = str(ends[low]), str(ends[high])
+            small, large = _digits(ends[low]), _digits(ends[high])
+        else:
+            base, step, levels = first.info.parameters
+            low, high = 0, levels + 1
+            least, most = f"< {base}", f">= {base + levels * step}"
+            small, large = 7, 8
+        zoom, ascii_only = self.options.given("aggzoom"), self._ascii()
+        wide = sum(w + 1 for w in self._widths(first))
+        head = "key" if first.key else ""
+        self.write(f"\n{head:>{wide}} {'min':>{small}} .{'-' * (high - low + 1)}. "
+                   f"{'max':<{large}} | count\n")
+        for entry in entries:
+            values = entry.values[low : high + 1]
+            total = Scale.of(values, zoom).total
+            line = "".join(symbol(value, total, ascii_only) for value in values)
+            count = sum(values)
+            self.write(f"{self._heads(entry)}{least:>{small + 1}} :{line}: {most:<{large}} | "
+                       f"{shown(count)}\n")
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def failure(self, found: Failure) -> None:
+        """A fault of a clause."""
+        fault = FAULTS.get(Fault(found.fault) if found.fault in Fault.__members__.values()
+                           else Fault.UNKNOWN, "unknown fault")
+        value = f" ({found.value:#x})" if found.fault in WITH_VALUE else ""
+        e = found.enabled
+        probe = f"ID {e.probe.number}: {e.probe.text}" if e is not None else "ID 0: "
+        where = f"action #1 at BPF offset {found.at}"
+        self.say(f"error on enabled probe ID {found.number} ({probe}): {fault}{value} in {where}")
+
+
+def _digits(value: int) -> int:
+    """How wide ``aggpack`` makes the column of a bound."""
+    wide = 4
+    power = 10_000
+    magnitude = abs(value)
+    while power < magnitude:
+        wide += 1
+        power *= 10
+    return wide + (value < 0)
+

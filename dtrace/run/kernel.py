@@ -1,0 +1,269 @@
+"""A program on an emulated kernel: its probes, its types and symbols, what it asks the guest."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dtrace.bpf._runtime import Runtime
+from dtrace.d.errors import DError, Place
+from dtrace.d.identifiers import HOSTED_NUMBERS
+from dtrace.d.program import Probe
+from dtrace.description import MODULE, Description, create
+from dtrace.run.timers import GLOB, OwnProbes, matches
+from dtrace.stack import MAX_FRAMES, Stacks
+from dwarf.index import DebugIndex
+from dwarf.types import Procedure, Structure, Type, Types, find_member, size_of, strip
+from emu.elf import Image
+from emu.errors import KinstError
+from kinst.breakpoints import Breakpoints, NativeState
+from kinst.probe_table import Probe as KernelProbe
+from kinst.probe_table import ProbeTable
+
+
+@dataclass
+class KernelProbes:
+    """DTrace's own probes, and those of a kernel, which are made when they are asked for.
+
+    :param index: gives the debug data, for inline functions.
+    """
+
+    breakpoints: ProbeTable
+    unsafe: bool
+    index: Callable[[], DebugIndex] | None
+    own: OwnProbes = field(default_factory=OwnProbes)
+
+    def __post_init__(self) -> None:
+        self._base = 100  # a kernel's probes are numbered behind DTrace's own
+        self._asked: dict[tuple[str, str, str, str], list[Probe]] = {}
+
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+        """Those of a description.
+
+        :raises DError: saying why a place cannot be probed.
+        """
+        if parts not in self._asked:
+            self._asked[parts] = [*self.own.match(parts), *self._kernel(parts)]
+        return self._asked[parts]
+
+    def _kernel(self, parts: tuple[str, str, str, str]) -> list[Probe]:
+        provider, module, function, name = parts
+        if provider in ("dtrace", "profile") or not matches(module, MODULE):
+            return []
+        if not provider and not function and not GLOB.search(name) and name not in (
+                "entry", "return", ""):
+            return []  # BEGIN and the like
+        text = ":".join(parts)
+        try:
+            made = create(self.breakpoints, Description(text, provider, module, function, name),
+                          self.unsafe, self.index)
+        except KinstError as error:
+            why = str(error).removeprefix(f"invalid probe specifier {text}: ")
+            raise DError("D_PDESC_ZERO", f"probe description {text} does not match any probes: "
+                         f"{why}", Place(0)) from None
+        return [self._probe(number) for number in dict.fromkeys(made.numbers)]
+
+    def _probe(self, number: int) -> Probe:
+        provider, function, name = self.breakpoints.names(number)
+        return Probe(self._base + number, provider, MODULE, function, name)
+
+    def kernel_number(self, probe: Probe) -> int | None:
+        """The number of a kernel's probe in its table; None for one of DTrace's own."""
+        return probe.number - self._base if probe.number >= self._base else None
+
+    def numbered(self, number: int) -> Probe | None:
+        if number < self._base:
+            return self.own.numbered(number)
+        known = number - self._base
+        return self._probe(known) if known < len(self.breakpoints.probes) else None
+
+
+@dataclass
+class KernelSurroundings:
+    """A kernel's variables, and the types of a probe's arguments.
+
+    :param types: None where the kernel has none.
+    """
+
+    image: Image
+    types: Types | None
+    probe: Probe | None = None
+
+    def entered(self, probes: Sequence[Probe]) -> None:
+        """Probes of several functions have no arguments of one type."""
+        names = {(p.function, p.name) for p in probes}
+        self.probe = probes[0] if len(names) == 1 else None
+
+    def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
+        if module not in ("", MODULE):
+            return None
+        symbol = self.image.symbols.find(name)
+        if symbol is None or self.types is None:
+            return None
+        kind = self.types.variable(name, symbol.address)
+        if kind is None:
+            kind = self.types.function(name, symbol.address)
+        return None if kind is None else (symbol.address, kind)
+
+    def argument(self, index: int) -> Type | None:
+        procedure = self._procedure()
+        if procedure is None or self.probe is None:
+            return None
+        if self.probe.name == "return":
+            return procedure.result if index == 1 else None
+        if index < len(procedure.parameters):
+            return procedure.parameters[index].type
+        return None
+
+    def _procedure(self) -> Procedure | None:
+        probe = self.probe
+        if self.types is None or probe is None or probe.name not in ("entry", "return"):
+            return None
+        for symbol in self.image.symbols.named(probe.function):
+            return self.types.function(probe.function, symbol.address)
+        return None
+
+
+@dataclass
+class KernelSymbols:
+    """Addresses by the kernel's functions."""
+
+    image: Image
+
+    def address(self, value: int) -> str:
+        function = self.image.symbols.function_at(value)
+        if function is None:
+            return f"{value:#x}"
+        offset = value - function.address
+        return f"{MODULE}`{function.name}" + (f"+{offset:#x}" if offset else "")
+
+    def symbol(self, value: int) -> str:
+        function = self.image.symbols.function_at(value)
+        return f"{value:#x}" if function is None else f"{MODULE}`{function.name}"
+
+    def module(self, value: int) -> str:
+        return MODULE if self.image.symbols.function_at(value) is not None else f"{value:#x}"
+
+
+OFFSETS = {  # of variables: the members that lead to them, from the thread on
+    "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
+    "pid": (("thread", "td_proc"), ("proc", "p_pid")),
+    "ppid": (("thread", "td_proc"), ("proc", "p_pptr"), ("proc", "p_pid")),
+    "execname": (("thread", "td_proc"), ("proc", "p_comm")),
+    "uid": (("thread", "td_ucred"), ("ucred", "cr_uid")),
+    "gid": (("thread", "td_ucred"), ("ucred", "cr_rgid")),
+}
+IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
+
+
+class GuestState:
+    """What a program asks of the guest: the thread, its process, the stack; and its probes.
+
+    A program's code reads the guest's memory and the thread itself (``Runtime.attach``).
+    """
+
+    def __init__(self, probes: KernelProbes, types: Types | None) -> None:
+        breakpoints = probes.breakpoints
+        assert isinstance(breakpoints, Breakpoints)
+        self._probes, self._types, self._breakpoints = probes, types, breakpoints
+        self._machine = breakpoints.machine
+        self._state = NativeState(breakpoints.dispatcher, list(self._machine.arch.registers))
+        self._stacks: Stacks | None = None
+        self._runtime: Runtime | None = None
+
+    @property
+    def now(self) -> int:
+        """The time of a firing: virtual nanoseconds, to the instruction."""
+        engine = self._machine.engine
+        return int(engine.instructions + engine.skew)
+
+    def attach(self, runtime: Runtime) -> None:
+        """Let a runtime work on this guest."""
+        machine = self._machine
+        self._runtime = runtime
+        number = machine.board.cpu.registers[machine.arch.per_cpu]
+        runtime.attach(machine.engine, number, len(self._breakpoints.probes))
+        runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
+        for name, members in OFFSETS.items():
+            places = [self._member(*member) for member in members]
+            if None not in places:
+                found = [place for place in places if place is not None]
+                runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
+                                     min(found[-1][1], 8), name == "execname")
+
+    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int]) -> bool:
+        """Give a probe of the kernel its program; whether it is one."""
+        number = self._probes.kernel_number(probe)
+        if number is None or self._runtime is None:
+            return False
+        kind, offset = UNKNOWN, 0
+        if probe.provider == "fbt":
+            kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
+        if kind == AT_RETURN:
+            offset = self._breakpoints.offset(number)
+        self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset)
+        return True
+
+    def run(self, workload: Callable[[], None]) -> None:
+        """Run something while the probes are enabled."""
+        runtime, breakpoints = self._runtime, self._breakpoints
+        assert runtime is not None
+        breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
+        breakpoints.enable()
+        workload()
+        breakpoints.disable()
+        breakpoints.dispatcher.act_by(None, runtime.take_failure)
+
+    def _fired(self) -> KernelProbe | None:
+        """The kernel's probe that fires; None for one of DTrace's own."""
+        if self._runtime is None:
+            return None
+        number = self._probes.numbered(self._runtime.probe)
+        kernel = None if number is None else self._probes.kernel_number(number)
+        return None if kernel is None else self._breakpoints.probe(kernel)
+
+    def _read(self, register: str) -> int:
+        if self._fired() is None:
+            return self._machine.read_register(register)
+        return self._state.get(register)
+
+    def stack(self, frames: int, user: bool) -> list[int]:
+        """Addresses, inner ones first; of user space nothing is known.
+
+        Of an FBT probe the function's own frame is left out, as DTrace does.
+        """
+        if user:
+            return []
+        if self._stacks is None:
+            self._stacks = Stacks(self._machine)
+        fired = self._fired()
+        own = int(fired is not None and fired.provider == "fbt")
+        read = self._machine.read_register if fired is None else self._state.get
+        found = self._stacks.addresses(read, frames + own)
+        return [pc for pc, _is_return in found][own:]
+
+    def _member(self, structure: str, name: str) -> tuple[int, int] | None:
+        """Offset and size of a member."""
+        found = [] if self._types is None else self._types.named(f"struct {structure}")
+        kind = strip(found[0]) if found else None
+        member = find_member(kind, name) if isinstance(kind, Structure) else None
+        return None if member is None else (member.offset // 8, size_of(member.type))
+
+    def values(self) -> dict[str, Callable[[], int | bytes | None]]:
+        """Variables that no walk from the thread finds, by name."""
+        return {
+            "cpu": lambda: 0, "jid": lambda: 0, "ipl": lambda: None, "caller": self._caller,
+            "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)), "ucaller": lambda: 0,
+            "ustackdepth": lambda: 0, **dict.fromkeys((*OFFSETS, "execargs"), lambda: None)}
+
+    def _caller(self) -> int:
+        """The first frame of another function."""
+        fired = self._fired()
+        own = int(fired is None or fired.provider != "fbt")
+        frames = self.stack(1 + own, False)
+        return frames[own] if len(frames) > own else 0
+
+    def register(self, array: str, index: int) -> int | None:
+        """``regs[n]``: by its place in the architecture's list; None where there is none."""
+        names = list(self._machine.arch.registers)
+        if array != "regs" or not 0 <= index < len(names):
+            return None
+        return self._read(names[index])

@@ -1,0 +1,398 @@
+"""Values as text, byte for byte as dtrace(1) shows them."""
+
+import datetime
+import locale
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dtrace.d.formats import Conversion, Piece
+from dtrace.d.types import is_signed, is_string, spelled, width
+from dwarf.types import (
+    Array,
+    Enumeration,
+    Float,
+    Incomplete,
+    Integer,
+    Pointer,
+    Procedure,
+    Structure,
+    Type,
+    Void,
+    strip,
+)
+
+TRACE_WIDTH, KEY_WIDTH = 33, 50
+MAX_WIDTH = 1 << 16  # of a conversion: a script cannot fill the host's memory
+TEXT = frozenset(range(0x20, 0x7F)) | frozenset(b"\t\n\v\f\r\a\b")
+ESCAPES = {0: "\\0", 7: "\\a", 8: "\\b", 9: "\\t", 10: "\\n", 11: "\\v", 12: "\\f", 13: "\\r",
+           34: '\\"', 92: "\\\\"}
+
+
+class Symbols(Protocol):
+    """Names of addresses."""
+
+    def address(self, value: int) -> str:
+        """``module`function+0x12``, or the number."""
+
+    def symbol(self, value: int) -> str:
+        """The same without an offset."""
+
+    def module(self, value: int) -> str: ...
+
+
+class NoSymbols:
+    """Where there is no kernel."""
+
+    def address(self, value: int) -> str:
+        return f"{value:#x}"
+
+    symbol = address
+    module = address
+
+
+def decoded(content: bytes) -> str:
+    """Bytes as text that is written out as the same bytes."""
+    return content.decode("utf-8", "surrogateescape")
+
+
+def number(content: bytes, signed: bool) -> int:
+    return int.from_bytes(content, "little", signed=signed)
+
+
+def traced(content: bytes, quiet: bool, raw: bool, width_: int = TRACE_WIDTH) -> str:
+    """A value by its size, as ``trace()`` shows it."""
+    size = len(content)
+    if not size:
+        return ""
+    plain = {8: (16, True), 4: (8, True), 2: (5, False), 1: (3, False)}.get(size)
+    if plain is not None:
+        digits, signed = plain
+        value = number(content, signed)
+        return str(value) if quiet else f" {value:{digits}d}"
+    return octets(content, quiet, raw, width_)
+
+
+def octets(content: bytes, quiet: bool, raw: bool, width_: int) -> str:
+    """A string, if the bytes look like one; else all of them."""
+    if raw:
+        return dump(content)
+    for at, byte in enumerate(content):
+        if byte == 0 and at and not any(content[at:]):
+            text = decoded(content[:at])
+            return text if quiet else f"  {text:<{width_}}"
+        if byte not in TEXT:
+            return dump(content)
+    return f"  {decoded(content):<{width_}}"
+
+
+def dump(content: bytes) -> str:
+    """Bytes as a table."""
+    if not content:
+        return ""
+    out = ["\n" + " " * 11 + "".join(f"  {d:x}" for d in range(16)) + "  0123456789abcdef\n"]
+    for at in range(0, len(content), 16):
+        row = content[at : at + 16]
+        shown = "".join(chr(b) if 32 <= b <= 126 else "." for b in row)
+        digits = "".join(f" {b:02x}" for b in row) + "   " * (16 - len(row))
+        out.append(f"     {at:5x}:{digits}  {shown}\n")
+    return "".join(out)
+
+
+def stack(content: bytes, symbols: Symbols, indent: int) -> str:
+    out = ["\n"]
+    for at in range(0, len(content), 8):
+        pc = number(content[at : at + 8], False)
+        if not pc:
+            break
+        out.append(" " * indent + symbols.address(pc) + "\n")
+    return "".join(out)
+
+
+def symbolic(how: str, value: int, symbols: Symbols) -> str:
+    """``mod()``, ``usym()`` and the like; ``sym()`` and ``func()`` show nothing."""
+    if how in ("sym", "func"):
+        return ""
+    text = (symbols.module(value) if how in ("mod", "umod") else symbols.address(value)
+            if how == "uaddr" else symbols.symbol(value))
+    return f"  {text:<50}"
+
+
+# -- printf ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A value that a conversion takes."""
+
+    content: bytes
+    type: Type
+    how: str = "value"
+
+
+def formatted(pieces: Sequence[Piece], arguments: Sequence[Argument], symbols: Symbols,
+              aggregation: Callable[[Conversion], str] | None = None) -> str:
+    """What printf prints.
+
+    :param aggregation: shows the value of ``%@``.
+    """
+    out, at = [], 0
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            out.append(decoded(piece))
+            continue
+        flags, wide, precision = piece.flags, piece.width, piece.precision
+        if piece.dynamic_width:
+            wide = max(min(_signed_argument(arguments[at]), MAX_WIDTH), -MAX_WIDTH)
+            at += 1
+            if wide < 0:
+                flags, wide = flags.replace("0", "") + "-", -wide
+        if piece.dynamic_precision:
+            precision = min(max(_signed_argument(arguments[at]), 0), MAX_WIDTH) or None
+            if piece.width and not piece.dynamic_width:
+                wide = 0
+            at += 1
+        if piece.aggregation:
+            assert aggregation is not None
+            out.append(aggregation(Conversion(flags, wide, precision, name=piece.name)))
+            continue
+        out.append(converted(piece.name, flags, wide, precision, arguments[at], symbols))
+        at += 1
+    return "".join(out)
+
+
+def wide_character(value: int) -> str:
+    """A code point; a replacement for what is none."""
+    return chr(value) if value < 0xD800 or 0xE000 <= value < 0x110000 else "\ufffd"
+
+
+def _signed_argument(argument: Argument) -> int:
+    return number(argument.content[:4], True)
+
+
+def padded(text: str, flags: str, wide: int) -> str:
+    return text.ljust(wide) if "-" in flags else text.rjust(wide)
+
+
+def converted(name: str, flags: str, wide: int, precision: int | None, argument: Argument,
+              symbols: Symbols) -> str:
+    """One conversion."""
+    letter = name[-1]
+    content = argument.content
+    if argument.how in ("stack", "ustack") or letter == "k":
+        return _stack_lines(content, flags, wide, symbols)
+    if letter in "diouxXpP":
+        return integer(name, flags, wide, precision, content, argument.type)
+    if letter in "sSI":
+        text = decoded(content.split(b"\0")[0])
+        if letter == "S":
+            text = escaped(content)
+        if name in ("ls", "ws"):
+            words = [number(content[n : n + 4], False) for n in range(0, len(content), 4)]
+            text = "".join(wide_character(w) for w in words).split("\0")[0]
+        return padded(text if precision is None else text[:precision], flags, wide)
+    if letter == "c":
+        value = number(content, False)
+        shown = wide_character(value) if name in ("wc", "lc") else decoded(content[:1])
+        return padded(shown, flags, wide)
+    if letter == "C":
+        return padded(escaped(content[:1], ends=False), flags, wide)
+    if letter in "aA":
+        return padded(symbols.address(number(content, False)), flags, wide)
+    if letter in "YT":
+        return padded(moment(letter, number(content, True)), flags, wide)
+    if letter in "eEfgG":
+        return real(letter, flags, wide, precision, content)
+    raise AssertionError(name)
+
+
+def integer(name: str, flags: str, wide: int, precision: int | None, content: bytes, kind: Type
+            ) -> str:
+    letter = name[-1]
+    signed = letter == "i" or (letter == "d" and is_signed(kind) and name != "hd")
+    value = number(content, signed)
+    if letter in "oxXp":
+        value = number(content, False)
+    digits = {"o": "o", "x": "x", "X": "X", "p": "x"}.get(letter, "d")
+    text = format(abs(value), digits)
+    if precision is not None:
+        text = text.rjust(precision, "0")
+    if "'" in flags and digits == "d":
+        text = _grouped(text)
+    prefix = "-" if value < 0 else ""
+    if not prefix and letter in "di" and signed:
+        prefix = "+" if "+" in flags else " " if " " in flags else ""
+    if "#" in flags and value:
+        prefix += {"o": "0", "x": "0x", "X": "0X", "p": "0x"}.get(letter, "")
+    if "0" in flags and "-" not in flags and precision is None:
+        text = text.rjust(wide - len(prefix), "0")
+    return padded(prefix + text, flags, wide)
+
+
+def _grouped(text: str) -> str:
+    """Digits in groups, as the environment's locale wants it."""
+    separator = locale.localeconv().get("thousands_sep")
+    if not isinstance(separator, str) or not separator:
+        return text
+    return f"{int(text):,}".replace(",", separator)
+
+
+def escaped(content: bytes, ends: bool = True) -> str:
+    """A string with its unprintable characters as C writes them, its end too."""
+    out = []
+    for byte in content:
+        out.append(ESCAPES.get(byte) or (chr(byte) if 0x21 <= byte <= 0x7E else f"\\{byte:03o}"))
+        if byte == 0 and ends:
+            break
+    return "".join(out)
+
+
+def _stack_lines(content: bytes, flags: str, wide: int, symbols: Symbols) -> str:
+    out = ["\n"]
+    indent = wide if "-" in flags else 0
+    for at in range(0, len(content), 8):
+        pc = number(content[at : at + 8], False)
+        if not pc:
+            break
+        text = symbols.address(pc)
+        out.append(" " * indent + (text if indent else text.rjust(wide)) + "\n")
+    return "".join(out)
+
+
+def moment(letter: str, nanoseconds: int) -> str:
+    """Nanoseconds since 1970 as a date of this place."""
+    when = datetime.datetime.fromtimestamp(nanoseconds // 10**9).astimezone()
+    if letter == "Y":
+        return f"{when:%Y %b} {when.day:2d} {when:%H:%M:%S}"
+    return when.strftime("%a, %d %b %G %T %Z")
+
+
+def real(letter: str, flags: str, wide: int, precision: int | None, content: bytes) -> str:
+    if len(content) not in (4, 8):
+        return padded("?", flags, wide)
+    value = struct.unpack("<f" if len(content) == 4 else "<d", content)[0]
+    text = f"%{flags.replace(chr(39), '')}{wide or ''}.{6 if precision is None else precision}" \
+           f"{letter}"
+    return str(text % value)
+
+
+# -- print() ---------------------------------------------------------------------------------------
+
+
+def typed_name(kind: Type) -> str:
+    """A type's name as ``print()`` gives it."""
+    found = strip(kind)
+    if isinstance(found, Structure) and not found.name and kind is found:
+        return found.kind
+    if isinstance(kind, Pointer) and isinstance(strip(kind.target), Procedure):
+        return "int (*)()"
+    return spelled(kind)
+
+
+class Typed:
+    """``print()``: a value by its type, structures over several lines."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self.symbols = symbols
+
+    def text(self, content: bytes, kind: Type) -> str:
+        name = typed_name(kind)
+        if is_string(kind):
+            return f'string "{decoded(content.split(bytes(1))[0])}"\n'
+        found = strip(kind)
+        value = self._value(content, kind, 0, None, top=True)
+        end = "" if isinstance(found, Structure) else "\n"
+        return f"{name} {value}{end}"
+
+    def _value(self, content: bytes, kind: Type, depth: int, bits: tuple[int, int] | None,
+               top: bool = False) -> str:
+        found = strip(kind)
+        match found:
+            case Structure():
+                return self._structure(content, found, depth)
+            case Array():
+                return self._array(content, found, depth, top)
+            case Integer():
+                return self._integer(content, found, bits)
+            case Enumeration():
+                value = number(content, True)
+                return next((n for n, v in found.values if v == value), str(value))
+            case Float():
+                return self._float(content)
+            case Pointer():
+                value = number(content, False)
+                if isinstance(strip(found.target), Procedure):
+                    text = self.symbols.symbol(value)
+                    return text if "`" in text else self._hex(value)
+                return self._hex(value)
+            case Incomplete():
+                return "<forward decl>"
+            case Void():
+                return "<unknown encoding>"
+        return "<unknown encoding>"
+
+    @staticmethod
+    def _hex(value: int) -> str:
+        return f"{value:#x}" if value else "0"
+
+    def _integer(self, content: bytes, kind: Integer, bits: tuple[int, int] | None) -> str:
+        if bits is not None:
+            return self._hex(number(content, False) & (1 << bits[1]) - 1)
+        if kind.encoding == "char" and kind.signed and kind.size == 1:
+            byte = content[0]
+            if 0x20 <= byte <= 0x7E:
+                return f"'{chr(byte)}'"
+            if not byte:
+                return "'\\0'"
+            return f"'\\{byte if byte < 128 else byte | 0xFFFFFF00:03o}'"
+        return self._hex(number(content, False))
+
+    @staticmethod
+    def _float(content: bytes) -> str:
+        if len(content) not in (4, 8):
+            return "<unknown encoding>"
+        return f"{struct.unpack('<f' if len(content) == 4 else '<d', content)[0]:+.7e}"
+
+    def _structure(self, content: bytes, kind: Structure, depth: int) -> str:
+        inner = "    " * (depth + 1)
+        out = ["{\n"]
+        for member in kind.members:
+            at, size = member.offset // 8, width(member.type)
+            name = typed_name(member.type)
+            if not name.endswith(("*", " ")):
+                name += " "
+            bits = None
+            suffix = ""
+            if member.width is not None:
+                bits = (member.offset % 8, member.width)
+                if member.width % 8 or member.offset % 8 or member.width // 8 != size:
+                    suffix = f" :{member.width}"
+                else:
+                    bits = None
+            value = self._value(content[at : at + size], member.type, depth + 1, bits)
+            out.append(f"{inner}{name}{member.name}{suffix} = {value}\n")
+        out.append("    " * depth + "}")
+        return "".join(out)
+
+    def _array(self, content: bytes, kind: Array, depth: int, top: bool) -> str:
+        element, size = kind.element, width(kind.element)
+        found = strip(element)
+        count = kind.count or 0
+        if isinstance(found, Integer) and found.encoding == "char" and found.size == 1 \
+                and found.signed:
+            head, mark, _rest = content.partition(b"\0")
+            if mark and head and all(0x20 <= b <= 0x7E for b in head):
+                text = f'"{head.decode()}"'
+                return text if top else f"[ {text} ]"
+        if isinstance(found, Structure):
+            inner = "    " * (depth + 1)
+            name = typed_name(element)
+            pieces = [content[n * size : (n + 1) * size] for n in range(count)]
+            parts = [f"{inner}{name} {self._structure(piece, found, depth + 1)}"
+                     for piece in pieces]
+            return "[ \n" + ", \n".join(parts) + "\n" + "    " * depth + "]"
+        parts = [self._value(content[n * size : (n + 1) * size], element, depth + 1, None,
+                             top=True) for n in range(count)]
+        return f"[ {', '.join(parts)} ]"
+

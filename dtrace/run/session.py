@@ -1,0 +1,392 @@
+"""A trace from its programs to its end: linked, run, consumed.
+
+Without a kernel there are only DTrace's own probes; time is virtual and jumps from one firing to
+the next, or is the host's (``-x host-time``).
+"""
+
+import heapq
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+from dtrace.bpf._runtime import NATIVE, Runtime
+from dtrace.bpf.assembler import ProgramTooLarge
+from dtrace.bpf.layout import ARGUMENTS, Context, Policy, Region
+from dtrace.bpf.linker import Linker
+from dtrace.bpf.verifier import verify
+from dtrace.d.clauses import Defaults, value_count
+from dtrace.d.identifiers import KINDS
+from dtrace.d.program import Compiled, Compiler, Probe
+from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.hosted import Hosted, Values
+from dtrace.run.kernel import GuestState
+from dtrace.run.options import Options
+from dtrace.run.render import Symbols
+from dtrace.run.timers import interval
+from emu.devices import cmos
+from emu.errors import KinstError
+
+RECORD_SIZE = 1 << 20
+SCRATCH = 1 << 20
+STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # what BEGIN and END see as arg0
+GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # what the guest's clock shows at its start
+MAX_FAILURES = 10_000  # that are kept, where nothing is printed before the end
+MAX_FIRINGS = 10_000_000
+MAX_VARIABLE = 16 << 10
+MAX_SIZE = 256 << 20
+RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
+HEAD = 16  # bytes of a record before its values
+SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
+         "dynvarsize": "dynamic variable size"}
+POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
+NAMES = {Context.PROVIDER: "provider", Context.MODULE: "module", Context.FUNCTION: "function",
+         Context.NAME: "name"}
+
+
+@dataclass
+class _Fired:
+    """A probe that is enabled: its program, and the number of its first clause."""
+
+    probe: Probe
+    entry: int
+    first: int
+
+
+@dataclass
+class Session:
+    """:param compiler: which has compiled the programs.
+    :param say: prints a message on standard error.
+    :param guest: where there is a kernel.
+    """
+
+    compiler: Compiler
+    options: Options
+    symbols: Symbols
+    out: IO[str]
+    say: Callable[[str], None]
+    guest: GuestState | None = None
+    now: int = 0
+    enabled: list[Enabled] = field(default_factory=list)
+    firings: int = 0
+
+    def __post_init__(self) -> None:
+        self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
+        self._failures: list[Failure] = []
+        self._by_probe: dict[int, _Fired] = {}
+        self._records: list[tuple[Enabled, bytes] | Failure] = []
+        self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
+        self.interrupted = False
+
+    # -- linking -----------------------------------------------------------------------------------
+
+    def link(self, compiled: Sequence[Compiled]) -> None:
+        """Make the executor and give it the programs.
+
+        :raises KinstError: when they may not run.
+        """
+        options, storage = self.options, self.compiler.storage
+        if any(c.function.destructive for c in compiled) and not options.given("destructive"):
+            raise KinstError("could not enable tracing: Destructive actions not allowed")
+        self._limits(compiled)
+        by_probe: dict[int, list[Compiled]] = {}
+        probes: dict[int, Probe] = {}
+        for one in compiled:
+            for probe in one.probes:
+                by_probe.setdefault(probe.number, []).append(one)
+                probes[probe.number] = probe
+        linker = Linker()
+        for one in compiled:
+            linker.add(one.function.name, one.function.code)
+        first: dict[int, int] = {}
+        programs: dict[tuple[tuple[str, ...], bool], str] = {}  # probes with the same clauses share
+        program: dict[int, str] = {}
+        texts = {number: {offset: storage.text(getattr(probe, name).encode())
+                          for offset, name in NAMES.items()} for number, probe in probes.items()}
+        for number, clauses in by_probe.items():
+            first[number] = len(self.enabled) + 1
+            for one in clauses:
+                self.enabled.append(
+                    Enabled(len(self.enabled) + 1, one.function, probes[number]))
+            names = tuple(c.function.name for c in clauses)
+            always = probes[number].text in ("dtrace:::END", "dtrace:::ERROR")
+            if (names, always) not in programs:
+                programs[names, always] = f"probe_{len(programs)}"
+                linker.add_probe(programs[names, always], names, always)
+            program[number] = programs[names, always]
+        try:
+            linked = linker.link()
+        except ProgramTooLarge:
+            raise KinstError("failed to enable program: DIF program exceeds maximum program size "
+                             "(a jump of its code is too far)") from None
+        values: Values = {
+            "pid": os.getpid, "ppid": os.getppid, "uid": os.getuid, "gid": os.getgid,
+            "execname": lambda: b"dtrace", "tid": os.getpid, "cpu": lambda: 0, "errno": lambda: 0,
+            "vtimestamp": lambda: self.now, "walltimestamp": self._wall, "jid": lambda: 0,
+            "jailname": lambda: b"", "zonename": lambda: b"", "execargs": lambda: b"dtrace",
+            "stackdepth": lambda: 0, "ustackdepth": lambda: 0, "caller": lambda: 0,
+            "ucaller": lambda: 0, "ipl": lambda: 0}
+        if self.guest is not None:
+            values |= self.guest.values()
+        self.hosted = Hosted(values)
+        if self.guest is None:
+            self.hosted.parent = parent
+        else:
+            self.hosted.stack = self.guest.stack
+            self.hosted.registers = self.guest.register
+        bufsize = options.number("bufsize")
+        sizes: dict[int, int] = {
+                 Region.GLOBALS: storage.globals_size, Region.LOCALS: storage.locals_size,
+                 Region.WORK: storage.work_size + storage.string_size + 64,
+                 Region.RECORD: RECORD_SIZE + 64, Region.SCRATCH: SCRATCH}
+        self.runtime = Runtime(
+            sizes, bytes(storage.strings), storage.keyed, options.number("dynvarsize"),
+            [(KINDS[info.function.name], value_count(info), info.parameters)
+             for info in (shape.info for shape in self.compiler.aggregations)
+             if info.function is not None],
+            options.number("aggsize"), bufsize, POLICIES[options.text("bufpolicy")],
+            (options.number("nspec"), options.number("specsize")), storage.string_size,
+            self.hosted.helpers())
+        self.hosted.runtime = self.runtime
+        self.runtime.faults = self._fault
+        if self.guest is not None:
+            self.guest.attach(self.runtime)
+            self.runtime.look = self._looked
+            self.now = self.guest.now
+        self.runtime.thread = 1
+        verify(linked.code, linked.offsets.values(), {*NATIVE, *self.hosted.helpers()})
+        base = self.runtime.load(linked.code)
+        for number, probe in probes.items():
+            self._by_probe[number] = _Fired(
+                probe, base + linked.offsets[program[number]], first[number])
+        self._texts = {number: {offset: Region.STRINGS.address + at for offset, at in found.items()}
+                       for number, found in texts.items()}
+        if self.guest is not None:
+            for number, fired in self._by_probe.items():
+                self.guest.add(fired.probe, fired.entry, fired.first,
+                               [self._texts[number][offset] for offset in NAMES])
+        error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
+        if error is not None:
+            fired = self._by_probe[error.number]
+            self._context(fired, ())
+            self.runtime.set_error(fired.entry)
+
+    def _limits(self, compiled: Sequence[Compiled]) -> None:
+        """Hold sizes to what can be had.
+
+        :raises KinstError: when it cannot.
+        """
+        for variable in self.compiler.checker.variables.values():
+            if variable.offset >= 0 and self.compiler.storage.size(variable.type) > MAX_VARIABLE:
+                raise KinstError("failed to enable program: DIF program content is invalid "
+                                 f"({variable.name} has more than {MAX_VARIABLE} bytes)")
+        options = self.options
+        for name, (least, most) in RANGES.items():
+            if not least <= options.number(name) <= most:
+                raise KinstError(f"could not enable tracing: {name} is from {least} to {most}")
+        for size, _what, _thread, key in self.compiler.storage.keyed:
+            if size + key > MAX_VARIABLE:
+                raise KinstError("failed to enable program: DIF program content is invalid (an "
+                                 f"array's element has more than {MAX_VARIABLE} bytes)")
+        for name, what in SIZES.items():
+            size = wanted = options.number(name)
+            while size > MAX_SIZE:
+                size //= 2
+            if size == wanted:
+                continue
+            if options.text("bufresize") == "manual" and name != "dynvarsize":
+                raise KinstError("could not enable tracing: Memory allocation failure")
+            options.values[name] = size
+            if not options.given("quiet"):
+                self.say(f"{what} lowered to {size} bytes")
+        if not options.number("bufsize"):
+            raise KinstError("could not enable tracing: Enabling exceeds size of buffer")
+        if options.text("bufpolicy") == "fill":
+            needed = sum(HEAD + (one.function.size or 0) for one in compiled
+                         for probe in one.probes if probe.text == "dtrace:::END"
+                         if one.function.size is not None)
+            if needed > options.number("bufsize"):
+                raise KinstError("could not enable tracing: END enablings exceed size of principal "
+                                 "buffer")
+
+    def _wall(self) -> int:
+        return self._started + self.now
+
+    def _fault(self, number: int, fault: int, value: int, at: int) -> None:
+        if self.options.text("bufpolicy") == "switch":
+            self._take()
+        elif len(self._records) >= MAX_FAILURES:
+            return
+        e = self.enabled[number - 1] if 0 < number <= len(self.enabled) else None
+        self._records.append(Failure(e, number, fault, value, at))
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def fire(self, fired: _Fired, arguments: Sequence[int] = ()) -> None:
+        """Let a probe fire."""
+        self._context(fired, arguments)
+        self.hosted.token[0] = None
+        self.firings += 1
+        self.runtime.fire(fired.entry)
+
+    def _context(self, fired: _Fired, arguments: Sequence[int]) -> None:
+        """What the probe's program is given."""
+        rt = self.runtime
+        rt.set_context(Context.PROBE, fired.probe.number)
+        rt.set_context(Context.FIRST, fired.first)
+        rt.set_context(Context.TIMESTAMP, self.now)
+        for offset, address in self._texts[fired.probe.number].items():
+            rt.set_context(offset, address)
+        for n in range(ARGUMENTS):
+            rt.set_context(Context.ARGUMENTS + 8 * n, arguments[n] if n < len(arguments) else 0)
+
+    @property
+    def stopped(self) -> bool:
+        """By Ctrl-C, by a buffer that is full, by exit()."""
+        return self.interrupted or self.runtime.stopped or self.runtime.read(
+            Region.STATE.address, 8) != bytes(8)
+
+    def _named(self, name: str) -> _Fired | None:
+        return next((f for f in self._by_probe.values()
+                     if f.probe.provider == "dtrace" and f.probe.name == name), None)
+
+    def _looked(self, now: int) -> None:
+        """It is time to look at what there is, between two firings."""
+        self.now = now
+        self._consume()
+        self.runtime.look_at(now + self._period)
+
+    def run(self, workload: Callable[[], None] | None = None) -> int:
+        """Trace; the exit status.
+
+        :param workload: what the kernel is to do; without a kernel, None.
+        :raises KinstError: what the workload raised, when all that was traced has been shown.
+        """
+        self.options.active = True
+        failure: KinstError | None = None
+        begin, end = self._named("BEGIN"), self._named("END")
+        if begin is not None:
+            self.fire(begin, [STATE_ADDRESS])
+        self._consume()
+        if workload is None or self.guest is None:
+            self._timers()
+        elif not self.stopped:
+            self.runtime.look_at(self.now + self._period)
+            try:
+                self.guest.run(workload)
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except KinstError as error:  # what was traced before it is shown first
+                failure = error
+            self.now = self.guest.now
+        self._wait_for_status()
+        if end is not None:
+            self.fire(end, [STATE_ADDRESS])
+        self._consume(last=True)
+        self.out.write("\n")
+        self.consumer.rest()
+        self.out.flush()
+        if failure is not None:
+            raise failure
+        return self.consumer.status
+
+    def _wait_for_status(self) -> None:
+        """The end is noticed when the status is looked at, once in a while."""
+        rate = self.options.number("statusrate")
+        if rate and self.now % rate:
+            self._wait(self.now + rate - self.now % rate, False)
+
+    def _timers(self) -> None:
+        """The probes that fire by the clock, until tracing ends."""
+        waiting: list[tuple[int, int, _Fired]] = []
+        for number, fired in self._by_probe.items():
+            every = interval(fired.probe.name) if fired.probe.provider == "profile" else None
+            if every is not None:
+                heapq.heappush(waiting, (self.now + every, number, fired))
+        look = self.now + self._period
+        host = self.options.given("host-time")
+        if not waiting and not self.stopped:
+            self.say("nothing is left that could fire: the trace ends")
+            return
+        while waiting and not self.stopped:
+            due, number, fired = heapq.heappop(waiting)
+            if look <= due:
+                period = self._period
+                self._wait(due - (due - look) % period if not host else look, host)
+                self._consume()
+                look = self.now + self._period
+                if host and look <= due:  # in the host's time, look again and again
+                    heapq.heappush(waiting, (due, number, fired))
+                    continue
+            self._wait(due, host)
+            if self.firings >= MAX_FIRINGS:
+                self.say(f"given up after {MAX_FIRINGS} firings")
+                return
+            self.fire(fired, [0])
+            every = interval(fired.probe.name)
+            assert every is not None
+            heapq.heappush(waiting, (due + every, number, fired))
+
+    @property
+    def _period(self) -> int:
+        """Between two looks at what there is."""
+        number = self.options.number
+        return max(min(number("switchrate"), number("aggrate")), 10**6)
+
+    def _wait(self, until: int, host: bool) -> None:
+        if host and until > self.now:
+            time.sleep((until - self.now) / 1e9)
+        self.now = max(self.now, until)
+
+    # -- consuming ---------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        self._records += [(self.enabled[number - 1], content)
+                          for number, content in self.runtime.records()
+                          if 0 < number <= len(self.enabled)]
+
+    def _consume(self, last: bool = False) -> None:
+        """Print what there is; with a buffer that is kept, only at the end."""
+        if self.options.text("bufpolicy") != "switch" and not last:
+            return
+        self._drops()
+        self.consumer.table.merge(self.compiler.aggregations, self.runtime.aggregated())
+        self._take()
+        records, self._records = self._records, []
+        for number, record in enumerate(records):
+            if isinstance(record, Failure):
+                self.out.flush()
+                self.consumer.failure(record)
+                continue
+            following = records[number + 1] if number + 1 < len(records) else None
+            after = following[0] if isinstance(following, tuple) else None
+            self.consumer.record(*record, after)
+        self.out.flush()
+
+    def _drops(self) -> None:
+        drops = self.runtime.take_drops()
+        records, dynamic, aggregation, speculative, unavailable, errors = drops
+        for count, text in (
+            (records, "drop{s} on CPU 0"), (aggregation, "aggregation drop{s} on CPU 0"),
+            (dynamic, "dynamic variable drop{s}"), (speculative, "speculative drop{s}"),
+            (unavailable, "failed speculation{s} (no speculative buffer available)"),
+            (errors, "error{s} in ERROR probe enabling"),
+        ):
+            if count:
+                self.say(f"{count} {text.format(s='s' * (count > 1))}")
+
+
+def parent(pid: int) -> int:
+    """The parent of a process of the host; 0 where it is not known."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def defaults(options: Options) -> Defaults:
+    """What options say of code."""
+    return Defaults(options.number("stackframes"), options.number("ustackframes"),
+                    options.number("jstackframes"), options.number("jstackstrsize"))

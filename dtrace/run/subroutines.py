@@ -1,0 +1,290 @@
+"""D's subroutines on strings, and the rest that no helper of the native executor does
+(DTrace guide, "Actions and subroutines").
+
+Each takes bytes and integers; None is a null pointer.  ``SUBROUTINES`` says how their arguments
+come and what becomes of the result.
+"""
+
+import ipaddress
+from collections.abc import Callable
+
+from dtrace.bpf.layout import Fault
+
+MAX_BASE = 36
+DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+AF_INET, AF_INET6 = 2, 28
+U64 = 1 << 64
+
+
+class SubroutineFault(Exception):
+    """The clause ends.
+
+    :param fault: why.
+    """
+
+    def __init__(self, fault: Fault, value: int = 0) -> None:
+        super().__init__(fault, value)
+        self.fault, self.value = fault, value
+
+
+def strchr(text: bytes, character: int) -> bytes | None:
+    at = (text + b"\0").find(bytes([character & 255]))
+    return None if at < 0 else text[at:]
+
+
+def strrchr(text: bytes, character: int) -> bytes | None:
+    at = (text + b"\0").rfind(bytes([character & 255]))
+    return None if at < 0 else text[at:]
+
+
+def strstr(text: bytes, part: bytes) -> bytes | None:
+    at = text.find(part)
+    return None if at < 0 else text[at:]
+
+
+def index(text: bytes, part: bytes, start: int | None) -> int:
+    at = max(start or 0, 0)
+    if at >= len(text) and (start is not None or text):
+        if at == 0 and not part:
+            return 0
+        return len(text) if not part else -1
+    return text.find(part, at)
+
+
+def rindex(text: bytes, part: bytes, start: int | None) -> int:
+    if start is None:
+        return text.rfind(part)
+    if start < 0:
+        return 0 if not part else -1
+    return text.rfind(part, 0, min(start, len(text)) + len(part))
+
+
+def substr(text: bytes, start: int, count: int | None, limit: int) -> bytes:
+    size = len(text)
+    if start < 0:
+        start += size
+        if start < 0 and count is not None and start + count > 0:
+            count += start
+            start = 0
+        elif start < 0 and count is None:
+            return b""
+    if start >= size or start < 0:
+        return b""
+    if count is None:
+        count = limit
+    elif count < 0:
+        count += size - start
+        if count < 0:
+            return b""
+    return text[start : start + count]
+
+
+def basename(path: bytes) -> bytes:
+    if not path:
+        return b"."
+    return path.rstrip(b"/").rpartition(b"/")[2] or b"/"
+
+
+def dirname(path: bytes) -> bytes:
+    if not path:
+        return b"."
+    stripped = path.rstrip(b"/")
+    if not stripped:
+        return b"/"
+    head, mark, _last = stripped.rpartition(b"/")
+    if not mark:
+        return b"."
+    return head.rstrip(b"/") or b"/"
+
+
+def cleanpath(path: bytes) -> bytes:
+    """Without ``//``, ``/./`` and what ``/../`` takes back."""
+    out: list[bytes] = []
+    absolute = path.startswith(b"/")
+    parts = path.split(b"/")
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        if part == b"" and not last:
+            continue
+        if part == b"." and not last and (out or absolute or number):
+            continue
+        if part == b".." and ((out and out[-1] != b"..") or absolute):
+            if out:
+                out.pop()
+            if last:
+                out.append(b"")
+            continue
+        out.append(part)
+    return (b"/" if absolute else b"") + b"/".join(out)
+
+
+def lltostr(value: int, base: int | None) -> bytes:
+    base = 10 if base is None else base
+    if not 2 <= base <= MAX_BASE:
+        raise SubroutineFault(Fault.ILLEGAL_OPERATION)
+    if base == 10:
+        return str(value).encode()
+    value %= U64
+    digits = ""
+    while value or not digits:
+        value, digit = divmod(value, base)
+        digits = DIGITS[digit] + digits
+    if base == 16:
+        return b"0x" + digits.encode()
+    if base == 8 and digits != "0":
+        return b"0" + digits.encode()
+    return digits.encode()
+
+
+def strtoll(text: bytes, base: int | None) -> int:
+    base = 10 if base is None else base
+    if not 2 <= base <= MAX_BASE:
+        raise SubroutineFault(Fault.ILLEGAL_OPERATION)
+    word = text.lstrip(b" \t").decode("latin-1").lower()
+    negative = word.startswith("-")
+    if word[:1] in ("-", "+"):
+        word = word[1:]
+    if base == 16 and word.startswith("0x"):
+        word = word[2:]
+    value = 0
+    for letter in word:
+        digit = DIGITS.find(letter)
+        if not 0 <= digit < base:
+            break
+        value = value * base + digit
+    return -value if negative else value
+
+
+def inet_ntoa(address: bytes) -> bytes:
+    return str(ipaddress.IPv4Address(address)).encode()
+
+
+def inet_ntoa6(address: bytes, mapped: bool = False) -> bytes:
+    """:param mapped: whether a mapped IPv4 address is shown with its prefix."""
+    found = ipaddress.IPv6Address(address)
+    if found.ipv4_mapped is not None:
+        return (b"::ffff:" if mapped else b"") + str(found.ipv4_mapped).encode()
+    if address[:12] == bytes(12) and address[12:] > b"\0\0\0\1":
+        return (b"::" if mapped else b"") + inet_ntoa(address[12:])
+    return str(found).encode()
+
+
+def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
+    """:param read: gives so many bytes of the address."""
+    if family == AF_INET:
+        return inet_ntoa(read(4))
+    if family == AF_INET6:
+        return inet_ntoa6(read(16), mapped=True)
+    raise SubroutineFault(Fault.ILLEGAL_OPERATION)
+
+
+def strtok(state: list[bytes | None], text: bytes | None, separators: bytes) -> bytes | None:
+    """:param state: holds what is left of the string."""
+    rest = text if text is not None else state[0]
+    if rest is None:
+        return None
+    rest = rest.lstrip(separators) if separators else rest
+    if not rest:
+        state[0] = None
+        return None
+    end = next((n for n, byte in enumerate(rest) if byte in separators), len(rest))
+    state[0] = rest[end + 1 :] if end < len(rest) else None
+    return rest[:end]
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+_SPACE = b" \t\n\r"
+
+
+class _Json:
+    """Finds the text of one element; ``None`` where the JSON is not what the path says."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text, self.at = text, 0
+
+    def skip(self) -> bytes:
+        while self.at < len(self.text) and self.text[self.at] in _SPACE:
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def string(self) -> bytes | None:
+        """The inside of a string, which begins here."""
+        begin = self.at + 1
+        at = begin
+        while at < len(self.text):
+            if self.text[at : at + 1] == b"\\":
+                at += 2
+            elif self.text[at : at + 1] == b'"':
+                self.at = at + 1
+                return self.text[begin:at]
+            else:
+                at += 1
+        return None
+
+    def element(self) -> bytes | None:
+        """The text of a value, which is passed."""
+        first = self.skip()
+        if first == b'"':
+            return self.string()
+        begin = self.at
+        if first in (b"{", b"["):
+            depth = 0
+            while self.at < len(self.text):
+                letter = self.text[self.at : self.at + 1]
+                if letter == b'"':
+                    if self.string() is None:
+                        return None
+                    continue
+                depth += (letter in b"{[") - (letter in b"}]")
+                self.at += 1
+                if not depth:
+                    return self.text[begin : self.at]
+            return None
+        while self.at < len(self.text) and self.text[self.at] not in b",]}" + _SPACE:
+            self.at += 1
+        word = self.text[begin : self.at]
+        if self.at >= len(self.text) or not word or not (
+                word in (b"true", b"false", b"null") or word[0] in b"-0123456789"):
+            return None
+        return word
+
+    def enter(self, part: bytes) -> bool:
+        """Go to the value of a key, or to an element of an array."""
+        kind = self.skip()
+        if kind not in (b"{", b"["):
+            return False
+        self.at += 1
+        number = 0
+        while True:
+            letter = self.skip()
+            if letter in (b"", b"}", b"]"):
+                return False
+            if kind == b"{":
+                key = self.string() if letter == b'"' else None
+                if key is None or self.skip() != b":":
+                    return False
+                self.at += 1
+                if key == part:
+                    self.skip()
+                    return True
+            elif part.isdigit() and number == int(part[:18]):
+                return True
+            if self.element() is None:
+                return False
+            number += 1
+            if self.skip() == b",":
+                self.at += 1
+            elif self.skip() not in (b"}", b"]"):
+                return False
+
+
+def json(text: bytes, path: bytes) -> bytes | None:
+    parts = [p for p in path.replace(b"]", b"").replace(b"[", b".").removeprefix(b".").split(b".")]
+    reader = _Json(text)
+    if reader.skip() not in (b"{", b"["):
+        return None
+    for part in parts:
+        if not reader.enter(part):
+            return None
+    return reader.element()
