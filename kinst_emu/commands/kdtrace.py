@@ -25,12 +25,14 @@ from kinst.code.verdict import Refuse
 from kinst.probe_table import Probe, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.trap import CpuState
+from kinst_emu import script
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
 from kinst_emu.terminal import parse_count, parse_size, run_command
 from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
 
+PROGRAM_OPTIONS = ("-s", "-x", "-i", "-F", "-C", "-w", "-Z", "-e", "-b", "-V", "-S")
 BOOT = "boot"  # the workload that is no call
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
@@ -93,7 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _is_program(arguments: list[str]) -> bool:
+    """Whether a command line has D programs, or no kernel: dtrace(1)'s own options then."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        return False
+    kernel = any(a == "--kernel" or a.startswith(("-k", "--kernel=")) for a in arguments)
+    return not kernel or any("{" in a or a[:2] in PROGRAM_OPTIONS for a in arguments)
+
+
 def _main() -> int:
+    if _is_program(sys.argv[1:]):
+        return script.trace(sys.argv[1:])
     parser = _parser()
     complete(parser)
     arguments = parser.parse_args()

@@ -243,7 +243,7 @@ def test_probes_are_listed_in_the_columns_of_dtrace():
     (["-n", "kinst::strlen:99999999999999999999999", "-c", "strlen(1)"], "ends at offset"),
     (["-n", "fbt::strlen:exit", "-c", "strlen(1)"], "named entry and return"),
     (["-n", "syscall::read:entry", "-c", "strlen(1)"], "invalid probe specifier"),
-    (["-n", "kinst::strlen:0 { trace(1); }", "-c", "strlen(1)"], "not supported yet"),
+    (["-n", "kinst::strlen:0 { trace(nosuch); }", "-c", 'strlen("a")'], "to resolve nosuch"),
     (["-n", "nonsense", "-c", "strlen(1)"], "invalid probe specifier"),
     (["-n", "kinst::strlen:", "-c", "strlne(1)"], "no function 'strlne'"),
     (["-n", "kinst::strlen:"], "nothing to run"),

@@ -1,0 +1,74 @@
+"""Programs on the teaching kernels: arguments, stacks, times; and nothing is disturbed."""
+
+import pytest
+
+from tests.dtrace.programs import command, run
+
+
+def traced(arch, program, workload="fibonacci(5)", *words):
+    return run("-k", f"teaching/{arch}", "-q", *words, "-n", program, "-c", workload)
+
+
+def test_arguments_and_results_are_known(arch):
+    status, out, said = traced(arch, """
+        fbt::strlen:entry { printf("%s ", stringof(arg0)); }
+        fbt::strlen:return { printf("%d", arg1); }""", 'strlen("hello")')
+    assert (status, out, said) == (0, "hello 5\n", "")
+
+
+def test_thread_local_times_make_a_latency(arch):
+    status, out, said = traced(arch, """
+        fbt::fibonacci:entry { self->began[arg0] = timestamp; calls++; }
+        fbt::fibonacci:return { @ = count(); }
+        END { printf("%d ", calls); printa("%@d", @); }""")
+    assert (status, said) == (0, "")
+    calls, returns = out.split()[:2]
+    assert int(calls) == int(returns) > 5
+
+
+def test_stacks_are_keys_of_aggregations(arch):
+    _status, out, said = traced(arch, "fbt::fibonacci:entry { @[stack(2)] = count(); }",
+                                "fibonacci(4)")
+    assert not said and "kernel`fibonacci+0x" in out
+
+
+def test_kinst_probes_take_clauses_too(arch):
+    _status, out, said = traced(
+        arch, "kinst::strlen: { @[probefunc, probename] = count(); }", 'strlen("abc")')
+    assert not said and out.count("strlen") > 4
+
+
+def test_a_guest_s_memory_is_read_or_a_fault(arch):
+    _status, out, said = traced(arch, """
+        fbt::strlen:entry { printf("%c", *(char *)(arg0 + 1)); }
+        fbt::strlen:entry { trace(*(int *)0x700000000000); }""", 'strlen("xyz")')
+    assert out.startswith("y") and "invalid address (0x700000000000)" in said
+
+
+@pytest.mark.parametrize("path", ["guest", "direct"])
+def test_a_traced_boot_is_the_same_boot(arch, path):
+    plain = command("-k", f"teaching/{arch}", "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
+    status, out, _said = command(
+        "-k", f"teaching/{arch}", "-q", "--digest", "--trap-path", path, "-n",
+        "fbt:::entry { @[probefunc] = count(); @s[stack()] = quantize(timestamp); self->x = arg0; "
+        "x[probefunc] = arg1; } fbt:::return { trace(stringof(arg1)); }", "-c", "boot")
+    assert status == 0
+    assert out.splitlines()[-1] == plain.splitlines()[-1] and "digest" in plain
+
+
+def test_exit_ends_the_trace(arch):
+    status, out, _said = traced(arch, """
+        fbt::fibonacci:entry /n++ == 3/ { exit(7); } fbt::fibonacci:entry { m++; }
+        END { trace(m); }""")
+    assert (status, out) == (7, "3\n")
+
+
+def test_what_cannot_be_probed_is_said():
+    status, _out, said = traced("amd64", "fbt::nosuch:entry { trace(1); }")
+    assert status == 1 and "the kernel has no function 'nosuch'" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_without_a_workload_there_is_nothing_to_run():
+    status, _out, said = run("-k", "teaching/amd64", "-n", "fbt::strlen:entry { trace(1); }")
+    assert status == 1 and said.startswith("dtrace: nothing to run")

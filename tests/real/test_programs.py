@@ -1,0 +1,60 @@
+"""D programs on FreeBSD: its types, its lists, its times; and its boot is the same with them."""
+
+import pytest
+
+from tests.conftest import real_kernel
+from tests.dtrace.programs import command
+
+ALLOCATE = "malloc(100, &M_TEMP, 2)"
+
+
+def traced(arch, program, workload=ALLOCATE, *words):
+    kernel = real_kernel(arch).path
+    status, out, said = command("-k", str(kernel), "-q", "--trap-path", "direct", *words, "-n",
+                                program, "-c", workload)
+    assert status == 0, said
+    return out
+
+
+def test_arguments_have_the_kernel_s_types(arch):
+    assert traced(arch, """
+        fbt::malloc:entry { printf("%d %s", args[0], stringof(args[1]->ks_shortdesc)); }
+        fbt::malloc:return { printf(" %d", args[1] != NULL); }""") == "100 temp 1\n"
+
+
+def test_the_thread_and_its_process_are_read(arch):
+    assert traced(arch, """
+        fbt::malloc:entry { printf("%d %s", pid == curthread->td_proc->p_pid
+            && tid == curthread->td_tid, execname); }""") == "1 kernel\n"
+
+
+def test_a_list_of_the_kernel_is_walked(arch):
+    out = traced(arch, """
+        fbt::malloc:entry { this->m = `kmemstatistics; n = 0; }
+        fbt::malloc:entry /this->m != NULL/ { printf("%s ", stringof(this->m->ks_shortdesc));
+            this->m = this->m->ks_next; }
+        fbt::malloc:entry /this->m != NULL/ { printf("%s", stringof(this->m->ks_shortdesc)); }""")
+    first, second = out.split(" ", 1)
+    assert first and second.strip()
+
+
+def test_latencies_are_in_virtual_nanoseconds(arch):
+    outs = {traced(arch, """
+        fbt::malloc:entry { self->began = timestamp; }
+        fbt::malloc:return /self->began/ { @ = sum(timestamp - self->began); self->began = 0; }
+        END { printa("%@d", @); }""") for _ in range(2)}
+    assert len(outs) == 1 and 10 < int(outs.pop()) < 100_000
+
+
+@pytest.mark.parametrize("path", ["guest", "direct"])
+def test_a_boot_that_is_traced_is_the_same_boot(arch, path):
+    kernel = str(real_kernel(arch).path)
+    plain = command("-k", kernel, "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
+    status, out, said = command(
+        "-k", kernel, "-q", "--digest", "--trap-path", path, "-c", "boot", "-n", """
+        fbt::malloc:entry { @[stringof(args[1]->ks_shortdesc)] = quantize(arg0);
+            @s[stack(3)] = count(); self->size = arg0; sizes[arg0] = timestamp; }
+        fbt::malloc:return { @r[self->size] = count(); }""")
+    assert status == 0, said
+    assert plain.splitlines()[-1].startswith("digest")
+    assert out.splitlines()[-1] == plain.splitlines()[-1]
