@@ -6,7 +6,7 @@ import hashlib
 import signal
 import threading
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import unicorn
@@ -75,6 +75,17 @@ class Snapshot:
     patches: int = 0  # which set of breakpoints was in memory; 0: none
 
 
+@dataclass(frozen=True)
+class Alarm:
+    """Somebody wants to look at a virtual time, between two instructions.
+
+    :param ring: is called then; gives the next time, None for no more.
+    """
+
+    time: int
+    ring: Callable[[], int | None]
+
+
 class UnicornMachine(Machine):
     """A deterministic machine: its run is a function of the image and its input.
 
@@ -119,6 +130,7 @@ class UnicornMachine(Machine):
         self._time_limit = NEVER
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
+        self.alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
         self.board = self.arch.board(self)
         self.engine.map_ram(self.board.ram_base, self.memory_part.view)
         self.console_sink = self.console.output
@@ -331,17 +343,30 @@ class UnicornMachine(Machine):
             self.engine.settle()
 
     def run(self, until: Until) -> Stop:
-        """Run until ``until`` or the guest ends the run.
+        """Run until ``until`` or the guest ends the run; an ``alarm`` rings in between.
 
         :raises MachineError: when called while the machine runs, or for too many addresses.
         """
+        start = len(self.console.text)
+        while self.alarm is not None and (until.time is None or self.alarm.time < until.time):
+            alarm = self.alarm
+            stop = self._run(replace(until, time=alarm.time), start)
+            if stop.reason is not StopReason.TIME:
+                return stop
+            following = alarm.ring()
+            self.alarm = None if following is None else Alarm(following, alarm.ring)
+            if stop.pc in until.addresses:  # going on would step over it
+                return replace(stop, reason=StopReason.ADDRESS)
+        return self._run(until, start)
+
+    def _run(self, until: Until, console_start: int) -> Stop:
         engine = self.engine
         if self._running:
             raise MachineError("the machine is running: it cannot be run from inside its own run")
         self._time_limit = until.time if until.time is not None else NEVER
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
-        self._console_start = len(self.console.text)
+        self._console_start = console_start
         if self._reason() is StopReason.TIME or (
                 self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
