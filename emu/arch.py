@@ -106,6 +106,7 @@ class Arch(ABC):
     sp: ClassVar[str]
     arguments: ClassVar[tuple[str, ...]]
     result: ClassVar[str]
+    macros: ClassVar[tuple[str, ...]]  # that a C compiler for it defines
     per_cpu: ClassVar[str]  # leads to the kernel's ``struct pcpu``; the thread is its first word
     link: ClassVar[str | None]  # where a call leaves its return address; None: on the stack
     trap_frame: ClassVar[TrapFrame]

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from types import FrameType
 
+from dtrace.bpf.listing import listing
 from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
 from dtrace.d.attributes import VERSION
@@ -30,6 +31,8 @@ from dtrace.run.options import OptionError, Options
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
+from emu.arch import Arch
+from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
@@ -227,6 +230,7 @@ class _Kernel:
 class _Run:
     def __init__(self, options: Options, line: CommandLine) -> None:
         self.options, self.line = options, line
+        self.sources: list[str] = []
         self.kernel = _Kernel(line) if "kernel" in line.words_given else None
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
@@ -245,6 +249,8 @@ class _Run:
         if "l" in self.line.modes:
             self._list(compiled)
             return 0
+        if "S" in self.line.flags:
+            self._show_code(compiled)
         if "e" in self.line.flags:
             return 0
         everything = [one for program in compiled for one in program]
@@ -268,11 +274,12 @@ class _Run:
         session.link(everything)
 
         def interrupted(_number: int, _frame: FrameType | None) -> None:
-            if session.interrupted or kernel is not None:
+            if session.interrupted:
                 raise KeyboardInterrupt
             session.interrupted = True
 
-        signal.signal(signal.SIGINT, interrupted)
+        if kernel is None:  # a machine that runs has its own way to be interrupted
+            signal.signal(signal.SIGINT, interrupted)
         if self.options.given("destructive") and not self.options.given("quiet"):
             say("allowing destructive actions")
         if kernel is None:
@@ -281,6 +288,15 @@ class _Run:
         if "digest" in self.line.words_given:
             print(f"digest {kernel.machine.digest()}")
         return status
+
+    def _show_code(self, compiled: list[list[Compiled]]) -> None:
+        """The code of each clause, on standard error."""
+        for program, source in zip(compiled, self.sources, strict=True):
+            for one in program:
+                function = one.function
+                title = f"{function.name} ({function.specifier.text})"
+                sys.stderr.write("".join(
+                    f"{row}\n" for row in listing(title, function.code, source.splitlines())))
 
     def _matched(self, compiled: list[list[Compiled]]) -> None:
         if self.options.given("quiet"):
@@ -304,6 +320,7 @@ class _Run:
                         self.options.given("defaultargs"))
         if script and self.options.given("cpp"):
             source = self._preprocessed(source, text)
+        self.sources.append(source)
         try:
             return self.compiler.compile(
                 source, macros, string=not script,
@@ -316,6 +333,13 @@ class _Run:
                     f"failed to compile script {text}: {error.said(tags)}") from None
             tag = f"[{error.tag}] " if tags and error.tag else ""
             raise Failed(f"invalid probe specifier {text}: {tag}{error.text}") from None
+
+    @property
+    def _arch(self) -> Arch:
+        """Of the kernel; without one, the first that there is."""
+        if self.kernel is not None:
+            return self.kernel.machine.arch
+        return next(iter(ARCHITECTURES.values()))
 
     @staticmethod
     def _read(path: str) -> str:
@@ -346,7 +370,7 @@ class _Run:
         number = int(version[0]) << 24 | int(version[1]) << 12
         command = [tool, "-P", "-undef", "-nostdinc", "-D__sun", "-D__unix", "-D__SVR4",
                    "-D__SUNW_D=1",
-                   "-D__FreeBSD__=15", "-D__amd64", "-D__amd64__", "-D__x86_64__",
+                   "-D__FreeBSD__=15", *(f"-D{macro}" for macro in self._arch.macros),
                    f"-D__SUNW_D_VERSION={number:#010x}",
                    f"-I{os.path.dirname(path) or '.'}", *defines, *self.line.preprocess, "-"]
         try:

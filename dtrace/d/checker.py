@@ -127,7 +127,6 @@ class Checker:
         self.externs: dict[str, Type] = {}
         self._bound: dict[str, syntax.Expression] = {}
         self._depth = 0
-        self._forced: set[str] = set()
         self.hidden: frozenset[str] = frozenset()  # what the program's version does not have
         for name, value in {"NULL": 0, **CONSTANTS}.items():
             self.inlines[name] = syntax.Inline(
@@ -137,7 +136,7 @@ class Checker:
     def knows(self, name: str) -> bool:
         """Whether a word is a variable or function, for the parser."""
         return ((name not in self.hidden and self._builtin(name))
-                or name in self.inlines or name in self._forced or name in self.externs
+                or name in self.inlines or name in self.externs
                 or (Scope.GLOBAL, name) in self.variables
                 or self.universe.enumerator(name) is not None)
 
@@ -614,7 +613,7 @@ class Checker:
                 if known.keys is None and not known.known:
                     raise self._bad_reference(base.place, "scalar", name, "associative array")
                 return known if known.keys is not None else None
-            if self.knows(name) and name not in self._forced:
+            if self.knows(name):
                 if name in FUNCTIONS:
                     raise self._bad_reference(
                         base.place, FUNCTIONS[name].role.value, name, "associative array")

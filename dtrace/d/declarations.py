@@ -28,7 +28,6 @@ from dwarf.types import (
     strip,
 )
 
-BASES = ("void", "char", "int", "float", "double")
 ATTRIBUTES = ("signed", "unsigned", "short", "long")
 MAX_COUNT = (1 << 32) - 1
 MAX_SIZE = 1 << 31  # bytes of a structure

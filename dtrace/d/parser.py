@@ -59,6 +59,7 @@ class Parser:
         self._next: list[Token] = []
         self._between = True
         self._depth = 0
+        self._variables: set[str] = set()  # words that name types, but were assigned to
 
     # -- tokens ------------------------------------------------------------------------------------
 
@@ -99,7 +100,8 @@ class Parser:
         self._between = between
 
     def _names_type(self, name: str) -> bool:
-        return not self.known(name) and self.universe.named(name) is not None
+        return (name not in self._variables and not self.known(name)
+                and self.universe.named(name) is not None)
 
     def at_type(self, ahead: int = 0) -> bool:
         token = self.peek(ahead)
@@ -144,14 +146,6 @@ class Parser:
                     piece(declaration)
             else:
                 self.wrong()
-
-    def whole_expression(self) -> syntax.Expression:
-        """A program that is one expression."""
-        self._mode(False)
-        value = self.expression()
-        if self.peek().kind != "end":
-            self.wrong()
-        return value
 
     def _clause(self) -> syntax.Clause:
         place = self.peek().place
@@ -737,9 +731,11 @@ class Parser:
             self.expect(")")
             return value
         if token.kind == "name":
-            if self._names_type(token.text) and not self._assigned_here():
-                self._next.insert(0, token)
-                self.wrong()
+            if self._names_type(token.text):
+                if not self._assigned_here():
+                    self._next.insert(0, token)
+                    self.wrong()
+                self._variables.add(token.text)
             return syntax.Name(place, token.text)
         self._next.insert(0, token)
         self.wrong()

@@ -90,10 +90,6 @@ def is_float(kind: Type) -> bool:
     return isinstance(strip(kind), Float)
 
 
-def is_arithmetic(kind: Type) -> bool:
-    return is_integer(kind) or is_float(kind)
-
-
 def is_pointer(kind: Type) -> bool:
     """A pointer or an array, but no string."""
     return isinstance(strip(kind), Pointer | Array) and not is_string(kind)
@@ -101,10 +97,6 @@ def is_pointer(kind: Type) -> bool:
 
 def is_void(kind: Type) -> bool:
     return isinstance(strip(kind), Void) and special(kind) is None
-
-
-def is_structure(kind: Type) -> bool:
-    return isinstance(strip(kind), Structure | Incomplete) and special(kind) is None
 
 
 def is_array(kind: Type) -> bool:
@@ -285,7 +277,6 @@ class Universe:
             self._named[kind.name] = kind
         for name, of in TYPEDEFS.items():
             self.define(name, self._named[of])
-        self._builtin = frozenset(self._named)
 
     def define(self, name: str, kind: Type) -> None:
         """A typedef."""
@@ -294,9 +285,6 @@ class Universe:
     def own(self, name: str) -> Type | None:
         """A type of the program's own, or of D's."""
         return self._named.get(name)
-
-    def is_builtin(self, name: str) -> bool:
-        return name in self._builtin
 
     def named(self, name: str) -> Type | None:
         """A type by a name without ``struct``, ``union`` or ``enum``."""

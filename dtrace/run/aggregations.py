@@ -3,12 +3,12 @@
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
 from dtrace.d.clauses import value_count
-from dtrace.d.identifiers import KINDS, AggregationInfo, Shape
+from dtrace.d.identifiers import KINDS, SYMBOLS, AggregationInfo, Shape
 from dtrace.d.types import is_string
 
 U64 = 1 << 64
@@ -54,6 +54,25 @@ class Entry:
     def kind(self) -> Aggregate:
         assert self.info.function is not None
         return KINDS[self.info.function.name]
+
+
+Start = Callable[[str, int], int]
+
+
+def _started(shape: Shape, key: bytes, start: Start) -> bytes:
+    """A key in which addresses stand for the function or module that they lie in."""
+    if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
+        return key
+    out, at = bytearray(key), 0
+    for kind, how, size in shape.parts:
+        if is_string(kind):
+            at += 8 + -(-int.from_bytes(key[at : at + 8], "little") // 8) * 8
+            continue
+        if how in SYMBOLS:
+            address = int.from_bytes(key[at : at + 8], "little")
+            out[at : at + 8] = start(how, address).to_bytes(8, "little")
+        at += -(-size // 8) * 8
+    return bytes(out)
 
 
 def decode(shape: Shape, key: bytes) -> tuple[Part, ...]:
@@ -178,10 +197,15 @@ class Table:
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
     printed: set[int] = field(default_factory=set)
 
-    def merge(self, shapes: Sequence[Shape],
-              found: Sequence[tuple[int, bytes, list[int]]]) -> None:
-        """Add what was aggregated since the last time."""
-        for number, key, values in found:
+    def merge(self, shapes: Sequence[Shape], found: Sequence[tuple[int, bytes, list[int]]],
+              start: Start = lambda _how, address: address) -> None:
+        """Add what was aggregated since the last time.
+
+        :param start: gives the begin of what ``sym()``, ``mod()`` and the like mean, which is the
+            key.
+        """
+        for number, given, values in found:
+            key = _started(shapes[number], given, start)
             entry = self.entries.get((number, key))
             if entry is None:
                 shape = shapes[number]

@@ -14,6 +14,7 @@ from dwarf.index import DebugIndex
 from dwarf.types import Procedure, Structure, Type, Types, find_member, size_of, strip
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.unicorn.machine import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
@@ -139,6 +140,12 @@ class KernelSymbols:
         function = self.image.symbols.function_at(value)
         return f"{value:#x}" if function is None else f"{MODULE}`{function.name}"
 
+    def start(self, how: str, value: int) -> int:
+        function = self.image.symbols.function_at(value)
+        if function is None or how not in ("sym", "func", "mod"):
+            return value
+        return self.image.segments[0].virtual if how == "mod" else function.address
+
     def module(self, value: int) -> str:
         return MODULE if self.image.symbols.function_at(value) is not None else f"{value:#x}"
 
@@ -202,13 +209,30 @@ class GuestState:
         self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset)
         return True
 
-    def run(self, workload: Callable[[], None]) -> None:
-        """Run something while the probes are enabled."""
+    @property
+    def time(self) -> int:
+        """The guest's clock, as its devices see it."""
+        return self._machine.now
+
+    @property
+    def pc(self) -> int:
+        return self._machine.pc
+
+    def run(self, workload: Callable[[], None], due: int | None,
+            ring: Callable[[], int | None]) -> None:
+        """Run something while the probes are enabled.
+
+        :param due: when to call ``ring`` first; None for never.  It gives the next time.
+        """
         runtime, breakpoints = self._runtime, self._breakpoints
         assert runtime is not None
         breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
         breakpoints.enable()
-        workload()
+        self._machine.alarm = None if due is None else Alarm(due, ring)
+        try:
+            workload()
+        finally:
+            self._machine.alarm = None
         breakpoints.disable()
         breakpoints.dispatcher.act_by(None, runtime.take_failure)
 

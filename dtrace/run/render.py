@@ -41,6 +41,10 @@ class Symbols(Protocol):
 
     def module(self, value: int) -> str: ...
 
+    def start(self, how: str, value: int) -> int:
+        """Where the function (``sym``, ``func``) or module (``mod``) begins that an address lies
+        in; the address, where there is none."""
+
 
 class NoSymbols:
     """Where there is no kernel."""
@@ -50,6 +54,9 @@ class NoSymbols:
 
     symbol = address
     module = address
+
+    def start(self, how: str, value: int) -> int:
+        return value
 
 
 def decoded(content: bytes) -> str:

@@ -7,7 +7,7 @@ the next, or is the host's (``-x host-time``).
 import heapq
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -52,6 +52,31 @@ class _Fired:
     probe: Probe
     entry: int
     first: int
+
+
+class Timers:
+    """The probes that fire by the clock.
+
+    :param now: the time at which they are enabled.
+    """
+
+    def __init__(self, probes: Iterable[_Fired], now: int) -> None:
+        self._waiting: list[tuple[int, int, int, _Fired]] = []
+        for fired in probes:
+            every = interval(fired.probe.name) if fired.probe.provider == "profile" else None
+            if every is not None:
+                heapq.heappush(self._waiting, (now + every, fired.probe.number, every, fired))
+
+    @property
+    def due(self) -> int | None:
+        """When the next one fires; None: there is none."""
+        return self._waiting[0][0] if self._waiting else None
+
+    def take(self) -> _Fired:
+        """The next one; it will fire again."""
+        due, number, every, fired = self._waiting[0]
+        heapq.heapreplace(self._waiting, (due + every, number, every, fired))
+        return fired
 
 
 @dataclass
@@ -274,7 +299,8 @@ class Session:
         elif not self.stopped:
             self.runtime.look_at(self.now + self._period)
             try:
-                self.guest.run(workload)
+                timers = Timers(self._by_probe.values(), self.guest.time)
+                self.guest.run(workload, timers.due, lambda: self._rung(timers))
             except KeyboardInterrupt:
                 self.interrupted = True
             except KinstError as error:  # what was traced before it is shown first
@@ -294,39 +320,39 @@ class Session:
     def _wait_for_status(self) -> None:
         """The end is noticed when the status is looked at, once in a while."""
         rate = self.options.number("statusrate")
-        if rate and self.now % rate:
+        if self.guest is None and rate and self.now % rate:
             self._wait(self.now + rate - self.now % rate, False)
 
     def _timers(self) -> None:
         """The probes that fire by the clock, until tracing ends."""
-        waiting: list[tuple[int, int, _Fired]] = []
-        for number, fired in self._by_probe.items():
-            every = interval(fired.probe.name) if fired.probe.provider == "profile" else None
-            if every is not None:
-                heapq.heappush(waiting, (self.now + every, number, fired))
+        timers = Timers(self._by_probe.values(), self.now)
         look = self.now + self._period
         host = self.options.given("host-time")
-        if not waiting and not self.stopped:
+        if timers.due is None and not self.stopped:
             self.say("nothing is left that could fire: the trace ends")
             return
-        while waiting and not self.stopped:
-            due, number, fired = heapq.heappop(waiting)
+        while timers.due is not None and not self.stopped:
+            due = timers.due
             if look <= due:
                 period = self._period
                 self._wait(due - (due - look) % period if not host else look, host)
                 self._consume()
                 look = self.now + self._period
                 if host and look <= due:  # in the host's time, look again and again
-                    heapq.heappush(waiting, (due, number, fired))
                     continue
             self._wait(due, host)
             if self.firings >= MAX_FIRINGS:
                 self.say(f"given up after {MAX_FIRINGS} firings")
                 return
-            self.fire(fired, [0])
-            every = interval(fired.probe.name)
-            assert every is not None
-            heapq.heappush(waiting, (due + every, number, fired))
+            self.fire(timers.take(), [0])
+
+    def _rung(self, timers: Timers) -> int | None:
+        """A kernel's time has come to a timer; when to come again."""
+        assert self.guest is not None
+        while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
+            self.now = max(self.now, timers.due)
+            self.fire(timers.take(), [self.guest.pc])
+        return None if self.stopped else timers.due
 
     @property
     def _period(self) -> int:
@@ -351,7 +377,8 @@ class Session:
         if self.options.text("bufpolicy") != "switch" and not last:
             return
         self._drops()
-        self.consumer.table.merge(self.compiler.aggregations, self.runtime.aggregated())
+        self.consumer.table.merge(
+            self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start)
         self._take()
         records, self._records = self._records, []
         for number, record in enumerate(records):

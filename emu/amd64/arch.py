@@ -43,6 +43,7 @@ class Amd64(Arch):
     pc, sp = "rip", "rsp"
     arguments = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
     result = "rax"
+    macros = ("__amd64", "__amd64__", "__x86_64__")
     per_cpu = "gs_base"
     link = None
     trap_frame = TRAP_FRAME

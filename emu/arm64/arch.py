@@ -41,6 +41,7 @@ class Arm64(Arch):
     pc, sp = "pc", "sp"
     arguments = ("x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7")
     result = "x0"
+    macros = ("__aarch64__",)
     per_cpu = "x18"
     link = "x30"
     trap_frame = TRAP_FRAME

@@ -44,6 +44,7 @@ class Riscv64(Arch):
     pc, sp = "pc", "sp"
     arguments = ("a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7")
     result = "a0"
+    macros = ("__riscv",)
     per_cpu = "tp"
     link = "ra"
     trap_frame = TRAP_FRAME

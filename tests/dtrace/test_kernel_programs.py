@@ -56,6 +56,17 @@ def test_a_traced_boot_is_the_same_boot(arch, path):
     assert out.splitlines()[-1] == plain.splitlines()[-1] and "digest" in plain
 
 
+def test_timers_fire_in_the_guest_s_time_and_disturb_nothing(arch):
+    plain = command("-k", f"teaching/{arch}", "-q", "--digest", "-n", "BEGIN{}", "-c", "boot")[1]
+    found = {command(
+        "-k", f"teaching/{arch}", "-q", "--digest", "-c", "boot", "-n", """
+        tick-1ms { n++; @[func(arg0)] = count(); } fbt::strlen:entry { m++; }
+        END { printf("%d", n > 3); printa("%a %@d ", @); }""")[1] for _ in range(2)}
+    assert len(found) == 1
+    out = found.pop()
+    assert "kernel`" in out and out.splitlines()[-1] == plain.splitlines()[-1]
+
+
 def test_exit_ends_the_trace(arch):
     status, out, _said = traced(arch, """
         fbt::fibonacci:entry /n++ == 3/ { exit(7); } fbt::fibonacci:entry { m++; }

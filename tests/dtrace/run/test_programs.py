@@ -290,3 +290,8 @@ def test_memory_is_dumped():
         "BEGIN { this->p = (char *)alloca(4); *this->p = 65; tracemem(this->p, 4); exit(0); }") == (
         "\n             0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f  0123456789abcdef\n"
         "         0: 41 00 00 00                                      A...\n")
+
+
+def test_the_code_is_shown_with_the_program_s_lines():
+    _status, _out, said = run("-e", "-S", "-n", "int y; BEGIN\n{\n\tx = y + 1;\n}")
+    assert "clause_1 (BEGIN):\n" in said and "; 3: x = y + 1;\n" in said and ": 9500" in said
