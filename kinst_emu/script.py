@@ -43,6 +43,7 @@ from kinst_emu.terminal import parse_count, parse_size, show_byte
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
 WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe"]
+WITHOUT_PROGRAMS = ("json", "stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
 MODES = "AGhlV"
@@ -99,6 +100,8 @@ def read_command_line(arguments: list[str], options: Options) -> CommandLine:
     try:
         given, words = getopt.gnu_getopt(arguments, LETTERS, WORDS)
     except getopt.GetoptError as error:
+        if error.opt in WITHOUT_PROGRAMS:
+            raise KinstError(f"--{error.opt}: is not for D programs yet (docs/d.md)") from None
         raise UsageError(f"illegal option -- {error.opt}") from None
     found = CommandLine(words=words)
 

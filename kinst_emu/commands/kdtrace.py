@@ -49,7 +49,9 @@ def main() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kdtrace")
-    show_examples(parser, "traces the instructions of a kernel that runs inside Python", EXAMPLES)
+    show_examples(parser, "traces the instructions of a kernel that runs inside Python; with a D "
+                  "program (-s FILE, or a predicate and actions behind a description), and without "
+                  "-k, it takes dtrace(1)'s options", EXAMPLES)
     add = parser.add_argument
     kernel_option(parser)
     for option, last, text in (
