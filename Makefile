@@ -18,7 +18,8 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd emu/*/*.pxi kinst/*.pyx kinst/*/*.pyx dwarf/*.pyx dwarf/*.pxd)
+NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd emu/*/*.pxi kinst/*.pyx kinst/*.pxd kinst/*/*.pyx \
+	dwarf/*.pyx dwarf/*.pxd dtrace/*/*.pyx)
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build

@@ -400,7 +400,7 @@ cdef uint64_t h_key_text(Machine *m, uint64_t *r) noexcept nogil:
     n = text(m, r[2], data + 8, m.string_size)
     if n < 0:
         return r[1]
-    (<uint64_t *>data)[0] = <uint64_t>n
+    memcpy(data, &n, 8)
     room = (<uint64_t>n + 7) & ~<uint64_t>7
     memset(data + 8 + n, 0, room - n)
     return r[1] + 8 + room
@@ -458,7 +458,8 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
     while c != NONE:
         x = &m.chunk[c]
         if (x.hash == h and x.variable == variable and x.key_size == size
-                and memcmp(value_of(m, c) + m.variable[variable].size, key, size) == 0):
+                and (size == 0
+                     or memcmp(value_of(m, c) + m.variable[variable].size, key, size) == 0)):
             return c
         c = x.next
     return NONE
@@ -583,7 +584,7 @@ cdef uint64_t llquantize_bucket(const Function *f, int64_t value) noexcept nogil
 
 
 cdef uint64_t quantize_bucket(int64_t value) noexcept nogil:
-    cdef uint64_t magnitude = <uint64_t>-value if value < 0 else <uint64_t>value
+    cdef uint64_t magnitude = <uint64_t>0 - <uint64_t>value if value < 0 else <uint64_t>value
     cdef int n = 0
     if value == 0:
         return ZERO_BUCKET
@@ -626,7 +627,7 @@ cdef void update(Function *f, int64_t *v, int64_t value, int64_t increment) noex
     elif kind == A_STDDEV:
         v[0] += 1
         v[1] = <int64_t>(<uint64_t>v[1] + <uint64_t>value)
-        magnitude = <uint64_t>-value if value < 0 else <uint64_t>value
+        magnitude = <uint64_t>0 - <uint64_t>value if value < 0 else <uint64_t>value
         low = magnitude & LOW32
         high = magnitude >> 32
         square = low * low
@@ -694,7 +695,8 @@ cdef uint64_t h_aggregate(Machine *m, uint64_t *r) noexcept nogil:
         while e != NONE:
             x = &m.entry[e]
             if (x.hash == h and x.function == r[1] and x.key_size == r[3]
-                    and memcmp(m.arena + x.at + 8 * <uint64_t>f.count, key, r[3]) == 0):
+                    and (r[3] == 0 or memcmp(
+                        m.arena + x.at + 8 * <uint64_t>f.count, key, r[3]) == 0)):
                 break
             e = x.next
     if e == NONE:
