@@ -428,7 +428,9 @@ class Checker:
         use = syntax.SymbolUse(node.place, name, address)
         use.lvalue = True
         if isinstance(strip(kind), Procedure):
-            return self._typed(self._number(node.place, address, UNSIGNED_LONG), pointer_to(kind))
+            function = self._number(node.place, address, pointer_to(kind))
+            function.lvalue = True  # its address is itself
+            return function
         return self._typed(use, kind)
 
     def _use(self, place: Place, variable: Variable, keys: list[syntax.Expression]
@@ -843,6 +845,8 @@ class Checker:
             raise DError("D_ADDROF_VAR", "cannot take address of dynamic object", place)
         if isinstance(operand, syntax.ContextUse | syntax.HostedUse):
             raise DError("D_ADDROF_VAR", "cannot take address of dynamic variable", place)
+        if isinstance(operand, syntax.Number) and operand.lvalue:
+            return operand
         if not operand.lvalue:
             raise DError("D_ADDROF_LVAL", "unacceptable operand for unary & operator", place)
         if isinstance(operand, syntax.MemberUse) and operand.width is not None:

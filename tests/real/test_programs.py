@@ -38,6 +38,12 @@ def test_a_list_of_the_kernel_is_walked(arch):
     assert first and second.strip()
 
 
+def test_functions_have_addresses(arch):
+    assert traced(arch, """
+        fbt::malloc:entry { printf("%a %d", &`malloc, &`malloc == (void *)`malloc); }
+        """) == "kernel`malloc 1\n"
+
+
 def test_latencies_are_in_virtual_nanoseconds(arch):
     outs = {traced(arch, """
         fbt::malloc:entry { self->began = timestamp; }
