@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from dtrace.bpf.assembler import Assembler
 from dtrace.bpf.encoding import FRAME, Alu, Jump
+from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, Aggregate, Context, Helper, Region
 from dtrace.d import formats, syntax
 from dtrace.d.checker import Checker
@@ -84,6 +85,7 @@ class Function:
 
     :param size: bytes of its record; None where it makes none.
     :param actions: what the record holds.
+    :param counted: bytes of it as DTrace counts them.
     """
 
     clause: syntax.Clause
@@ -92,6 +94,7 @@ class Function:
     size: int | None
     actions: list[Recorded]
     code: Assembler
+    counted: int
     destructive: bool = False
 
 
@@ -169,7 +172,7 @@ class ClauseCompiler(Code):
             out.instructions[self._speculated] = replace(
                 out.instructions[self._speculated], immediate=-(-self.counted // 4) * 4)
         return Function(clause, specifier, name, self.size if row else None, self.actions, out,
-                        self.destructive)
+                        self.counted, self.destructive)
 
     def _checked(
         self, clause: syntax.Clause
@@ -641,10 +644,10 @@ class ClauseCompiler(Code):
             if not isinstance(argument, syntax.Number):
                 tag = "BASETYPE" if number == 1 else "LIMTYPE"
                 raise fail(tag, f"argument #{number} must be an integer constant", argument.place)
-            if _signed(argument.value) not in INT32:
+            if signed(argument.value) not in INT32:
                 raise fail(f"{word}VAL", f"argument #{number} must be a 32-bit quantity",
                            argument.place)
-            values.append(_signed(argument.value))
+            values.append(signed(argument.value))
         base, limit = values
         if limit < base:
             raise fail("MISMATCH", "base (argument #1) must be less than limit (argument #2)",
@@ -724,11 +727,6 @@ class ClauseCompiler(Code):
                     raise fail(f"{tag}MATCH", f"{text} (argument #{number}) doesn't match previous "
                                f"declaration: expected {old}, found {new}", place)
         return found
-
-
-def _signed(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
 
 
 def value_count(info: AggregationInfo) -> int:

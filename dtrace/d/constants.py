@@ -1,8 +1,8 @@
 """Integer constants: their types, and expressions of them."""
 
-import re
 from collections.abc import Callable
 
+from dtrace.bpf.interpreter import divide
 from dtrace.d import syntax
 from dtrace.d.errors import DError, Place
 from dtrace.d.types import (
@@ -20,11 +20,8 @@ from dtrace.d.types import (
 )
 from dwarf.types import Integer, Structure, Type, find_member, strip
 
-BITS = 64
-MASK = (1 << BITS) - 1
+MASK = (1 << 64) - 1
 
-
-_SUFFIX = re.compile("[uU]?[lL]?[lL]?")
 _LADDER: tuple[Integer, ...] = (
     INT, UNSIGNED_INT, LONG, UNSIGNED_LONG, LONG_LONG, UNSIGNED_LONG_LONG)
 
@@ -51,12 +48,6 @@ def wrap(value: int, kind: Type) -> int:
     bits = 8 * (width(kind) or 8)
     value &= (1 << bits) - 1
     return value - (1 << bits) if is_signed(kind) and value >> bits - 1 else value
-
-
-def divide(left: int, right: int) -> int:
-    """C's division: towards zero."""
-    quotient = abs(left) // abs(right)
-    return quotient if (left < 0) == (right < 0) else -quotient
 
 
 OPERATIONS: dict[str, Callable[[int, int], int]] = {

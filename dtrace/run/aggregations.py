@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dtrace.bpf.interpreter import divide, signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
 from dtrace.d.clauses import value_count
 from dtrace.d.identifiers import KINDS, SYMBOLS, AggregationInfo, Shape
 from dtrace.d.types import is_string
 
 U64 = 1 << 64
-MIN, MAX = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -118,20 +118,9 @@ def labels(entry: Entry) -> list[str]:
     return [f"< {first}", *(str(bound) for bound in found[1:-1]), f">= {found[-1]}"]
 
 
-def truncated(value: int, by: int) -> int:
-    """C's division of signed numbers."""
-    return -(-value // by) if value < 0 else value // by
-
-
-def shown(value: int) -> int:
-    """64 bits as a signed number."""
-    value %= U64
-    return value - U64 if value >> 63 else value
-
-
 def average(entry: Entry) -> int:
     count, total = entry.values
-    return truncated(truncated(total, entry.normal), count) if count else 0
+    return divide(divide(total, entry.normal), count) if count else 0
 
 
 def deviation(entry: Entry) -> int:
@@ -139,7 +128,7 @@ def deviation(entry: Entry) -> int:
     if not count:
         return 0
     squares = (low % U64 | (high % U64) << 64) // entry.normal // entry.normal // count
-    mean = abs(truncated(truncated(total, entry.normal), count))
+    mean = abs(divide(divide(total, entry.normal), count))
     return math.isqrt(max(squares - mean * mean, 0))
 
 
@@ -149,7 +138,7 @@ def scalar(entry: Entry) -> int:
         return average(entry)
     if entry.kind is Aggregate.STDDEV:
         return deviation(entry)
-    return shown(entry.values[0] % U64 // entry.normal) if entry.normal != 1 else entry.values[0]
+    return signed(entry.values[0] % U64 // entry.normal) if entry.normal != 1 else entry.values[0]
 
 
 def weight(entry: Entry) -> tuple[int, ...]:
@@ -157,7 +146,7 @@ def weight(entry: Entry) -> tuple[int, ...]:
     values = entry.values
     match entry.kind:
         case Aggregate.AVG:
-            return (truncated(values[1], values[0]) if values[0] else 0,)
+            return (divide(values[1], values[0]) if values[0] else 0,)
         case Aggregate.STDDEV:
             return (deviation(Entry(entry.info, entry.key, values)),)
         case Aggregate.QUANTIZE:
@@ -218,7 +207,7 @@ class Table:
             elif kind is Aggregate.MAX:
                 entry.values[0] = max(entry.values[0], values[0])
             else:
-                entry.values = [shown(a + b) for a, b in zip(entry.values, values, strict=True)]
+                entry.values = [signed(a + b) for a, b in zip(entry.values, values, strict=True)]
 
     def of(self, info: AggregationInfo) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.info is info]
@@ -347,14 +336,13 @@ def rows(values: Sequence[int], kind: Aggregate) -> tuple[int, int]:
 
 def distribution(entry: Entry, zoom: bool = False, utf8: bool = False) -> str:
     """A distribution as text; it begins on a line of its own."""
-    count = len(labels(entry))
-    values = entry.values[:count]
+    heads = labels(entry)
+    values = entry.values[: len(heads)]
     first, last = rows(values, entry.kind)
     scale = Scale.of(values[first : last + 1], zoom, utf8)
-    heads = labels(entry)
     out = [f"\n{'value':>16} {'------------- Distribution -------------':>41} {'count':<9}\n"]
     for n in range(first, last + 1):
-        value = shown(values[n] % U64 // entry.normal) if entry.normal != 1 else values[n]
+        value = signed(values[n] % U64 // entry.normal) if entry.normal != 1 else values[n]
         out.append(f"{heads[n]:>16} {scale.bar(values[n])} {value:<9}\n")
     return "".join(out)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
+from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate, Fault
 from dtrace.d.clauses import Field, Function, Recorded
 from dtrace.d.formats import Conversion
@@ -23,7 +24,6 @@ from dtrace.run.aggregations import (
     bounds,
     distribution,
     scalar,
-    shown,
     symbol,
 )
 from dtrace.run.options import OptionError, Options
@@ -357,8 +357,7 @@ class Consumer:
             if part.text:
                 out.append(f" {render.decoded(part.content):>16}")
             else:
-                signed = part.size >= 4
-                value = int.from_bytes(part.content, "little", signed=signed)
+                value = int.from_bytes(part.content, "little", signed=part.size >= 4)
                 out.append(f" {value:{wide}d}")
         return "".join(out)
 
@@ -409,7 +408,7 @@ class Consumer:
             line = "".join(symbol(value, total, ascii_only) for value in values)
             count = sum(values)
             self.write(f"{self._heads(entry)}{least:>{small + 1}} :{line}: {most:<{large}} | "
-                       f"{shown(count)}\n")
+                       f"{signed(count)}\n")
 
     # -- messages ----------------------------------------------------------------------------------
 

@@ -66,9 +66,9 @@ class KernelProbes:
         provider, function, name = self.breakpoints.names(number)
         return Probe(self._base + number, provider, MODULE, function, name)
 
-    def kernel_number(self, probe: Probe) -> int | None:
-        """The number of a kernel's probe in its table; None for one of DTrace's own."""
-        return probe.number - self._base if probe.number >= self._base else None
+    def kernel_number(self, number: int) -> int | None:
+        """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
+        return number - self._base if number >= self._base else None
 
     def numbered(self, number: int) -> Probe | None:
         if number < self._base:
@@ -198,7 +198,7 @@ class GuestState:
 
     def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int]) -> bool:
         """Give a probe of the kernel its program; whether it is one."""
-        number = self._probes.kernel_number(probe)
+        number = self._probes.kernel_number(probe.number)
         if number is None or self._runtime is None:
             return False
         kind, offset = UNKNOWN, 0
@@ -240,8 +240,7 @@ class GuestState:
         """The kernel's probe that fires; None for one of DTrace's own."""
         if self._runtime is None:
             return None
-        number = self._probes.numbered(self._runtime.probe)
-        kernel = None if number is None else self._probes.kernel_number(number)
+        kernel = self._probes.kernel_number(self._runtime.probe)
         return None if kernel is None else self._breakpoints.probe(kernel)
 
     def _read(self, register: str) -> int:

@@ -37,7 +37,6 @@ MAX_FIRINGS = 10_000_000
 MAX_VARIABLE = 16 << 10
 MAX_SIZE = 256 << 20
 RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
-HEAD = 16  # bytes of a record before its values
 SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
          "dynvarsize": "dynamic variable size"}
 POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
@@ -98,7 +97,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
-        self._failures: list[Failure] = []
         self._by_probe: dict[int, _Fired] = {}
         self._records: list[tuple[Enabled, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
@@ -148,7 +146,7 @@ class Session:
         values: Values = {
             "pid": os.getpid, "ppid": os.getppid, "uid": os.getuid, "gid": os.getgid,
             "execname": lambda: b"dtrace", "tid": os.getpid, "cpu": lambda: 0, "errno": lambda: 0,
-            "vtimestamp": lambda: self.now, "walltimestamp": self._wall, "jid": lambda: 0,
+            "vtimestamp": self._time, "walltimestamp": self._wall, "jid": lambda: 0,
             "jailname": lambda: b"", "zonename": lambda: b"", "execargs": lambda: b"dtrace",
             "stackdepth": lambda: 0, "ustackdepth": lambda: 0, "caller": lambda: 0,
             "ucaller": lambda: 0, "ipl": lambda: 0}
@@ -228,15 +226,19 @@ class Session:
         if not options.number("bufsize"):
             raise KinstError("could not enable tracing: Enabling exceeds size of buffer")
         if options.text("bufpolicy") == "fill":
-            needed = sum(HEAD + (one.function.size or 0) for one in compiled
+            needed = sum(one.function.counted for one in compiled
                          for probe in one.probes if probe.text == "dtrace:::END"
                          if one.function.size is not None)
             if needed > options.number("bufsize"):
                 raise KinstError("could not enable tracing: END enablings exceed size of principal "
                                  "buffer")
 
+    def _time(self) -> int:
+        """Now, also in a firing, which does not tell us."""
+        return self.now if self.guest is None else self.guest.now
+
     def _wall(self) -> int:
-        return self._started + self.now
+        return self._started + self._time()
 
     def _fault(self, number: int, fault: int, value: int, at: int) -> None:
         if self.options.text("bufpolicy") == "switch":
