@@ -71,6 +71,7 @@ bench: $(STAMP)
 	bench/snapshot
 	bench/probes
 	bench/dwarf
+	bench/answers
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info

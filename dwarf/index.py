@@ -4,6 +4,7 @@ The file is written for mapping into memory: a header, then tables of the native
 (``dwarf/_scan.pyx``), names in order, and for each name the records that belong to it.
 """
 
+import array
 import bisect
 import mmap
 import struct
@@ -31,6 +32,7 @@ MAX_NAME = 4096  # bytes; what is longer is cut
 MAX_NAMES = 1 << 28  # bytes of all different names
 CONTROL = dict.fromkeys([*range(32), 127], "\ufffd")  # not to be printed
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
+NAME_AT, SUBJECT_AT = 16, 60  # in a record
 NAME = struct.Struct("<III")  # offset of the name, first member, members
 DECLARED = struct.Struct("<IIQQII")  # offset of the name, unit, entry, value, line, tag
 UNIT = struct.Struct("<QQ")  # offset of its header, of its line program
@@ -309,12 +311,20 @@ def _assemble(
         return name
 
     members: dict[bytes, list[int]] = {}
-    subjects = [r[12] for r in RECORD.iter_unpack(records)]
-    places = [r[2] for r in RECORD.iter_unpack(records)]
+    # Columns of the table, at a time.
+    names = memoryview(records).cast("Q")[NAME_AT // 8 :: RECORD_SIZE // 8]
+    subjects = memoryview(records).cast("I")[SUBJECT_AT // 4 :: RECORD_SIZE // 4].tolist()
+    places = names.tolist()
+    at_place: dict[int, list[int]] = {}
     for number, subject in enumerate(subjects):
-        place = places[subject] if subject != NONE32 else NONE64
-        if place != NONE64:
-            members.setdefault(text_of(place), []).append(number)
+        if subject != NONE32:
+            at_place.setdefault(places[subject], []).append(number)
+    at_place.pop(NONE64, None)
+    for place, numbers in at_place.items():
+        same = members.setdefault(text_of(place), numbers)
+        if same is not numbers:  # written in two places
+            same += numbers
+            same.sort()
     # The scan knows names in .debug_str from each other; here also those written in place.
     first_of: dict[tuple[bytes, int, int, int, int], tuple[int, int]] = {}
     for entry, place, value, digest, unit, line, tag in struct.iter_unpack(
@@ -331,10 +341,8 @@ def _assemble(
         entries += NAME.pack(offsets[name], first, len(members[name]))
         order += struct.pack(f"<{len(members[name])}I", *members[name])
         first += len(members[name])
-    for number, place in enumerate(places):
-        known = named.get(place) if place != NONE64 else None
-        offset = offsets[known] if known is not None else NONE64
-        struct.pack_into("<Q", records, number * RECORD_SIZE + 16, offset)
+    new = {place: offsets.get(name, NONE64) for place, name in named.items() if place != NONE64}
+    names[:] = memoryview(array.array("Q", [new.get(place, NONE64) for place in places]))
     types = b"".join(DECLARED.pack(offsets[name], unit, entry, value, line, tag)
                      for name, entry, value, unit, line, tag in rows)
     tables = (bytes(records), pieces, bytes(entries), bytes(order), units, types, bytes(text))

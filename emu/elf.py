@@ -25,6 +25,7 @@ PT_LOAD = "PT_LOAD"
 ELF_MAGIC = b"\x7fELF"
 STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 MAX_NAME = 4096
+FEW_QUESTIONS = 16  # answered without an index of all names
 SHN_UNDEF = 0
 KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 MAX_SECTIONS = 65536
@@ -76,6 +77,7 @@ class SymbolTable:
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
+        self._questions = 0  # so far, by name
         self._addresses: list[int] = []
         self._labels: list[tuple[int, int, int, int]] | None = None
 
@@ -103,11 +105,27 @@ class SymbolTable:
     def named(self, name: str) -> list[Symbol]:
         """All symbols of that name, in table order; empty when there is none."""
         if self._by_name is None:
+            self._questions += 1
+            plain = name.isascii() and "\0" not in name and len(name) < MAX_NAME
+            if plain and self._questions <= FEW_QUESTIONS:
+                wanted = self._offsets(name.encode())
+                return [self._symbol(entry) for entry in self._entries if entry[2] in wanted]
             names: dict[str, list[int]] = {}
             for index, entry in enumerate(self._entries):
                 names.setdefault(self._text(entry[2]), []).append(index)
             self._by_name = names
         return [self._symbol(self._entries[i]) for i in self._by_name.get(name, ())]
+
+    def _offsets(self, name: bytes) -> set[int]:
+        """Where a name stands in the string table, also as the tail of another."""
+        found: set[int] = set()
+        if self._strings.endswith(name):  # the table's last name may lack its end
+            found.add(len(self._strings) - len(name))
+        at = self._strings.find(name + b"\0")
+        while at >= 0:
+            found.add(at)
+            at = self._strings.find(name + b"\0", at + 1)
+        return found
 
     def find(self, name: str) -> Symbol | None:
         """The first symbol of that name; faster than ``named`` for one question."""

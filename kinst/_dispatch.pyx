@@ -39,6 +39,7 @@ cdef enum:
     NEAR = 2048
     MAX_REGISTERS = 128
     MAX_CODE = 16
+    RECENT = 1 << 14
     ARGUMENTS = 5
     RECORDS = 1 << 16
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
@@ -126,6 +127,13 @@ cdef struct Piece:
     int32_t relative
     uint32_t length
 
+
+# What a key was found to be.
+cdef struct Known:
+    uint32_t template
+    uint8_t length
+    uint8_t key_length  # 0: nothing
+    uint8_t key[MAX_CODE]
 
 cdef struct Record:
     uint64_t time
@@ -273,7 +281,7 @@ cdef inline uint64_t target_of(const Template *t, const Site *s) noexcept nogil:
     if t.relative == RELATIVE:
         return t.target + s.address + <int64_t>s.relative
     if t.relative == PAGE_RELATIVE:
-        return t.target + (s.address & ~<uint64_t>0xFFF)
+        return t.target + (s.address & ~<uint64_t>0xFFF) + <int64_t>s.relative
     return t.target
 
 
@@ -802,6 +810,7 @@ cdef class Dispatcher:
     cdef split_fn split
     cdef object classify
     cdef dict known
+    cdef Known *recent  # of ``known``, those met last, by a hash of the key
     cdef object shape
     cdef public object fire
     cdef public object recursion
@@ -814,11 +823,15 @@ cdef class Dispatcher:
 
     def __cinit__(self):
         memset(&self.d, 0, sizeof(Dispatch))
+        self.recent = <Known *>calloc(RECENT, sizeof(Known))
+        if self.recent == NULL:
+            raise MemoryError
 
     def __dealloc__(self):
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
             self.engine.clock.trap = NULL
             self.engine.clock.seam_call = NULL
+        free(self.recent)
         free(self.d.templates)
         free(self.d.sites)
         free(self.d.probes)
@@ -959,11 +972,20 @@ cdef class Dispatcher:
         """The number of the template of an instruction; -1: it is none."""
         cdef uint8_t key[MAX_CODE]
         cdef uint32_t key_length = 0
+        cdef uint32_t hashed = 2166136261  # FNV-1a
+        cdef uint32_t i
+        cdef Known *recent
         cdef bytes k
         self.made()
         length[0] = self.split(code, available, key, &key_length, relative)
         if length[0] == 0:
             return -1
+        for i in range(key_length):
+            hashed = (hashed ^ key[i]) * 16777619
+        recent = &self.recent[(hashed ^ hashed >> 15) % RECENT]
+        if recent.key_length == key_length and memcmp(recent.key, key, key_length) == 0:
+            length[0] = recent.length
+            return recent.template if recent.length <= available else -1
         k = key[:key_length]
         found = self.known.get(k)
         if found is None:
@@ -972,6 +994,8 @@ cdef class Dispatcher:
         if not 0 <= found[0] < self.d.template_count or not 0 < found[1] <= 15:
             raise ValueError("the tables gave no template")
         length[0] = found[1]
+        recent.template, recent.length, recent.key_length = found[0], length[0], key_length
+        memcpy(recent.key, key, key_length)
         return found[0] if length[0] <= available else -1
 
     # -- functions ----------------------------------------------------------------------------
@@ -1202,6 +1226,33 @@ cdef class Dispatcher:
             free(pieces)
         return made
 
+    def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                       uint64_t size, uint32_t function, entry, returns):
+        """Probes where a function is entered and left.
+
+        :param entry: their provider; None: none there.  So ``returns``.
+        :return: their numbers.
+        """
+        self.unchanging()
+        first, left, _framed = self.boundaries(address, code, start, size)
+        wanted = [(first, entry)] if entry is not None and first >= 0 else []
+        if returns is not None:
+            wanted += [(at, returns) for at in left]
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template
+        cdef uint64_t at
+        made = []
+        for at, provider in wanted:
+            template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
+                                        address + at, &length, &relative)
+            if template < 0:
+                raise ValueError("a boundary is no instruction")
+            made.append(self.probe_at(
+                self.site_at(address + at, <uint32_t>template, &code[start + at], length,
+                             relative), function, provider))
+        return made
+
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
         """Where a function is entered and left (``kinst/fbt.py`` says how, in Python).
 
@@ -1309,6 +1360,21 @@ cdef class Dispatcher:
         finally:
             free(pieces)
         return exclusives, self.rest, len(data)
+
+    def key(self, const uint8_t[::1] code):
+        """The first instruction of ``code`` as the native decoder splits it.
+
+        :return: (length, 0 when it is none; what decides the verdict; the displacement left out).
+        """
+        cdef uint8_t key[MAX_CODE]
+        cdef uint32_t key_length = 0
+        cdef int32_t relative = 0
+        cdef uint32_t length = 0
+        self.made()
+        if code.shape[0]:
+            length = self.split(&code[0], <uint32_t>min(code.shape[0], 15), key, &key_length,
+                                &relative)
+        return length, key[:key_length] if length else b"", relative
 
     def lengths(self, const uint8_t[::1] code):
         """The lengths of the instructions in ``code``, as the native decoder sees them."""

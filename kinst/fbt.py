@@ -3,7 +3,7 @@
 An entry is the instruction of the prologue that upstream's FBT takes (the arguments are still in
 their registers there), or the first one of a function without a prologue.  A return is a return
 instruction, or a jump out of the function: a tail call.  ``entry`` and ``returns`` say so in
-Python; probes are made by the native ``Dispatcher.boundaries``, which the tests hold to them.
+Python; probes are made by the native ``Dispatcher.add_boundaries``, which the tests hold to them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,6 @@ from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted
-from kinst.shared import ProbeKind
 from kinst.trap import GuestTrap
 
 PROVIDER = "fbt"
@@ -55,11 +54,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         breakpoints.read_text()
     made: list[int] = []
     for symbol in symbols:
-        first, left, _framed = breakpoints.boundaries(symbol)
-        if ENTRY in wanted and first >= 0:
-            made.append(breakpoints.add_at(symbol, ProbeKind.ENTRY, first))
-        if RETURN in wanted:
-            made += [breakpoints.add_at(symbol, ProbeKind.RETURN, at) for at in left]
+        made += breakpoints.add_boundaries(symbol, ENTRY in wanted, RETURN in wanted)
     if not made:
         raise ProbeError(f"{where}: it has no place for such a probe")
     return made

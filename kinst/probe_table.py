@@ -112,14 +112,16 @@ class ProbeTable:
             raise ProbeError(f"{self.image.symbols.where(address)}: it cannot be probed")
         return number
 
-    def add_at(self, function: Symbol, kind: int, offset: int) -> int:
-        """The same for the instruction at an offset that ``boundaries`` gave."""
+    def add_boundaries(self, function: Symbol, entry: bool, returns: bool) -> list[int]:
+        """Probes where a function is entered, where it is left, or both.
+
+        :return: their numbers.
+        :raises ProbeError: when the function's pages are not mapped.
+        """
         code, start = self._around(function)
-        at = start + offset
-        return self._added(self.dispatcher.add(
-            function.address + offset, code[at : min(at + 15, start + function.size)],
-            self._function(function), kind,
-        ), function.address + offset)
+        return self.dispatcher.add_boundaries(
+            function.address, code, start, function.size, self._function(function),
+            ProbeKind.ENTRY if entry else None, ProbeKind.RETURN if returns else None)
 
     def add_all(self, function: Symbol) -> list[int]:
         """kinst probes on every instruction of a function that is not refused.

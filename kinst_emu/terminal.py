@@ -1,5 +1,6 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
+import gc
 import io
 import os
 import signal
@@ -13,10 +14,13 @@ from emu.progress import PROGRESS
 from kinst_emu.status import StatusLine, drawable
 
 Item = TypeVar("Item")
+# Commands make objects by the hundred thousand that stay: probes, names, types.
+COLLECT_AFTER = 100_000
 
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     """Run a command; a KinstError becomes one line and exit status 1."""
+    gc.set_threshold(COLLECT_AFTER)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.stderr is None:  # closed by the shell: "2>&-"
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lasts as long as the process)
@@ -56,6 +60,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
         sys.stdout.close()
     except OSError:  # what could not be written was said above
         status = status or 1
+    gc.freeze()  # nothing is looked through once more before all of it goes
     sys.exit(status)
 
 

@@ -40,8 +40,7 @@ RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
 SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
          "dynvarsize": "dynamic variable size"}
 POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
-NAMES = {Context.PROVIDER: "provider", Context.MODULE: "module", Context.FUNCTION: "function",
-         Context.NAME: "name"}
+NAMES = (Context.PROVIDER, Context.MODULE, Context.FUNCTION, Context.NAME)
 
 
 @dataclass
@@ -98,6 +97,7 @@ class Session:
     def __post_init__(self) -> None:
         self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
         self._by_probe: dict[int, _Fired] = {}
+        self._names: dict[int, list[int]] = {}  # addresses, in the order of NAMES
         self._records: list[tuple[Enabled, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
         self.interrupted = False
@@ -125,15 +125,14 @@ class Session:
         first: dict[int, int] = {}
         programs: dict[tuple[tuple[str, ...], bool], str] = {}  # probes with the same clauses share
         program: dict[int, str] = {}
-        texts = {number: {offset: storage.text(getattr(probe, name).encode())
-                          for offset, name in NAMES.items()} for number, probe in probes.items()}
+        self._place_names(probes.values())
         for number, clauses in by_probe.items():
+            probe = probes[number]
             first[number] = len(self.enabled) + 1
             for one in clauses:
-                self.enabled.append(
-                    Enabled(len(self.enabled) + 1, one.function, probes[number]))
-            names = tuple(c.function.name for c in clauses)
-            always = probes[number].text in ("dtrace:::END", "dtrace:::ERROR")
+                self.enabled.append(Enabled(len(self.enabled) + 1, one.function, probe))
+            names = tuple([c.function.name for c in clauses])
+            always = probe.provider == "dtrace" and probe.name in ("END", "ERROR")
             if (names, always) not in programs:
                 programs[names, always] = f"probe_{len(programs)}"
                 linker.add_probe(programs[names, always], names, always)
@@ -183,17 +182,29 @@ class Session:
         for number, probe in probes.items():
             self._by_probe[number] = _Fired(
                 probe, base + linked.offsets[program[number]], first[number])
-        self._texts = {number: {offset: Region.STRINGS.address + at for offset, at in found.items()}
-                       for number, found in texts.items()}
         if self.guest is not None:
             for number, fired in self._by_probe.items():
-                self.guest.add(fired.probe, fired.entry, fired.first,
-                               [self._texts[number][offset] for offset in NAMES])
+                self.guest.add(fired.probe, fired.entry, fired.first, self._names[number])
         error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
         if error is not None:
             fired = self._by_probe[error.number]
             self._context(fired, ())
             self.runtime.set_error(fired.entry)
+
+    def _place_names(self, probes: Iterable[Probe]) -> None:
+        """Give the names of probes, of which most are the same, their addresses."""
+        text = self.compiler.storage.text
+        known: dict[str, int] = {}
+
+        def place(name: str) -> int:
+            found = known.get(name)
+            if found is None:
+                found = known[name] = Region.STRINGS.address + text(name.encode())
+            return found
+
+        for p in probes:
+            self._names[p.number] = [place(p.provider), place(p.module), place(p.function),
+                                     place(p.name)]
 
     def _limits(self, compiled: Sequence[Compiled]) -> None:
         """Hold sizes to what can be had.
@@ -263,7 +274,7 @@ class Session:
         rt.set_context(Context.PROBE, fired.probe.number)
         rt.set_context(Context.FIRST, fired.first)
         rt.set_context(Context.TIMESTAMP, self.now)
-        for offset, address in self._texts[fired.probe.number].items():
+        for offset, address in zip(NAMES, self._names[fired.probe.number], strict=True):
             rt.set_context(offset, address)
         for n in range(ARGUMENTS):
             rt.set_context(Context.ARGUMENTS + 8 * n, arguments[n] if n < len(arguments) else 0)

@@ -19,9 +19,16 @@ cdef enum:
     KEEP = 64  # the immediate decides the verdict
     BAD = 128
     IMM32 = 256
+    ANY = 1
+    GROUP = 2
+    FIRST = 3
 
 cdef uint8_t ONE[256]  # the one-byte map
 cdef uint8_t TWO[256]  # 0F
+# Where the registers of ModRM and SIB decide nothing, only whether there is memory, and whether it is
+# relative: ANY; where the middle field of ModRM is more opcode: GROUP, and FIRST while that is 0 or 1.
+cdef uint8_t ONE_PLAIN[256]
+cdef uint8_t TWO_PLAIN[256]
 cdef uint8_t FOUR[256]  # EVEX map 4: APX's, where the length is sure
 
 
@@ -56,7 +63,17 @@ cdef _tables():
         ("d0-d3 d8-df f0-f2 f4-f9 fc fe ff", MODRM),
         ("24 2c 6b 80 83 c0 c1 d4", MODRM | IMM8), ("69 81", MODRM | IMMZ),
     ))
+    one_plain, two_plain = _fill([0] * 256, (
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 63 69 6b 84-8b 8d", ANY),
+        ("80 81 83 c0 c1 d0-d3 f6 f7", GROUP), ("c6 c7 fe ff", FIRST),
+    )), _fill([0] * 256, (
+        ("10 11 14-16 28 29 2e 2f 40-4f 51 54-59 5c-5f 60-6b 6e-70 74-76 7e 7f 90-9f a3-a5 ab-ad af",
+         ANY),
+        ("b0 b1 b3 b6 b7 bb-bf c0 c1 d1-d5 d8-df e0-e5 e8-ef f1-f6 f8-fe", ANY), ("ba", GROUP),
+    ))
     for i in range(256):
+        ONE_PLAIN[i] = one_plain[i]
+        TWO_PLAIN[i] = two_plain[i]
         ONE[i] = one[i]
         FOUR[i] = four[i]
         TWO[i] = two[i]
@@ -67,7 +84,8 @@ _tables()
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """See ``split_fn`` of ``kinst/_dispatch.pyx``: the key has prefixes, opcode, ModRM and SIB."""
+    """See ``split_fn`` of ``kinst/_dispatch.pyx``: the key has prefixes, opcode, ModRM and SIB.  Where
+    registers decide nothing, it is without them, and has the length."""
     cdef uint32_t at = 0
     cdef uint32_t kept, map_, opcode, attributes  # map_: of the opcode, as VEX, EVEX and XOP say
     cdef uint32_t immediate = 0
@@ -78,7 +96,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     cdef bint vector = False
     cdef bint rip = False
     cdef uint8_t modrm = 0
-    cdef uint32_t mod, rm
+    cdef uint32_t mod, rm, at_opcode
+    cdef uint8_t plain = 0
     relative[0] = 0
     while at < available:
         if code[at] & 0xF0 == 0x40:
@@ -95,6 +114,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     if at >= available:
         return 0
     opcode = code[at]
+    at_opcode = at
     at += 1
     map_ = 0
     if opcode == 0x0F:
@@ -215,6 +235,20 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         memcpy(relative, code + at, 4)
     elif attributes & REL8:
         relative[0] = <int8_t>code[at]
+    if attributes & MODRM and (code[at_opcode] == 0x0F if map_ == 1 else map_ == 0
+                               and code[at_opcode] == opcode and not vector):
+        plain = TWO_PLAIN[opcode] if map_ else ONE_PLAIN[opcode]
+        if plain == FIRST and modrm >> 3 & 7 > 1:
+            plain = 0
+    if plain:
+        # REX counts directly before the opcode; R, X and B of it are registers.
+        if at_opcode and key[at_opcode - 1] & 0xF0 == 0x40:
+            key[at_opcode - 1] &= 0x48
+        kept = at_opcode + 1 + map_
+        key[kept] = (0xC0 if mod == 3 else 5 if rip else 0) | (0 if plain == ANY else modrm & 0x38)
+        key[kept + 1] = <uint8_t>(at + displacement + immediate)
+        key_length[0] = kept + 2
+        return at + displacement + immediate
     if map_ == 0 and opcode == 0xFF and not rip and displacement:
         # Where a jump or call finds its target.
         memcpy(key + kept, code + at, displacement)

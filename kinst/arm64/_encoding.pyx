@@ -1,14 +1,15 @@
 # cython: language_level=3
 """Splits an instruction into what decides its verdict and its displacement (Arm ARM, C4.1.93 and
-C6.2: branches), so that a call is one encoding, wherever it leads.
+C6.2: branches, ADR, ADRP), so that a call is one encoding, wherever it leads.
 
-The Python twin is the table, ``classify.py``, which does not need it.
+The Python twin is the table, ``classify.py``, which does not need it; ``know`` gets its rows.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from emu.unicorn._engine cimport native
+from kinst.code._rows cimport Rows, fill, plain_row
 
 cdef enum:
     ROWS = 4
@@ -21,14 +22,28 @@ cdef uint32_t[ROWS][4] TABLE = [
     [0x7E000000, 0x36000000, 5, 14],  # TBZ, TBNZ
 ]
 
+cdef Rows KNOWN
+
+
+def know(table):
+    """Where a row decides alone (``kinst/code/_rows.pxd``)."""
+    fill(&KNOWN, table)
+
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
     cdef uint32_t word, field, row, at, bits
+    cdef int plain
+    cdef int32_t displacement
     relative[0] = 0
     if available < 4:
         return 0
     memcpy(&word, code, 4)
+    plain = plain_row(&KNOWN, word)
+    if plain >= 0:
+        key[0] = <uint8_t>plain
+        key_length[0] = 1
+        return 4
     for row in range(ROWS):
         if word & TABLE[row][0] == TABLE[row][1]:
             at, bits = TABLE[row][2], TABLE[row][3]
@@ -37,6 +52,11 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             relative[0] = (<int32_t>(field << (32 - bits)) >> (32 - bits)) * 4
             word ^= field << at
             break
+    if word & 0x1F000000 == 0x10000000:  # ADR, ADRP
+        displacement = <int32_t>((word >> 3 & 0x1FFFFC | word >> 29 & 3) << 11) >> 11
+        if word >> 31 == 0 or -(1 << 19) <= displacement < 1 << 19:  # the others stay in the key
+            relative[0] = displacement * (4096 if word >> 31 else 1)
+            word &= <uint32_t>0x9F00001F
     memcpy(key, &word, 4)
     key_length[0] = 4
     return 4

@@ -259,7 +259,7 @@ def _word(code: int) -> bytes:
 NOP = _word(0xD503201F)
 
 
-def _copy(code: int, pc: int) -> Verdict:
+def copy(code: int, pc: int) -> Verdict:
     return Copy()
 
 
@@ -281,24 +281,24 @@ ROWS: tuple[Row, ...] = (
     (0xFE000000, 0xD6000000, _refuse("is an authenticated branch")),
     (0xFF000000, 0x55000000, _refuse("is an authenticated branch")),  # RETAASPPC, RETABSPPC
     (0xFF000000, 0xD4000000, _refuse("raises an exception")),  # SVC HVC SMC BRK HLT
-    (0xFFFFFFFF, 0xD503203F, _copy),  # YIELD
+    (0xFFFFFFFF, 0xD503203F, copy),  # YIELD
     (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
     (0xFFFFFFC0, 0xD5031000, _refuse("waits for an event or interrupt")),  # WFET, WFIT
     (0xFFFFFEE0, 0xD5233060, _refuse("belongs to a transaction")),  # TSTART TTEST
     (0xFFFFFFFF, 0xD503307F, _refuse("belongs to a transaction")),  # TCOMMIT
     (0xFFFFFF3F, 0xD503241F, _landing),  # BTI
-    (0xFFFFF01F, 0xD503201F, _copy),  # other hints
+    (0xFFFFF01F, 0xD503201F, copy),  # other hints
     (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX
-    (0xFFFFF01F, 0xD503301F, _copy),  # barriers
+    (0xFFFFF01F, 0xD503301F, copy),  # barriers
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, _refuse("selects the stack pointer")),  # MSR SPSel
-    (0xFFF8F01F, 0xD500401F, _copy),  # MSR (immediate), others
+    (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
     (0xFFDFFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR_EL1, ELR_EL1
     (0xFFDFFFE0, 0xD5185200, _refuse("is about the last exception")),  # ESR_EL1
     (0xFFDFFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR_EL1
     (0xFFDFFFE0, 0xD5184200, _refuse("selects the stack pointer")),  # MRS/MSR SPSel
-    (0xFFC00000, 0xD5000000, _copy),  # SYS, SYSL, MRS, MSR (register)
+    (0xFFC00000, 0xD5000000, copy),  # SYS, SYSL, MRS, MSR (register)
     # PAuth_LR: the address of the instruction is signed along
     (0xFFFF8000, 0xDAC18000, _refuse("signs its own address")),  # PACIASPPC and its family
     (0xFF800000, 0xF3800000, _refuse("signs its own address")),  # AUTIASPPC, AUTIBSPPC
@@ -309,19 +309,19 @@ ROWS: tuple[Row, ...] = (
     (0xFF000000, 0xD8000000, _nothing),  # PRFM (literal)
     (0x3B000000, 0x18000000, _literal),  # LDR, LDRSW (literal), also vector
     # exclusive accesses: the monitor does not survive a trap; CAS and CASP are plain atomics
-    (0x3FA07C00, 0x08A07C00, _copy),  # CAS
-    (0xBFA07C00, 0x08207C00, _copy),  # CASP
+    (0x3FA07C00, 0x08A07C00, copy),  # CAS
+    (0xBFA07C00, 0x08207C00, copy),  # CASP
     (0x3F800000, 0x08000000, _refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
-    (0x3F800000, 0x08800000, _copy),  # LDAR, STLR
+    (0x3F800000, 0x08800000, copy),  # LDAR, STLR
     # the rest of loads and stores, data processing, vectors
-    (0x0A000000, 0x08000000, _copy),
-    (0x1C000000, 0x10000000, _copy),
-    (0x1E000000, 0x04000000, _copy),  # SVE
+    (0x0A000000, 0x08000000, copy),
+    (0x1C000000, 0x10000000, copy),
+    (0x1E000000, 0x04000000, copy),  # SVE
     (0x9E000000, 0x80000000, _refuse("is SME, or data")),
     (0x1A000000, 0x00000000, _refuse("is not an instruction")),  # UDF, and unallocated
     (0x1A000000, 0x02000000, _refuse("is not an instruction")),
-    (0x0E000000, 0x0A000000, _copy),
-    (0x0E000000, 0x0E000000, _copy),
+    (0x0E000000, 0x0A000000, copy),
+    (0x0E000000, 0x0E000000, copy),
 )
 
 # Which earlier rows take what else this one would: (mask, value) -> their (mask, value).  Rows that

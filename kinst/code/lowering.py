@@ -167,8 +167,8 @@ def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> T
     if moved == 0:
         reason = verdict.reason if isinstance(verdict, Refuse) else ""
         return Template(here, Relative.ABSOLUTE, flags, body, data, reason)
+    base = here.target - HERE - relative & MASK
     if moved == THERE - HERE:
-        base = here.target - HERE - relative & MASK
         return Template(here.to(base), Relative.RELATIVE, flags, body, data)
     assert moved == (THERE & ~0xFFF) - HERE, "a target follows its instruction in an unknown way"
-    return Template(here.to(here.target - HERE & MASK), Relative.PAGE_RELATIVE, flags, body, data)
+    return Template(here.to(base), Relative.PAGE_RELATIVE, flags, body, data)

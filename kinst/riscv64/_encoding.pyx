@@ -2,13 +2,14 @@
 """Splits an instruction into what decides its verdict and its displacement (unprivileged manual,
 2.5 and chapter "C"), so that a call is one encoding, wherever it leads.
 
-The Python twin is the table, ``classify.py``, which does not need it.
+The Python twin is the table, ``classify.py``, which does not need it; ``know`` gets its rows.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
 from emu.unicorn._engine cimport native
+from kinst.code._rows cimport Rows, fill, plain_row
 
 
 cdef inline uint32_t bits(uint32_t word, int at, int count, int to) noexcept nogil:
@@ -19,18 +20,35 @@ cdef inline int32_t signed(uint32_t value, int width) noexcept nogil:
     return <int32_t>(value << (32 - width)) >> (32 - width)
 
 
+cdef Rows KNOWN
+
+
+def know(table):
+    """Where a row decides alone (``kinst/code/_rows.pxd``)."""
+    fill(&KNOWN, table)
+
+
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
     """Of four bytes where the lowest two bits are set, else of two."""
     cdef uint32_t size = 4 if available and code[0] & 3 == 3 else 2
     cdef uint32_t word = 0
+    cdef int plain
     relative[0] = 0
     if available < size:
         return 0
     memcpy(&word, code, size)
+    plain = plain_row(&KNOWN, word)
+    if plain >= 0:
+        key[0] = <uint8_t>plain
+        key_length[0] = 1
+        return size
     if word & 0x7F == 0x6F:  # JAL
         relative[0] = signed(bits(word, 31, 1, 20) | bits(word, 12, 8, 12) | bits(word, 20, 1, 11)
                              | bits(word, 21, 10, 1), 21)
+        word &= 0xFFF
+    elif word & 0x7F == 0x17 and word & 0xF80:  # AUIPC
+        relative[0] = <int32_t>(word & <uint32_t>0xFFFFF000)
         word &= 0xFFF
     elif word & 0x7F == 0x63 and word & 0x6000 != 0x2000:  # branches that there are
         relative[0] = signed(bits(word, 31, 1, 12) | bits(word, 7, 1, 11) | bits(word, 25, 6, 5)

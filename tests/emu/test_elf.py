@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from emu import elf
 from emu.architectures import arch_of
+from emu.elf import FEW_QUESTIONS, SYMBOL, SymbolTable
 from emu.errors import ImageError
 from tests.elfwriter import Elf
 
@@ -113,3 +114,19 @@ def test_a_mutated_image_loads_or_is_refused_with_one_line(tmp_path, changes, le
         arch_of(image)
     except ImageError as error:
         assert "\n" not in str(error)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "ba", "aba", "c", "", "\u00e9", "x" * 40]),
+                          st.integers(0, 3)), max_size=12),
+       st.sampled_from(["a", "ba", "c", "", "z", "\u00e9", "x" * 40, "a\0b"]))
+def test_the_index_of_names_and_the_search_for_one_give_the_same(symbols, name):
+    table = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
+    strings = b"\0"
+    for text, kind in symbols:
+        table.append(SYMBOL.pack(len(strings), kind, 0, 1, len(table), 1))
+        strings += text.encode() + b"\0"
+    for text in (strings, strings[:-1]):  # the last name may lack its end
+        few, many = (SymbolTable(b"".join(table), text) for _ in range(2))
+        for _ in range(FEW_QUESTIONS):
+            many.named("z")
+        assert few.named(name) == many.named(name)

@@ -3,11 +3,21 @@
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from emu.architectures import ARCHITECTURES
+from kinst.arm64.classify import ROWS as ARM64
+from kinst.code import lowering
+from kinst.code.lowering import HERE, template
 from kinst.laboratory.bench import BENCHES
 from kinst.laboratory.laboratory import Laboratory
+from kinst.riscv64.classify import COMPRESSED, WIDE
 from kinst.trap import TRAPS
 
+ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
+DISPATCHERS = {arch: lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
+               for arch in ("amd64", "arm64", "riscv64")}
 # What the instruction is, the bits that are its displacement, bytes.
 BRANCHES = [
     ("arm64", 0x14000000, 0x03FFFFFF, 4), ("arm64", 0x94000000, 0x03FFFFFF, 4),
@@ -33,3 +43,58 @@ def test_a_branch_is_one_template_and_leads_where_it_does_in_place(arch, word, f
     assert laboratory.templates.known and len(laboratory.templates.known) == 1
 
 
+def _template(arch, code):
+    """The key of an instruction with its length, and the template that the tables make of it."""
+    length, key, relative = DISPATCHERS[arch].key(code)
+    true, verdict = TRAPS[arch].classify(code, HERE)
+    made = template(TRAPS[arch], code[:true], relative, verdict) if length and true else None
+    return key, (made, true)
+
+
+def _hold(arch, codes):
+    """Instructions of one key have one template."""
+    seen = {}
+    for code in codes:
+        key, made = _template(arch, code)
+        if key:
+            first, before = seen.setdefault(key, (code, made))
+            assert made == before, (arch, key.hex(), first.hex(), code.hex())
+    return seen
+
+
+PREFIXES = (b"", b"\x66", b"\xf2", b"\xf3", b"\x48", b"\x66\x48", b"\xf3\x45", b"\xf0", b"\x67")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES, ids=lambda p: p.hex() or "none")
+def test_of_amd64_registers_are_left_out_only_where_they_decide_nothing(prefix):
+    generator = random.Random(int.from_bytes(prefix, "little"))
+    codes = [prefix + escape + bytes([opcode, generator.getrandbits(8)]) + generator.randbytes(10)
+             for escape in (b"", b"\x0f") for opcode in range(256) for _ in range(16)]
+    assert len(_hold("amd64", codes)) < len(codes)
+
+
+@pytest.mark.parametrize("arch", ["arm64", "riscv64"])
+@given(word=st.integers(0, 2**32 - 1), other=st.integers(0, 2**32 - 1), data=st.data())
+def test_a_row_stands_for_its_instructions_only_where_it_decides_alone(arch, word, other, data):
+    mask, value, _verdict = data.draw(st.sampled_from(ROWS[arch]))
+    codes = [w & ~mask & 0xFFFFFFFF | value for w in (word, other)]
+    _hold(arch, [code.to_bytes(4, "little") for code in codes])
+
+
+@pytest.mark.parametrize("arch, code, leads", [
+    ("arm64", 0x90000000, [(0x1000, 0x1000), (0x7FFFF000, 0x7FFFF000), (-0x80000000, -0x80000000)]),
+    ("arm64", 0x10000000, [(4, 4), (0xFFFFF, 0xFFFFF), (-0x100000, -0x100000)]),
+])
+def test_an_address_relative_to_its_place_is_one_template(arch, code, leads):
+    """ADR and ADRP of one register; ADRP beyond 2 GB keeps its displacement in the key."""
+    generator = random.Random(code)
+    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], 1)
+    for lead, expected in leads:
+        field = lead >> 12 if code >> 31 else lead
+        word = code | (field & 3) << 29 | (field >> 2 & 0x7FFFF) << 5 | generator.randrange(1, 2)
+        assert DISPATCHERS[arch].key(word.to_bytes(4, "little"))[2] == expected
+        _verdict, mismatch = laboratory.test(word.to_bytes(4, "little"), 3)
+        assert mismatch is None, (hex(word), mismatch and mismatch.differences())
+    assert len(laboratory.templates.known) == 1
+    far = 0x90000000 | (0x80000 & 3) << 29 | (0x80000 >> 2) << 5
+    assert DISPATCHERS[arch].key(far.to_bytes(4, "little"))[2] == 0
