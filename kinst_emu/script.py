@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -20,6 +21,7 @@ from dtrace.d.lexer import Macros
 from dtrace.d.program import Compiled, Compiler, split
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
+from dtrace.libraries import needed
 from dtrace.prototypes import Prototypes, describe
 from dtrace.run.kernel import (
     GuestState,
@@ -247,8 +249,23 @@ class _Run:
             lambda: defaults(options), lambda: options.number("strsize"),
             lambda: options.given("zdefs"), universe, surroundings)
 
+    def _libraries(self, programs: Iterable[str]) -> None:
+        """Take in the libraries that the programs use."""
+        if self.options.given("nolibs"):
+            return
+        types = self.kernel is not None and self.kernel.types is not None
+        for name, text in needed(self._arch.name, types, programs).items():
+            try:
+                self.compiler.library(text)
+            except DError as error:
+                raise KinstError(f"failed to compile library {name}.d for this kernel: "
+                                 f"{error.said(False)}") from None
+
     def run(self) -> int:
-        compiled = [self._compile(letter, text) for letter, text in self.line.programs]
+        sources = [self._source(letter, text) for letter, text in self.line.programs]
+        self._libraries([*sources, *self.line.words])
+        compiled = [self._compile(letter, text, source)
+                    for (letter, text), source in zip(self.line.programs, sources, strict=True)]
         if "l" in self.line.modes:
             self._list(compiled)
             return 0
@@ -315,14 +332,18 @@ class _Run:
 
     # -- compiling ---------------------------------------------------------------------------------
 
-    def _compile(self, letter: str, text: str) -> list[Compiled]:
+    def _source(self, letter: str, text: str) -> str:
+        """The text of a program, after the preprocessor."""
+        if letter != "s":
+            return text
+        source = self._read(text)
+        return self._preprocessed(source, text) if self.options.given("cpp") else source
+
+    def _compile(self, letter: str, text: str, source: str) -> list[Compiled]:
         script = letter == "s"
-        source = self._read(text) if script else text
         name = text if script else "dtrace"
         macros = Macros([name, *self.line.words], self._variables(),
                         self.options.given("defaultargs"))
-        if script and self.options.given("cpp"):
-            source = self._preprocessed(source, text)
         self.sources.append(source)
         try:
             return self.compiler.compile(

@@ -29,6 +29,22 @@ def parse_attributes(value: str) -> str:
     return value
 
 
+# What the variables of DTrace promise: their names and data, and where (DTrace guide, "Stability").
+USUAL = "Stable/Stable/Common"
+OTHERS = {"curthread": "Stable/Private/Common"}
+
+
+def below(name: str, least: str) -> str | None:
+    """The attributes of a variable of DTrace's, where a part of them is less than is asked for."""
+    own = OTHERS.get(name, USUAL)
+    legal = (STABILITIES, STABILITIES, CLASSES)
+    for words, has, wanted in zip(legal, own.lower().split("/"), least.lower().split("/"),
+                                  strict=False):
+        if words.index(has) < words.index(wanted):
+            return own
+    return None
+
+
 def parse_version(value: str) -> str:
     text = value
     if not re.fullmatch(r"\d{1,3}\.\d{1,4}(\.\d{1,4})?", text):

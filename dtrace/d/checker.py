@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from dtrace.d import constants, syntax
+from dtrace.d.attributes import below
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import (
     ACTIONS,
@@ -128,6 +129,7 @@ class Checker:
         self._bound: dict[str, syntax.Expression] = {}
         self._depth = 0
         self.hidden: frozenset[str] = frozenset()  # what the program's version does not have
+        self.least = ""  # attributes that DTrace's variables must have (``-x amin``)
         for name, value in {"NULL": 0, **CONSTANTS}.items():
             self.inlines[name] = syntax.Inline(
                 Place(0), name, LONG if name == "NULL" else INT, None,
@@ -234,6 +236,8 @@ class Checker:
         value = self.read(value)
         self._bound = bound
         given = self._assigned_type(value)
+        if isinstance(value, syntax.Translated) and value.pointer:
+            given = pointer_to(value.translator.to)  # a name for what is translated, not a value
         if not (self._fits(node.type, value) if value.kind is given
                 else compatible(node.type, given)):
             raise DError("D_OP_INCOMPAT", f"inline {name} definition uses incompatible types: "
@@ -372,11 +376,13 @@ class Checker:
         if enumerator is not None:
             return self._number(place, *enumerator)
         if name in CONTEXT:
+            self._permitted(name, place)
             kind, offset = CONTEXT[name]
             found = syntax.ContextUse(place, name, offset)
             found.lvalue = True
             return self._typed(found, self._known_type(kind, name, place))
         if name in HOSTED:
+            self._permitted(name, place)
             hosted = syntax.HostedUse(place, name, HOSTED_NUMBERS[name])
             hosted.lvalue = True
             return self._typed(hosted, self._known_type(HOSTED[name], name, place))
@@ -389,6 +395,12 @@ class Checker:
         if name in self.externs:
             return self._symbol(node)
         raise DError("D_IDENT_UNDEF", f"failed to resolve {name}: Unknown variable name", place)
+
+    def _permitted(self, name: str, place: Place) -> None:
+        own = below(name, self.least) if self.least else None
+        if own is not None:
+            raise DError("D_ATTR_MIN", f"attributes for scalar {name} ({own}) are less than "
+                         "predefined minimum", place)
 
     def _bad_reference(self, place: Place, kind: str, name: str, wanted: str) -> DError:
         return DError(
@@ -856,6 +868,10 @@ class Checker:
 
     def _dereference(self, node: syntax.Unary, operand: syntax.Expression) -> syntax.Expression:
         place = node.place
+        if isinstance(operand, syntax.Translated) and operand.pointer:
+            whole = syntax.Translated(place, operand.translator, operand.operand, False)
+            whole.values = self._translated_values(whole)
+            return self._typed(whole, DYNAMIC)
         found = strip(operand.kind)
         if not isinstance(found, Pointer | Array):
             raise DError("D_DEREF_NONPTR", "cannot dereference non-pointer type", place)

@@ -22,7 +22,9 @@ from dtrace.d.identifiers import (
     AggregationInfo,
     Part,
     Role,
+    Scope,
     Shape,
+    Variable,
 )
 from dtrace.d.types import (
     LONG,
@@ -100,13 +102,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What options decide about code: frames of ``stack()``, of ``ustack()``, of ``jstack()``, and
-    bytes of its strings."""
+    """What options decide about code: frames of ``stack()``, of ``ustack()``, of ``jstack()``,
+    bytes of its strings; the least attributes of variables (``-x amin``; "": any)."""
 
     frames: int = 20
     user_frames: int = 20
     java_frames: int = 50
     java_strings: int = 512
+    least: str = ""
 
 
 class ClauseCompiler(Code):
@@ -286,10 +289,24 @@ class ClauseCompiler(Code):
             end = " -- did you mean printa()?" if name == "print" else ""
             raise DError(
                 f"D_{tag}_AGG", f"{name}( ) may not be applied to an aggregation{end}", place)
+        if isinstance(argument, syntax.Translated) and argument.values:
+            argument = self._translated_copy(argument)
         if is_dynamic(argument.kind):
             raise DError(
                 f"D_{tag}_DYN", f"{name}( ) may not be applied to a translated pointer", place)
         self._noted(name, [self._recorded(argument)])
+
+    def _translated_copy(self, translated: syntax.Translated) -> syntax.Expression:
+        """What a translator makes of a structure, put together in memory."""
+        kind = translated.translator.to
+        variable = Variable("", Scope.GLOBAL, kind)
+        self.storage.place(variable)
+        use = syntax.VariableUse(translated.place, variable, [])
+        use.type, use.lvalue, use.writable = kind, True, True
+        made = syntax.Assign(translated.place, "", use, translated)
+        made.type = kind
+        self.value(made)
+        return use
 
     def _tracemem(self, e: syntax.FunctionCall) -> None:
         address, size, *more = e.arguments

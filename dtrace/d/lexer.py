@@ -267,6 +267,9 @@ class Lexer:
             self._advance(scoped.end())
             text = scoped[0]
             return Token("keyword" if text in KEYWORDS else "name", text, place)
+        if character == "`":
+            self._advance(at + 1)
+            return Token("name", "`", place)
         if character == "/":
             end = PREDICATE_END.match(source, at)
             if end:

@@ -142,6 +142,25 @@ class Compiler:
             raise DError("D_EMPTY", "empty D program translation unit", end)
         return self._clauses(clauses, last)
 
+    def library(self, source: str) -> None:
+        """Take in a library's declarations, inlines and translators.
+
+        :raises DError: for its first mistake.
+        """
+        def piece(node: syntax.Piece) -> None:
+            match node:
+                case syntax.Declaration():
+                    self.checker.declare(node)
+                case syntax.Inline():
+                    self.checker.define_inline(node)
+                case syntax.Translator():
+                    self.checker.define_translator(node)
+                case _:
+                    raise DError("D_PRAGMA_SCOPE", "a library has no clauses", node.place)
+
+        Parser(source, Macros([], {}, False), self.universe, self.checker.knows,
+               self._pragma).program(piece)
+
     def _unused(self, macros: Macros, end: Place, check: bool) -> None:
         last = len(macros.arguments) - 1
         if check and last > 0 and last not in macros.used:
@@ -206,6 +225,7 @@ class Compiler:
         compiler = ClauseCompiler(
             self.checker, self.storage, self.defaults(), self.aggregations)
         self._made += 1
+        self.checker.least = self.defaults().least
         self.surroundings.entered(probes)
         function = compiler.compile(copy, specifier, f"clause_{self._made}")
         return Compiled(function, probes)

@@ -44,6 +44,7 @@ BASE: tuple[Type, ...] = (
 )
 
 # C's names of the same things.
+SCOPES = ("", "C", "D", "kernel")  # that a type may be named with
 TYPEDEFS = {
     "int8_t": "char", "int16_t": "short", "int32_t": "int", "int64_t": "long", "intptr_t": "long",
     "ssize_t": "long", "uint8_t": "unsigned char", "uint16_t": "unsigned short",
@@ -288,7 +289,9 @@ class Universe:
 
     def named(self, name: str) -> Type | None:
         """A type by a name without ``struct``, ``union`` or ``enum``."""
-        _scope, _mark, plain = name.rpartition("`")
+        scope, mark, plain = name.rpartition("`")
+        if mark and scope not in SCOPES:
+            return None
         found = self._named.get(plain)
         if found is None and self.kernel is not None:
             kernel = self.kernel.named(plain)
@@ -297,7 +300,9 @@ class Universe:
 
     def tagged(self, kind: str, name: str) -> Type | None:
         """``struct name`` and the like; one that is only declared, where there is no better."""
-        _scope, _mark, plain = name.rpartition("`")
+        scope, mark, plain = name.rpartition("`")
+        if mark and scope not in SCOPES:
+            return None
         found = self._tags.get((kind, plain))
         if (found is None or isinstance(found, Incomplete)) and self.kernel is not None:
             kernel = self.kernel.named(f"{kind} {plain}")

@@ -8,6 +8,7 @@ from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
 from dtrace.description import MODULE, Description, create
+from dtrace.libraries import PLACES
 from dtrace.run.timers import GLOB, OwnProbes, matches
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.index import DebugIndex
@@ -18,6 +19,7 @@ from emu.unicorn.machine import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
+from kinst.trap import TRAPS
 
 
 @dataclass
@@ -285,8 +287,30 @@ class GuestState:
         return frames[own] if len(frames) > own else 0
 
     def register(self, array: str, index: int) -> int | None:
-        """``regs[n]``: by its place in the architecture's list; None where there is none."""
-        names = list(self._machine.arch.registers)
-        if array != "regs" or not 0 <= index < len(names):
+        """``regs[n]``, ``uregs[n]``; None where there is none.
+
+        A register of the user is in the trap frame that its thread made at the last entry into the
+        kernel (``td_frame``).
+
+        :raises RuntimeFault: when that is nowhere.
+        """
+        arch = self._machine.arch
+        name = PLACES[arch.name].get(index)
+        if name is None:
             return None
-        return self._read(names[index])
+        if array == "regs":
+            return self._read(name) if name in arch.registers else None
+        place = self._member("thread", "td_frame")
+        if place is None or self._runtime is None:
+            return None
+        found = arch.trap_frame.fields.get(TRAPS[arch.name].names.get(name, name))
+        if found is None:
+            return 0 if name == "zero" else None
+        # struct pcpu begins with the thread.
+        frame = self._number(self._number(self._machine.read_register(arch.per_cpu)) + place[0])
+        return self._number(frame + found[0], found[1])
+
+    def _number(self, address: int, size: int = 8) -> int:
+        """:raises RuntimeFault: where there is no memory."""
+        assert self._runtime is not None
+        return int.from_bytes(self._runtime.read(address, size), "little")

@@ -429,4 +429,5 @@ def parent(pid: int) -> int:
 def defaults(options: Options) -> Defaults:
     """What options say of code."""
     return Defaults(options.number("stackframes"), options.number("ustackframes"),
-                    options.number("jstackframes"), options.number("jstackstrsize"))
+                    options.number("jstackframes"), options.number("jstackstrsize"),
+                    options.text("amin"))

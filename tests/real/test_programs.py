@@ -28,6 +28,14 @@ def test_the_thread_and_its_process_are_read(arch):
             && tid == curthread->td_tid, execname); }""") == "1 kernel\n"
 
 
+def test_the_libraries_translate_a_thread_and_its_process(arch):
+    assert traced(arch, """
+        fbt::malloc:entry { printf("%d %d %d %c %d", curpsinfo->pr_pid == pid,
+            curpsinfo->pr_addr == (uintptr_t)curthread->td_proc, curlwpsinfo->pr_lwpid == tid,
+            curlwpsinfo->pr_sname, regs[R_PC] - (uint64_t)&`malloc < 64); }
+        BEGIN { sp = uregs[R_SP]; } ERROR { printf("error"); }""") == "1 1 1 O 1\n"
+
+
 def test_a_list_of_the_kernel_is_walked(arch):
     out = traced(arch, """
         fbt::malloc:entry { this->m = `kmemstatistics; n = 0; }

@@ -64,6 +64,7 @@ from tests.dtrace.programs import run, tag
     ("this->a[1] = 2", "D_ARR_LOCAL"), ("@a[1][2] = count()", "D_AGG_MDIM"),
     ("x[(void)1] = 2", "D_KEY_TYPE"), ("trace(args[0])", "D_ARGS_IDX"),
     ("trace(uregs[-1])", "D_REGS_IDX"), ("freopen(\".\")", "D_FREOPEN_INVALID"),
+    ("trace(sizeof (`))", "D_IDENT_UNDEF"), ("trace((pid0`int)0)", "D_SYNTAX"),
     ("trace(xlate<struct x>(1))", "D_XLATE_NONE"), ("if (1) trace(nosuch);", "D_IDENT_UNDEF"),
 ])
 def test_a_mistake_in_a_clause_has_its_tag(actions, expected):

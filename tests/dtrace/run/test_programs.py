@@ -205,6 +205,29 @@ def test_faults_have_their_names(action, says):
     assert says in said
 
 
+def test_what_a_translator_makes_is_printed_whole_through_a_name_for_it():
+    assert quiet("""
+        struct out { int a; string b; };
+        translator struct out < int I > { a = I * 2; b = "text"; };
+        inline struct out *made = xlate <struct out *> (4);
+        BEGIN { printf("%d %s ", made->a, (*made).b); print(*made); exit(0); }""") == (
+            '8 text struct out {\n    int a = 0x8\n    string b = [ "text" ]\n}')
+
+
+def test_registers_have_names_in_every_program():
+    assert quiet("BEGIN { printf(\"%d %d\", R_PC, R_SP); exit(0); }") == "14 17"
+    status, _out, said = run("-x", "nolibs", "-n", "BEGIN { trace(R_PC); }")
+    assert status == 1 and "failed to resolve R_PC" in said
+
+
+@pytest.mark.parametrize("least, refused", [
+    ("Evolving/Evolving/Common", True), ("Evolving/Private/Common", False), ("Standard", True)])
+def test_variables_promise_at_least_what_is_asked_for(least, refused):
+    status, _out, said = run("-x", "errtags", "-x", f"amin={least}", "-n",
+                             "BEGIN { trace((int)curthread); exit(0); }")
+    assert (status == 1 and "[D_ATTR_MIN]" in said) == refused
+
+
 def test_timers_fire_in_virtual_time():
     assert quiet("""
         tick-10ms { ticks++; } profile-100hz { profiles++; }

@@ -1,0 +1,1 @@
+"""DTrace on amd64."""

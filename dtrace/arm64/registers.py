@@ -1,0 +1,4 @@
+"""The numbers of ``regs[]`` and ``uregs[]`` on arm64."""
+
+PLACES = {n: f"x{n}" for n in range(31)} | {31: "sp", 32: "pc"}
+NUMBERS = {f"R_X{n}": n for n in range(30)} | {"R_FP": 29, "R_LR": 30, "R_SP": 31, "R_PC": 32}
