@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
 from dtrace.bpf.listing import listing
+from dtrace.bpf.object_file import object_file
 from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
 from dtrace.d.attributes import VERSION
@@ -22,7 +24,7 @@ from dtrace.d.program import Compiled, Compiler, split
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
-from dtrace.prototypes import Prototypes, describe
+from dtrace.prototypes import Prototypes, describe, plain
 from dtrace.run.kernel import (
     GuestState,
     KernelProbes,
@@ -37,15 +39,17 @@ from emu.arch import Arch
 from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
+from emu.replacing import replacing
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import at_start, boot_to_prompt, booted
 from kinst.breakpoints import PATHS, Breakpoints
+from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_count, parse_size, show_byte
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
-WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe"]
-WITHOUT_PROGRAMS = ("json", "stack", "machine", "trampolines", "unchecked")
+WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf="]
+WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
 MODES = "AGhlV"
@@ -218,15 +222,21 @@ class _Kernel:
             None if self.types is None else lambda: debug_index(self.image))
         self.guest = GuestState(self.probes, self.types)
 
-    def run(self, quiet: bool) -> None:
-        """Do what was asked for."""
+    def run(self, quiet: bool, rows: JsonLines | None) -> None:
+        """Do what was asked for.
+
+        :param rows: are given what the guest writes, and the result; None: they are printed.
+        """
         machine = self.machine
-        machine.console.stream = show_byte
+        machine.console.stream = show_byte if rows is None else rows.byte
         if self.calls is None:
             boot_to_prompt(machine, self.limit)
             return
         evaluation = Evaluation(Caller(machine, self.limit), self.prototypes)
         value = evaluation.run(self.calls)
+        if rows is not None:
+            rows.row({"call": self.workload, "value": plain(machine, evaluation.kind, value)})
+            return
         shown = describe(machine, evaluation.kind, value)
         if shown and not quiet:
             print(f"{self.workload} = {shown}")
@@ -271,7 +281,8 @@ class _Run:
             return 0
         if "S" in self.line.flags:
             self._show_code(compiled)
-        if "e" in self.line.flags:
+        emitted = self.line.words_given.get("emit-elf")
+        if "e" in self.line.flags and emitted is None:
             return 0
         everything = [one for program in compiled for one in program]
         self._matched(compiled)
@@ -287,11 +298,19 @@ class _Run:
                 raise KinstError(f"failed to open output file '{self.line.output}': "
                                  f"{error.strerror}") from None
         kernel = self.kernel
+        rows = None
+        if "json" in self.line.words_given:
+            rows = JsonLines(out)
         session = Session(
             self.compiler, self.options,
             NoSymbols() if kernel is None else KernelSymbols(kernel.image), out, say,
-            None if kernel is None else kernel.guest)
+            None if kernel is None else kernel.guest, None if rows is None else rows.row)
         session.link(everything)
+        if emitted is not None:
+            with replacing(Path(emitted)) as file:
+                file.write(object_file(session.linked, bytes(self.compiler.storage.strings)))
+        if "e" in self.line.flags:
+            return 0
 
         def interrupted(_number: int, _frame: FrameType | None) -> None:
             if session.interrupted:
@@ -304,9 +323,14 @@ class _Run:
             say("allowing destructive actions")
         if kernel is None:
             return session.run() & 0xFF
-        status = session.run(lambda: kernel.run(self.options.given("quiet"))) & 0xFF
+        quiet = self.options.given("quiet")
+        status = session.run(lambda: kernel.run(quiet, rows)) & 0xFF
         if "digest" in self.line.words_given:
-            print(f"digest {kernel.machine.digest()}")
+            digest = kernel.machine.digest()
+            if rows is None:
+                print(f"digest {digest}")
+            else:
+                rows.row({"digest": digest})
         return status
 
     def _show_code(self, compiled: list[list[Compiled]]) -> None:

@@ -1,6 +1,5 @@
 """What a trace prints: as dtrace(1) does, or one JSON object a line."""
 
-import json
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dtrace.prototypes import describe, plain
 from dwarf.types import Type, declare
 from dwarf.values import Memory
 from kinst.probe_table import Probe
+from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import show_byte
 
 HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
@@ -135,7 +135,7 @@ class Json(TraceOutput):
 
     def __init__(self, quiet: bool) -> None:
         super().__init__(quiet)
-        self._line = bytearray()
+        self._lines = JsonLines()
 
     def begin(self) -> None:
         pass
@@ -144,7 +144,6 @@ class Json(TraceOutput):
                registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         if self.quiet and not lines:
             return
-        self.end_line()
         row: dict[str, object] = {"probe": f"{probe.provider}:{MODULE}:{probe.function}:"
                                            f"{probe.name}", "id": probe.id}
         if instructions is not None:
@@ -153,45 +152,37 @@ class Json(TraceOutput):
             row["arguments"] = list(given)
         if lines:
             row["lines"] = [line.strip() for line in lines]
-        print(json.dumps(row))
+        self._lines.row(row)
 
     def byte(self, byte: int) -> None:
-        if byte == ord("\n"):
-            self._console()
-        elif byte != ord("\r"):
-            self._line.append(byte)
+        self._lines.byte(byte)
 
     def end_line(self) -> None:
-        if self._line:
-            self._console()
-
-    def _console(self) -> None:
-        print(json.dumps({"console": self._line.decode("utf-8", "replace")}))
-        self._line.clear()
+        self._lines.end_line()
 
     def failure(self, error: str, stack: Sequence[str]) -> None:
-        print(json.dumps({"error": error, "stack": [line.strip() for line in stack]}))
+        self._lines.row({"error": error, "stack": [line.strip() for line in stack]})
 
     def rewritten(self, text: Sequence[str]) -> None:
-        print(json.dumps({"rewritten": list(text)}))
+        self._lines.row({"rewritten": list(text)})
 
     def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
         row: dict[str, object] = {"call": call, "value": plain(memory, kind, bits)}
         if kind is not None:
             row["type"] = declare(kind)
-        print(json.dumps(row))
+        self._lines.row(row)
 
     def digest(self, digest: str) -> None:
-        print(json.dumps({"digest": digest}))
+        self._lines.row({"digest": digest})
 
     def listing(self) -> None:
         pass
 
     def listed(self, number: int, provider: str, function: str, name: str) -> None:
-        print(json.dumps({"id": number, "provider": provider, "module": MODULE,
-                          "function": function, "name": name}))
+        self._lines.row({"id": number, "provider": provider, "module": MODULE,
+                         "function": function, "name": name})
 
     def left_out(self, where: str, instruction: str, reason: str) -> None:
         function, _, offset = where.partition(":")
-        print(json.dumps({"not_probed": function, "offset": int(offset) if offset else None,
-                          "instruction": instruction or None, "reason": reason}))
+        self._lines.row({"not_probed": function, "offset": int(offset) if offset else None,
+                          "instruction": instruction or None, "reason": reason})

@@ -183,6 +183,7 @@ cdef struct Machine:
     uint64_t speculation_unavailable
     uint64_t speculating
     bint stopped
+    bint told  # that tracing has ended
     # a kernel's probes
     Clock *clock
     Entered *entered
@@ -968,6 +969,9 @@ cdef int on_firing(void *data, uint32_t probe, const uint64_t *arguments,
         given[1] = arguments[1]
     m.thread = current_thread(m)
     execute(m, e.entry, address_of(R_CONTEXT, 0))
+    if not m.told and (m.stopped or (<uint64_t *>m.region[R_STATE].data)[0]):
+        m.told = True  # tracing has ended with this firing
+        looked(m, time)
     return m.failing
 
 

@@ -323,6 +323,7 @@ class Consumer:
 
     def rest(self) -> None:
         """What has not been printed, at the end of a trace."""
+        self.out.write("\n")
         entries = [entry for entry in self.table.sorted(self.order())
                    if entry.info.number not in self.table.printed]
         while entries:
@@ -412,15 +413,20 @@ class Consumer:
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def failure(self, found: Failure) -> None:
-        """A fault of a clause."""
+    @staticmethod
+    def fault(found: Failure) -> str:
+        """What a fault was."""
         fault = FAULTS.get(Fault(found.fault) if found.fault in Fault.__members__.values()
                            else Fault.UNKNOWN, "unknown fault")
-        value = f" ({found.value:#x})" if found.fault in WITH_VALUE else ""
+        return fault + (f" ({found.value:#x})" if found.fault in WITH_VALUE else "")
+
+    def failure(self, found: Failure) -> None:
+        """A fault of a clause."""
         e = found.enabled
         probe = f"ID {e.probe.number}: {e.probe.text}" if e is not None else "ID 0: "
         where = f"action #1 at BPF offset {found.at}"
-        self.say(f"error on enabled probe ID {found.number} ({probe}): {fault}{value} in {where}")
+        self.say(f"error on enabled probe ID {found.number} ({probe}): "
+                 f"{self.fault(found)} in {where}")
 
 
 def _digits(value: int) -> int:

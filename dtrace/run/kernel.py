@@ -15,6 +15,7 @@ from dwarf.index import DebugIndex
 from dwarf.types import Procedure, Structure, Type, Types, find_member, size_of, strip
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.machine import Stop, StopReason
 from emu.unicorn.machine import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.probe_table import Probe as KernelProbe
@@ -237,6 +238,10 @@ class GuestState:
             self._machine.alarm = None
         breakpoints.disable()
         breakpoints.dispatcher.act_by(None, runtime.take_failure)
+
+    def stop(self) -> None:
+        """End what runs, before its next block."""
+        self._machine.request_stop(Stop(StopReason.INTERRUPTED, 0))
 
     def _fired(self) -> KernelProbe | None:
         """The kernel's probe that fires; None for one of DTrace's own."""

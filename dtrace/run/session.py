@@ -24,6 +24,7 @@ from dtrace.run.hosted import Hosted, Values
 from dtrace.run.kernel import GuestState
 from dtrace.run.options import Options
 from dtrace.run.render import Symbols
+from dtrace.run.structured import Row, Structured
 from dtrace.run.timers import interval
 from emu.devices import cmos
 from emu.errors import KinstError
@@ -82,6 +83,7 @@ class Session:
     """:param compiler: which has compiled the programs.
     :param say: prints a message on standard error.
     :param guest: where there is a kernel.
+    :param sink: is given objects, instead of text for ``out``.
     """
 
     compiler: Compiler
@@ -90,12 +92,16 @@ class Session:
     out: IO[str]
     say: Callable[[str], None]
     guest: GuestState | None = None
+    sink: Callable[[Row], None] | None = None
     now: int = 0
     enabled: list[Enabled] = field(default_factory=list)
     firings: int = 0
 
     def __post_init__(self) -> None:
         self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
+        if self.sink is not None:
+            self.consumer = Structured(
+                self.options, self.symbols, self.out, self.say, sink=self.sink)
         self._by_probe: dict[int, _Fired] = {}
         self._names: dict[int, list[int]] = {}  # addresses, in the order of NAMES
         self._records: list[tuple[Enabled, bytes] | Failure] = []
@@ -177,6 +183,7 @@ class Session:
             self.runtime.look = self._looked
             self.now = self.guest.now
         self.runtime.thread = 1
+        self.linked = linked
         verify(linked.code, linked.offsets.values(), {*NATIVE, *self.hosted.helpers()})
         base = self.runtime.load(linked.code)
         for number, probe in probes.items():
@@ -294,6 +301,12 @@ class Session:
         self.now = now
         self._consume()
         self.runtime.look_at(now + self._period)
+        self._end_workload()
+
+    def _end_workload(self) -> None:
+        """When tracing has ended, so has what it was for."""
+        if self.stopped and self.guest is not None:
+            self.guest.stop()
 
     def run(self, workload: Callable[[], None] | None = None) -> int:
         """Trace; the exit status.
@@ -323,7 +336,6 @@ class Session:
         if end is not None:
             self.fire(end, [STATE_ADDRESS])
         self._consume(last=True)
-        self.out.write("\n")
         self.consumer.rest()
         self.out.flush()
         if failure is not None:
@@ -365,6 +377,7 @@ class Session:
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             self.now = max(self.now, timers.due)
             self.fire(timers.take(), [self.guest.pc])
+        self._end_workload()
         return None if self.stopped else timers.due
 
     @property

@@ -1,0 +1,100 @@
+"""A consumer that gives objects instead of text: for ``kdtrace --json`` and for programs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dtrace.d.clauses import Recorded
+from dtrace.run import render, values
+from dtrace.run.aggregations import Entry
+from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.values import Value
+
+Row = dict[str, Value]
+CHANGES = ("clear", "denormalize", "normalize", "trunc", "setopt", "freopen", "system", "ftruncate")
+
+
+def ignore(_row: Row) -> None:
+    pass
+
+
+@dataclass
+class Structured(Consumer):
+    """:param sink: is given each object as it comes (docs/d.md says which there are)."""
+
+    sink: Callable[[Row], None] = field(default=ignore)
+
+    def record(self, enabled: Enabled, content: bytes, following: Enabled | None) -> None:
+        probe = enabled.probe
+        later: list[Row] = []
+        done: list[Value] = []
+        for action in enabled.function.actions:
+            parts = [content[f.offset : f.offset + f.size] for f in action.fields]
+            if action.name == "printa":
+                later.append(self._printed(action))
+            elif action.name in CHANGES:
+                self._action(enabled, action, content)
+            else:
+                done.append(self._object(enabled, action, parts))
+        self.sink({"probe": probe.text, "id": probe.number, "cpu": 0, "actions": done})
+        for row in later:
+            self.sink(row)
+
+    def _object(self, enabled: Enabled, action: Recorded, parts: list[bytes]) -> Row:
+        found = values.all_recorded(action.fields, parts, self.symbols)
+        row: Row = {"action": action.name}
+        if action.name == "printf":
+            return row | {"text": self._text(action, parts), "arguments": found}
+        if action.name == "tracemem":
+            size = int.from_bytes(parts[1], "little") if len(parts) > 1 else len(parts[0])
+            content = parts[0][:size] if 0 < size <= len(parts[0]) else parts[0]
+            return row | {"value": content.hex()}
+        if action.name == "printm":
+            return row | {"value": parts[1][: int.from_bytes(parts[0], "little")].hex()}
+        if action.name == "exit":
+            self._exit(enabled, action, parts)
+        if action.name == "print":
+            row["type"] = render.typed_name(action.fields[0].type)
+        if not found:
+            return row
+        return row | {"value": found[0] if len(found) == 1 else found}
+
+    def _printed(self, action: Recorded) -> Row:
+        """``printa()``: what it prints, and the aggregations as they are."""
+        rows: list[Value] = []
+        lines: list[Value] = []
+        for parts, entries in self.table.joined(action.aggregations, self.order()):
+            row: Row = {"keys": values.keys(entries[0], self.symbols),
+                        "values": [values.aggregated(entry) for entry in entries]}
+            rows.append(row)
+            lines.append(self._line(parts, entries) if action.format is None
+                         else self._formatted_line(action, parts, entries))
+        if rows:
+            self.table.printed.update(info.number for info in action.aggregations)
+        return {"printa": [_name(info.name) for info in action.aggregations], "text": lines,
+                "rows": rows}
+
+    def rest(self) -> None:
+        entries = [entry for entry in self.table.sorted(self.order())
+                   if entry.info.number not in self.table.printed]
+        by_aggregation: dict[int, list[Entry]] = {}
+        for entry in entries:
+            by_aggregation.setdefault(entry.info.number, []).append(entry)
+        for found in by_aggregation.values():
+            self.sink(self.aggregation(found))
+
+    def aggregation(self, entries: Sequence[Entry]) -> Row:
+        """An aggregation with its rows, of which there is at least one."""
+        info = entries[0].info
+        assert info.function is not None
+        rows: list[Value] = [{"keys": values.keys(entry, self.symbols),
+                              "value": values.aggregated(entry)} for entry in entries]
+        return {"aggregation": _name(info.name), "function": info.function.name, "rows": rows}
+
+    def failure(self, found: Failure) -> None:
+        super().failure(found)
+        probe = found.enabled.probe.text if found.enabled is not None else ""
+        self.sink({"error": self.fault(found), "probe": probe})
+
+
+def _name(name: str) -> str:
+    return "@" + name.lstrip("@").strip("_") if name.strip("@_") else "@"

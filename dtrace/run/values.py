@@ -1,0 +1,127 @@
+"""What a record or an aggregation holds as values of Python: for JSON, pictures and programs."""
+
+import struct
+from collections.abc import Sequence
+
+from dtrace.bpf.layout import Aggregate
+from dtrace.d.clauses import Field
+from dtrace.d.types import is_string, width
+from dtrace.run import render
+from dtrace.run.aggregations import Entry, Part, average, bounds, scalar
+from dtrace.run.render import Symbols
+from dwarf.types import Array, Enumeration, Float, Integer, Structure, Type, strip
+
+Value = int | float | str | list["Value"] | dict[str, "Value"]
+STACKS = ("stack", "ustack", "jstack")
+DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
+
+
+def text(content: bytes) -> str:
+    return content.split(b"\0")[0].decode("utf-8", "replace")
+
+
+def frames(content: bytes, symbols: Symbols) -> list[Value]:
+    """The lines of a stack, inner ones first."""
+    return [line.strip() for line in render.stack(content, symbols, 0).splitlines() if line.strip()]
+
+
+def symbol(how: str, address: int, symbols: Symbols) -> str:
+    """What ``mod()``, ``sym()`` and the like stand for; text would have nothing for two of them."""
+    if how in ("sym", "func"):
+        return symbols.symbol(address)
+    return render.symbolic(how, address, symbols).strip()
+
+
+def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Value:
+    """A value by its type: a structure as its members, an array of char as its text where it has
+    an end, an enumerator's name, a pointer as a number.
+
+    :param bits: of a bit-field: its first bit, and how many.
+    """
+    if is_string(kind):
+        return text(content)
+    found = strip(kind)
+    match found:
+        case Structure():
+            return {member.name: _member(content, member.offset, member.width, member.type)
+                    for member in found.members}
+        case Array():
+            size = width(found.element)
+            element = strip(found.element)
+            if isinstance(element, Integer) and element.encoding == "char" and b"\0" in content:
+                return text(content)
+            return [typed(content[n * size : (n + 1) * size], found.element)
+                    for n in range(found.count or 0)]
+        case Enumeration():
+            value = int.from_bytes(content, "little", signed=True)
+            return next((name for name, n in found.values if n == value), value)
+        case Float() if len(content) in (4, 8):
+            return float(struct.unpack("<f" if len(content) == 4 else "<d", content)[0])
+        case Integer() if bits is None:
+            return int.from_bytes(content, "little", signed=found.signed)
+    number = int.from_bytes(content, "little")
+    if bits is None:
+        return number
+    number = number >> bits[0] & (1 << bits[1]) - 1
+    signed = isinstance(found, Integer) and found.signed
+    return number - (1 << bits[1]) if signed and number >> bits[1] - 1 else number
+
+
+def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:
+    """:param offset: in bits."""
+    at, size = offset // 8, width(kind)
+    if bits is None:
+        return typed(content[at : at + size], kind)
+    first = offset % 8
+    return typed(content[at : at + (first + bits + 7) // 8], kind, (first, bits))
+
+
+def recorded(field: Field, content: bytes, symbols: Symbols) -> Value:
+    """A field of a record."""
+    if field.how in STACKS:
+        return frames(content, symbols)
+    if field.how != "value":
+        return symbol(field.how, int.from_bytes(content, "little"), symbols)
+    return typed(content, field.type)
+
+
+def key(part: Part, kind: Type, symbols: Symbols) -> Value:
+    """A part of a key."""
+    if part.how in STACKS:
+        return frames(part.content, symbols)
+    if part.how != "value":
+        return symbol(part.how, part.number, symbols)
+    return text(part.content) if part.text else typed(part.content, kind)
+
+
+def keys(entry: Entry, symbols: Symbols) -> list[Value]:
+    """An entry's whole key."""
+    assert entry.shape is not None
+    return [key(part, kind, symbols)
+            for part, (kind, _how, _size) in zip(entry.key, entry.shape.parts, strict=True)]
+
+
+def buckets(entry: Entry) -> list[tuple[int | None, int]]:
+    """Those of a distribution that are not empty: (lower bound, None below the first; count)."""
+    low = bounds(entry)
+    below = entry.kind is not Aggregate.QUANTIZE
+    return [(None if below and not n else low[n], value)
+            for n, value in enumerate(entry.values) if value]
+
+
+def aggregated(entry: Entry) -> Value:
+    """An entry's value: a number, or the buckets of a distribution."""
+    if entry.kind in DISTRIBUTIONS:
+        found: list[Value] = []
+        for bound, count in buckets(entry):
+            bucket: dict[str, Value] = {"count": count}
+            if bound is not None:
+                bucket = {"from": bound, **bucket}
+            found.append(bucket)
+        return found
+    return average(entry) if entry.kind is Aggregate.AVG else scalar(entry)
+
+
+def all_recorded(fields: Sequence[Field], contents: Sequence[bytes], symbols: Symbols
+                 ) -> list[Value]:
+    return [recorded(f, content, symbols) for f, content in zip(fields, contents, strict=True)]
