@@ -119,6 +119,7 @@ cdef struct Probe:
     uint32_t function
     uint8_t provider
     uint8_t removed
+    uint8_t told  # Python is told of its firings, whatever is done natively
 
 # An instruction of a function that is looked at.
 cdef struct Piece:
@@ -536,6 +537,8 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
         d.firings += 1
         if d.action.run != NULL:
             act(d, i)
+            if d.probes[i].told:
+                tell(d, i)
         elif not d.counting_only:
             if d.records != NULL:
                 r = &d.records[d.record_count]
@@ -1727,6 +1730,12 @@ cdef class Dispatcher:
         found = self.drained
         self.drained = []
         return found
+
+    def tell_also(self, uint32_t probe):
+        """Tell Python of a probe's firings also where they are handled natively."""
+        if probe >= self.d.probe_count:
+            raise ValueError("there is no such probe")
+        self.d.probes[probe].told = True
 
     def act_by(self, action, failure):
         """Let firings be handled natively.

@@ -1,7 +1,7 @@
 """Machines as Python programs use them."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from kinst.breakpoints import Path as TrapPath
 from kinst.probe_table import Probe
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.probes import Fire, Probes
+from kinst_emu.program import Program
 from kinst_emu.registers import MachineRegisters
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Machine:
         self._probes: list[Probes] = []
         self._breakpoints: Breakpoints | SeamBreakpoints | None = None
         self._path: TrapPath = GUEST
+        self._program: Program | None = None
 
     def __repr__(self) -> str:
         return f"<machine with {self.kernel.path} at {self.where(self.pc)}>"
@@ -338,8 +340,56 @@ class Machine:
         """Disable all probes."""
         self._enable([], GUEST)
 
+    def trace(self, program: str, *arguments: object, options: Mapping[str, object] | None = None,
+              trap_path: TrapPath | None = None, unsafe: bool = False) -> Program:
+        """Run a D program on the machine, beside the probes that are enabled already.
+
+        :param arguments: ``$1``, ``$2``, ... of the program.
+        :param options: as ``kdtrace -x`` takes them: ``{"strsize": 64}``; a flag is True.
+        :param trap_path: as of ``probe``.
+        :param unsafe: also in functions that are excluded.
+        :return: the program, enabled; ``with`` ends it at its end.
+        :raises KinstError: when it does not compile, names no probe, or another one is enabled.
+        """
+        if trap_path not in (None, *PATHS):
+            raise KinstError(f"trap_path='{trap_path}': there are {', '.join(PATHS)}")
+        if not isinstance(self.emulated, UnicornMachine):
+            raise KinstError("D programs run on our machine, not on QEMU yet")
+        if self._program is not None:
+            raise KinstError("a D program is enabled: close it first")
+        path = trap_path or self._path
+        if self._probes and path != self._path:
+            raise KinstError(f"the probes of this machine fire by the trap path '{self._path}': "
+                             "close them first")
+        before = self._breakpoints
+        if before is not None:
+            before.disable()
+        try:
+            breakpoints, told = self._table(self._probes, path)
+            assert isinstance(breakpoints, Breakpoints)
+            made = Program(self, breakpoints, program, arguments, options or {}, unsafe)
+            for number in told:
+                breakpoints.dispatcher.tell_also(number)
+            made.begin()
+        except BaseException:
+            if before is not None:
+                before.enable()
+            raise
+        self._breakpoints, self._program, self._path = breakpoints, made, path
+        return made
+
+    def remove_program(self, program: Program) -> None:
+        """End a D program; the same as ``program.close()``."""
+        if program is not self._program:
+            return
+        self._program, self._breakpoints = None, None
+        program.end()
+        self._enable(self._probes, self._path)
+
     def _enable(self, wanted: list[Probes], path: TrapPath) -> None:
         """Have just these probes enabled; when that cannot be, those of before."""
+        if self._program is not None:
+            raise KinstError("a D program is enabled: close it before the probes change")
         before = self._breakpoints
         if before is not None:
             before.disable()
@@ -352,6 +402,13 @@ class Machine:
         self._probes, self._path = wanted, path if wanted else GUEST
 
     def _made(self, wanted: list[Probes], path: TrapPath) -> Breakpoints | SeamBreakpoints:
+        breakpoints, _told = self._table(wanted, path)
+        breakpoints.enable()
+        return breakpoints
+
+    def _table(self, wanted: list[Probes], path: TrapPath
+               ) -> tuple[Breakpoints | SeamBreakpoints, Iterable[int]]:
+        """The probes, not enabled, and their numbers."""
         by_number: dict[int, list[Probes]] = {}
         breakpoints: Breakpoints | SeamBreakpoints
         if isinstance(self.emulated, UnicornMachine):
@@ -365,8 +422,7 @@ class Machine:
         for probes in wanted:
             for number in probes.make(breakpoints):
                 by_number.setdefault(number, []).append(probes)
-        breakpoints.enable()
-        return breakpoints
+        return breakpoints, by_number
 
     def _fired(self, by_number: dict[int, list[Probes]], probe: Probe,
                read: Callable[[str], int]) -> None:
@@ -395,6 +451,7 @@ class Machine:
             breakpoints.enable()
         except KinstError as error:
             self._probes, self._breakpoints, self._path = [], None, GUEST
+            self._program = None
             raise KinstError(f"the probes cannot be enabled here, and are closed: {error}"
                              ) from None
 

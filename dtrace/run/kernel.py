@@ -168,10 +168,13 @@ class GuestState:
     """What a program asks of the guest: the thread, its process, the stack; and its probes.
 
     A program's code reads the guest's memory and the thread itself (``Runtime.attach``).
+
+    :param stops: what runs ends when tracing does.
     """
 
-    def __init__(self, probes: KernelProbes, types: Types | None) -> None:
+    def __init__(self, probes: KernelProbes, types: Types | None, stops: bool = True) -> None:
         breakpoints = probes.breakpoints
+        self._stops = stops
         assert isinstance(breakpoints, Breakpoints)
         self._probes, self._types, self._breakpoints = probes, types, breakpoints
         self._machine = breakpoints.machine
@@ -227,20 +230,32 @@ class GuestState:
 
         :param due: when to call ``ring`` first; None for never.  It gives the next time.
         """
+        self.begin(due, ring)
+        try:
+            workload()
+        finally:
+            self._machine.alarm = None
+        self.end()
+
+    def begin(self, due: int | None, ring: Callable[[], int | None]) -> None:
+        """Enable the probes; ``due`` and ``ring`` as of ``run``."""
         runtime, breakpoints = self._runtime, self._breakpoints
         assert runtime is not None
         breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
         breakpoints.enable()
         self._machine.alarm = None if due is None else Alarm(due, ring)
-        try:
-            workload()
-        finally:
-            self._machine.alarm = None
-        breakpoints.disable()
-        breakpoints.dispatcher.act_by(None, runtime.take_failure)
+
+    def end(self) -> None:
+        """Disable them."""
+        assert self._runtime is not None
+        self._machine.alarm = None
+        self._breakpoints.disable()
+        self._breakpoints.dispatcher.act_by(None, self._runtime.take_failure)
 
     def stop(self) -> None:
         """End what runs, before its next block."""
+        if not self._stops:
+            return
         self._machine.request_stop(Stop(StopReason.INTERRUPTED, 0))
 
     def _fired(self) -> KernelProbe | None:

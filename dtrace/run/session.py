@@ -314,12 +314,8 @@ class Session:
         :param workload: what the kernel is to do; without a kernel, None.
         :raises KinstError: what the workload raised, when all that was traced has been shown.
         """
-        self.options.active = True
         failure: KinstError | None = None
-        begin, end = self._named("BEGIN"), self._named("END")
-        if begin is not None:
-            self.fire(begin, [STATE_ADDRESS])
-        self._consume()
+        self._begin()
         if workload is None or self.guest is None:
             self._timers()
         elif not self.stopped:
@@ -332,15 +328,52 @@ class Session:
             except KinstError as error:  # what was traced before it is shown first
                 failure = error
             self.now = self.guest.now
+        self._end()
+        if failure is not None:
+            raise failure
+        return self.consumer.status
+
+    def begin(self) -> None:
+        """Begin to trace what somebody else will run on the kernel, up to ``end``."""
+        assert self.guest is not None
+        self._begin()
+        self.runtime.look_at(self.now + self._period)
+        timers = Timers(self._by_probe.values(), self.guest.time)
+        self.guest.begin(timers.due, lambda: self._rung(timers))
+
+    def end(self) -> None:
+        """:raises KinstError: when the probes cannot be disabled."""
+        assert self.guest is not None
+        self.guest.end()
+        self.now = self.guest.now
+        self._end()
+
+    def look(self) -> None:
+        """Take what there is, while nothing runs."""
+        assert self.guest is not None
+        self.now = self.guest.now
+        self._consume()
+
+    def aggregated(self) -> list[Row]:
+        """All aggregations as they are, for a sink."""
+        consumer = self.consumer
+        return consumer.aggregations() if isinstance(consumer, Structured) else []
+
+    def _begin(self) -> None:
+        self.options.active = True
+        begin = self._named("BEGIN")
+        if begin is not None:
+            self.fire(begin, [STATE_ADDRESS])
+        self._consume()
+
+    def _end(self) -> None:
         self._wait_for_status()
+        end = self._named("END")
         if end is not None:
             self.fire(end, [STATE_ADDRESS])
         self._consume(last=True)
         self.consumer.rest()
         self.out.flush()
-        if failure is not None:
-            raise failure
-        return self.consumer.status
 
     def _wait_for_status(self) -> None:
         """The end is noticed when the status is looked at, once in a while."""

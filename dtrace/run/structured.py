@@ -1,6 +1,6 @@
 """A consumer that gives objects instead of text: for ``kdtrace --json`` and for programs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d.clauses import Recorded
@@ -74,15 +74,21 @@ class Structured(Consumer):
                 "rows": rows}
 
     def rest(self) -> None:
-        entries = [entry for entry in self.table.sorted(self.order())
-                   if entry.info.number not in self.table.printed]
-        by_aggregation: dict[int, list[Entry]] = {}
-        for entry in entries:
-            by_aggregation.setdefault(entry.info.number, []).append(entry)
-        for found in by_aggregation.values():
-            self.sink(self.aggregation(found))
+        for row in self.aggregations(self.table.printed):
+            self.sink(row)
 
-    def aggregation(self, entries: Sequence[Entry]) -> Row:
+    def aggregations(self, without: Collection[int] = ()) -> list[Row]:
+        """An object for each that has a key.
+
+        :param without: numbers of some that are left out.
+        """
+        by_aggregation: dict[int, list[Entry]] = {}
+        for entry in self.table.sorted(self.order()):
+            if entry.info.number not in without:
+                by_aggregation.setdefault(entry.info.number, []).append(entry)
+        return [self._aggregation(found) for found in by_aggregation.values()]
+
+    def _aggregation(self, entries: Sequence[Entry]) -> Row:
         """An aggregation with its rows, of which there is at least one."""
         info = entries[0].info
         assert info.function is not None

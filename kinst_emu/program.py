@@ -1,0 +1,158 @@
+"""D programs that run on a machine of a Python program."""
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from dtrace.d.errors import DError
+from dtrace.d.lexer import Macros
+from dtrace.d.program import Compiler
+from dtrace.d.types import Universe
+from dtrace.debug_data import debug_index
+from dtrace.libraries import needed
+from dtrace.run.kernel import GuestState, KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.options import Options
+from dtrace.run.session import Session, defaults
+from dtrace.run.structured import Row
+from dtrace.run.values import Value
+from emu.errors import KinstError
+from kinst.breakpoints import Breakpoints
+
+if TYPE_CHECKING:
+    from kinst_emu.machine import Machine
+
+MAX_KEPT = 1_000_000  # records
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a clause has left at a firing.
+
+    :param probe: provider:module:function:name.
+    :param actions: an object for each, as ``kdtrace --json`` prints them (docs/d.md).
+    """
+
+    probe: str
+    actions: list[Row] = field(repr=False)
+
+    @property
+    def values(self) -> list[Value]:
+        """The value of each action; of ``printf`` its text."""
+        return [action.get("text", action.get("value", "")) for action in self.actions]
+
+
+class Program:
+    """A D program, enabled until it is closed; a context manager."""
+
+    def __init__(self, machine: "Machine", breakpoints: Breakpoints, source: str,
+                 arguments: Sequence[object], options: Mapping[str, object], unsafe: bool) -> None:
+        self._machine, self._source = machine, source
+        self._records: list[Record] = []
+        self._active = False
+        self.printed: list[Row] = []  # what printa() has printed
+        self.errors: list[str] = []  # faults of clauses
+        self.messages: list[str] = []  # what kdtrace says on standard error: faults, drops
+        self._session = self._linked(breakpoints, arguments, options, unsafe)
+
+    def _linked(self, breakpoints: Breakpoints, arguments: Sequence[object],
+                options: Mapping[str, object], unsafe: bool) -> Session:
+        chosen = Options()
+        for name, value in options.items():
+            chosen.set(name, None if value is True else str(value))
+        chosen.set("quiet", None)
+        kernel = self._machine.kernel
+        image, types = breakpoints.image, kernel.prototypes.types()
+        probes = KernelProbes(breakpoints, unsafe,
+                              None if types is None else lambda: debug_index(image))
+        compiler = Compiler(
+            probes, lambda name, value: chosen.set(name, value, inside=True),
+            lambda: defaults(chosen), lambda: chosen.number("strsize"),
+            lambda: chosen.given("zdefs"), Universe(types), KernelSurroundings(image, types))
+        words = ["program", *map(str, arguments)]
+        try:
+            for text in needed(kernel.arch, types is not None, [self._source, *words]).values():
+                compiler.library(text)
+            compiled = compiler.compile(self._source, Macros(words, {}, False))
+        except DError as error:
+            raise KinstError(f"the program does not compile: {error.said(True)}") from None
+        session = Session(
+            compiler, chosen, KernelSymbols(image), io.StringIO(), self.messages.append,
+            GuestState(probes, types, stops=False), self._took)
+        session.link(compiled)
+        return session
+
+    def _took(self, row: Row) -> None:
+        if "actions" in row:
+            actions = row["actions"]
+            if len(self._records) < MAX_KEPT and isinstance(actions, list):
+                self._records.append(Record(
+                    str(row["probe"]), [a for a in actions if isinstance(a, dict)]))
+        elif "printa" in row:
+            self.printed.append(row)
+        elif "error" in row:
+            self.errors.append(str(row.get("error")))
+
+    def _look(self) -> None:
+        if self._active and not self._machine.emulated.running:
+            self._session.look()
+
+    @property
+    def records(self) -> list[Record]:
+        """Those of the firings so far, the first million; while the machine runs, up to when it
+        began."""
+        self._look()
+        return self._records
+
+    @property
+    def aggregations(self) -> dict[str, dict[tuple[Value, ...], Value]]:
+        """By name, the values by key: a number, or the buckets of a distribution that are not
+        empty, as ``{"from": 64, "count": 2}``."""
+        self._look()
+        found: dict[str, dict[tuple[Value, ...], Value]] = {}
+        for row in self._session.aggregated():
+            rows = row["rows"]
+            assert isinstance(rows, list)
+            found[str(row["aggregation"])] = {
+                _key(one["keys"]): one["value"] for one in rows if isinstance(one, dict)}
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """Whether ``exit()`` was called; nothing is traced any more then."""
+        return self._session.stopped
+
+    @property
+    def status(self) -> int:
+        """What ``exit()`` was given."""
+        return self._session.consumer.status
+
+    def begin(self) -> None:
+        """Enable the probes; ``Machine.trace`` does."""
+        self._session.begin()
+        self._active = True
+
+    def end(self) -> None:
+        """Disable them; ``close`` does."""
+        self._active = False
+        self._session.end()
+
+    def close(self) -> None:
+        """End the trace: END fires, and what was aggregated is there."""
+        self._machine.remove_program(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<D program: {len(self._records)} records>"
+
+
+def _key(parts: Value) -> tuple[Value, ...]:
+    """A key of a dictionary: stacks become tuples."""
+    assert isinstance(parts, list)
+    return tuple(tuple(part) if isinstance(part, list) else part  # type: ignore[misc]
+                 for part in parts)
