@@ -70,6 +70,7 @@ bench: $(STAMP)
 	bench/boot
 	bench/snapshot
 	bench/probes
+	bench/actions
 	bench/dwarf
 	bench/answers
 

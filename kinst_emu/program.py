@@ -47,7 +47,7 @@ class Program:
 
     def __init__(self, machine: "Machine", breakpoints: Breakpoints, source: str,
                  arguments: Sequence[object], options: Mapping[str, object], unsafe: bool) -> None:
-        self._machine, self._source = machine, source
+        self._machine, self._source, self._breakpoints = machine, source, breakpoints
         self._records: list[Record] = []
         self._active = False
         self.printed: list[Row] = []  # what printa() has printed
@@ -116,6 +116,11 @@ class Program:
             found[str(row["aggregation"])] = {
                 _key(one["keys"]): one["value"] for one in rows if isinstance(one, dict)}
         return found
+
+    @property
+    def firings(self) -> int:
+        """Of the kernel's probes that are enabled, D's and Python's, since they are."""
+        return self._breakpoints.dispatcher.firings
 
     @property
     def ended(self) -> bool:

@@ -1,0 +1,113 @@
+"""The workload that benchmarks fire probes in, and how fast on our machine and on QEMU."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from emu import elf
+from emu.call import Caller
+from emu.qemu import boards
+from emu.qemu.gdb_remote import GdbRemote
+from kinst import kinst_provider
+from kinst.breakpoints import Breakpoints
+from kinst.code.verdict import Copy, Rewrite
+
+FUNCTION = "ether_crc32_le"
+BYTES = 1_000_000  # of text
+MEMORY = 512 << 20
+PROMPT = b"mountroot>"
+PATIENCE = 120
+QEMU_SECONDS = 3.0
+# QEMU's gdb stub: registers of the first two arguments, stack, program counter, link.
+GDB = {"amd64": ((5, 4), 7, 16, None, 1), "arm64": ((0, 1), 31, 32, 30, 4),
+       "riscv64": ((10, 11), 2, 32, 1, 2)}
+
+
+def work(machine, size: int = BYTES) -> int:
+    """The workload."""
+    text = next(s for s in machine.image.segments if s.executable)
+    return Caller(machine).call(machine.symbol(FUNCTION).address, [text.virtual, size], FUNCTION)
+
+
+def loop(machine) -> tuple[str, int]:
+    """The function and the offset to probe."""
+    seen: Counter[tuple[str, int]] = Counter()
+    breakpoints = Breakpoints(machine, path="direct", records=True)
+    kinst_provider.create(breakpoints, FUNCTION, "")
+    kept = machine.snapshot()
+    breakpoints.enable()
+    work(machine, 500)
+    breakpoints.disable()
+    machine.restore(kept)
+    for firing in breakpoints.firings():
+        if isinstance(firing.probe.instruction.verdict, Copy | Rewrite):
+            seen[firing.probe.function, firing.probe.instruction.offset] += 1
+    return seen.most_common(1)[0][0]
+
+
+def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
+    """Firings a second of a probe that only counts."""
+    best = 0.0
+    kept = machine.snapshot()
+    for _ in range(runs):
+        breakpoints = Breakpoints(machine, path=path)
+        kinst_provider.create(breakpoints, where[0], str(where[1]))
+        breakpoints.enable()
+        began = time.perf_counter()
+        work(machine)
+        best = max(best, breakpoints.dispatcher.firings / (time.perf_counter() - began))
+        breakpoints.disable()
+        machine.restore(kept)
+    return best
+
+
+def qemu_rate(arch: str, image: elf.Image, machine, where: tuple[str, int]) -> float:
+    """Stops a second at a breakpoint of QEMU's gdb stub, each stepped over as gdb does."""
+    arguments, sp, pc, link, kind = GDB[arch]
+    address = machine.symbol(where[0]).address + where[1]
+    text = next(s for s in image.segments if s.executable)
+    with tempfile.TemporaryDirectory() as directory:
+        stub = Path(directory) / "gdb"
+        command = [*boards.command(arch, image, MEMORY, Path(directory)), "-chardev",
+                   f"socket,path={stub},server=on,wait=off,id=gdb0", "-gdb", "chardev:gdb0"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            seen, began = bytearray(), time.perf_counter()
+            while PROMPT not in seen:
+                data = os.read(process.stdout.fileno(), 4096)
+                if not data or time.perf_counter() - began > PATIENCE:
+                    sys.exit(f"no prompt from: {' '.join(command)}")
+                seen += data
+            gdb = GdbRemote(stub)  # the target stops for it
+            stack = (gdb.read_register(sp) & ~15) - 4096
+            back = image.entry.to_bytes(8, "little")
+            if link is None:
+                stack -= 8
+                gdb.write(stack, back)
+            else:
+                gdb.write_register(link, image.entry)
+            gdb.write_register(sp, stack)
+            for number, value in zip(arguments, (text.virtual, BYTES), strict=True):
+                gdb.write_register(number, value)
+            gdb.write_register(pc, machine.symbol(FUNCTION).address)
+            gdb.insert(address, kind)
+            gdb.go()
+            if gdb.read_register(pc) != address:
+                sys.exit("QEMU did not come to the breakpoint")
+            stops, began = 0, time.perf_counter()
+            while time.perf_counter() - began < QEMU_SECONDS:
+                gdb.remove(address, kind)
+                gdb.step()
+                gdb.insert(address, kind)
+                gdb.go()
+                stops += 1
+            return stops / (time.perf_counter() - began)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
