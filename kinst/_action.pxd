@@ -3,9 +3,16 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
-# The probe's number, the first arguments of the calling convention (of a return, the second is the
-# value returned), the virtual time; not 0: it failed, and the dispatcher's ``failure`` says how.
-ctypedef int (*action_fn)(void *data, uint32_t probe, const uint64_t *arguments,
+# The first arguments of the calling convention by their numbers from 0; behind them RESULT, what a
+# function returns.  They are read when they are asked for: each takes as long as a firing itself.
+cdef enum:
+    RESULT = 5
+
+ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil
+
+# The probe's number, what reads its arguments from ``source``, the virtual time; not 0: it failed,
+# and the dispatcher's ``failure`` says how.
+ctypedef int (*action_fn)(void *data, uint32_t probe, argument_fn read, void *source,
                           uint64_t time) noexcept nogil
 
 cdef struct Action:

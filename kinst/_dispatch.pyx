@@ -510,16 +510,16 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
         "cannot be read"))
 
 
+cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
+    """An argument of the function that is interrupted, or what it returns."""
+    cdef Dispatch *d = <Dispatch *>source
+    return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
+
+
 cdef void act(Dispatch *d, uint32_t probe) noexcept nogil:
     """Carry the action of a firing out, without Python."""
-    cdef uint64_t arguments[ARGUMENTS]
-    cdef uint32_t k
-    for k in range(ARGUMENTS):
-        arguments[k] = get(d, d.arguments[k])
-    if d.probes[probe].provider == AT_RETURN:
-        arguments[1] = get(d, d.result)
     d.firing = True
-    if d.action.run(d.action.data, probe, arguments, d.clock.instructions + d.clock.skew):
+    if d.action.run(d.action.data, probe, argument, d, d.clock.instructions + d.clock.skew):
         action_failed(d)
     d.firing = False
 

@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.pycapsule cimport PyCapsule_New
 
 from emu.unicorn._engine cimport Clock, Engine, guest_read, register_read
-from kinst._action cimport Action
+from kinst._action cimport RESULT, Action, argument_fn
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
@@ -32,7 +32,7 @@ cdef enum:
     MAX_SPECULATIONS = 4096
     WALK = 4  # steps from the thread to a variable
     WALKS = 64
-    BUDGET = 1 << 24  # instructions of one run
+    BUDGET = 1 << 22  # jumps back, and calls, of one run
     HEAD = 24  # of a record: clause and size, time, size as DTrace counts
 
 # How instructions are told apart here; which opcode is which is said by a table below.
@@ -44,7 +44,7 @@ cdef enum:
     O_SWAP16, O_SWAP32, O_SWAP64, O_LOW16, O_LOW32, O_LOW64
     O_JA, O_JEQ, O_JGT, O_JGE, O_JSET, O_JNE, O_JSGT, O_JSGE, O_JLT, O_JLE, O_JSLT, O_JSLE
     O_JEQ32, O_JGT32, O_JGE32, O_JSET32, O_JNE32, O_JSGT32, O_JSGE32, O_JLT32, O_JLE32, O_JSLT32
-    O_JSLE32, O_CALL, O_LOCAL, O_EXIT
+    O_JSLE32, O_CALL, O_LOCAL, O_EXIT, O_END
     O_LD1, O_LD2, O_LD4, O_LD8, O_LDS1, O_LDS2, O_LDS4, O_ST1, O_ST2, O_ST4, O_ST8
     O_WIDE
 
@@ -99,6 +99,7 @@ cdef struct Walk:
 cdef struct Entered:
     bint enabled
     uint8_t kind
+    uint8_t wanted  # arguments that its program reads, from the first
     uint32_t entry
     uint64_t number
     uint64_t first
@@ -131,6 +132,7 @@ cdef struct Machine:
     read_fn read
     void *read_data
     uint64_t thread
+    bint thread_known  # it is looked up once a firing
     # scratch
     uint64_t scratch_at
     uint64_t string_size
@@ -466,10 +468,22 @@ cdef uint32_t find_chunk(Machine *m, uint64_t variable, const uint8_t *key, uint
     return NONE
 
 
+cdef uint64_t current_thread(Machine *m) noexcept nogil:
+    """``struct thread *`` of the guest's CPU: the first word of its per-CPU data; 0 for none."""
+    if not m.thread_known:
+        m.thread = 0
+        if m.clock == NULL or not guest_read(
+                m.clock, register_read(m.clock, m.per_cpu), &m.thread, 8):
+            m.thread = 0
+        m.thread_known = True
+    return m.thread
+
+
 cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
                  uint64_t *size) noexcept nogil:
     """The key of a call; a thread-local variable's has the thread before it."""
     cdef uint8_t *data = NULL
+    cdef uint64_t thread
     if r[1] >= m.variable_count:
         bad(m, ILLEGAL_OPERATION, 0)
         return False
@@ -484,7 +498,8 @@ cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
         if r[3] > 4096:
             bad(m, TUPLE_OVERFLOW, 0)
             return False
-        memcpy(held, &m.thread, 8)
+        thread = current_thread(m)
+        memcpy(held, &thread, 8)
         if r[3]:
             memcpy(held + 8, data, r[3])
         key[0] = held
@@ -905,14 +920,6 @@ cdef bint read_clock(void *clock, uint64_t address, void *to, uint32_t size) noe
     return guest_read(<Clock *>clock, address, to, size)
 
 
-cdef uint64_t current_thread(Machine *m) noexcept nogil:
-    """``struct thread *`` of the guest's CPU: the first word of its per-CPU data; 0 for none."""
-    cdef uint64_t thread = 0
-    if m.clock == NULL or not guest_read(m.clock, register_read(m.clock, m.per_cpu), &thread, 8):
-        return 0
-    return thread
-
-
 cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
     cdef Walk *w
     cdef uint64_t value, n
@@ -942,7 +949,12 @@ cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
     return n if length >= 0 else 0
 
 
-cdef int on_firing(void *data, uint32_t probe, const uint64_t *arguments,
+cdef inline bint ended(Machine *m) noexcept nogil:
+    """Whether tracing has: by exit(), or a buffer that is full."""
+    return m.stopped or (<uint64_t *>m.region[R_STATE].data)[0] != 0
+
+
+cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
                    uint64_t time) noexcept nogil:
     """A kernel's probe fires."""
     cdef Machine *m = <Machine *>data
@@ -950,7 +962,7 @@ cdef int on_firing(void *data, uint32_t probe, const uint64_t *arguments,
     cdef uint64_t *context = <uint64_t *>m.region[R_CONTEXT].data
     cdef uint64_t *given = context + CONTEXT_ARGUMENTS / 8
     cdef int i
-    if probe >= m.entered_count or not m.entered[probe].enabled:
+    if probe >= m.entered_count or not m.entered[probe].enabled or ended(m):
         return 0
     if time >= m.look:
         looked(m, time)
@@ -959,17 +971,20 @@ cdef int on_firing(void *data, uint32_t probe, const uint64_t *arguments,
     e = &m.entered[probe]
     context[CONTEXT_PROBE / 8] = e.number
     context[CONTEXT_FIRST / 8] = e.first
+    context[CONTEXT_CLAUSE / 8] = e.first
     context[CONTEXT_TIMESTAMP / 8] = time
     for i in range(4):
         context[CONTEXT_PROVIDER / 8 + i] = e.text[i]
-    for i in range(10):
-        given[i] = arguments[i] if i < 5 and e.kind == 0 else 0
-    if e.kind == 1:
-        given[0] = e.offset
-        given[1] = arguments[1]
-    m.thread = current_thread(m)
+    for i in range(e.wanted):
+        if e.kind == 0 and i < RESULT:
+            given[i] = read(source, i)
+        elif e.kind == 1 and i < 2:
+            given[i] = read(source, RESULT) if i else e.offset
+        else:
+            given[i] = 0
+    m.thread_known = False
     execute(m, e.entry, address_of(R_CONTEXT, 0))
-    if not m.told and (m.stopped or (<uint64_t *>m.region[R_STATE].data)[0]):
+    if not m.told and ended(m):
         m.told = True  # tracing has ended with this firing
         looked(m, time)
     return m.failing
@@ -1020,13 +1035,8 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
     r[1] = argument
     r[10] = address_of(R_STACK, <uint64_t>(first + 1) * FRAME_BYTES)
     m.depth = first + 1
-    while pc < m.code_count:
-        if budget == 0:  # code that was not verified may go in circles
-            bad(m, ILLEGAL_OPERATION, 0)
-            m.fault = -1
-            r[0] = ~<uint64_t>0
-            break
-        budget -= 1
+    # Every program that was loaded ends with O_END, and leads nowhere else.
+    while True:
         i = &m.code[pc]
         pc += 1
         b = i.value if i.immediate else r[i.source]
@@ -1112,16 +1122,22 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             data = resolve(m, r[i.to] + <uint64_t>i.offset, value, True)
             if data == NULL: bad(m, BAD_ADDRESS, r[i.to] + <uint64_t>i.offset)
             else: memcpy(data, &b, value)
-        elif i.op == O_JA: pc = i.jump
+        elif i.op == O_END: break
+        elif i.op == O_JA:
+            if i.jump < <int64_t>pc:
+                if budget == 0: break
+                budget -= 1
+            pc = i.jump
         elif i.op == O_CALL:
             if HELPERS[i.value] != NULL:
                 r[0] = HELPERS[i.value](m, r)
             else:
                 r[0] = call_host(m, i.value, r)
         elif i.op == O_LOCAL:
-            if depth + 1 >= MAX_DEPTH:
+            if depth + 1 >= MAX_DEPTH or budget == 0:
                 bad(m, ILLEGAL_OPERATION, 0)
             else:
+                budget -= 1
                 if depth == 0:
                     m.scratch_at = 0
                     m.record_open = False
@@ -1163,6 +1179,9 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             elif i.op == O_JSLT32: taken = <int32_t>r[i.to] < <int32_t>b
             else: taken = <int32_t>r[i.to] <= <int32_t>b
             if taken:
+                if i.jump < <int64_t>pc:  # code that was not verified may go in circles
+                    if budget == 0: break
+                    budget -= 1
                 pc = i.jump
         if m.fault >= 0:
             m.fault_at = pc - 1
@@ -1181,7 +1200,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             pc = back[0]
             r[0] = <uint64_t>-1
     m.depth = first
-    return r[0]
+    return r[0] if budget else ~<uint64_t>0
 
 
 cdef void faulted(Machine *m) noexcept nogil:
@@ -1418,8 +1437,8 @@ cdef class Runtime:
         cdef void *more
         instructions = decode(code)
         first = m.code_count
-        if first + len(instructions) > m.code_room:
-            room = max(2 * m.code_room, first + len(instructions))
+        if first + len(instructions) + 1 > m.code_room:
+            room = max(2 * m.code_room, first + len(instructions) + 1)
             more = realloc(m.code, room * sizeof(Code))
             if more == NULL:
                 raise MemoryError
@@ -1461,7 +1480,10 @@ cdef class Runtime:
             if i is None:
                 c = &m.code[first + n]
                 c.op, c.jump = O_JA, first + n + 1
-        m.code_count = first + len(instructions)
+        c = &m.code[first + len(instructions)]
+        memset(c, 0, sizeof(Code))
+        c.op = O_END
+        m.code_count = first + len(instructions) + 1
         return first
 
     def run(self, uint32_t entry, uint64_t argument=0):
@@ -1482,6 +1504,8 @@ cdef class Runtime:
     def fire(self, uint32_t entry):
         """Execute a probe's program on the context."""
         self.made()
+        if self.m.clock != NULL:
+            self.m.thread_known = False
         return self.run(entry, address_of(R_CONTEXT, 0))
 
     cdef uint64_t host(self, uint64_t number, uint64_t *r) noexcept:
@@ -1625,12 +1649,13 @@ cdef class Runtime:
         m.read_data = <void *>m.clock
 
     def add_probe(self, uint32_t probe, uint32_t entry, uint64_t number, uint64_t first, texts,
-                  int kind, uint64_t offset):
+                  int kind, uint64_t offset, uint32_t wanted):
         """The program of a kernel's probe.
 
         :param texts: addresses of provider, module, function and name.
         :param kind: 0 where arguments stand in registers, 1 at a return, 2 where nothing is known.
         :param offset: of a return, in its function.
+        :param wanted: how many arguments its program reads, from the first.
         """
         cdef Entered *e
         if probe >= self.m.entered_count or entry >= self.m.code_count:
@@ -1638,6 +1663,7 @@ cdef class Runtime:
         e = &self.m.entered[probe]
         e.enabled, e.kind, e.entry, e.number, e.first = True, kind, entry, number, first
         e.offset = offset
+        e.wanted = <uint8_t>min(wanted, 10)
         for n in range(4):
             e.text[n] = texts[n]
 
@@ -1704,11 +1730,11 @@ cdef class Runtime:
 
     @property
     def thread(self):
-        return self.m.thread
+        return current_thread(&self.m)
 
     @thread.setter
     def thread(self, uint64_t value):
-        self.m.thread = value
+        self.m.thread, self.m.thread_known = value, True
 
     def set_error(self, uint32_t entry):
         """The program of the ERROR probe, whose context is set now."""

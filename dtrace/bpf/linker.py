@@ -4,20 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dtrace.bpf.assembler import Assembler
-from dtrace.bpf.encoding import SIZE, Instruction, Jump
+from dtrace.bpf.encoding import SIZE, Class, Instruction, Jump
 from dtrace.bpf.encoding import Alu as Operation
-from dtrace.bpf.layout import Context, Region
+from dtrace.bpf.layout import ARGUMENTS, Context, Region
 
 CONTEXT = 6  # the register that holds it, in all functions
 
 
 @dataclass
 class Linked:
-    """:param offsets: the number of the first 8-byte slot of each function, by name."""
+    """:param offsets: the number of the first 8-byte slot of each function, by name.
+    :param arguments: how many arguments of its probe each function reads, from the first; of a
+        probe's own program, those of its clauses.
+    """
 
     code: bytes
     offsets: dict[str, int]
     instructions: list[Instruction]
+    arguments: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -32,24 +36,26 @@ class Linker:
     def add_probe(self, name: str, clauses: Sequence[str], always: bool) -> None:
         """A probe's own program: it calls its clauses in order, while tracing is on.
 
+        Whoever calls it has looked whether it is, and put the first clause into the context.
+
         :param always: the probe fires whether it is on or not (BEGIN, END, ERROR).
         """
         out = Assembler()
         end = out.label()
-        out.move(CONTEXT, 1)
+        if len(clauses) > 1:
+            out.move(CONTEXT, 1)
         for number, clause in enumerate(clauses):
-            if not always:
-                out.address(1, Region.STATE, 0)
-                out.load(0, 1, 0)
-                out.branch_constant(Jump.JNE, 0, 0, end)
-            out.load(2, CONTEXT, Context.FIRST)
             if number:
+                if not always:
+                    out.address(1, Region.STATE, 0)
+                    out.load(0, 1, 0)
+                    out.branch_constant(Jump.JNE, 0, 0, end)
+                out.load(2, CONTEXT, Context.FIRST)
                 out.alu_constant(Operation.ADD, 2, number)
-            out.store(CONTEXT, Context.CLAUSE, 2)
-            out.move(1, CONTEXT)
+                out.store(CONTEXT, Context.CLAUSE, 2)
+                out.move(1, CONTEXT)
             out.call(clause)
         out.place(end)
-        out.constant(0, 0)
         out.leave()
         self.add(name, out)
 
@@ -72,4 +78,14 @@ class Linker:
                 slot += 1 if i.wide is None else 2
         code = b"".join(i.encode() for i in instructions)
         assert len(code) == SIZE * slot
-        return Linked(code, offsets, instructions)
+        own = {name: _arguments(f.instructions) for name, f in self._functions.items()}
+        return Linked(code, offsets, instructions, {
+            name: max((own[called] for called in f.calls.values()), default=own[name])
+            for name, f in self._functions.items()})
+
+
+def _arguments(instructions: Sequence[Instruction]) -> int:
+    """Loads of them go by the register that holds the context, in all functions."""
+    return max((1 + (i.offset - Context.ARGUMENTS) // 8 for i in instructions
+                if i.opcode & 7 == Class.LDX and i.source == CONTEXT
+                and 0 <= i.offset - Context.ARGUMENTS < 8 * ARGUMENTS), default=0)

@@ -141,10 +141,8 @@ class ClauseCompiler(Code):
         out.move(CONTEXT, 1)
         if predicate is not None:
             out.line = predicate.place.line
-            false, true = out.label(), out.label()
-            self.condition(predicate, false)
-            out.jump(true)
-            out.place(false)
+            true = out.label()
+            self.unless(predicate, true)
             self._leave()
             out.place(true)
         kinds = [_kind(e) for e in statements]

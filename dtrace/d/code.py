@@ -241,6 +241,19 @@ class Code:
         self.value(e)
         self.out.branch_constant(Jump.JEQ, 0, 0, false)
 
+    def unless(self, e: syntax.Expression, true: Label) -> None:
+        """Go on where the expression is zero, else to a label: most predicates are false."""
+        if isinstance(e, syntax.Binary) and e.operator == "&&":
+            false = self.out.label()
+            self.condition(e, false)
+            self.out.jump(true)
+            self.out.place(false)
+        elif isinstance(e, syntax.Binary) and e.operator in UNSIGNED and not self._textual(e):
+            self._compare(e, true, negate=False)
+        else:
+            self.value(e)
+            self.out.branch_constant(Jump.JNE, 0, 0, true)
+
     def convert(self, given: Type, to: Type) -> None:
         """Make r0 a value of another type."""
         if not is_scalar(to) or not is_scalar(given):

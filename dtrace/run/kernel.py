@@ -202,7 +202,7 @@ class GuestState:
                 runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
                                      min(found[-1][1], 8), name == "execname")
 
-    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int]) -> bool:
+    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int], wanted: int) -> bool:
         """Give a probe of the kernel its program; whether it is one."""
         number = self._probes.kernel_number(probe.number)
         if number is None or self._runtime is None:
@@ -212,7 +212,7 @@ class GuestState:
             kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
         if kind == AT_RETURN:
             offset = self._breakpoints.offset(number)
-        self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset)
+        self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)
         return True
 
     @property

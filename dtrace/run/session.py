@@ -191,7 +191,8 @@ class Session:
                 probe, base + linked.offsets[program[number]], first[number])
         if self.guest is not None:
             for number, fired in self._by_probe.items():
-                self.guest.add(fired.probe, fired.entry, fired.first, self._names[number])
+                self.guest.add(fired.probe, fired.entry, fired.first, self._names[number],
+                               linked.arguments[program[number]])
         error = next((p for p in probes.values() if p.text == "dtrace:::ERROR"), None)
         if error is not None:
             fired = self._by_probe[error.number]
@@ -280,6 +281,7 @@ class Session:
         rt = self.runtime
         rt.set_context(Context.PROBE, fired.probe.number)
         rt.set_context(Context.FIRST, fired.first)
+        rt.set_context(Context.CLAUSE, fired.first)
         rt.set_context(Context.TIMESTAMP, self.now)
         for offset, address in zip(NAMES, self._names[fired.probe.number], strict=True):
             rt.set_context(offset, address)
