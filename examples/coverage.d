@@ -1,0 +1,18 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * How often each instruction of a function is executed: the loop is what stands out.
+ *
+ *	coverage.d -k KERNEL -c 'strlen("how long is this?")'
+ */
+#pragma D option quiet
+
+kinst::strlen:
+{
+	@[strtoll(probename)] = count();
+}
+
+END
+{
+	setopt("aggsortkey");
+	printa("strlen+%-4d %@d\n", @);
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * All that one call does, as functions are entered and left.
+ *
+ *	flow.d -k KERNEL --trap-path direct -c 'malloc(100, &M_TEMP, 2)'
+ */
+#pragma D option flowindent
+
+fbt::malloc:entry
+{
+	self->traced = 1;
+}
+
+fbt:::
+/self->traced/
+{
+}
+
+fbt::malloc:return
+{
+	self->traced = 0;
+}
