@@ -44,11 +44,13 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import at_start, boot_to_prompt, booted
 from kinst.breakpoints import PATHS, Breakpoints
+from kinst_emu import plot
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_count, parse_size, show_byte
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
-WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf="]
+WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
+         "plot="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -281,6 +283,9 @@ class _Run:
             return 0
         if "S" in self.line.flags:
             self._show_code(compiled)
+        picture = self.line.words_given.get("plot")
+        if picture is not None:
+            plot.check(picture)
         emitted = self.line.words_given.get("emit-elf")
         if "e" in self.line.flags and emitted is None:
             return 0
@@ -321,6 +326,15 @@ class _Run:
             signal.signal(signal.SIGINT, interrupted)
         if self.options.given("destructive") and not self.options.given("quiet"):
             say("allowing destructive actions")
+        try:
+            return self._traced(session, rows)
+        finally:
+            if picture is not None:
+                plot.draw(session.aggregated(), session.timed(), picture)
+
+    def _traced(self, session: Session, rows: JsonLines | None) -> int:
+        """Run the trace; the exit status."""
+        kernel = self.kernel
         if kernel is None:
             return session.run() & 0xFF
         quiet = self.options.given("quiet")

@@ -116,6 +116,16 @@ def clone(node: syntax.Expression) -> syntax.Expression:
     return type(node)(**values)
 
 
+def _is_time(node: object) -> bool:
+    """Whether an expression is made of a time."""
+    if isinstance(node, syntax.ContextUse | syntax.HostedUse):
+        return node.name in ("timestamp", "vtimestamp", "walltimestamp")
+    if isinstance(node, list):
+        return any(_is_time(n) for n in node)
+    return isinstance(node, syntax.Expression) and any(
+        _is_time(getattr(node, f.name)) for f in dataclasses.fields(node) if f.init)
+
+
 class Checker:
     """The names of a program, and the meaning of its expressions."""
 
@@ -1205,6 +1215,7 @@ class Checker:
         keys = [self.read(key) for key in left.keys]
         if info.keys is None:
             info.keys = self._new_keys(keys, "aggregation", place)
+            info.timed = len(keys) == 1 and _is_time(keys[0])
         else:
             self._keys(info.name, info.keys, keys, left.place, "aggregation")
         info.function = function

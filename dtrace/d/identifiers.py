@@ -229,6 +229,7 @@ class AggregationInfo:
     """:param function: None before it is assigned.
     :param parameters: of lquantize and llquantize.
     :param number: in the order of first use.
+    :param timed: whether its one key is made of a time.
     """
 
     name: str
@@ -237,6 +238,7 @@ class AggregationInfo:
     parameters: tuple[int, ...] = ()
     line: int = 0
     number: int = -1
+    timed: bool = False
 
 
 Part = tuple[Type, str, int]

@@ -24,7 +24,7 @@ from dtrace.run.hosted import Hosted, Values
 from dtrace.run.kernel import GuestState
 from dtrace.run.options import Options
 from dtrace.run.render import Symbols
-from dtrace.run.structured import Row, Structured
+from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
 from emu.devices import cmos
 from emu.errors import KinstError
@@ -357,9 +357,13 @@ class Session:
         self._consume()
 
     def aggregated(self) -> list[Row]:
-        """All aggregations as they are, for a sink."""
-        consumer = self.consumer
-        return consumer.aggregations() if isinstance(consumer, Structured) else []
+        """All aggregations as they are."""
+        return aggregations(self.consumer)
+
+    def timed(self) -> set[str]:
+        """The aggregations whose key is a time."""
+        return {shown_name(shape.info.name) for shape in self.compiler.aggregations
+                if shape.info.timed}
 
     def _begin(self) -> None:
         self.options.active = True

@@ -7,6 +7,7 @@ from dtrace.d.clauses import Recorded
 from dtrace.run import render, values
 from dtrace.run.aggregations import Entry
 from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.render import Symbols
 from dtrace.run.values import Value
 
 Row = dict[str, Value]
@@ -70,31 +71,12 @@ class Structured(Consumer):
                          else self._formatted_line(action, parts, entries))
         if rows:
             self.table.printed.update(info.number for info in action.aggregations)
-        return {"printa": [_name(info.name) for info in action.aggregations], "text": lines,
+        return {"printa": [shown_name(info.name) for info in action.aggregations], "text": lines,
                 "rows": rows}
 
     def rest(self) -> None:
-        for row in self.aggregations(self.table.printed):
+        for row in aggregations(self, self.table.printed):
             self.sink(row)
-
-    def aggregations(self, without: Collection[int] = ()) -> list[Row]:
-        """An object for each that has a key.
-
-        :param without: numbers of some that are left out.
-        """
-        by_aggregation: dict[int, list[Entry]] = {}
-        for entry in self.table.sorted(self.order()):
-            if entry.info.number not in without:
-                by_aggregation.setdefault(entry.info.number, []).append(entry)
-        return [self._aggregation(found) for found in by_aggregation.values()]
-
-    def _aggregation(self, entries: Sequence[Entry]) -> Row:
-        """An aggregation with its rows, of which there is at least one."""
-        info = entries[0].info
-        assert info.function is not None
-        rows: list[Value] = [{"keys": values.keys(entry, self.symbols),
-                              "value": values.aggregated(entry)} for entry in entries]
-        return {"aggregation": _name(info.name), "function": info.function.name, "rows": rows}
 
     def failure(self, found: Failure) -> None:
         super().failure(found)
@@ -102,5 +84,27 @@ class Structured(Consumer):
         self.sink({"error": self.fault(found), "probe": probe})
 
 
-def _name(name: str) -> str:
+def aggregations(consumer: Consumer, without: Collection[int] = ()) -> list[Row]:
+    """An object for each aggregation that has a key.
+
+    :param without: numbers of some that are left out.
+    """
+    by_aggregation: dict[int, list[Entry]] = {}
+    for entry in consumer.table.sorted(consumer.order()):
+        if entry.info.number not in without:
+            by_aggregation.setdefault(entry.info.number, []).append(entry)
+    return [_aggregation(found, consumer.symbols) for found in by_aggregation.values()]
+
+
+def _aggregation(entries: Sequence[Entry], symbols: Symbols) -> Row:
+    """An aggregation with its rows, of which there is at least one."""
+    info = entries[0].info
+    assert info.function is not None
+    rows: list[Value] = [{"keys": values.keys(entry, symbols), "value": values.aggregated(entry)}
+                         for entry in entries]
+    return {"aggregation": shown_name(info.name), "function": info.function.name, "rows": rows}
+
+
+def shown_name(name: str) -> str:
+    """An aggregation as a program writes it."""
     return "@" + name.lstrip("@").strip("_") if name.strip("@_") else "@"

@@ -1,0 +1,64 @@
+"""``--plot``: pictures of aggregations."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.dtrace.programs import command, run
+
+PROGRAM = """
+    BEGIN { @n["one"] = count(); @n["t$w_o"] = sum(5); @q = quantize(9); @q = quantize(-70);
+            @l["key"] = lquantize(3, 0, 10);
+            @l["key"] = lquantize(-3, 0, 10); }
+    tick-1ms { @heat[timestamp / 1000000] = lquantize(timestamp / 1000000 % 7, 0, 7); }
+    tick-20ms { exit(0); }"""
+
+
+def drawn(path, program):
+    return run("-q", "--plot", str(path), "-n", program.replace("@n[\"t$w_o\"] = sum(5);",
+                                                                '@m["t$w_o"] = sum(5);'))
+
+
+def test_each_kind_of_aggregation_is_drawn(tmp_path):
+    path = tmp_path / "trace.svg"
+    status, out, said = drawn(path, PROGRAM)
+    assert status == 0 and not said and "one" in out  # the text is there as ever
+    text = path.read_text()
+    assert text.startswith("<?xml") and "</svg>" in text
+    for comment in ("@n = count()", "@m = sum()", "@q = quantize()", "@l = lquantize() key",
+                    "@heat = lquantize() over time", "t$w_o", "-64", "-16", "below"):
+        assert f"<!-- {comment}" in text, comment
+
+
+def test_the_same_trace_gives_the_same_picture(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        drawn(tmp_path / name, PROGRAM)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_png_is_one(tmp_path):
+    drawn(tmp_path / "trace.png", PROGRAM)
+    assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_trace_without_aggregations_says_so(tmp_path):
+    status, _out, _said = drawn(tmp_path / "trace.svg", "BEGIN { exit(3); }")
+    assert status == 3 and "nothing was aggregated" in (tmp_path / "trace.svg").read_text()
+
+
+@pytest.mark.parametrize("path, says", [
+    ("trace.pdf", ".svg or .png"), ("trace", ".svg or .png"),
+    ("/nonexistent/trace.svg", "no such")])
+def test_a_place_that_is_none_is_said_before_the_trace(path, says):
+    status, out, said = command("--plot", path, "-n", 'BEGIN { printf("ran"); exit(0); }')
+    assert status == 1 and says in said and "ran" not in out and "Traceback" not in said
+
+
+def test_what_is_missing_is_named():
+    code = ("import sys; sys.modules['matplotlib'] = None\n"
+            "from kinst_emu.script import trace\n"
+            "trace(['--plot', 'x.svg', '-n', 'BEGIN{exit(0);}'])")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                           check=False)
+    assert "pip install 'kinst-emu[plot]'" in found.stderr
