@@ -68,7 +68,8 @@ class Program:
         compiler = Compiler(
             probes, lambda name, value: chosen.set(name, value, inside=True),
             lambda: defaults(chosen), lambda: chosen.number("strsize"),
-            lambda: chosen.given("zdefs"), Universe(types), KernelSurroundings(image, types))
+            lambda: chosen.given("zdefs"), Universe(types), KernelSurroundings(
+                image, types, lambda content: compiler.place(content), self.messages.append))
         words = ["program", *map(str, arguments)]
         try:
             for text in needed(kernel.arch, types is not None, [self._source, *words]).values():

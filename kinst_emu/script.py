@@ -255,7 +255,9 @@ class _Run:
         if self.kernel is not None:
             self.probes = self.kernel.probes
             universe = Universe(self.kernel.types)
-            surroundings = KernelSurroundings(self.kernel.image, self.kernel.types)
+            surroundings = KernelSurroundings(
+                self.kernel.image, self.kernel.types, lambda content: self.compiler.place(content),
+                say)
         self.compiler = Compiler(
             self.probes, lambda name, value: options.set(name, value, inside=True),
             lambda: defaults(options), lambda: options.number("strsize"),

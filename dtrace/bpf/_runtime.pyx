@@ -362,6 +362,8 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint8_t *data = resolve(m, r[1], r[3], True)
     if data == NULL:
         return bad(m, BAD_ADDRESS, r[1])
+    if (r[1] >> 32) - BASE == <uint64_t>R_SCRATCH and (r[1] & LOW32) + r[3] > m.scratch_at:
+        return bad(m, BAD_ADDRESS, r[1])  # it was not allocated
     if own(r[2]):
         fetch(m, r[2], data, r[3])
         return 0

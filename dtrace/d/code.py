@@ -66,6 +66,13 @@ class Storage:
             self.strings += content + b"\0"
         return self._texts[content]
 
+    def content(self, content: bytes) -> int:
+        """The offset of bytes that nobody writes."""
+        self.strings += bytes(-len(self.strings) % 8)
+        at = len(self.strings)
+        self.strings += content
+        return at
+
     def size(self, kind: Type) -> int:
         """Bytes of a value in memory."""
         return self.string_size if is_string(kind) else width(kind)

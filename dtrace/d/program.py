@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dtrace.bpf.layout import Region
 from dtrace.d import syntax
 from dtrace.d.attributes import parse_attributes, parse_version
 from dtrace.d.checker import Checker, Surroundings, clone
@@ -104,6 +105,10 @@ class Compiler:
         if self._storage is None:
             self._storage = Storage(self.string_size())
         return self._storage
+
+    def place(self, content: bytes) -> int:
+        """Put bytes among the constants; their address."""
+        return Region.STRINGS.address + self.storage.content(content)
 
     def compile(self, source: str, macros: Macros, *, string: bool = False, last: str = "name",
                 check_arguments: bool = True) -> list[Compiled]:

@@ -12,6 +12,7 @@ from dtrace.libraries import PLACES
 from dtrace.run.timers import GLOB, OwnProbes, matches
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.index import DebugIndex
+from dwarf.module import modules, variable
 from dwarf.types import Procedure, Structure, Type, Types, find_member, size_of, strip
 from emu.elf import Image
 from emu.errors import KinstError
@@ -85,11 +86,16 @@ class KernelSurroundings:
     """A kernel's variables, and the types of a probe's arguments.
 
     :param types: None where the kernel has none.
+    :param place: puts bytes among the program's constants; their address.
+    :param say: tells of a variable whose module is not loaded.
     """
 
     image: Image
     types: Types | None
+    place: Callable[[bytes], int]
+    say: Callable[[str], None]
     probe: Probe | None = None
+    _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
 
     def entered(self, probes: Sequence[Probe]) -> None:
         """Probes of several functions have no arguments of one type."""
@@ -97,15 +103,29 @@ class KernelSurroundings:
         self.probe = probes[0] if len(names) == 1 else None
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
-        if module not in ("", MODULE):
+        if self.types is None:
             return None
-        symbol = self.image.symbols.find(name)
-        if symbol is None or self.types is None:
-            return None
+        symbol = self.image.symbols.find(name) if module in ("", MODULE) else None
+        if symbol is None:
+            if (module, name) not in self._modules:
+                self._modules[module, name] = self._not_loaded(module, name)
+            return self._modules[module, name]
         kind = self.types.variable(name, symbol.address)
         if kind is None:
             kind = self.types.function(name, symbol.address)
         return None if kind is None else (symbol.address, kind)
+
+    def _not_loaded(self, module: str, name: str) -> tuple[int, Type] | None:
+        """A variable of a module beside the kernel: as its file has it."""
+        assert self.types is not None
+        for path in modules(self.image.path, name) if name.isidentifier() else ():
+            if module not in ("", path.stem):
+                continue
+            found = variable(path, name, self.types)
+            if found is not None:
+                self.say(f"`{name} has the value of {path.name}, which is not loaded")
+                return self.place(found[0]), found[1]
+        return None
 
     def argument(self, index: int) -> Type | None:
         procedure = self._procedure()

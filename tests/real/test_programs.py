@@ -36,6 +36,17 @@ def test_the_libraries_translate_a_thread_and_its_process(arch):
         BEGIN { sp = uregs[R_SP]; } ERROR { printf("error"); }""") == "1 1 1 O 1\n"
 
 
+def test_a_module_s_variable_has_the_value_of_its_file(arch):
+    kernel = real_kernel(arch).path
+    if not (kernel.parent / "dtrace.ko").exists():
+        pytest.skip("there is no dtrace.ko beside the kernel")
+    _status, out, said = command("-k", str(kernel), "-q", "-c", ALLOCATE, "-n", """
+        BEGIN { tracemem(`dtrace_zero, 4); trace(sizeof (dtrace`dtrace_zero));
+                print(`dtrace_err_verbose); exit(0); }""")
+    assert "00 00 00 00 " in out and out.endswith("256int 0\n\n")
+    assert "dtrace: `dtrace_zero has the value of dtrace.ko, which is not loaded" in said
+
+
 def test_a_list_of_the_kernel_is_walked(arch):
     out = traced(arch, """
         fbt::malloc:entry { this->m = `kmemstatistics; n = 0; }

@@ -197,6 +197,7 @@ def test_a_fault_is_told_and_the_error_probe_fires():
     ('trace(strlen(NULL))', "invalid address (0x0)"),
     ("trace(lltostr(1, 99))", "illegal operation"),
     ("bcopy(alloca(4), (void *)64, 4)", "invalid address (0x40)"),
+    ("this->s = alloca(8); bcopy(this->s, alloca(0), 4)", "invalid address"),
     ("a[1][9] = 1", "invalid address"), ("trace(uregs[1])", "illegal operation"),
 ])
 def test_faults_have_their_names(action, says):

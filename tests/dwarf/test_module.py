@@ -1,0 +1,94 @@
+"""Variables of modules that are not loaded, from files that are made here."""
+
+import struct
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dwarf.debug_file import DebugDataError
+from dwarf.module import modules, variable
+from dwarf.types import Array, Integer, Pointer, Void
+from tests.dwarfwriter import abbrev, uleb, unit
+from tests.elfwriter import Elf
+
+INT = Integer("int", 4, True)
+CU, VARIABLE, BASE, ARRAY, RANGE, POINTER, ALONE = range(1, 8)
+NAME, TYPE, SIZE, BOUND = 0x03, 0x49, 0x0B, 0x2F
+STRING, REF4, DATA1 = 0x08, 0x13, 0x0B
+ABBREV = b"".join((
+    abbrev(CU, 0x11, 1), abbrev(VARIABLE, 0x34, 0, (NAME, STRING), (TYPE, REF4)),
+    abbrev(BASE, 0x24, 0, (NAME, STRING), (SIZE, DATA1)), abbrev(ARRAY, 0x01, 1, (TYPE, REF4)),
+    abbrev(RANGE, 0x21, 0, (BOUND, DATA1)), abbrev(POINTER, 0x0F, 0, (TYPE, REF4)),
+    abbrev(ALONE, 0x0F, 0))) + b"\0"
+
+
+class Kinds:
+    """The kernel's types: it knows int."""
+
+    def named(self, name):
+        return [INT] if name == "int" else []
+
+
+def info():
+    """A unit with an int, an array of three, a pointer, and a type that the kernel lacks."""
+    header, body = 11, bytearray(uleb(CU))
+    integer = header + len(body)
+    body += uleb(BASE) + b"int\0" + b"\x04"
+    array = header + len(body)
+    body += uleb(ARRAY) + struct.pack("<I", integer) + uleb(RANGE) + b"\x02" + b"\0"
+    pointer = header + len(body)
+    body += uleb(ALONE)
+    strange = header + len(body)
+    body += uleb(BASE) + b"strange\0" + b"\x04"
+    for name, kind in (("flags", integer), ("table", array), ("link", pointer), ("odd", strange)):
+        body += uleb(VARIABLE) + name.encode() + b"\0" + struct.pack("<I", kind)
+    return unit(4, bytes(body) + b"\0")
+
+
+def module(tmp_path, debug=None, name="some.ko"):
+    """The variables lie in the file's first section, which is the symbol table itself: at 24 is
+    where it has the name of its first symbol."""
+    path = tmp_path / name
+    path.write_bytes(Elf(symbols=[("flags", 24, 4, 1), ("table", 24, 12, 1), ("link", 24, 8, 1),
+                                  ("odd", 24, 4, 1), ("far", 1 << 40, 4, 1), ("code", 24, 4, 2)],
+                         others={".debug_info": info() if debug is None else debug,
+                                 ".debug_abbrev": ABBREV}).build())
+    return path
+
+
+def test_a_variable_has_the_content_of_its_section_and_the_kernel_s_type(tmp_path):
+    path = module(tmp_path)
+    assert variable(path, "flags", Kinds()) == (b"\1\0\0\0", INT)
+    content, kind = variable(path, "table", Kinds())
+    assert len(content) == 12 and isinstance(kind, Array) and (kind.count, kind.element) == (3, INT)
+    _content, kind = variable(path, "link", Kinds())
+    assert isinstance(kind, Pointer) and kind.target == Void()
+
+
+@pytest.mark.parametrize("name", ["odd", "far", "code", "nosuch"])
+def test_what_cannot_be_known_is_not_given(tmp_path, name):
+    assert variable(module(tmp_path), name, Kinds()) is None
+
+
+def test_modules_are_those_beside_the_kernel_that_have_the_name(tmp_path):
+    module(tmp_path)
+    (tmp_path / "empty.ko").write_bytes(b"")
+    (tmp_path / "other.ko").write_bytes(b"nothing")
+    (tmp_path / "directory.ko").mkdir()
+    assert [p.name for p in modules(tmp_path / "kernel", "flags")] == ["some.ko"]
+    assert list(modules(tmp_path / "kernel", "nosuch")) == []
+
+
+@settings(max_examples=150, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 2000), byte=st.integers(0, 255), cut=st.integers(0, 2000))
+def test_a_damaged_module_is_an_error_of_one_line_or_gives_something(tmp_path, at, byte, cut):
+    path = module(tmp_path, name="damaged.ko")
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] = byte
+    path.write_bytes(content[: max(64, len(content) - cut)])
+    try:
+        variable(path, "flags", Kinds())
+    except DebugDataError as error:
+        assert "\n" not in str(error)
