@@ -36,6 +36,6 @@ class JsonLines:
 
     def _print(self, row: Mapping[str, object]) -> None:
         out = sys.stdout if self._out is None else self._out
-        out.write(json.dumps(row) + "\n")
+        out.write(json.dumps(row, allow_nan=False) + "\n")
         if out.isatty():
             out.flush()

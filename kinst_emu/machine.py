@@ -333,7 +333,10 @@ class Machine:
 
     def remove(self, probes: Probes) -> None:
         """Disable probes; the same as ``probes.close()``."""
-        if probes in self._probes:
+        if probes in self._probes and self._program is not None:  # its table stays as it is
+            self._probes = [other for other in self._probes if other is not probes]
+            probes.closed = True
+        elif probes in self._probes:
             self._enable([other for other in self._probes if other is not probes], self._path)
 
     def close_probes(self) -> None:
@@ -382,9 +385,12 @@ class Machine:
         """End a D program; the same as ``program.close()``."""
         if program is not self._program:
             return
-        self._program, self._breakpoints = None, None
-        program.end()
-        self._enable(self._probes, self._path)
+        self._still()
+        try:
+            program.end()
+        finally:
+            self._program, self._breakpoints = None, None
+            self._enable(self._probes, self._path)
 
     def _enable(self, wanted: list[Probes], path: TrapPath) -> None:
         """Have just these probes enabled; when that cannot be, those of before."""
@@ -427,7 +433,8 @@ class Machine:
     def _fired(self, by_number: dict[int, list[Probes]], probe: Probe,
                read: Callable[[str], int]) -> None:
         for probes in by_number[probe.id - 1]:
-            probes.fired(probe, read)
+            if not probes.closed:
+                probes.fired(probe, read)
 
     @contextlib.contextmanager
     def _bare(self) -> Iterator[UnicornMachine]:
@@ -450,8 +457,10 @@ class Machine:
         try:
             breakpoints.enable()
         except KinstError as error:
+            program, self._program = self._program, None
             self._probes, self._breakpoints, self._path = [], None, GUEST
-            self._program = None
+            if program is not None:
+                program.end()
             raise KinstError(f"the probes cannot be enabled here, and are closed: {error}"
                              ) from None
 
@@ -477,6 +486,8 @@ class Machine:
         with self._bare() as machine:
             machine.restore(state.snapshot)
             self._placed(state.placed)
+        if self._program is not None:
+            self._program.moved()
 
     def _placed(self, placed: tuple[int, int, int] | None) -> None:
         self._caller = None

@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,7 +42,7 @@ def draw(aggregations: Sequence[Row], timed: Collection[str], path: str) -> None
 
     :param aggregations: as ``kdtrace --json`` prints them.
     :param timed: the names of those whose key is a time.
-    :raises OSError: when the file cannot be written.
+    :raises KinstError: when the file cannot be written.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -65,9 +66,14 @@ def draw(aggregations: Sequence[Row], timed: Collection[str], path: str) -> None
         KINDS[kind](one, data)
     out = io.BytesIO()
     suffix = Path(path).suffix.lstrip(".")
-    figure.savefig(out, format=suffix, metadata={"Date": None} if suffix == "svg" else {})
-    with replacing(Path(path)) as file:
-        file.write(out.getvalue())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a font that lacks a character shows a box
+        figure.savefig(out, format=suffix, metadata={"Date": None} if suffix == "svg" else {})
+    try:
+        with replacing(Path(path)) as file:
+            file.write(out.getvalue())
+    except OSError as error:
+        raise KinstError(f"--plot {path}: {error.strerror}") from None
 
 
 Picture = tuple[str, str, int | None, Any]
@@ -85,7 +91,7 @@ def _pictures(aggregation: Row, timed: Collection[str]) -> list[Picture]:
         more = f", the last {len(kept)} of {len(rows)}" if len(kept) < len(rows) else ""
         bars = [(_label(row["keys"]), row["value"]) for row in kept]
         return [("bars", title + more, len(bars), bars)]
-    if name in timed and len(rows) > 1:
+    if name in timed and len(rows) > 1 and any(row["value"] for row in rows):
         return [("heat", f"{title} over time", None, (function, rows))]
     kept = rows[-MOST_HISTOGRAMS:]
     more = f" (the last {len(kept)} of {len(rows)})" if len(kept) < len(rows) else ""

@@ -26,6 +26,7 @@ class Probes:
         self._numbers: list[int] = []
         self.names: list[str] = []  # of the probes, provider:module:function:name
         self.count = 0  # firings
+        self.closed = False
         self.records: list[Fired] = []  # of the firings, where no function is called
 
     def make(self, breakpoints: Breakpoints | SeamBreakpoints) -> list[int]:

@@ -72,8 +72,10 @@ class Program:
                 image, types, lambda content: compiler.place(content), self.messages.append))
         words = ["program", *map(str, arguments)]
         try:
-            for text in needed(kernel.arch, types is not None, [self._source, *words]).values():
-                compiler.library(text)
+            if not chosen.given("nolibs"):
+                for text in needed(kernel.arch, types is not None,
+                                   [self._source, *words]).values():
+                    compiler.library(text)
             compiled = compiler.compile(self._source, Macros(words, {}, False))
         except DError as error:
             raise KinstError(f"the program does not compile: {error.said(True)}") from None
@@ -100,8 +102,8 @@ class Program:
 
     @property
     def records(self) -> list[Record]:
-        """Those of the firings so far, the first million; while the machine runs, up to when it
-        began."""
+        """Those of the firings so far, the first million; while the machine runs, perhaps without
+        the last."""
         self._look()
         return self._records
 
@@ -140,8 +142,12 @@ class Program:
 
     def end(self) -> None:
         """Disable them; ``close`` does."""
-        self._active = False
         self._session.end()
+        self._active = False
+
+    def moved(self) -> None:
+        """The machine has gone to another time: timers count from there."""
+        self._session.moved()
 
     def close(self) -> None:
         """End the trace: END fires, and what was aggregated is there."""

@@ -314,8 +314,11 @@ class _Run:
             None if kernel is None else kernel.guest, None if rows is None else rows.row)
         session.link(everything)
         if emitted is not None:
-            with replacing(Path(emitted)) as file:
-                file.write(object_file(session.linked, bytes(self.compiler.storage.strings)))
+            try:
+                with replacing(Path(emitted)) as file:
+                    file.write(object_file(session.linked, bytes(self.compiler.storage.strings)))
+            except OSError as error:
+                raise KinstError(f"--emit-elf {emitted}: {error.strerror}") from None
         if "e" in self.line.flags:
             return 0
 

@@ -32,7 +32,7 @@ cdef enum:
     MAX_SPECULATIONS = 4096
     WALK = 4  # steps from the thread to a variable
     WALKS = 64
-    BUDGET = 1 << 22  # jumps back, and calls, of one run
+    BUDGET = 1 << 24  # instructions of one run, by what jumps back and calls can repeat
     HEAD = 24  # of a record: clause and size, time, size as DTrace counts
 
 # How instructions are told apart here; which opcode is which is said by a table below.
@@ -1023,6 +1023,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
     cdef uint64_t r[11]
     cdef uint64_t saved[MAX_DEPTH][5]
     cdef uint32_t back[MAX_DEPTH]
+    cdef int64_t entries[MAX_DEPTH]
     cdef int first = m.depth
     cdef int depth = 0
     cdef uint32_t pc = start
@@ -1127,8 +1128,8 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
         elif i.op == O_END: break
         elif i.op == O_JA:
             if i.jump < <int64_t>pc:
+                budget -= min(budget, <uint64_t>(<int64_t>pc - i.jump))
                 if budget == 0: break
-                budget -= 1
             pc = i.jump
         elif i.op == O_CALL:
             if HELPERS[i.value] != NULL:
@@ -1140,6 +1141,7 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
                 bad(m, ILLEGAL_OPERATION, 0)
             else:
                 budget -= 1
+                entries[depth] = i.jump
                 if depth == 0:
                     m.scratch_at = 0
                     m.record_open = False
@@ -1155,6 +1157,8 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
                 break
             depth -= 1
             m.depth -= 1
+            if <int64_t>pc > entries[depth]:
+                budget -= min(budget, <uint64_t>(<int64_t>pc - entries[depth]))
             memcpy(&r[6], saved[depth], 40)
             pc = back[depth]
         else:
@@ -1182,8 +1186,8 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             else: taken = <int32_t>r[i.to] <= <int32_t>b
             if taken:
                 if i.jump < <int64_t>pc:  # code that was not verified may go in circles
+                    budget -= min(budget, <uint64_t>(<int64_t>pc - i.jump))
                     if budget == 0: break
-                    budget -= 1
                 pc = i.jump
         if m.fault >= 0:
             m.fault_at = pc - 1
@@ -1199,6 +1203,8 @@ cdef uint64_t execute(Machine *m, uint32_t start, uint64_t argument) noexcept no
             depth = 0
             m.depth -= 1
             memcpy(&r[6], saved[0], 40)
+            if <int64_t>pc > entries[0]:
+                budget -= min(budget, <uint64_t>(<int64_t>pc - entries[0]))
             pc = back[0]
             r[0] = <uint64_t>-1
     m.depth = first

@@ -38,7 +38,7 @@ class Linker:
 
         Whoever calls it has looked whether it is, and put the first clause into the context.
 
-        :param always: the probe fires whether it is on or not (BEGIN, END, ERROR).
+        :param always: the probe fires whether it is on or not (END, ERROR).
         """
         out = Assembler()
         end = out.label()

@@ -116,14 +116,16 @@ def clone(node: syntax.Expression) -> syntax.Expression:
     return type(node)(**values)
 
 
-def _is_time(node: object) -> bool:
-    """Whether an expression is made of a time."""
-    if isinstance(node, syntax.ContextUse | syntax.HostedUse):
-        return node.name in ("timestamp", "vtimestamp", "walltimestamp")
-    if isinstance(node, list):
-        return any(_is_time(n) for n in node)
-    return isinstance(node, syntax.Expression) and any(
-        _is_time(getattr(node, f.name)) for f in dataclasses.fields(node) if f.init)
+def _is_time(node: syntax.Expression) -> bool:
+    """Whether an expression is a time, perhaps in another unit, or since another."""
+    match node:
+        case syntax.ContextUse() | syntax.HostedUse():
+            return node.name in ("timestamp", "vtimestamp", "walltimestamp")
+        case syntax.Binary(operator="+" | "-" | "*" | "/" | "%" | "<<" | ">>"):
+            return _is_time(node.left) or _is_time(node.right)
+        case syntax.Cast():
+            return is_integer(node.to) and _is_time(node.operand)
+    return False
 
 
 class Checker:

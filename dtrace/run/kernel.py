@@ -250,19 +250,22 @@ class GuestState:
 
         :param due: when to call ``ring`` first; None for never.  It gives the next time.
         """
-        self.begin(due, ring)
+        self.begin()
+        self.arm(due, ring)
         try:
             workload()
         finally:
-            self._machine.alarm = None
-        self.end()
+            self.end()
 
-    def begin(self, due: int | None, ring: Callable[[], int | None]) -> None:
-        """Enable the probes; ``due`` and ``ring`` as of ``run``."""
+    def begin(self) -> None:
+        """Enable the probes."""
         runtime, breakpoints = self._runtime, self._breakpoints
         assert runtime is not None
         breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
         breakpoints.enable()
+
+    def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
+        """Set the timer; ``due`` and ``ring`` as of ``run``."""
         self._machine.alarm = None if due is None else Alarm(due, ring)
 
     def end(self) -> None:

@@ -324,7 +324,8 @@ class Typed:
                 return self._integer(content, found, bits)
             case Enumeration():
                 value = number(content, True)
-                return next((n for n, v in found.values if v == value), str(value))
+                either = (value, number(content, False))
+                return next((n for n, v in found.values if v in either), str(value))
             case Float():
                 return self._float(content)
             case Pointer():

@@ -339,9 +339,16 @@ class Session:
         """Begin to trace what somebody else will run on the kernel, up to ``end``."""
         assert self.guest is not None
         self._begin()
+        self.guest.begin()
+        self.moved()
+
+    def moved(self) -> None:
+        """The guest's time is another: count from there."""
+        assert self.guest is not None
+        self.now = self.guest.now
         self.runtime.look_at(self.now + self._period)
         timers = Timers(self._by_probe.values(), self.guest.time)
-        self.guest.begin(timers.due, lambda: self._rung(timers))
+        self.guest.arm(timers.due, lambda: self._rung(timers))
 
     def end(self) -> None:
         """:raises KinstError: when the probes cannot be disabled."""

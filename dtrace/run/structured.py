@@ -1,5 +1,7 @@
 """A consumer that gives objects instead of text: for ``kdtrace --json`` and for programs."""
 
+import os
+import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -44,7 +46,8 @@ class Structured(Consumer):
         found = values.all_recorded(action.fields, parts, self.symbols)
         row: Row = {"action": action.name}
         if action.name == "printf":
-            return row | {"text": self._text(action, parts), "arguments": found}
+            text = self._text(action, parts).encode("utf-8", "surrogateescape")
+            return row | {"text": text.decode("utf-8", "backslashreplace"), "arguments": found}
         if action.name == "tracemem":
             size = int.from_bytes(parts[1], "little") if len(parts) > 1 else len(parts[0])
             content = parts[0][:size] if 0 < size <= len(parts[0]) else parts[0]
@@ -58,6 +61,19 @@ class Structured(Consumer):
         if not found:
             return row
         return row | {"value": found[0] if len(found) == 1 else found}
+
+    def _system(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
+        """What the command prints is an object of its own."""
+        command = self._text(action, values_).partition("\0")[0]
+        done = subprocess.run(os.fsencode(command), shell=True, check=False,
+                              stdout=subprocess.PIPE)
+        self.sink({"system": command, "output": done.stdout.decode("utf-8", "backslashreplace")})
+
+    def _reopen(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
+        self._failed(enabled, "freopen() changes nothing where objects are printed")
+
+    def _truncate_output(self) -> None:
+        """There is no text to cut."""
 
     def _printed(self, action: Recorded) -> Row:
         """``printa()``: what it prints, and the aggregations as they are."""
@@ -106,5 +122,5 @@ def _aggregation(entries: Sequence[Entry], symbols: Symbols) -> Row:
 
 
 def shown_name(name: str) -> str:
-    """An aggregation as a program writes it."""
-    return "@" + name.lstrip("@").strip("_") if name.strip("@_") else "@"
+    """An aggregation as a program writes it; ``@`` alone is ``@_`` within."""
+    return "@" if name in ("_", "@_") else "@" + name.removeprefix("@")

@@ -1,5 +1,6 @@
 """What a record or an aggregation holds as values of Python: for JSON, pictures and programs."""
 
+import math
 import struct
 from collections.abc import Sequence
 
@@ -17,7 +18,8 @@ DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 
 def text(content: bytes) -> str:
-    return content.split(b"\0")[0].decode("utf-8", "replace")
+    """A string; bytes that are no UTF-8 are told apart as ``\\xff``."""
+    return content.split(b"\0")[0].decode("utf-8", "backslashreplace")
 
 
 def frames(content: bytes, symbols: Symbols) -> list[Value]:
@@ -33,8 +35,9 @@ def symbol(how: str, address: int, symbols: Symbols) -> str:
 
 
 def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Value:
-    """A value by its type: a structure as its members, an array of char as its text where it has
-    an end, an enumerator's name, a pointer as a number.
+    """A value by its type: a structure as its members (those of one without a name among its own),
+    an array of char as its text where it has an end, an enumerator's name, a pointer as a number, a
+    floating-point number that is none as its name.
 
     :param bits: of a bit-field: its first bit, and how many.
     """
@@ -43,8 +46,7 @@ def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Va
     found = strip(kind)
     match found:
         case Structure():
-            return {member.name: _member(content, member.offset, member.width, member.type)
-                    for member in found.members}
+            return _members(content, found)
         case Array():
             size = width(found.element)
             element = strip(found.element)
@@ -52,19 +54,26 @@ def typed(content: bytes, kind: Type, bits: tuple[int, int] | None = None) -> Va
                 return text(content)
             return [typed(content[n * size : (n + 1) * size], found.element)
                     for n in range(found.count or 0)]
-        case Enumeration():
-            value = int.from_bytes(content, "little", signed=True)
-            return next((name for name, n in found.values if n == value), value)
         case Float() if len(content) in (4, 8):
-            return float(struct.unpack("<f" if len(content) == 4 else "<d", content)[0])
-        case Integer() if bits is None:
-            return int.from_bytes(content, "little", signed=found.signed)
-    number = int.from_bytes(content, "little")
-    if bits is None:
-        return number
-    number = number >> bits[0] & (1 << bits[1]) - 1
-    signed = isinstance(found, Integer) and found.signed
-    return number - (1 << bits[1]) if signed and number >> bits[1] - 1 else number
+            value = float(struct.unpack("<f" if len(content) == 4 else "<d", content)[0])
+            return value if math.isfinite(value) else str(value)
+    first, count = (0, 8 * len(content)) if bits is None else bits
+    number = int.from_bytes(content, "little") >> first & (1 << count) - 1
+    signed = number - (1 << count) if count and number >> count - 1 else number
+    if isinstance(found, Enumeration):
+        return next((name for name, n in found.values if n in (number, signed)), number)
+    return signed if isinstance(found, Integer) and found.signed else number
+
+
+def _members(content: bytes, kind: Structure) -> dict[str, Value]:
+    out: dict[str, Value] = {}
+    for member in kind.members:
+        value = _member(content, member.offset, member.width, member.type)
+        if member.name:
+            out[member.name] = value
+        elif isinstance(value, dict):
+            out |= value
+    return out
 
 
 def _member(content: bytes, offset: int, bits: int | None, kind: Type) -> Value:

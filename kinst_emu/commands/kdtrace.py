@@ -34,6 +34,7 @@ from kinst_emu.trace_output import Json, Text, TraceOutput
 
 PROGRAM_OPTIONS = ("-s", "-x", "-i", "-F", "-C", "-w", "-Z", "-e", "-b", "-V", "-S")
 PROGRAM_WORDS = ("--emit-elf", "--plot")
+OWN = ("dtrace:", "profile:", "profile-", "tick-", "BEGIN", "END", "ERROR")  # DTrace's own probes
 BOOT = "boot"  # the workload that is no call
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
@@ -104,7 +105,7 @@ def _is_program(arguments: list[str]) -> bool:
         return False
     kernel = any(a == "--kernel" or a.startswith(("-k", "--kernel=")) for a in arguments)
     return not kernel or any("{" in a or a[:2] in PROGRAM_OPTIONS or a.startswith(PROGRAM_WORDS)
-                             for a in arguments)
+                             or a.startswith(OWN) for a in arguments)
 
 
 def _main() -> int:

@@ -42,6 +42,16 @@ def test_a_png_is_one(tmp_path):
     assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("program", [
+    'BEGIN { @[timestamp ? "yes" : "no"] = quantize(1); @["x"] = quantize(2); exit(0); }',
+    '''BEGIN { @[strjoin("a", lltostr(timestamp))] = quantize(1); @["\u65e5"] = quantize(1);
+             exit(0); }''',
+    "tick-1ms { @[timestamp] = quantize(1); } tick-5ms { clear(@); exit(0); }"])
+def test_a_key_that_is_no_time_and_counts_that_are_none_are_drawn_too(tmp_path, program):
+    status, _out, said = drawn(tmp_path / "trace.svg", program)
+    assert status == 0 and not said and (tmp_path / "trace.svg").exists()
+
+
 def test_a_trace_without_aggregations_says_so(tmp_path):
     status, _out, _said = drawn(tmp_path / "trace.svg", "BEGIN { exit(3); }")
     assert status == 3 and "nothing was aggregated" in (tmp_path / "trace.svg").read_text()

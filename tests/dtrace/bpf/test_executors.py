@@ -209,6 +209,18 @@ def test_code_that_nobody_verified_does_not_crash_the_executor(instructions):
         native.run(entry, Region.CONTEXT.address)
 
 
+def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
+    one = Instruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
+    ends = Instruction(Class.JMP | Jump.EXIT)
+    circle = [*[one] * 30_000, Instruction(Class.JMP | Jump.JA, 0, 0, -30_001)]
+    # Straight code of that length, called again and again.
+    called = [Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 1),
+              Instruction(Class.JMP | Jump.JA, 0, 0, -2), *[one] * 30_000, ends]
+    for code in (circle, called):
+        native = runtime()
+        assert native.run(native.load(encode(code))) == U64
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.lists(ANY, max_size=24))
 def test_what_is_verified_ends_and_both_executors_agree(instructions):

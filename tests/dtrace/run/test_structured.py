@@ -2,7 +2,9 @@
 
 import io
 import json
+import math
 import shutil
+import struct
 import subprocess
 
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 from dtrace.bpf.linker import Linked
 from dtrace.bpf.object_file import object_file
+from dtrace.run.values import typed
+from dwarf.types import Enumeration, Float, Integer, Member, Structure
 from tests.dtrace.programs import command, run
 
 
@@ -49,6 +53,44 @@ def test_an_object_an_aggregation_that_was_not_printed():
             {"keys": [], "value": [{"count": 1}, {"from": 2, "count": 1}]}]},
         {"aggregation": "@q", "function": "quantize", "rows": [
             {"keys": [], "value": [{"from": 8, "count": 1}]}]}]
+
+
+def test_names_and_strings_that_differ_stay_apart():
+    _status, rows, _said = objects(r"""
+        BEGIN { @_a = count(); @a = sum(5); @a_ = sum(6); @__ = sum(7); @ = sum(8);
+                printf("%s", "\xff"); exit(0); }""")
+    assert rows[0]["actions"][0] == {
+        "action": "printf", "text": "\\xff", "arguments": ["\\xff"]}
+    assert [row["aggregation"] for row in rows[1:]] == ["@_a", "@a", "@a_", "@__", "@"]
+
+
+def test_what_a_command_prints_is_an_object(tmp_path):
+    _status, rows, said = objects('BEGIN { system("echo hi"); freopen("%s"); exit(0); }'
+                                  % (tmp_path / "file"), "-w")
+    assert rows[0] == {"system": "echo hi", "output": "hi\n"}
+    assert "freopen() changes nothing" in said and not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("content, kind, expected", [
+    (b"\x09", ("enum", 2), {"a": "B", "b": "C"}),
+    (struct.pack("<d", math.nan), Float("double", 8), "nan"),
+    (struct.pack("<f", -math.inf), Float("float", 4), "-inf"),
+])
+def test_values_that_json_has_no_words_for_have_some(content, kind, expected):
+    if isinstance(kind, tuple):
+        enum = Enumeration("e", 4, lambda: (("A", 0), ("B", 1), ("C", 2)))
+        kind = Structure("struct", "s", 4, lambda: (
+            Member("a", 0, 2, lambda: enum), Member("b", 2, 2, lambda: enum)))
+    assert typed(content.ljust(4, b"\0"), kind) == expected
+
+
+def test_members_of_what_has_no_name_are_among_the_others():
+    integer = Integer("int", 4, True)
+    inner = Structure("union", "", 4, lambda: (
+        Member("b", 0, None, lambda: integer), Member("c", 0, None, lambda: integer)))
+    kind = Structure("struct", "s", 8, lambda: (
+        Member("a", 0, None, lambda: integer), Member("", 32, None, lambda: inner)))
+    assert typed(struct.pack("<ii", 1, 2), kind) == {"a": 1, "b": 2, "c": 2}
 
 
 def test_a_fault_is_an_object_and_a_message():
@@ -98,3 +140,15 @@ def test_object_files_hold_what_they_were_given(sizes, constants):
              for s in elf.get_section_by_name(".symtab").iter_symbols() if s.name.startswith("f")}
     assert found == {f"function_{n}": (offsets[f"function_{n}"] * 8, (size + 1) * 8)
                      for n, size in enumerate(sizes)}
+
+
+def test_the_clocks_of_a_firing_are_its_own(image):
+    status, out, said = command(
+        "-k", str(image.path), "--json", "-n", """fbt::strlen: {
+            trace(timestamp); trace(vtimestamp); trace(walltimestamp); }""",
+        "-c", 'strlen("a longer string than that")')
+    assert status == 0, said
+    first, second = ([action["value"] for action in row["actions"]]
+                     for row in map(json.loads, out.splitlines()) if "actions" in row)
+    assert second[0] > first[0]
+    assert len({b - a for a, b in zip(first, second, strict=True)}) == 1
