@@ -3,6 +3,7 @@
 import io
 import itertools
 import math
+import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.util import find_spec
@@ -23,6 +24,7 @@ MOST_HISTOGRAMS = 8  # of one aggregation
 MOST_PICTURES = 24
 MOST_CELLS = 200  # of a heat map, across
 LABEL = 60  # characters
+CLIP = re.compile(rb"\bp[0-9a-f]{10}\b")
 WIDTH, HEIGHT, BAR = 9.0, 3.2, 0.22  # inches; of a bar
 MARGIN = 1.2
 
@@ -71,9 +73,16 @@ def draw(aggregations: Sequence[Row], timed: Collection[str], path: str) -> None
         figure.savefig(out, format=suffix, metadata={"Date": None} if suffix == "svg" else {})
     try:
         with replacing(Path(path)) as file:
-            file.write(out.getvalue())
+            file.write(_renamed(out.getvalue()) if suffix == "svg" else out.getvalue())
     except OSError as error:
         raise KinstError(f"--plot {path}: {error.strerror}") from None
+
+
+def _renamed(svg: bytes) -> bytes:
+    """Clip paths by their order: matplotlib names them by digests of numbers of which the last bits
+    differ from run to run."""
+    names: dict[bytes, bytes] = {}
+    return CLIP.sub(lambda found: names.setdefault(found[0], b"clip%d" % len(names)), svg)
 
 
 Picture = tuple[str, str, int | None, Any]
