@@ -71,6 +71,7 @@ cdef int LOAD_VECTOR = Op.LOAD_VECTOR
 cdef int ABSOLUTE = Relative.ABSOLUTE
 cdef int RELATIVE = Relative.RELATIVE
 cdef int PAGE_RELATIVE = Relative.PAGE_RELATIVE
+cdef int DISPLACEMENT = Relative.DISPLACEMENT
 
 cdef int MAX_ROUNDS = _MAX_ROUNDS
 cdef int ENDS_BLOCK = Trait.ENDS_BLOCK
@@ -283,6 +284,8 @@ cdef inline uint64_t target_of(const Template *t, const Site *s) noexcept nogil:
         return t.target + s.address + <int64_t>s.relative
     if t.relative == PAGE_RELATIVE:
         return t.target + (s.address & ~<uint64_t>0xFFF) + <int64_t>s.relative
+    if t.relative == DISPLACEMENT:
+        return t.target + <int64_t>s.relative
     return t.target
 
 
@@ -953,7 +956,7 @@ cdef class Dispatcher:
         for register in (a, b, c):
             if register != NO_REGISTER:
                 self.known_register(register)
-        if not REFUSE <= op <= LOAD_VECTOR or not ABSOLUTE <= relative <= PAGE_RELATIVE:
+        if not REFUSE <= op <= LOAD_VECTOR or not ABSOLUTE <= relative <= DISPLACEMENT:
             raise ValueError("no such operation")
         if op == LOAD_VECTOR and not 0 <= n <= 16 or op == BRANCH_BIT and not 0 <= n < 64 or (
                 op == REWRITE and len(code) and n + 4 > SLOT) or not 0 <= n <= 0xFF:
@@ -1069,8 +1072,9 @@ cdef class Dispatcher:
             count += 1
             t = &self.d.templates[template]
             asks = t.op == REFUSE and relative != 0
-            if t.relative != ABSOLUTE and (t.op == REWRITE or t.op == LOAD_VECTOR or t.op == SET
-                                           or t.op == NEXT or t.op == INDIRECT):
+            if (t.relative == RELATIVE or t.relative == PAGE_RELATIVE) and (
+                    t.op == REWRITE or t.op == LOAD_VECTOR or t.op == SET or t.op == NEXT
+                    or t.op == INDIRECT):
                 s.address, s.relative = address + at, relative
                 target = target_of(t, &s)
                 # A part of the address may come from the next instruction.

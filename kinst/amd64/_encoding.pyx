@@ -249,10 +249,12 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         key[kept + 1] = <uint8_t>(at + displacement + immediate)
         key_length[0] = kept + 2
         return at + displacement + immediate
-    if map_ == 0 and opcode == 0xFF and not rip and displacement:
-        # Where a jump or call finds its target.
-        memcpy(key + kept, code + at, displacement)
-        kept += displacement
+    if map_ == 0 and opcode == 0xFF and not rip:
+        # Where a jump or call finds its target; what else there is does not look at it.
+        if displacement == 1:
+            relative[0] = <int8_t>code[at]
+        elif displacement == 4:
+            memcpy(relative, code + at, 4)
     if attributes & KEEP:
         memcpy(key + kept, code + at + displacement, immediate)
         kept += immediate

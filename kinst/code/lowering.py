@@ -164,9 +164,13 @@ def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> T
              | Trait.PROLOGUE * trap.is_prologue(code) | Trait.RETURNS * trap.is_return(code)
              | Trait.LANDING * trap.is_landing(code))
     moved = there.target - here.target & MASK
-    if moved == 0:
+    through_memory = here.op is Op.INDIRECT and not here.extra
+    if moved == 0 and not through_memory:
         reason = verdict.reason if isinstance(verdict, Refuse) else ""
         return Template(here, Relative.ABSOLUTE, flags, body, data, reason)
+    if moved == 0:
+        base = here.target - relative & MASK
+        return Template(here.to(base), Relative.DISPLACEMENT, flags, body, data)
     base = here.target - HERE - relative & MASK
     if moved == THERE - HERE:
         return Template(here.to(base), Relative.RELATIVE, flags, body, data)

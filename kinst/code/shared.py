@@ -12,6 +12,7 @@ class Relative(enum.IntEnum):
     ABSOLUTE = 0
     RELATIVE = 1
     PAGE_RELATIVE = 2
+    DISPLACEMENT = 3  # not at all, but to the site's displacement
 
 
 class Trait(enum.IntFlag):
