@@ -6,7 +6,8 @@ from libc.stdint cimport uint32_t, uint64_t
 # The first arguments of the calling convention by their numbers from 0; behind them RESULT, what a
 # function returns.  They are read when they are asked for: each takes as long as a firing itself.
 cdef enum:
-    RESULT = 5
+    ARGUMENTS = 5
+    RESULT = ARGUMENTS
 
 ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil
 

@@ -31,7 +31,7 @@ from emu.unicorn._engine cimport (
     request_stop, resume, wipe_footprint,
 )
 
-from kinst._action cimport Action
+from kinst._action cimport ARGUMENTS, Action
 
 cdef uint64_t NO_DATA = <uint64_t>-1 - 16
 
@@ -40,7 +40,6 @@ cdef enum:
     MAX_REGISTERS = 128
     MAX_CODE = 16
     RECENT = 1 << 14
-    ARGUMENTS = 5
     RECORDS = 1 << 16
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024

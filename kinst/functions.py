@@ -19,7 +19,11 @@ def is_glob(pattern: str) -> bool:
 
 def matches(pattern: str, name: str) -> bool:
     """As dtrace(1) matches: a shell pattern, or anything for an empty one."""
-    return not pattern or fnmatch.fnmatchcase(name, pattern)
+    return not pattern or fnmatch.fnmatchcase(name, _as_python_has_it(pattern))
+
+
+def _as_python_has_it(pattern: str) -> str:
+    return pattern.replace("[^", "[!")
 
 
 def functions(
@@ -55,7 +59,7 @@ def functions(
 def _by_pattern(
     breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool
 ) -> list[Symbol]:
-    accept = re.compile(fnmatch.translate(pattern or "*")).match
+    accept = re.compile(fnmatch.translate(_as_python_has_it(pattern) or "*")).match
     found: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
         if accept(s.name):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
+from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Fault, Helper
 from dtrace.d.clauses import DESTRUCTIVE_NUMBERS
 from dtrace.d.code import ABSENT
@@ -109,13 +110,9 @@ class Hosted:
     def _give(self, text: bytes | None) -> int:
         return 0 if text is None else int(self.rt.keep(text))
 
-    @staticmethod
-    def _signed(value: int) -> int:
-        return value - (1 << 64) if value >> 63 else value
-
     def _optional(self, value: int, bits: int = 64) -> int | None:
         """An argument that may have been left out."""
-        found = self._signed(value)
+        found = signed(value)
         if found == ABSENT:
             return None
         found &= (1 << bits) - 1
@@ -172,7 +169,7 @@ class Hosted:
         return self._give(self._text(a).lower())
 
     def _lltostr(self, a: int, b: int, *_rest: int) -> int:
-        return self._give(subroutines.lltostr(self._signed(a), self._optional(b, 32)))
+        return self._give(subroutines.lltostr(signed(a), self._optional(b, 32)))
 
     def _strtoll(self, a: int, b: int, *_rest: int) -> int:
         return subroutines.strtoll(self._text(a), self._optional(b, 32))

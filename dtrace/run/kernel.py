@@ -9,7 +9,7 @@ from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
 from dtrace.description import MODULE, Description, create
 from dtrace.libraries import PLACES
-from dtrace.run.timers import GLOB, OwnProbes, matches
+from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.index import DebugIndex
 from dwarf.module import modules, variable
@@ -19,6 +19,7 @@ from emu.errors import KinstError
 from emu.machine import Stop, StopReason
 from emu.unicorn.machine import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
+from kinst.functions import matches
 from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
 from kinst.trap import TRAPS

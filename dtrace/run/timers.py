@@ -1,12 +1,12 @@
 """The probes of DTrace's own: BEGIN, END, ERROR, and those that fire by the clock."""
 
-import fnmatch
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d.program import Probe
 from dtrace.run.options import UNITS
+from kinst.functions import matches
 
 MOST = 1 << 62  # nanoseconds
 LEAST = 200_000  # nanoseconds between two firings
@@ -31,15 +31,6 @@ def interval(name: str) -> int | None:
     else:
         return None
     return found if LEAST <= found <= MOST else None
-
-
-def matches(pattern: str, text: str) -> bool:
-    """A part of a probe description: empty stands for any, shell patterns are allowed."""
-    if not pattern:
-        return True
-    if not GLOB.search(pattern):
-        return pattern == text
-    return fnmatch.fnmatchcase(text, re.sub(r"\[\^", "[!", pattern))
 
 
 @dataclass
