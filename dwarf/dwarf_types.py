@@ -1,16 +1,12 @@
 """Types from DWARF 4 and 5: found by name in the index, read one entry at a time by pyelftools."""
 
-import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
-from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
-from dwarf.debug_file import DAMAGE, DebugDataError, sections
+from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, shown
 from dwarf.types import (
     MAX_STEPS,
@@ -32,10 +28,6 @@ from dwarf.types import (
     spellings,
 )
 
-NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
-         ".debug_addr", ".debug_loclists", ".debug_rnglists")
-MAX_CHILDREN = 1 << 16
-
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
 QUALIFIERS = {"DW_TAG_const_type": "const", "DW_TAG_volatile_type": "volatile",
@@ -54,20 +46,7 @@ class DwarfTypes(Types):
     """
 
     def __init__(self, path: Path, index: DebugIndex) -> None:
-        self._path, self._index = path, index
-        found = sections(path, NAMES)
-        info, abbrev, string, offsets, line_str, addr, locations, ranges = (
-            DebugSectionDescriptor(io.BytesIO(content), name, 0, len(content), 0)
-            if (content := found.get(name)) is not None else None for name in NAMES)
-        self._dwarf = DWARFInfo(
-            config=DwarfConfig(little_endian=True, machine_arch="", default_address_size=8),
-            debug_info_sec=info, debug_abbrev_sec=abbrev, debug_str_sec=string,
-            debug_str_offsets_sec=offsets, debug_line_str_sec=line_str, debug_addr_sec=addr,
-            debug_aranges_sec=None, debug_frame_sec=None, eh_frame_sec=None, debug_loc_sec=None,
-            debug_ranges_sec=None, debug_line_sec=None, debug_pubtypes_sec=None,
-            debug_pubnames_sec=None, debug_loclists_sec=locations, debug_rnglists_sec=ranges,
-            debug_sup_sec=None, gnu_debugaltlink_sec=None, debug_types_sec=None,
-        )
+        self._entries, self._index = Entries(path), index
         self._known: dict[int, Type] = {}
 
     @property
@@ -88,7 +67,7 @@ class DwarfTypes(Types):
         return []
 
     def _declared(self, name: str, prefix: str) -> list[Type]:
-        return [self._read(self._entry(d.entry, d.unit)) for d in self._index.declared(name)
+        return [self._read(self._entries.entry(d.entry, d.unit)) for d in self._index.declared(name)
                 if PREFIXES.get(d.tag) == prefix]
 
     def function(self, name: str, address: int | None = None) -> Procedure | None:
@@ -99,8 +78,8 @@ class DwarfTypes(Types):
         for function in found:
             place = self._index.subject(function.number)
             if place is not None:
-                with self._reading():
-                    return self._procedure(self._entry(*place))
+                with self._entries.reading():
+                    return self._procedure(self._entries.entry(*place))
         return None
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
@@ -109,8 +88,8 @@ class DwarfTypes(Types):
         return self._variable(found[0]) if found else None
 
     def _variable(self, declared: Declared) -> Type:
-        with self._reading():
-            return self._linked(self._entry(declared.entry, declared.unit))()
+        with self._entries.reading():
+            return self._linked(self._entries.entry(declared.entry, declared.unit))()
 
     def names(self) -> Iterator[str]:
         before = ""
@@ -123,23 +102,11 @@ class DwarfTypes(Types):
 
     # -- entries --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except DAMAGE as error:
-            raise DebugDataError(f"{self._path}: damaged debug data: {error}") from None
-
-    def _entry(self, offset: int, unit: int) -> DIE:
-        with self._reading():
-            compile_unit: CompileUnit = self._dwarf.get_CU_at(unit)
-            return compile_unit.get_DIE_from_refaddr(offset)
-
     def _read(self, entry: DIE) -> Type:
         """The type an entry describes."""
         known = self._known.get(entry.offset)
         if known is None:
-            with self._reading():
+            with self._entries.reading():
                 known = self._known[entry.offset] = self._type(entry)
         return known
 
@@ -156,26 +123,8 @@ class DwarfTypes(Types):
         raise ValueError(f"references that lead nowhere at {entry.offset:#x}")
 
     def _follow(self, entry: DIE) -> Type:
-        with self._reading():
+        with self._entries.reading():
             return self._read(entry.get_DIE_from_attribute("DW_AT_type"))
-
-    def _children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
-        """Not by the library: it follows DW_AT_sibling, also backwards."""
-        if not entry.has_children:
-            return
-        offset, depth = entry.offset + entry.size, 1
-        for _ in range(MAX_CHILDREN):
-            child = entry.cu.get_DIE_from_refaddr(offset)
-            offset += child.size
-            if child.is_null():
-                depth -= 1
-                if depth == 0:
-                    return
-                continue
-            if depth == 1 and child.tag in tags:
-                yield child
-            depth += child.has_children
-        raise ValueError(f"more than {MAX_CHILDREN} entries at {entry.offset:#x}")
 
     def _type(self, entry: DIE) -> Type:
         name, size = _name(entry), _number(entry, "DW_AT_byte_size")
@@ -209,12 +158,12 @@ class DwarfTypes(Types):
         found = [d for d in self._index.declared(name)
                  if PREFIXES.get(d.tag) == f"{kind} "] if name else []
         if len(found) == 1 and found[0].entry != asked:
-            return self._read(self._entry(found[0].entry, found[0].unit))
+            return self._read(self._entries.entry(found[0].entry, found[0].unit))
         return Incomplete(kind, name)
 
     def _array(self, entry: DIE, link: Callable[[], Type]) -> Type:
         """An array of arrays is one entry with a child for each dimension."""
-        counts = [_count(child) for child in self._children(
+        counts = [_count(child) for child in self._entries.children(
             entry, "DW_TAG_subrange_type", "DW_TAG_enumeration_type")] or [None]
         for count in reversed(counts[1:]):
             link = partial(Array, count, link)
@@ -223,20 +172,20 @@ class DwarfTypes(Types):
     def _procedure(self, entry: DIE) -> Procedure:
         parameters = tuple(
             Parameter(_name(child), self._linked(child))
-            for child in self._children(entry, "DW_TAG_formal_parameter"))
-        variadic = any(True for _ in self._children(entry, "DW_TAG_unspecified_parameters"))
+            for child in self._entries.children(entry, "DW_TAG_formal_parameter"))
+        variadic = any(True for _ in self._entries.children(entry, "DW_TAG_unspecified_parameters"))
         return Procedure(parameters, variadic, self._linked(entry))
 
     def _values(self, entry: DIE) -> tuple[tuple[str, int], ...]:
-        with self._reading():
+        with self._entries.reading():
             return tuple((_name(child), _number(child, "DW_AT_const_value") or 0)
-                         for child in self._children(entry, "DW_TAG_enumerator"))
+                         for child in self._entries.children(entry, "DW_TAG_enumerator"))
 
     def _members(self, entry: DIE) -> tuple[Member, ...]:
-        with self._reading():
+        with self._entries.reading():
             return tuple(
                 Member(_name(child), *_place(child), self._linked(child))
-                for child in self._children(entry, "DW_TAG_member"))
+                for child in self._entries.children(entry, "DW_TAG_member"))
 
 
 def _name(entry: DIE) -> str:

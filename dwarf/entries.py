@@ -1,0 +1,71 @@
+"""The entries of a debug file, one at a time, as pyelftools reads them."""
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from elftools.dwarf.compileunit import CompileUnit
+from elftools.dwarf.die import DIE
+from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
+
+from dwarf.debug_file import DAMAGE, DebugDataError, sections
+
+NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
+         ".debug_addr", ".debug_loclists", ".debug_rnglists")
+MAX_CHILDREN = 1 << 16
+
+
+class Entries:
+    """The entries of a debug file.
+
+    :raises DebugDataError: from every question, when the data is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = sections(path, NAMES)
+        info, abbrev, string, offsets, line_str, addr, locations, ranges = (
+            DebugSectionDescriptor(io.BytesIO(content), name, 0, len(content), 0)
+            if (content := found.get(name)) is not None else None for name in NAMES)
+        self._dwarf = DWARFInfo(
+            config=DwarfConfig(little_endian=True, machine_arch="", default_address_size=8),
+            debug_info_sec=info, debug_abbrev_sec=abbrev, debug_str_sec=string,
+            debug_str_offsets_sec=offsets, debug_line_str_sec=line_str, debug_addr_sec=addr,
+            debug_aranges_sec=None, debug_frame_sec=None, eh_frame_sec=None, debug_loc_sec=None,
+            debug_ranges_sec=None, debug_line_sec=None, debug_pubtypes_sec=None,
+            debug_pubnames_sec=None, debug_loclists_sec=locations, debug_rnglists_sec=ranges,
+            debug_sup_sec=None, gnu_debugaltlink_sec=None, debug_types_sec=None,
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """:raises DebugDataError: for what the library raises on damaged data."""
+        try:
+            yield
+        except DAMAGE as error:
+            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
+
+    def entry(self, offset: int, unit: int) -> DIE:
+        """The entry at an offset of .debug_info; ``unit`` is the offset of its unit."""
+        with self.reading():
+            compile_unit: CompileUnit = self._dwarf.get_CU_at(unit)
+            return compile_unit.get_DIE_from_refaddr(offset)
+
+    def children(self, entry: DIE, *tags: str) -> Iterator[DIE]:
+        """Not by the library: it follows DW_AT_sibling, also backwards."""
+        if not entry.has_children:
+            return
+        offset, depth = entry.offset + entry.size, 1
+        for _ in range(MAX_CHILDREN):
+            child = entry.cu.get_DIE_from_refaddr(offset)
+            offset += child.size
+            if child.is_null():
+                depth -= 1
+                if depth == 0:
+                    return
+                continue
+            if depth == 1 and child.tag in tags:
+                yield child
+            depth += child.has_children
+        raise ValueError(f"more than {MAX_CHILDREN} entries at {entry.offset:#x}")
