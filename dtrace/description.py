@@ -83,6 +83,7 @@ def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted)
         found.numbers.extend(made.numbers)
         found.text.extend(made.text)
         found.reports.extend(made.reports)
+        found.copies.update(made.copies)
     if len(refusals) == len(providers):
         raise refusals[0]
     return found

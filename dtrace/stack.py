@@ -18,6 +18,7 @@ from kinst.trap import TRAPS
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
+INDENT = " " * 14
 FAR = 1 << 20  # bytes from a label that say nothing any more
 MASK = (1 << 64) - 1
 
@@ -120,28 +121,29 @@ class Stacks:
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
         """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""
-        lines: list[str] = []
-        for key in self.addresses(read, limit):
-            if key not in self._texts:
-                self._texts[key] = list(self._describe(*key))
-            lines += self._texts[key]
-        return lines
+        return [INDENT + line for key in self.addresses(read, limit) for line in self.lines(*key)]
+
+    def lines(self, address: int, is_return: bool) -> list[str]:
+        """The lines of one frame, inner ones first."""
+        key = address, is_return
+        if key not in self._texts:
+            self._texts[key] = list(self._describe(address, is_return))
+        return self._texts[key]
 
     def _describe(self, address: int, is_return: bool) -> Iterator[str]:
         at = address - is_return  # the call, not what follows it
         function = self._function(at)
-        blank = " " * 14
         offset = address - function.address
         where = f"kernel`{function.name}+{offset:#x}" if offset < FAR else f"{address:#x}"
         if self._index is None:
-            yield blank + where
+            yield where
             return
         line = self._sources.line(at)
         for frame in self._index.stack(at):
             if frame.inlined:
-                yield f"{blank}kernel`{frame.name} [inlined]  {line}"
+                yield f"kernel`{frame.name} [inlined]  {line}"
                 line = self._sources.call(self._index, frame)
-        yield f"{blank}{where}" + ("" if line == "?" else f"  {line}")
+        yield where + ("" if line == "?" else f"  {line}")
 
 
 def failure(machine: Machine) -> list[str]:

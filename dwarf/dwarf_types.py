@@ -7,7 +7,8 @@ from pathlib import Path
 from elftools.dwarf.die import DIE
 
 from dwarf.entries import Entries
-from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, shown
+from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
+from dwarf.locations import Location, Locations
 from dwarf.types import (
     MAX_STEPS,
     Array,
@@ -48,6 +49,7 @@ class DwarfTypes(Types):
     def __init__(self, path: Path, index: DebugIndex) -> None:
         self._entries, self._index = Entries(path), index
         self._known: dict[int, Type] = {}
+        self._locations: Locations | None = None
 
     @property
     def format(self) -> str:
@@ -81,6 +83,19 @@ class DwarfTypes(Types):
                 with self._entries.reading():
                     return self._procedure(self._entries.entry(*place))
         return None
+
+    def inlined(self, copy: Function, address: int
+                ) -> tuple[Procedure, list[Location | None]] | None:
+        """The prototype of an inline copy's function, and where each of its parameters is when an
+        instruction begins; None for one that the compiler does not keep there."""
+        place = self._index.subject(copy.number)
+        if place is None:
+            return None
+        if self._locations is None:
+            self._locations = Locations(self._entries, self._index)
+        with self._entries.reading():
+            procedure = self._procedure(self._entries.entry(*place))
+        return procedure, self._locations.parameters(copy, address)
 
     def variable(self, name: str, address: int | None = None) -> Type | None:
         found = [d for d in self._index.declared(name) if d.tag == VARIABLE]

@@ -192,7 +192,11 @@ class DebugIndex:
         subject = RECORD.unpack_from(self._records, number * RECORD_SIZE)[12]
         if subject == NONE32:
             return None
-        record = RECORD.unpack_from(self._records, subject * RECORD_SIZE)
+        return self.entry(subject)
+
+    def entry(self, number: int) -> tuple[int, int]:
+        """(offset in .debug_info, that of its unit) of a record's own entry."""
+        record = RECORD.unpack_from(self._records, number * RECORD_SIZE)
         return int(record[0]), self.unit_offset(record[4])
 
     def unit_offset(self, unit: int) -> int:

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from emu.unicorn._engine import Engine
@@ -34,6 +34,10 @@ class Dispatcher:
     def add_all(
         self, address: int, code: bytes, start: int, size: int, function: int, provider: int
     ) -> list[int]: ...
+    def add_within(
+        self, address: int, code: bytes, start: int, size: int, function: int, provider: int,
+        ranges: Sequence[tuple[int, int]], last: bool,
+    ) -> list[tuple[int, int]]: ...
     def add_boundaries(
         self, address: int, code: bytes, start: int, size: int, function: int,
         entry: int | None, returns: int | None,

@@ -11,6 +11,8 @@ The Python twin of the operations is ``Emulate.next_pc``; of the trampolines, th
 ``GuestTrap.trampoline``; of the seam, its ``enter`` and ``leave``.
 """
 
+from bisect import bisect_left
+
 cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -31,7 +33,7 @@ from emu.unicorn._engine cimport (
     request_stop, resume, wipe_footprint,
 )
 
-from kinst._action cimport ARGUMENTS, Action
+from kinst._action cimport ARGUMENTS, REGISTER, Action
 
 cdef uint64_t NO_DATA = <uint64_t>-1 - 16
 
@@ -515,6 +517,8 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
 cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
     """An argument of the function that is interrupted, or what it returns."""
     cdef Dispatch *d = <Dispatch *>source
+    if number >= REGISTER:
+        return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
     return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
 
 
@@ -1228,6 +1232,47 @@ cdef class Dispatcher:
                         function, provider))
                 if t.flags & ENDS_EXCLUSIVE:
                     exclusive = False
+        finally:
+            free(pieces)
+        return made
+
+    def add_within(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
+                   uint32_t function, int provider, ranges, bint last):
+        """A probe in each of some parts of a function.
+
+        :param ranges: [begin, end) of the parts, offsets.
+        :param last: on a part's last instruction; else on the one that stands at its begin.
+        :return: for each the instruction's offset, and the probe's number; -1: there is no
+            instruction, -2: it is refused.
+        """
+        self.unchanging()
+        cdef Piece *pieces = NULL
+        cdef uint64_t i, count, begin, end
+        cdef bint exclusive = False
+        cdef const Template *t
+        made, refused = [], set()
+        try:
+            count = self.pieces(address, code, start, size, &pieces, [])
+            offsets = []
+            for i in range(count):
+                t = &self.d.templates[pieces[i].template]
+                exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
+                if exclusive or t.op == REFUSE:
+                    refused.add(i)
+                if t.flags & ENDS_EXCLUSIVE:
+                    exclusive = False
+                offsets.append(pieces[i].at)
+            for begin, end in ranges:
+                found = bisect_left(offsets, end if last else begin) - last
+                if not 0 <= found < count or not (
+                        begin <= offsets[found] < end if last else offsets[found] == begin):
+                    made.append((begin, -1))
+                    continue
+                i = found
+                made.append((pieces[i].at, -2 if i in refused else self.probe_at(
+                    self.site_at(address + pieces[i].at, pieces[i].template,
+                                 &code[start + pieces[i].at], pieces[i].length,
+                                 pieces[i].relative), function, provider)))
         finally:
             free(pieces)
         return made

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from dwarf.index import DebugIndex, Function
 from emu.elf import Symbol, SymbolTable
 from kinst import fbt
-from kinst.code.listing import Instruction, exclusion
-from kinst.code.verdict import Refuse
+from kinst.code.listing import exclusion
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import Made
-from kinst.shared import ProbeKind
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
@@ -53,8 +51,7 @@ def create(
     where = f"kinst::{function}:{name}"
     symbols = breakpoints.image.symbols
     found = Made([], [], [])
-    tables: dict[int, list[Instruction]] = {}
-    seen: set[int] = set()
+    ends: dict[Symbol, list[tuple[Function, int, int]]] = {}
     for copy in index.copies(function):
         for caller, low, high in _ends(copy, name, symbols):
             if caller is None:
@@ -64,22 +61,23 @@ def create(
             if reason:
                 found.reports.append(f"{where}: not in {caller.name}, which {reason}")
                 continue
-            if caller.address not in tables:
-                tables[caller.address] = breakpoints.instructions(caller)
-            inside = [i for i in tables[caller.address] if low <= i.address < high]
-            address = low if name == fbt.ENTRY or not inside else inside[-1].address
-            if address in seen:
+            ends.setdefault(caller, []).append((copy, low - caller.address, high - caller.address))
+    seen: set[int] = set()
+    for caller, pieces in ends.items():
+        made = breakpoints.add_within(caller, [(low, high) for _copy, low, high in pieces],
+                                      name == fbt.RETURN)
+        for (copy, _low, _high), (offset, number) in zip(pieces, made, strict=True):
+            if caller.address + offset in seen:
                 continue  # two copies share it
-            seen.add(address)
-            place = Place(caller, address - caller.address)
-            instruction = next((i for i in inside if i.address == address), None)
-            if instruction is None:
-                found.reports.append(f"{where}: {place} is no instruction of {caller.name}")
-            elif isinstance(instruction.verdict, Refuse):
-                found.reports.append(f"{where}: {place}: it {instruction.verdict.reason}")
-            else:
-                found.numbers.append(breakpoints.add(caller, ProbeKind.OFFSET, instruction))
-                found.text.append(str(place))
+            seen.add(caller.address + offset)
+            place = Place(caller, offset)
+            if isinstance(number, str):
+                found.reports.append(f"{where}: {place}: {number}")
+                continue
+            found.numbers.append(number)
+            found.text.append(str(place))
+            if name == fbt.ENTRY:
+                found.copies[number] = copy
     found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
         try:

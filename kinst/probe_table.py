@@ -8,7 +8,7 @@ from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
-from kinst.code.listing import Instruction, instructions
+from kinst.code.listing import EXCLUSIVE, Instruction, instructions
 from kinst.code.verdict import Refuse
 from kinst.shared import ProbeKind
 from kinst.trap import TRAPS
@@ -17,6 +17,7 @@ from kinst.trap import TRAPS
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return")}
+NO_INSTRUCTION = -1  # of the dispatcher, where a probe's number should be
 
 
 class ProbeError(KinstError):
@@ -133,6 +134,27 @@ class ProbeTable:
         return self.dispatcher.add_all(
             function.address, code, start, function.size, self._function(function), ProbeKind.OFFSET
         )
+
+    def add_within(self, function: Symbol, ranges: Sequence[tuple[int, int]], last: bool
+                   ) -> list[tuple[int, int | str]]:
+        """A kinst probe in each of some parts of a function.
+
+        :param ranges: [begin, end) of the parts, offsets in the function.
+        :param last: on a part's last instruction; else on the one that stands at its begin.
+        :return: for each the instruction's offset, and the probe's number or why there is none.
+        :raises ProbeError: when the function's pages are not mapped.
+        """
+        code, start = self._around(function)
+        return [(at, number if number >= 0 else
+                 f"it is no instruction of {function.name}" if number == NO_INSTRUCTION else
+                 f"it {self._refusal(code[start + at : start + at + 16], function.address + at)}")
+                for at, number in self.dispatcher.add_within(
+                    function.address, code, start, function.size, self._function(function),
+                    ProbeKind.OFFSET, ranges, last)]
+
+    def _refusal(self, code: bytes, address: int) -> str:
+        verdict = self.trap.classify(code, address)[1]
+        return verdict.reason if isinstance(verdict, Refuse) else EXCLUSIVE
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
         """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dwarf.index import DebugIndex
+from dwarf.index import DebugIndex, Function
 from kinst.functions import matches
 from kinst.probe_table import Probe, ProbeTable
 
@@ -33,11 +33,13 @@ class Made:
     """:param numbers: of the probes a description stands for.
     :param text: what it was rewritten to, as dtrace -d prints it.
     :param reports: what of it cannot be probed.
+    :param copies: by its probe's number, an inline copy that is entered there.
     """
 
     numbers: list[int]
     text: list[str]
     reports: list[str]
+    copies: dict[int, Function] = field(default_factory=dict)
 
 
 class Provider(ABC):

@@ -69,7 +69,8 @@ class Program:
             probes, lambda name, value: chosen.set(name, value, inside=True),
             lambda: defaults(chosen), lambda: chosen.number("strsize"),
             lambda: chosen.given("zdefs"), Universe(types), KernelSurroundings(
-                image, types, lambda content: compiler.place(content), self.messages.append))
+                image, types, probes, lambda content: compiler.place(content),
+                self.messages.append))
         words = ["program", *map(str, arguments)]
         try:
             if not chosen.given("nolibs"):
@@ -79,9 +80,10 @@ class Program:
             compiled = compiler.compile(self._source, Macros(words, {}, False))
         except DError as error:
             raise KinstError(f"the program does not compile: {error.said(True)}") from None
+        guest = GuestState(probes, types, stops=False)
         session = Session(
-            compiler, chosen, KernelSymbols(image), io.StringIO(), self.messages.append,
-            GuestState(probes, types, stops=False), self._took)
+            compiler, chosen, KernelSymbols(image, guest.lines), io.StringIO(),
+            self.messages.append, guest, self._took)
         session.link(compiled)
         return session
 

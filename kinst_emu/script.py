@@ -147,6 +147,9 @@ def read_command_line(arguments: list[str], options: Options) -> CommandLine:
             found.output = value
         elif letter in MODES:
             found.modes += letter
+        elif letter == "d":
+            raise KinstError("-d: is not for D programs yet (docs/d.md); without actions it shows "
+                             "what probes of inline functions stand for")
         else:
             found.flags += letter
     if len(set(found.modes)) > 1:
@@ -256,8 +259,8 @@ class _Run:
             self.probes = self.kernel.probes
             universe = Universe(self.kernel.types)
             surroundings = KernelSurroundings(
-                self.kernel.image, self.kernel.types, lambda content: self.compiler.place(content),
-                say)
+                self.kernel.image, self.kernel.types, self.kernel.probes,
+                lambda content: self.compiler.place(content), say)
         self.compiler = Compiler(
             self.probes, lambda name, value: options.set(name, value, inside=True),
             lambda: defaults(options), lambda: options.number("strsize"),
@@ -310,7 +313,8 @@ class _Run:
             rows = JsonLines(out)
         session = Session(
             self.compiler, self.options,
-            NoSymbols() if kernel is None else KernelSymbols(kernel.image), out, say,
+            NoSymbols() if kernel is None else KernelSymbols(kernel.image, kernel.guest.lines),
+            out, say,
             None if kernel is None else kernel.guest, None if rows is None else rows.row)
         session.link(everything)
         if emitted is not None:

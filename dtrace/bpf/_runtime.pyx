@@ -13,7 +13,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.pycapsule cimport PyCapsule_New
 
 from emu.unicorn._engine cimport Clock, Engine, guest_read, register_read
-from kinst._action cimport RESULT, Action, argument_fn
+from kinst._action cimport REGISTER, RESULT, Action, argument_fn
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
@@ -32,6 +32,7 @@ cdef enum:
     MAX_SPECULATIONS = 4096
     WALK = 4  # steps from the thread to a variable
     WALKS = 64
+    PLACES = 64
     BUDGET = 1 << 24  # instructions of one run, by what jumps back and calls can repeat
     HEAD = 24  # of a record: clause and size, time, size as DTrace counts
 
@@ -133,6 +134,9 @@ cdef struct Machine:
     void *read_data
     uint64_t thread
     bint thread_known  # it is looked up once a firing
+    argument_fn read_register  # in a firing; NULL: none is
+    void *interrupted
+    int16_t place[PLACES]  # of regs[n] among the registers; -1: the host is asked
     # scratch
     uint64_t scratch_at
     uint64_t string_size
@@ -219,6 +223,7 @@ cdef int CONTEXT_ARGUMENTS = layout.Context.ARGUMENTS
 cdef int CONTEXT_FIRST = layout.Context.FIRST
 cdef int CONTEXT_PROVIDER = layout.Context.PROVIDER
 cdef int VARIABLE = Helper.VARIABLE
+cdef uint64_t REGS = layout.REGS
 cdef int CONTEXT_PROBE = layout.Context.PROBE
 cdef int FRAME_BYTES = STACK
 
@@ -928,6 +933,8 @@ cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint64_t again[6]
     cdef uint8_t *to
     cdef int64_t length
+    if r[1] == REGS and m.read_register != NULL and r[2] < PLACES and m.place[r[2]] >= 0:
+        return m.read_register(m.interrupted, <uint32_t>(REGISTER + m.place[r[2]]))
     if r[1] >= WALKS or not m.walk[r[1]].known:
         return call_host(m, VARIABLE, r)
     w = &m.walk[r[1]]
@@ -985,7 +992,9 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
         else:
             given[i] = 0
     m.thread_known = False
+    m.read_register, m.interrupted = read, source
     execute(m, e.entry, address_of(R_CONTEXT, 0))
+    m.read_register = NULL
     if not m.told and ended(m):
         m.told = True  # tracing has ended with this firing
         looked(m, time)
@@ -1291,6 +1300,8 @@ cdef class Runtime:
         memset(&self.m, 0, sizeof(Machine))
         self.m.fault = -1
         self.m.error_entry = NONE
+        for number in range(PLACES):
+            self.m.place[number] = -1
 
     def __dealloc__(self):
         cdef int i
@@ -1688,6 +1699,12 @@ cdef class Runtime:
         w.known, w.text, w.size, w.steps = True, text_, size, len(offsets)
         for n, offset in enumerate(offsets):
             w.offset[n] = offset
+
+    def set_register(self, uint32_t number, int place):
+        """Where ``regs[number]`` is among the registers of the dispatcher."""
+        if number >= PLACES or not 0 <= place < 256:
+            raise ValueError("no such register")
+        self.m.place[number] = <int16_t>place
 
     def firing_action(self):
         """The capsule that a dispatcher calls at each firing."""

@@ -61,6 +61,7 @@ class Fault(enum.IntEnum):
     USER_PRIVILEGES = 7
     TUPLE_OVERFLOW = 8
     BAD_STACK = 9
+    NOT_KEPT = 10  # our own: the compiler keeps no such argument here
 
 
 class Helper(enum.IntEnum):
@@ -92,6 +93,9 @@ class Helper(enum.IntEnum):
     VARIABLE = 32  # (index, argument): a variable that only the host knows
     STACK = 33  # (to, frames, user)
     SUBROUTINE = 64  # and above: see ``dtrace/d/subroutines.py``
+
+
+REGS, UREGS = 32, 33  # for VARIABLE: registers by index, of the firing and of the user
 
 
 class Aggregate(enum.IntEnum):

@@ -5,10 +5,10 @@ has the classes at the end of ``dtrace/d/syntax.py`` in the place of names.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dtrace.d import constants, syntax
+from dtrace.d import constants, locations, syntax
 from dtrace.d.attributes import below
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import (
@@ -52,6 +52,7 @@ from dtrace.d.types import (
     spelled,
     width,
 )
+from dwarf.locations import Location
 from dwarf.types import (
     Array,
     Enumeration,
@@ -64,6 +65,7 @@ from dwarf.types import (
     find_member,
     strip,
 )
+from emu.errors import KinstError
 
 INTEGRAL = ("&", "^", "|", "<<", ">>", "%")
 LOGICAL = ("&&", "||", "^^")
@@ -87,6 +89,32 @@ class Surroundings(Protocol):
     def argument(self, index: int) -> Type | None:
         """The type of ``args[index]`` in it."""
 
+    def located(self, index: int) -> "Located | None":
+        """Where ``args[index]`` is at those of its probes that stand for inline copies; None where
+        there are none.
+
+        :raises KinstError: when their functions are different ones.
+        """
+
+    @property
+    def registers(self) -> Mapping[int, int]:
+        """The numbers of registers in ``regs[]``, by DWARF's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Located:
+    """A parameter of an inline function.
+
+    :param places: by the ID of a probe; None where the compiler does not keep it.
+    :param partly: says of how many probes it is kept, where it is not at all.
+    """
+
+    name: str
+    function: str
+    type: Type
+    places: Mapping[int, Location | None]
+    partly: Callable[[str], None]
+
 
 class Nowhere:
     """A program without a kernel."""
@@ -99,6 +127,13 @@ class Nowhere:
 
     def argument(self, index: int) -> Type | None:
         return None
+
+    def located(self, index: int) -> Located | None:
+        return None
+
+    @property
+    def registers(self) -> Mapping[int, int]:
+        return {}
 
 
 def clone(node: syntax.Expression) -> syntax.Expression:
@@ -389,6 +424,8 @@ class Checker:
             return self._number(place, *enumerator)
         if name in CONTEXT:
             self._permitted(name, place)
+            if name[:3] == "arg" and (known := self._located(place, int(name[3:]), LONG)):
+                return known
             kind, offset = CONTEXT[name]
             found = syntax.ContextUse(place, name, offset)
             found.lvalue = True
@@ -620,6 +657,8 @@ class Checker:
         if not isinstance(key, syntax.Number):
             raise DError("D_PROTO_ARG", "args[ ] argument #1 is incompatible with prototype:\n\t"
                          f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
+        if 0 <= key.value < 10 and (located := self._located(place, key.value, None)):
+            return located
         kind = self.surroundings.argument(key.value) if 0 <= key.value < 10 else None
         if kind is None:
             raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
@@ -629,6 +668,51 @@ class Checker:
         use.type = INT if width(kind) == 4 else LONG
         return self._typed(syntax.Cast(place, kind, use), kind) if is_scalar(kind) else \
             self._typed(use, kind)
+
+    def _located(self, place: Place, index: int, kind: Type | None) -> syntax.Expression | None:
+        """An argument where some of a clause's probes stand for inline copies.
+
+        :param kind: what it is taken as; None: its own type.
+        :raises DError: when the compiler keeps it at no probe.
+        """
+        try:
+            found = self.surroundings.located(index)
+        except KinstError as error:
+            raise DError("D_ARGS_IDX", str(error), place) from None
+        if found is None:
+            return None
+        kind = kind or found.type
+        cases: dict[Location | None, list[int]] = {}
+        for number, location in found.places.items():
+            cases.setdefault(location, []).append(number)
+        values: list[tuple[list[int], syntax.Expression | None]] = []
+        for location, numbers in cases.items():
+            try:
+                values.append((numbers, None if location is None else locations.value(
+                    place, location, found.type, self.surroundings.registers)))
+            except locations.Unreadable:
+                values.append((numbers, None))
+        whole = sum(len(numbers) for numbers, _value in values)
+        kept = sum(len(numbers) for numbers, value in values if value is not None)
+        what = f"args[{index}] ('{found.name}' of {found.function})"
+        if not kept:
+            raise DError("D_ARGS_IDX", f"{what} is kept by the compiler at none of its {whole} "
+                         "inline copies", place)
+        if kept < whole:
+            found.partly(f"{what} is kept by the compiler at {kept} of {whole} inline copies; at "
+                         "the others a clause that reads it ends with an error")
+        _type, offset = CONTEXT[f"arg{index}"]
+        use = syntax.ContextUse(place, f"arg{index}", offset)
+        otherwise: syntax.Expression = self._typed(use, found.type)
+        if is_scalar(found.type):
+            use.type = INT if width(found.type) == 4 else LONG
+            otherwise = self._typed(syntax.Cast(place, found.type, use), found.type)
+        chosen: syntax.Expression = self._typed(
+            syntax.ByProbe(place, values, otherwise), found.type)
+        if kind is not found.type:
+            chosen = self._typed(syntax.Cast(place, kind, chosen), kind)
+        chosen.lvalue = True
+        return chosen
 
     def _array(self, base: syntax.Expression) -> Variable | None:
         """The associative array that a name is, or becomes; None: it is something else."""

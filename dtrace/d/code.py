@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf.assembler import Assembler, Label
 from dtrace.bpf.encoding import FRAME, STACK, Alu, Class, Instruction, Jump, X
-from dtrace.bpf.layout import Fault, Helper, Region
+from dtrace.bpf.layout import Context, Fault, Helper, Region
 from dtrace.d import syntax
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import Scope, Variable
@@ -211,6 +211,8 @@ class Code:
                 self._variable(e)
             case syntax.HostedUse():
                 self._hosted(e)
+            case syntax.ByProbe():
+                self._by_probe(e)
             case syntax.SymbolUse() | syntax.MemberUse():
                 self._memory(e)
             case syntax.Unary():
@@ -393,6 +395,48 @@ class Code:
             self.out.move(2, 0)
         self.out.constant(1, e.number)
         self.out.helper(Helper.VARIABLE)
+
+    def _by_probe(self, e: syntax.ByProbe) -> None:
+        """Search the probe's ID among those of the cases, by halves."""
+        end = self.out.label()
+        labels = [(self.out.label(), value) for _numbers, value in e.cases]
+        other = self.out.label()
+        case_of = {number: label for (numbers, _value), (label, _v)
+                   in zip(e.cases, labels, strict=True) for number in numbers}
+        # IDs from each of these on, up to the next, are of one case.
+        starts = [(0, other)]
+        for number in sorted(case_of):
+            for at, label in ((number, case_of[number]),
+                              (number + 1, case_of.get(number + 1, other))):
+                if starts[-1][0] == at:
+                    starts[-1] = (at, label)
+                elif starts[-1][1] is not label:
+                    starts.append((at, label))
+        self.out.load(1, CONTEXT, Context.PROBE)
+        self._search(starts)
+        for label, value in [*labels, (other, e.otherwise)]:
+            self.out.place(label)
+            if value is None:
+                self.out.constant(1, Fault.NOT_KEPT)
+                self.out.constant(2, 0)
+                self.out.helper(Helper.FAULT)
+                self.out.constant(0, 0)
+            else:
+                self.value(value)
+            self.out.jump(end)
+        self.out.place(end)
+
+    def _search(self, starts: list[tuple[int, Label]]) -> None:
+        """Jump to where r1 is at home."""
+        if len(starts) == 1:
+            self.out.jump(starts[0][1])
+            return
+        middle = len(starts) // 2
+        upper = self.out.label()
+        self.out.branch_constant(Jump.JGE, 1, starts[middle][0], upper)
+        self._search(starts[:middle])
+        self.out.place(upper)
+        self._search(starts[middle:])
 
     # -- memory ------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any num
 import enum
 from dataclasses import dataclass
 
-from dtrace.bpf.layout import Aggregate, Context, Helper
+from dtrace.bpf.layout import REGS, UREGS, Aggregate, Context, Helper
 from dwarf.types import Type
 
 
@@ -192,7 +192,7 @@ HOSTED = {
     "vtimestamp": "uint64_t", "walltimestamp": "int64_t", "zonename": "string",
 }
 HOSTED_NUMBERS = {name: number for number, name in enumerate(HOSTED)}
-REGISTERS = {"regs": 32, "uregs": 33}  # arrays that the host is asked for
+REGISTERS = {"regs": REGS, "uregs": UREGS}  # arrays that the host is asked for
 
 
 class Scope(enum.Enum):

@@ -26,13 +26,17 @@ MAX_PROBE = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class Probe:
-    """:param number: its ID, as ``-l`` shows it."""
+    """:param number: its ID, as ``-l`` shows it.
+    :param inlined: where an inline function is meant that is entered there, the number of its copy
+        in the debug data.
+    """
 
     number: int
     provider: str
     module: str
     function: str
     name: str
+    inlined: int | None = None
 
     @property
     def text(self) -> str:

@@ -249,6 +249,18 @@ class HostedUse(Expression):
 
 
 @dataclass(eq=False)
+class ByProbe(Expression):
+    """A value that is found in another way at some of a clause's probes.
+
+    :param cases: IDs of probes, and how it is found there; None: it cannot be.
+    :param otherwise: at all others.
+    """
+
+    cases: list[tuple[list[int], Expression | None]]
+    otherwise: Expression
+
+
+@dataclass(eq=False)
 class SymbolUse(Expression):
     """A variable of the kernel, at an address."""
 

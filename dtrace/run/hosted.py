@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.interpreter import signed
-from dtrace.bpf.layout import Fault, Helper
+from dtrace.bpf.layout import REGS, UREGS, Fault, Helper
 from dtrace.d.clauses import DESTRUCTIVE_NUMBERS
 from dtrace.d.code import ABSENT
 from dtrace.d.identifiers import HOSTED, SUBROUTINES
@@ -15,7 +15,7 @@ from dtrace.run import subroutines
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
-REGISTER_ARRAYS = {32: "regs", 33: "uregs"}
+REGISTER_ARRAYS = {REGS: "regs", UREGS: "uregs"}
 
 
 @dataclass

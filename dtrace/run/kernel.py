@@ -1,9 +1,10 @@
 """A program on an emulated kernel: its probes, its types and symbols, what it asks the guest."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.bpf._runtime import Runtime
+from dtrace.d.checker import Located
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
@@ -11,12 +12,26 @@ from dtrace.description import MODULE, Description, create
 from dtrace.libraries import PLACES
 from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.stack import MAX_FRAMES, Stacks
-from dwarf.index import DebugIndex
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex, Function
+from dwarf.locations import Location
 from dwarf.module import modules, variable
-from dwarf.types import Procedure, Structure, Type, Types, find_member, size_of, strip
+from dwarf.types import (
+    Procedure,
+    Structure,
+    Type,
+    Types,
+    Void,
+    declare,
+    find_member,
+    size_of,
+    strip,
+)
+from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason
+from emu.progress import PROGRESS
 from emu.unicorn.machine import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.functions import matches
@@ -40,6 +55,7 @@ class KernelProbes:
     def __post_init__(self) -> None:
         self._base = 100  # a kernel's probes are numbered behind DTrace's own
         self._asked: dict[tuple[str, str, str, str], list[Probe]] = {}
+        self._copies: dict[int, Function] = {}
 
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
         """Those of a description.
@@ -65,11 +81,20 @@ class KernelProbes:
             why = str(error).removeprefix(f"invalid probe specifier {text}: ")
             raise DError("D_PDESC_ZERO", f"probe description {text} does not match any probes: "
                          f"{why}", Place(0)) from None
-        return [self._probe(number) for number in dict.fromkeys(made.numbers)]
+        copies = {number: copy.number for number, copy in made.copies.items()}
+        self._copies |= {copy.number: copy for copy in made.copies.values()}
+        return [self._probe(number, copies.get(number)) for number in dict.fromkeys(made.numbers)]
 
-    def _probe(self, number: int) -> Probe:
+    def _probe(self, number: int, inlined: int | None = None) -> Probe:
         provider, function, name = self.breakpoints.names(number)
-        return Probe(self._base + number, provider, MODULE, function, name)
+        return Probe(self._base + number, provider, MODULE, function, name, inlined)
+
+    def entered(self, probe: Probe) -> tuple[Function, int] | None:
+        """The inline copy that a probe stands for, and the probe's address."""
+        if probe.inlined is None:
+            return None
+        address = self.breakpoints.probe(probe.number - self._base).instruction.address
+        return self._copies[probe.inlined], address
 
     def kernel_number(self, number: int) -> int | None:
         """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
@@ -93,15 +118,55 @@ class KernelSurroundings:
 
     image: Image
     types: Types | None
+    probes: KernelProbes
     place: Callable[[bytes], int]
     say: Callable[[str], None]
     probe: Probe | None = None
+    _clause: Sequence[Probe] = ()
+    _said: set[str] = field(default_factory=set)
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
 
     def entered(self, probes: Sequence[Probe]) -> None:
         """Probes of several functions have no arguments of one type."""
         names = {(p.function, p.name) for p in probes}
         self.probe = probes[0] if len(names) == 1 else None
+        self._clause = probes
+
+    @property
+    def registers(self) -> Mapping[int, int]:
+        arch = arch_of(self.image)
+        names = arch.dwarf_registers
+        places = {name: n for n, name in PLACES[arch.name].items()}
+        return {n: places[name] for n, name in enumerate(names) if name in places}
+
+    def located(self, index: int) -> Located | None:
+        found: list[tuple[int, Procedure, str, Location | None]] = []
+        with PROGRESS.working(f"looking where args[{index}] is kept"):
+            for probe in self._clause:
+                copy = self.probes.entered(probe)
+                if copy is None:
+                    continue
+                known = self.types.inlined(*copy) if isinstance(self.types, DwarfTypes) else None
+                procedure, places = known if known is not None else (Procedure((), False, Void), [])
+                found.append((probe.number, procedure, copy[0].name,
+                              places[index] if index < len(places) else None))
+        if not found:
+            return None
+        _number, procedure, name, _place = found[0]
+        if len({declare(p, name) for _n, p, _name, _place in found}) > 1:
+            raise KinstError(f"args[]: several inline functions of different types have the name "
+                             f"{name}")
+        if index >= len(procedure.parameters):
+            raise KinstError(f"index {index} is out of range for args[ ]: "
+                             f"{declare(procedure, name)}")
+        parameter = procedure.parameters[index]
+        return Located(parameter.name, name, parameter.type,
+                       {number: place for number, _p, _name, place in found}, self._once)
+
+    def _once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
         if self.types is None:
@@ -147,11 +212,27 @@ class KernelSurroundings:
         return None
 
 
+# Kernels lie where the upper bits of an address are all set.  In a stack recorded for inline
+# functions two of them say whether a frame's address is an instruction, or where a call returns to.
+MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
+
+
 @dataclass
 class KernelSymbols:
-    """Addresses by the kernel's functions."""
+    """Addresses by the kernel's functions.
+
+    :param lines: gives the lines of a frame with inline functions: of an address, and whether it is
+        where a call returns to.
+    """
 
     image: Image
+    lines: Callable[[int, bool], list[str]] | None = None
+
+    def frames(self, value: int) -> list[str]:
+        mark = value & MARKS
+        if mark not in (INSTRUCTION, CALLER) or self.lines is None:
+            return [self.address(value)]
+        return self.lines(value | MARKS, mark == CALLER)
 
     def address(self, value: int) -> str:
         function = self.image.symbols.function_at(value)
@@ -216,6 +297,10 @@ class GuestState:
         number = machine.board.cpu.registers[machine.arch.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
         runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
+        known = list(machine.arch.registers)
+        for index, name in PLACES[machine.arch.name].items():
+            if name in known:
+                runtime.set_register(index, known.index(name))
         for name, members in OFFSETS.items():
             places = [self._member(*member) for member in members]
             if None not in places:
@@ -294,20 +379,30 @@ class GuestState:
             return self._machine.read_register(register)
         return self._state.get(register)
 
-    def stack(self, frames: int, user: bool) -> list[int]:
+    def _walk(self) -> Stacks:
+        if self._stacks is None:
+            self._stacks = Stacks(self._machine)
+        return self._stacks
+
+    def lines(self, address: int, is_return: bool) -> list[str]:
+        """The lines of a frame, with inline functions and source lines."""
+        return self._walk().lines(address, is_return)
+
+    def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
         """Addresses, inner ones first; of user space nothing is known.
 
         Of an FBT probe the function's own frame is left out, as DTrace does.
+
+        :param marked: tell with MARKS of each what it is.
         """
         if user:
             return []
-        if self._stacks is None:
-            self._stacks = Stacks(self._machine)
         fired = self._fired()
         own = int(fired is not None and fired.provider == "fbt")
         read = self._machine.read_register if fired is None else self._state.get
-        found = self._stacks.addresses(read, frames + own)
-        return [pc for pc, _is_return in found][own:]
+        found = list(self._walk().addresses(read, frames + own))[own:]
+        return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
+                for pc, is_return in found]
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
         """Offset and size of a member."""

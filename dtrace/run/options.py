@@ -154,6 +154,7 @@ FIXED: dict[str, Parse] = {
     "cleanrate": parse_rate, "statusrate": parse_rate,
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
+    "stackinline": parse_flag,  # ours: stack() with inline functions and source lines
     "host-time": parse_flag,  # ours: without a kernel, the host's clock instead of a virtual one
 }
 DEFAULTS: dict[str, Value] = {

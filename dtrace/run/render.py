@@ -36,6 +36,9 @@ class Symbols(Protocol):
     def address(self, value: int) -> str:
         """``module`function+0x12``, or the number."""
 
+    def frames(self, value: int) -> list[str]:
+        """The lines of a word of a recorded stack, inner ones first."""
+
     def symbol(self, value: int) -> str:
         """The same without an offset."""
 
@@ -54,6 +57,9 @@ class NoSymbols:
 
     symbol = address
     module = address
+
+    def frames(self, value: int) -> list[str]:
+        return [self.address(value)]
 
     def start(self, how: str, value: int) -> int:
         return value
@@ -113,7 +119,7 @@ def stack(content: bytes, symbols: Symbols, indent: int) -> str:
         pc = number(content[at : at + 8], False)
         if not pc:
             break
-        out.append(" " * indent + symbols.address(pc) + "\n")
+        out += [" " * indent + line + "\n" for line in symbols.frames(pc)]
     return "".join(out)
 
 
@@ -262,8 +268,8 @@ def _stack_lines(content: bytes, flags: str, wide: int, symbols: Symbols) -> str
         pc = number(content[at : at + 8], False)
         if not pc:
             break
-        text = symbols.address(pc)
-        out.append(" " * indent + (text if indent else text.rjust(wide)) + "\n")
+        out += [" " * indent + (text if indent else text.rjust(wide)) + "\n"
+                for text in symbols.frames(pc)]
     return "".join(out)
 
 

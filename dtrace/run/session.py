@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
 
 from dtrace.bpf._runtime import NATIVE, Runtime
@@ -161,7 +162,7 @@ class Session:
         if self.guest is None:
             self.hosted.parent = parent
         else:
-            self.hosted.stack = self.guest.stack
+            self.hosted.stack = partial(self.guest.stack, marked=options.given("stackinline"))
             self.hosted.registers = self.guest.register
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {

@@ -5,6 +5,7 @@ import pytest
 from dwarf.index import Function
 from kinst import inline
 from kinst.breakpoints import Breakpoints
+from kinst.code.verdict import Refuse
 from kinst.probe_table import ProbeError
 from tests.kinst.test_provider import run
 
@@ -95,6 +96,34 @@ def test_what_cannot_be_probed_is_reported_and_does_not_stop_the_others(booted, 
 def test_a_function_without_a_copy_and_without_code_is_told(booted):
     with pytest.raises(ProbeError, match="no function 'tiny'"):
         inline.create(Breakpoints(booted), Index([]), "tiny", "entry")
+
+
+def test_probes_within_parts_are_where_the_listing_has_instructions(booted):
+    """The native search, held to the listing in Python: every part of two to nine bytes."""
+    for name in ("crc32", "strlen", "fibonacci"):
+        symbol = booted.symbol(name)
+        breakpoints = Breakpoints(booted)
+        table = breakpoints.instructions(symbol)
+        parts = [(low, low + size) for low in range(symbol.size) for size in (0, 2, 5, 9)]
+        for last in (False, True):
+            for (low, high), (offset, number) in zip(
+                    parts, breakpoints.add_within(symbol, parts, last), strict=True):
+                inside = [i for i in table if low <= i.offset < high] if last else [
+                    i for i in table if i.offset == low]
+                if not inside:
+                    assert (offset, number) == (low, f"it is no instruction of {name}")
+                elif isinstance(inside[-1].verdict, Refuse):
+                    assert (offset, number) == (
+                        inside[-1].offset, f"it {inside[-1].verdict.reason}")
+                else:
+                    assert breakpoints.probe(number).instruction.address == inside[-1].address
+
+
+def test_the_copy_that_is_entered_is_known(booted, table):
+    index = Index([[span(table, 2, 4)], [span(table, 2, 3)], [span(table, 5, 6)]])
+    _b, found, _offsets = made(booted, index, "entry")
+    assert [found.copies[n] for n in found.numbers] == [index.all[0], index.all[2]]
+    assert not made(booted, index, "return")[1].copies
 
 
 def test_inline_probes_fire(booted, table):

@@ -36,6 +36,22 @@ def test_the_libraries_translate_a_thread_and_its_process(arch):
         BEGIN { sp = uregs[R_SP]; } ERROR { printf("error"); }""") == "1 1 1 O 1\n"
 
 
+def test_arguments_of_inline_functions_are_where_the_compiler_keeps_them(arch):
+    zone, kind, size, item, result = traced(arch, """
+        kinst::malloc_type_zone_allocated:entry {
+            kind = stringof(args[0]->ks_shortdesc); size = args[1]; }
+        kinst::item_ctor:entry { zone = stringof(args[0]->uz_name); item = args[5]; }
+        fbt::malloc:return { printf("%s %s %d %p %p", zone, kind, size, item, arg1); }""").split()
+    assert (zone, kind, size) == ("malloc-128", "temp", "128") and item == result
+
+
+def test_an_argument_that_the_compiler_does_not_keep_is_said_to_be_none(arch):
+    status, _out, said = command(
+        "-k", str(real_kernel(arch).path), "-q", "-n",
+        "kinst::cache_alloc:entry { trace(args[0]); trace(args[1]); }", "-c", ALLOCATE)
+    assert status == 1 and "is kept by the compiler at none of its 1 inline copies" in said
+
+
 def test_a_module_s_variable_has_the_value_of_its_file(arch):
     kernel = real_kernel(arch).path
     if not (kernel.parent / "dtrace.ko").exists():
@@ -83,3 +99,15 @@ def test_a_boot_that_is_traced_is_the_same_boot(arch, path):
     assert status == 0, said
     assert plain.splitlines()[-1].startswith("digest")
     assert out.splitlines()[-1] == plain.splitlines()[-1]
+
+
+def test_a_stack_shows_inline_functions_where_it_is_asked_to(arch):
+    program = "kinst::item_ctor:entry { stack(2); @[stack(2)] = count(); }"
+    plain, shown = traced(arch, program), traced(arch, program, ALLOCATE, "-x", "stackinline")
+    assert "inlined" not in plain and plain.count("kernel`malloc+0x") == 2
+    frames = [line.split() for line in shown.splitlines() if "kernel`" in line]
+    assert [f[0].partition("+")[0] for f in frames] == [
+        "kernel`item_ctor", "kernel`cache_alloc_item", "kernel`uma_zalloc_arg",
+        "kernel`malloc"] * 2
+    assert [f[1] for f in frames[:2]] == ["[inlined]"] * 2
+    assert all("/vm/uma_core.c:" in f[-1] for f in frames[:3])

@@ -1,0 +1,84 @@
+"""Arguments that a compiler keeps in another place at each probe."""
+
+import pytest
+
+from dtrace.d.checker import Located, Nowhere
+from dtrace.d.types import INT, LONG
+from dwarf.locations import Constant, Location, Operation, Register
+from emu.errors import KinstError
+from tests.dtrace.programs import quiet, run, tag
+
+BEGIN, END, ERROR = 1, 2, 3  # their IDs
+MASK = (1 << 64) - 1
+SAID = []
+
+
+@pytest.fixture
+def places(monkeypatch):
+    """Where args[0] and arg0 of every clause are."""
+    def keep(found, kind=LONG):
+        SAID.clear()
+        monkeypatch.setattr(Nowhere, "located", lambda self, index: Located(
+            "x", "tiny", kind, found, SAID.append))
+    return keep
+
+
+def number(value):
+    return Location(Constant(value & MASK), False)
+
+
+def test_each_probe_has_its_own_place(places):
+    places({BEGIN: number(7), END: number(-3)})
+    assert quiet("BEGIN, END { printf(\"%d \", args[0]); } BEGIN { exit(0); }") == "7 -3 "
+    assert not SAID
+
+
+def test_other_probes_have_their_arguments_where_arguments_are(places):
+    places({99: number(7), 101: number(7), 2000: number(8)})
+    assert quiet("BEGIN { printf(\"%d\", arg1); exit(0); }") == "0"
+
+
+@pytest.mark.parametrize("kind, value, shown", [
+    (INT, 0xFFFFFFFF, "-1"), (INT, 0x1_0000_0005, "5"), (LONG, 0xFFFFFFFF, "4294967295")])
+def test_a_value_is_taken_by_its_type(places, kind, value, shown):
+    places({BEGIN: number(value)}, kind)
+    assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); }") == shown
+
+
+@pytest.mark.parametrize("operator, signed, left, right, wanted", [
+    ("/", True, -9, 2, -4), ("%", False, -1, 10, 5), (">>", True, -8, 1, -4),
+    (">>", False, -8, 1, (1 << 63) - 4), ("<", True, -1, 0, 1), ("==", True, 3, 3, 1),
+    ("*", False, 1 << 40, 1 << 40, 0), ("-", False, 0, 1, -1), ("^", False, 5, -1, -6)])
+def test_operations_are_on_64_bits(places, operator, signed, left, right, wanted):
+    places({BEGIN: Location(Operation(operator, Constant(left & MASK), Constant(right & MASK),
+                                      signed), False)})
+    assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); }") == str(wanted)
+
+
+def test_where_it_is_not_kept_the_clause_ends_with_an_error(places):
+    places({BEGIN: None, END: number(4)})
+    status, out, said = run("-q", "-n", "BEGIN, END { printf(\"%d\", args[0]); } "
+                            "BEGIN { exit(0); } ERROR { printf(\"fault %d \", arg4); }")
+    assert (status, out) == (0, "fault 10 4\n")
+    assert "the compiler keeps no such argument here" in said
+    assert "kept by the compiler at 1 of 2 inline copies" in SAID[0]
+
+
+@pytest.mark.parametrize("place", [None, Location(Register(77), False)])
+def test_where_it_is_kept_nowhere_the_program_is_refused(places, place):
+    places({BEGIN: place})
+    assert tag("BEGIN { trace(args[0]); }") == "D_ARGS_IDX"
+
+
+def test_why_nothing_is_known_is_said(monkeypatch):
+    def none(self, index):
+        raise KinstError("several")
+    monkeypatch.setattr(Nowhere, "located", none)
+    _status, _out, said = run("-n", "BEGIN { trace(args[0]); }")
+    assert "several" in said
+
+
+def test_memory_is_read_at_the_address(places):
+    places({BEGIN: Location(Constant(0x10), True)})
+    status, _out, said = run("-q", "-n", "BEGIN { trace(args[0]); exit(0); }")
+    assert status == 0 and "invalid address (0x10)" in said

@@ -1,0 +1,148 @@
+"""Where parameters of inline copies are kept: expressions, lists of them, both forms of DWARF."""
+
+import struct
+
+import pytest
+from elftools.dwarf.dwarf_expr import DWARFExprParser
+from elftools.dwarf.structs import DWARFStructs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dwarf.debug_file import DAMAGE, DebugDataError
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex, build
+from dwarf.locations import (
+    Constant,
+    Location,
+    Memory,
+    Operation,
+    Register,
+    Unkept,
+    evaluate,
+)
+from tests.dwarfwriter import abbrev, uleb, unit
+from tests.elfwriter import Elf
+
+PARSER = DWARFExprParser(DWARFStructs(little_endian=True, dwarf_format=32, address_size=8))
+BASE = Register(6)
+
+
+def of(*content):
+    return evaluate(PARSER.parse_expr(bytes(content)), lambda: BASE)
+
+
+R5, MINUS_1 = Register(5), (1 << 64) - 1
+
+
+@pytest.mark.parametrize("content, wanted", [
+    ([0x55], Location(R5, False)),  # reg5
+    ([0x90, 40], Location(Register(40), False)),  # regx
+    ([0x91, 0x78], Location(Operation("+", BASE, Constant(MINUS_1 - 7)), True)),  # fbreg -8
+    ([0x91, 0], Location(BASE, True)),
+    ([0x75, 0x10], Location(Operation("+", R5, Constant(16)), True)),  # breg5 16
+    ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),  # ... stack_value
+    ([0x75, 0, 0x06, 0x9F], Location(Memory(R5, 8), False)),  # deref
+    ([0x75, 0, 0x94, 2, 0x9F], Location(Memory(R5, 2), False)),  # deref_size 2
+    ([0x31, 0x9F], Location(Constant(1), False)),  # lit1
+    ([0x11, 0x7F, 0x9F], Location(Constant(MINUS_1), False)),  # consts -1
+    ([0x38, 0x23, 8, 0x9F], Location(Constant(16), False)),  # lit8, plus_uconst 8
+    ([0x75, 0, 0x33, 0x25, 0x9F], Location(Operation(">>", R5, Constant(3)), False)),  # shr
+    ([0x75, 0, 0x33, 0x26, 0x9F], Location(Operation(">>", R5, Constant(3), True), False)),  # shra
+    ([0x75, 0, 0x33, 0x1B, 0x9F], Location(Operation("/", R5, Constant(3), True), False)),  # div
+    ([0x75, 0, 0x20, 0x9F], Location(Operation("^", R5, Constant(MINUS_1)), False)),  # not
+    ([0x75, 0, 0x1F, 0x9F], Location(Operation("-", Constant(0), R5), False)),  # neg
+    ([0x75, 0, 0x12, 0x1E, 0x9F], Location(Operation("*", R5, R5), False)),  # dup, mul
+    ([0x31, 0x75, 0, 0x16, 0x1C, 0x9F], Location(Operation("-", R5, Constant(1)), False)),  # swap
+    ([0x9E, 2, 1, 2], Location(Constant(0x201), False)),  # implicit_value
+    ([0x03, *struct.pack("<Q", 0x1234)], Location(Constant(0x1234), True)),  # addr
+])
+def test_an_expression_is_carried_out_on_terms(content, wanted):
+    assert of(*content) == wanted
+
+
+@pytest.mark.parametrize("content", [
+    [], [0x22], [0x55, 0x93, 4], [0x50, 0x93, 4, 0x51, 0x93, 4], [0xA3, 1, 0x55, 0x9F], [0x31] * 65,
+    [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
+def test_what_is_no_whole_value_is_not_kept(content):
+    with pytest.raises(Unkept):
+        of(*content)
+
+
+ABBREVS = (
+    abbrev(1, 0x11, 1, (0x11, 0x01), (0x03, 0x08))
+    + abbrev(2, 0x2E, 1, (0x03, 0x08), (0x20, 0x0B), (0x27, 0x19))
+    + abbrev(3, 0x05, 0, (0x03, 0x08), (0x49, 0x13))
+    + abbrev(4, 0x24, 0, (0x03, 0x08), (0x0B, 0x0B), (0x3E, 0x0B))
+    + abbrev(5, 0x2E, 1, (0x03, 0x08), (0x11, 0x01), (0x12, 0x06), (0x40, 0x18))
+    + abbrev(6, 0x1D, 1, (0x31, 0x13), (0x11, 0x01), (0x12, 0x06))
+    + abbrev(7, 0x05, 0, (0x31, 0x13), (0x02, 0x18))
+    + abbrev(8, 0x05, 0, (0x31, 0x13), (0x02, 0x17))
+    + abbrev(9, 0x05, 0, (0x31, 0x13), (0x1C, 0x0D)) + b"\0")
+LOC_4 = struct.pack("<QQH", 0x100, 0x110, 1) + b"\x55" + struct.pack(
+    "<QQ", (1 << 64) - 1, 0x2000) + struct.pack("<QQH", 0, 4, 1) + b"\x54" + bytes(16)
+LOC_5 = (b"\4" + uleb(0x100) + uleb(0x110) + b"\1\x55" + b"\6" + struct.pack("<Q", 0x2000)
+         + b"\4" + uleb(0) + uleb(4) + b"\1\x54" + b"\5\1\x53" + b"\0")
+
+
+def kernel(tmp_path, version, at=0, lists=None):
+    """`tiny(a, b, c, d)`: a in a list, b in the frame, c always 7, d nowhere; and one copy."""
+    header = 12 if version >= 5 else 11
+    body = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
+    number = header + len(body)
+    body += b"\4int\0" + bytes([4, 5])
+    tiny = header + len(body)
+    body += b"\2tiny\0\3"
+    parameters = []
+    for name in b"abcd":
+        parameters.append(header + len(body))
+        body += b"\3" + bytes([name, 0]) + struct.pack("<I", number)
+    body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1\x56"  # frame base: reg6
+    body += b"\6" + struct.pack("<IQI", tiny, 0x1108, 8)
+    body += b"\x08" + struct.pack("<II", parameters[0], at)
+    body += b"\7" + struct.pack("<I", parameters[1]) + b"\2\x91\x70"  # fbreg -16
+    body += b"\x09" + struct.pack("<I", parameters[2]) + b"\7"
+    body += b"\0\0\0"
+    name = ".debug_loclists" if version >= 5 else ".debug_loc"
+    content = (LOC_5 if version >= 5 else LOC_4) if lists is None else lists
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf(others={
+        ".debug_info": unit(version, body), ".debug_abbrev": ABBREVS, name: content}).build())
+    index = DebugIndex(build(path), path)
+    (copy,) = index.copies("tiny")
+    return DwarfTypes(path, index), copy
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_parameters_are_found_in_their_order(tmp_path, version):
+    types, copy = kernel(tmp_path, version)
+    procedure, places = types.inlined(copy, 0x1108)
+    assert [p.name for p in procedure.parameters] == list("abcd")
+    assert places == [Location(R5, False),
+                      Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True),
+                      Location(Constant(7), False), None]
+
+
+@pytest.mark.parametrize("version, otherwise", [(4, None), (5, Location(Register(3), False))])
+def test_a_list_counts_from_its_base_and_may_have_a_default(tmp_path, version, otherwise):
+    types, copy = kernel(tmp_path, version)
+    assert types.inlined(copy, 0x2003)[1][0] == Location(Register(4), False)
+    assert types.inlined(copy, 0x2004)[1][0] == otherwise
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("at, lists",
+                         [(0, b""), (1000, None), (0, b"\1" * 40), (0, b"\4" * 200000)],
+                         ids=["empty", "far", "short", "endless"])
+def test_a_damaged_list_is_told(tmp_path, version, at, lists):
+    types, copy = kernel(tmp_path, version, at, lists)
+    with pytest.raises(DebugDataError, match="damaged debug data"):
+        types.inlined(copy, 0x1108)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_an_expression_or_none(content):
+    try:
+        found = of(*content)
+    except (Unkept, *DAMAGE):
+        return
+    assert isinstance(found, Location)
