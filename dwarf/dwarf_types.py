@@ -49,6 +49,7 @@ class DwarfTypes(Types):
     def __init__(self, path: Path, index: DebugIndex) -> None:
         self._entries, self._index = Entries(path), index
         self._known: dict[int, Type] = {}
+        self._procedures: dict[int, Procedure] = {}  # of inline functions, by their entries
         self._locations: Locations | None = None
 
     @property
@@ -93,8 +94,10 @@ class DwarfTypes(Types):
             return None
         if self._locations is None:
             self._locations = Locations(self._entries, self._index)
-        with self._entries.reading():
-            procedure = self._procedure(self._entries.entry(*place))
+        if place[0] not in self._procedures:
+            with self._entries.reading():
+                self._procedures[place[0]] = self._procedure(self._entries.entry(*place))
+        procedure = self._procedures[place[0]]
         return procedure, self._locations.parameters(copy, address)
 
     def variable(self, name: str, address: int | None = None) -> Type | None:

@@ -19,6 +19,9 @@ from dwarf.index import DebugIndex, Function
 
 MAX_LIST = 1 << 16  # bytes of a location list
 MAX_OPERATIONS = 64  # of an expression
+MAX_EXPRESSION = 512  # bytes
+MAX_TERMS = 256  # of a value: DW_OP_dup doubles
+MAX_REGISTER = 1 << 16
 MAX_DEPTH = 64  # inline copies around one another
 MASK = (1 << 64) - 1
 FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM_block2",
@@ -83,6 +86,22 @@ class Unkept(Exception):
     """An expression that gives no whole value, or is not understood."""
 
 
+def _size(term: Term) -> int:
+    """How many terms it is made of; of what is pushed, each part is small already."""
+    match term:
+        case Memory(address=address):
+            return 1 + _size(address)
+        case Operation(left=left, right=right):
+            return 1 + _size(left) + _size(right)
+    return 1
+
+
+def _register(number: int) -> Register:
+    if not 0 <= number < MAX_REGISTER:
+        raise Unkept("no register")
+    return Register(number)
+
+
 def _add(term: Term, amount: int) -> Term:
     if isinstance(term, Constant):
         return Constant(term.value + amount & MASK)
@@ -104,45 +123,51 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locatio
             raise Unkept("an empty stack")
         return stack.pop()
 
+    def push(term: Term) -> None:
+        if _size(term) > MAX_TERMS:
+            raise Unkept("too large")
+        stack.append(term)
+
     for number, operation in enumerate(operations):
         name, arguments = operation.op_name.removeprefix("DW_OP_"), operation.args
         last = number == len(operations) - 1
         if (name.startswith("reg") and name[3:].isdigit()) or name == "regx":
             if len(operations) > 1:
                 raise Unkept("a part in a register")
-            return Location(Register(arguments[0] if name == "regx" else int(name[3:])), False)
+            return Location(_register(arguments[0] if name == "regx" else int(name[3:])), False)
         if name.startswith("breg") and name[4:].isdigit():
-            stack.append(_add(Register(int(name[4:])), arguments[0]))
+            push(_add(Register(int(name[4:])), arguments[0]))
         elif name == "bregx":
-            stack.append(_add(Register(arguments[0]), arguments[1]))
+            push(_add(_register(arguments[0]), arguments[1]))
         elif name == "fbreg":
-            stack.append(_add(base(), arguments[0]))
+            push(_add(base(), arguments[0]))
         elif name.startswith("lit") and name[3:].isdigit():
-            stack.append(Constant(int(name[3:])))
+            push(Constant(int(name[3:])))
         elif name in CONSTANTS:
-            stack.append(Constant(arguments[0] & MASK))
+            push(Constant(arguments[0] & MASK))
         elif name == "plus_uconst":
-            stack.append(_add(pop(), arguments[0]))
+            push(_add(pop(), arguments[0]))
         elif name in OPERATORS:
             right, left = pop(), pop()
-            stack.append(Operation(OPERATORS[name], left, right))
+            push(Operation(OPERATORS[name], left, right))
         elif name in SIGNED:
             right, left = pop(), pop()
-            stack.append(Operation(SIGNED[name], left, right, True))
+            push(Operation(SIGNED[name], left, right, True))
         elif name == "not":
-            stack.append(Operation("^", pop(), Constant(MASK)))
+            push(Operation("^", pop(), Constant(MASK)))
         elif name == "neg":
-            stack.append(Operation("-", Constant(0), pop()))
+            push(Operation("-", Constant(0), pop()))
         elif name == "deref":
-            stack.append(Memory(pop(), 8))
+            push(Memory(pop(), 8))
         elif name == "deref_size" and arguments[0] in (1, 2, 4, 8):
-            stack.append(Memory(pop(), arguments[0]))
+            push(Memory(pop(), arguments[0]))
         elif name == "dup":
-            stack.append(pop())
-            stack.append(stack[-1])
+            push(pop())
+            push(stack[-1])
         elif name == "swap":
             right, left = pop(), pop()
-            stack += [right, left]
+            push(right)
+            push(left)
         elif name == "stack_value" and last:
             return Location(pop(), False)
         elif name == "implicit_value" and last and len(arguments[0]) <= 8:
@@ -162,7 +187,8 @@ class Locations:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
-        self._parameters: dict[int, list[int]] = {}
+        self._parameters: dict[int, dict[int, int]] = {}  # of a function: entry -> its number
+        self._known: dict[tuple[int, int], list[Location | None]] = {}
 
     def parameters(self, copy: Function, address: int) -> list[Location | None]:
         """Where each parameter of an inline copy is when an instruction begins, in their order;
@@ -170,10 +196,15 @@ class Locations:
         subject = self._index.subject(copy.number)
         if subject is None:
             return []
+        key = copy.number, address
+        if key in self._known:
+            return self._known[key]
         with self._entries.reading():
             if subject[0] not in self._parameters:
-                self._parameters[subject[0]] = [child.offset for child in self._entries.children(
-                    self._entries.entry(*subject), "DW_TAG_formal_parameter")]
+                children = self._entries.children(
+                    self._entries.entry(*subject), "DW_TAG_formal_parameter")
+                self._parameters[subject[0]] = {
+                    child.offset: number for number, child in enumerate(children)}
             order = self._parameters[subject[0]]
             found: list[Location | None] = [None] * len(order)
             entry = self._entries.entry(*self._index.entry(copy.number))
@@ -182,8 +213,9 @@ class Locations:
                     continue
                 origin = child.get_DIE_from_attribute("DW_AT_abstract_origin").offset
                 if origin in order:
-                    found[order.index(origin)] = self._location(child, copy, address)
-            return found
+                    found[order[origin]] = self._location(child, copy, address)
+        self._known[key] = found
+        return found
 
     def _location(self, entry: DIE, copy: Function, address: int) -> Location | None:
         value = entry.attributes.get("DW_AT_const_value")
@@ -203,6 +235,9 @@ class Locations:
 
     @staticmethod
     def _parsed(entry: DIE, expression: bytes) -> list[DWARFExprOp]:
+        """:raises Unkept: when it is too long to be one."""
+        if len(expression) > MAX_EXPRESSION:
+            raise Unkept("too long")
         found: list[DWARFExprOp] = DWARFExprParser(entry.cu.structs).parse_expr(expression)
         return found
 

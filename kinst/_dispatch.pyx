@@ -1243,14 +1243,14 @@ cdef class Dispatcher:
         :param ranges: [begin, end) of the parts, offsets.
         :param last: on a part's last instruction; else on the one that stands at its begin.
         :return: for each the instruction's offset, and the probe's number; -1: there is no
-            instruction, -2: it is refused.
+            instruction, -2: it is refused, -3: it lies in an exclusive access.
         """
         self.unchanging()
         cdef Piece *pieces = NULL
         cdef uint64_t i, count, begin, end
         cdef bint exclusive = False
         cdef const Template *t
-        made, refused = [], set()
+        made, refused = [], {}
         try:
             count = self.pieces(address, code, start, size, &pieces, [])
             offsets = []
@@ -1258,7 +1258,7 @@ cdef class Dispatcher:
                 t = &self.d.templates[pieces[i].template]
                 exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
                 if exclusive or t.op == REFUSE:
-                    refused.add(i)
+                    refused[i] = -3 if exclusive else -2
                 if t.flags & ENDS_EXCLUSIVE:
                     exclusive = False
                 offsets.append(pieces[i].at)
@@ -1269,7 +1269,7 @@ cdef class Dispatcher:
                     made.append((begin, -1))
                     continue
                 i = found
-                made.append((pieces[i].at, -2 if i in refused else self.probe_at(
+                made.append((pieces[i].at, refused[i] if i in refused else self.probe_at(
                     self.site_at(address + pieces[i].at, pieces[i].template,
                                  &code[start + pieces[i].at], pieces[i].length,
                                  pieces[i].relative), function, provider)))

@@ -67,17 +67,19 @@ def create(
         made = breakpoints.add_within(caller, [(low, high) for _copy, low, high in pieces],
                                       name == fbt.RETURN)
         for (copy, _low, _high), (offset, number) in zip(pieces, made, strict=True):
-            if caller.address + offset in seen:
-                continue  # two copies share it
-            seen.add(caller.address + offset)
-            place = Place(caller, offset)
+            address, place = caller.address + offset, Place(caller, offset)
+            if address in seen:  # two copies share it
+                if name == fbt.ENTRY and isinstance(number, int):
+                    found.copies[number].append(copy)
+                continue
+            seen.add(address)
             if isinstance(number, str):
                 found.reports.append(f"{where}: {place}: {number}")
                 continue
             found.numbers.append(number)
             found.text.append(str(place))
             if name == fbt.ENTRY:
-                found.copies[number] = copy
+                found.copies[number] = [copy]
     found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
         try:

@@ -17,7 +17,8 @@ from kinst.trap import TRAPS
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return")}
-NO_INSTRUCTION = -1  # of the dispatcher, where a probe's number should be
+# Of the dispatcher, where a probe's number should be; what is refused is -2.
+NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
 
 class ProbeError(KinstError):
@@ -145,16 +146,22 @@ class ProbeTable:
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
-        return [(at, number if number >= 0 else
-                 f"it is no instruction of {function.name}" if number == NO_INSTRUCTION else
-                 f"it {self._refusal(code[start + at : start + at + 16], function.address + at)}")
-                for at, number in self.dispatcher.add_within(
-                    function.address, code, start, function.size, self._function(function),
-                    ProbeKind.OFFSET, ranges, last)]
+        found = self.dispatcher.add_within(
+            function.address, code, start, function.size, self._function(function),
+            ProbeKind.OFFSET, ranges, last)
+        return [(at, number if number >= 0 else self._refusal(function, at, number))
+                for at, number in found]
 
-    def _refusal(self, code: bytes, address: int) -> str:
-        verdict = self.trap.classify(code, address)[1]
-        return verdict.reason if isinstance(verdict, Refuse) else EXCLUSIVE
+    def _refusal(self, function: Symbol, at: int, number: int) -> str:
+        """Why there is no probe at an offset."""
+        if number == IN_EXCLUSIVE:
+            return f"it {EXCLUSIVE}"
+        for i in self.instructions(function) if number == NO_INSTRUCTION else ():
+            if i.offset == at and isinstance(i.verdict, Refuse):
+                return f"it {i.verdict.reason}"  # data
+        verdict = self.trap.classify(self.code(function)[at : at + 16], function.address + at)[1]
+        return (f"it {verdict.reason}" if number != NO_INSTRUCTION and isinstance(verdict, Refuse)
+                else f"it is no instruction of {function.name}")
 
     def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
         """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""

@@ -33,13 +33,13 @@ class Made:
     """:param numbers: of the probes a description stands for.
     :param text: what it was rewritten to, as dtrace -d prints it.
     :param reports: what of it cannot be probed.
-    :param copies: by its probe's number, an inline copy that is entered there.
+    :param copies: by its probe's number, the inline copies that are entered there.
     """
 
     numbers: list[int]
     text: list[str]
     reports: list[str]
-    copies: dict[int, Function] = field(default_factory=dict)
+    copies: dict[int, list[Function]] = field(default_factory=dict)
 
 
 class Provider(ABC):

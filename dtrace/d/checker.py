@@ -106,6 +106,7 @@ class Located:
     """A parameter of an inline function.
 
     :param places: by the ID of a probe; None where the compiler does not keep it.
+    :param others: whether the clause has other probes too.
     :param partly: says of how many probes it is kept, where it is not at all.
     """
 
@@ -113,6 +114,7 @@ class Located:
     function: str
     type: Type
     places: Mapping[int, Location | None]
+    others: bool
     partly: Callable[[str], None]
 
 
@@ -673,45 +675,44 @@ class Checker:
         """An argument where some of a clause's probes stand for inline copies.
 
         :param kind: what it is taken as; None: its own type.
-        :raises DError: when the compiler keeps it at no probe.
+        :raises DError: when the function has no such parameter.
         """
         try:
             found = self.surroundings.located(index)
         except KinstError as error:
+            if kind is not None:
+                return None
             raise DError("D_ARGS_IDX", str(error), place) from None
         if found is None:
             return None
-        kind = kind or found.type
-        cases: dict[Location | None, list[int]] = {}
+        values: dict[Location | None, tuple[list[int], syntax.Expression | None]] = {}
         for number, location in found.places.items():
-            cases.setdefault(location, []).append(number)
-        values: list[tuple[list[int], syntax.Expression | None]] = []
-        for location, numbers in cases.items():
-            try:
-                values.append((numbers, None if location is None else locations.value(
-                    place, location, found.type, self.surroundings.registers)))
-            except locations.Unreadable:
-                values.append((numbers, None))
-        whole = sum(len(numbers) for numbers, _value in values)
-        kept = sum(len(numbers) for numbers, value in values if value is not None)
+            if location not in values:
+                try:
+                    values[location] = [], None if location is None else locations.value(
+                        place, location, found.type, self.surroundings.registers)
+                except locations.Unreadable:
+                    values[location] = [], None
+            values[location][0].append(number)
+        kept = sum(len(numbers) for numbers, value in values.values() if value is not None)
         what = f"args[{index}] ('{found.name}' of {found.function})"
-        if not kept:
-            raise DError("D_ARGS_IDX", f"{what} is kept by the compiler at none of its {whole} "
-                         "inline copies", place)
-        if kept < whole:
-            found.partly(f"{what} is kept by the compiler at {kept} of {whole} inline copies; at "
-                         "the others a clause that reads it ends with an error")
+        nowhere = not kept and not found.others
+        if not nowhere and kept < len(found.places):
+            found.partly(f"{what} is kept by the compiler at {kept} of {len(found.places)} inline "
+                         "copies; at the others a clause that reads it ends with an error")
         _type, offset = CONTEXT[f"arg{index}"]
         use = syntax.ContextUse(place, f"arg{index}", offset)
         otherwise: syntax.Expression = self._typed(use, found.type)
         if is_scalar(found.type):
             use.type = INT if width(found.type) == 4 else LONG
             otherwise = self._typed(syntax.Cast(place, found.type, use), found.type)
-        chosen: syntax.Expression = self._typed(
-            syntax.ByProbe(place, values, otherwise), found.type)
-        if kind is not found.type:
-            chosen = self._typed(syntax.Cast(place, kind, chosen), kind)
-        chosen.lvalue = True
+        chosen: syntax.Expression = self._typed(syntax.ByProbe(
+            place, list(values.values()), otherwise,
+            f"{what} is kept by the compiler at none of its {len(found.places)} inline copies"
+            if nowhere else ""), found.type)
+        if kind is not None:
+            return self._typed(syntax.Cast(place, kind, chosen), kind)
+        chosen.lvalue = not is_scalar(found.type)
         return chosen
 
     def _array(self, base: syntax.Expression) -> Variable | None:

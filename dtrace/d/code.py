@@ -36,6 +36,8 @@ UNSIGNED = {"==": Jump.JEQ, "!=": Jump.JNE, "<": Jump.JLT, ">": Jump.JGT, "<=": 
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 SIGNED = UNSIGNED | {"<": Jump.JSLT, ">": Jump.JSGT, "<=": Jump.JSLE, ">=": Jump.JSGE}
 MAX_ZEROS = 1 << 16
+MAX_TABLE = 1 << 22  # probes from the first to the last of a clause
+MAX_CASES = 1 << 16
 ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
 
@@ -397,24 +399,30 @@ class Code:
         self.out.helper(Helper.VARIABLE)
 
     def _by_probe(self, e: syntax.ByProbe) -> None:
-        """Search the probe's ID among those of the cases, by halves."""
-        end = self.out.label()
-        labels = [(self.out.label(), value) for _numbers, value in e.cases]
-        other = self.out.label()
-        case_of = {number: label for (numbers, _value), (label, _v)
-                   in zip(e.cases, labels, strict=True) for number in numbers}
-        # IDs from each of these on, up to the next, are of one case.
-        starts = [(0, other)]
-        for number in sorted(case_of):
-            for at, label in ((number, case_of[number]),
-                              (number + 1, case_of.get(number + 1, other))):
-                if starts[-1][0] == at:
-                    starts[-1] = (at, label)
-                elif starts[-1][1] is not label:
-                    starts.append((at, label))
+        """Look the probe's ID up in a table of cases."""
+        if e.refusal:
+            raise DError("D_ARGS_IDX", e.refusal, e.place)
+        values: list[syntax.Expression | None] = [e.otherwise, None]
+        case_of: dict[int, int] = {}
+        for numbers, value in e.cases:
+            if value is not None:
+                values.append(value)
+            case_of |= dict.fromkeys(numbers, 1 if value is None else len(values) - 1)
+        low, high = min(case_of), max(case_of)
+        if high - low >= MAX_TABLE or len(values) > MAX_CASES:
+            raise DError("D_UNKNOWN", "an argument that is kept in too many places", e.place)
+        table = b"".join(case_of.get(n, 0).to_bytes(2, "little") for n in range(low, high + 1))
+        labels, end = [self.out.label() for _ in values], self.out.label()
         self.out.load(1, CONTEXT, Context.PROBE)
-        self._search(starts)
-        for label, value in [*labels, (other, e.otherwise)]:
+        self.out.branch_constant(Jump.JLT, 1, low, labels[0])
+        self.out.branch_constant(Jump.JGT, 1, high, labels[0])
+        self.out.alu_constant(Alu.LSH, 1, 1)
+        self.out.address(0, Region.STRINGS, self.storage.content(table))
+        self.out.alu(Alu.ADD, 0, 1)
+        self.out.alu_constant(Alu.SUB, 0, 2 * low)
+        self.out.load(1, 0, 0, 2)
+        self._search(0, labels)
+        for label, value in zip(labels, values, strict=True):
             self.out.place(label)
             if value is None:
                 self.out.constant(1, Fault.NOT_KEPT)
@@ -426,17 +434,17 @@ class Code:
             self.out.jump(end)
         self.out.place(end)
 
-    def _search(self, starts: list[tuple[int, Label]]) -> None:
-        """Jump to where r1 is at home."""
-        if len(starts) == 1:
-            self.out.jump(starts[0][1])
+    def _search(self, first: int, labels: list[Label]) -> None:
+        """Jump to the label whose number r1 is, by halves."""
+        if len(labels) == 1:
+            self.out.jump(labels[0])
             return
-        middle = len(starts) // 2
+        middle = len(labels) // 2
         upper = self.out.label()
-        self.out.branch_constant(Jump.JGE, 1, starts[middle][0], upper)
-        self._search(starts[:middle])
+        self.out.branch_constant(Jump.JGE, 1, first + middle, upper)
+        self._search(first, labels[:middle])
         self.out.place(upper)
-        self._search(starts[middle:])
+        self._search(first + middle, labels[middle:])
 
     # -- memory ------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ MAX_PROBE = (1 << 32) - 1
 @dataclass(frozen=True)
 class Probe:
     """:param number: its ID, as ``-l`` shows it.
-    :param inlined: where an inline function is meant that is entered there, the number of its copy
-        in the debug data.
+    :param inlined: where an inline function is meant that is entered there, the numbers of its
+        copies in the debug data.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Probe:
     module: str
     function: str
     name: str
-    inlined: int | None = None
+    inlined: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:

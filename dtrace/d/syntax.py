@@ -254,10 +254,12 @@ class ByProbe(Expression):
 
     :param cases: IDs of probes, and how it is found there; None: it cannot be.
     :param otherwise: at all others.
+    :param refusal: why it cannot be read at all; empty: it can.
     """
 
     cases: list[tuple[list[int], Expression | None]]
     otherwise: Expression
+    refusal: str
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from dwarf.index import DebugIndex, Function
 from dwarf.locations import Location
 from dwarf.module import modules, variable
 from dwarf.types import (
+    Pointer,
     Procedure,
     Structure,
     Type,
@@ -81,20 +82,20 @@ class KernelProbes:
             why = str(error).removeprefix(f"invalid probe specifier {text}: ")
             raise DError("D_PDESC_ZERO", f"probe description {text} does not match any probes: "
                          f"{why}", Place(0)) from None
-        copies = {number: copy.number for number, copy in made.copies.items()}
-        self._copies |= {copy.number: copy for copy in made.copies.values()}
-        return [self._probe(number, copies.get(number)) for number in dict.fromkeys(made.numbers)]
+        self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
+        return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
+                for number in dict.fromkeys(made.numbers)]
 
-    def _probe(self, number: int, inlined: int | None = None) -> Probe:
+    def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> Probe:
         provider, function, name = self.breakpoints.names(number)
         return Probe(self._base + number, provider, MODULE, function, name, inlined)
 
-    def entered(self, probe: Probe) -> tuple[Function, int] | None:
-        """The inline copy that a probe stands for, and the probe's address."""
-        if probe.inlined is None:
-            return None
+    def entered(self, probe: Probe) -> list[tuple[Function, int]]:
+        """The inline copies that a probe stands for, each with the probe's address."""
+        if not probe.inlined:
+            return []
         address = self.breakpoints.probe(probe.number - self._base).instruction.address
-        return self._copies[probe.inlined], address
+        return [(self._copies[number], address) for number in probe.inlined]
 
     def kernel_number(self, number: int) -> int | None:
         """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
@@ -105,6 +106,18 @@ class KernelProbes:
             return self.own.numbered(number)
         known = number - self._base
         return self._probe(known) if known < len(self.breakpoints.probes) else None
+
+
+NOTHING = Procedure((), False, Void)
+
+
+def _spelled(procedure: Procedure) -> str:
+    """A prototype's types, and the sizes of what they point to: two files may have different
+    structures of one name."""
+    sizes = [size_of(strip(kind.target)) for p in procedure.parameters
+             if isinstance(kind := strip(p.type), Pointer)
+             and isinstance(strip(kind.target), Structure)]
+    return f"{declare(procedure, '')} {sizes}"
 
 
 @dataclass
@@ -124,6 +137,7 @@ class KernelSurroundings:
     probe: Probe | None = None
     _clause: Sequence[Probe] = ()
     _said: set[str] = field(default_factory=set)
+    _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
 
     def entered(self, probes: Sequence[Probe]) -> None:
@@ -140,28 +154,33 @@ class KernelSurroundings:
         return {n: places[name] for n, name in enumerate(names) if name in places}
 
     def located(self, index: int) -> Located | None:
-        found: list[tuple[int, Procedure, str, Location | None]] = []
+        places: dict[int, Location | None] = {}
+        procedures: dict[str, tuple[str, Procedure]] = {}  # by their types, spelled out
         with PROGRESS.working(f"looking where args[{index}] is kept"):
             for probe in self._clause:
-                copy = self.probes.entered(probe)
-                if copy is None:
-                    continue
-                known = self.types.inlined(*copy) if isinstance(self.types, DwarfTypes) else None
-                procedure, places = known if known is not None else (Procedure((), False, Void), [])
-                found.append((probe.number, procedure, copy[0].name,
-                              places[index] if index < len(places) else None))
-        if not found:
+                at: set[Location | None] = set()
+                for copy, address in self.probes.entered(probe):
+                    known = (self.types.inlined(copy, address)
+                             if isinstance(self.types, DwarfTypes) else None)
+                    procedure, found = known if known is not None else (NOTHING, [])
+                    if id(procedure) not in self._spelled:
+                        self._spelled[id(procedure)] = procedure, _spelled(procedure)
+                    procedures[self._spelled[id(procedure)][1]] = copy.name, procedure
+                    at.add(found[index] if index < len(found) else None)
+                if at:  # copies that begin at one place must keep it in one
+                    places[probe.number] = at.pop() if len(at) == 1 else None
+        if not places:
             return None
-        _number, procedure, name, _place = found[0]
-        if len({declare(p, name) for _n, p, _name, _place in found}) > 1:
-            raise KinstError(f"args[]: several inline functions of different types have the name "
+        (name, procedure), *others = procedures.values()
+        if others:
+            raise KinstError("args[]: several inline functions of different types have the name "
                              f"{name}")
         if index >= len(procedure.parameters):
             raise KinstError(f"index {index} is out of range for args[ ]: "
                              f"{declare(procedure, name)}")
         parameter = procedure.parameters[index]
-        return Located(parameter.name, name, parameter.type,
-                       {number: place for number, _p, _name, place in found}, self._once)
+        return Located(parameter.name, name, parameter.type, places,
+                       len(places) < len(self._clause), self._once)
 
     def _once(self, text: str) -> None:
         if text not in self._said:

@@ -1,5 +1,6 @@
 """Where parameters of inline copies are kept: expressions, lists of them, both forms of DWARF."""
 
+import contextlib
 import struct
 
 import pytest
@@ -8,6 +9,9 @@ from elftools.dwarf.structs import DWARFStructs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dtrace.d.errors import Place
+from dtrace.d.locations import Unreadable, value
+from dtrace.d.types import LONG
 from dwarf.debug_file import DAMAGE, DebugDataError
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
@@ -139,10 +143,23 @@ def test_a_damaged_list_is_told(tmp_path, version, at, lists):
         types.inlined(copy, 0x1108)
 
 
-@given(st.binary(max_size=80))
+@given(st.binary(max_size=80) | st.lists(st.sampled_from([0x12, 0x22, 0x1C, 0x06, 0x75, 0x31, 0])
+                                         ).map(bytes))
 def test_any_bytes_are_an_expression_or_none(content):
     try:
         found = of(*content)
     except (Unkept, *DAMAGE):
         return
-    assert isinstance(found, Location)
+    assert isinstance(found, Location) and hash(found) == hash(of(*content))
+    with contextlib.suppress(Unreadable):
+        value(Place(1), found, LONG, {number: number for number in range(32)})
+
+
+def test_a_value_that_doubles_without_end_is_not_kept():
+    with pytest.raises(Unkept, match="too large"):
+        of(0x75, 0, *[0x12, 0x22] * 30, 0x9F)
+
+
+def test_an_expression_that_is_too_long_is_not_read(tmp_path):
+    types, copy = kernel(tmp_path, 4, 0, struct.pack("<QQH", 0x100, 0x110, 5000) + bytes(5000 + 16))
+    assert types.inlined(copy, 0x1108)[1][0] is None

@@ -16,10 +16,10 @@ SAID = []
 @pytest.fixture
 def places(monkeypatch):
     """Where args[0] and arg0 of every clause are."""
-    def keep(found, kind=LONG):
+    def keep(found, kind=LONG, others=False):
         SAID.clear()
         monkeypatch.setattr(Nowhere, "located", lambda self, index: Located(
-            "x", "tiny", kind, found, SAID.append))
+            "x", "tiny", kind, found, others, SAID.append))
     return keep
 
 
@@ -68,6 +68,29 @@ def test_where_it_is_not_kept_the_clause_ends_with_an_error(places):
 def test_where_it_is_kept_nowhere_the_program_is_refused(places, place):
     places({BEGIN: place})
     assert tag("BEGIN { trace(args[0]); }") == "D_ARGS_IDX"
+
+
+def test_where_other_probes_have_it_the_program_is_not_refused(places):
+    places({END: None}, others=True)
+    assert quiet("BEGIN { printf(\"%d\", args[1]); exit(0); }") == "0"
+    assert "at 0 of 1 inline copies" in SAID[0]
+
+
+def test_its_size_is_known_where_it_is_not_kept(places):
+    places({BEGIN: None}, INT)
+    assert quiet("BEGIN { printf(\"%d\", sizeof(args[0])); exit(0); }") == "4"
+
+
+@pytest.mark.parametrize("name", ["args[0]", "arg0"])
+def test_it_has_no_address(places, name):
+    places({BEGIN: number(7)})
+    assert tag(f"BEGIN {{ trace(&{name}); }}") == "D_ADDROF_LVAL"
+
+
+def test_thousands_of_places_are_looked_up(places):
+    places({n: number(n % 997) for n in range(5000)})
+    assert quiet("BEGIN { printf(\"%d\", args[0]); exit(0); } "
+                 "END { printf(\" %d\", args[0]); }") == "1 2"
 
 
 def test_why_nothing_is_known_is_said(monkeypatch):
