@@ -112,7 +112,8 @@ class Breakpoints(ProbeTable):
             )
         self.forget_text()
         entry = machine.arch.entry_address(machine.image)
-        with contextlib.ExitStack() as undo:  # what fails half way leaves nothing behind
+        # What fails half way leaves nothing behind; none of it comes from outside the run.
+        with machine.unrecorded(), contextlib.ExitStack() as undo:
             area = Trampolines(
                 machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
             )
@@ -160,10 +161,12 @@ class Breakpoints(ProbeTable):
             machine.handle(self._trampolines.seam, None)
         self.dispatcher.deafen()
         if self.path != DIRECT and self._seam_at is not None:
-            machine.write_physical(self._seam_at, bytes(8))
+            with machine.unrecorded():
+                machine.write_physical(self._seam_at, bytes(8))
         self.dispatcher.disable()
         machine.unpatch()
-        self._trampolines.close()
+        with machine.unrecorded():
+            self._trampolines.close()
         self._trampolines = None
         self.enabled = False
 

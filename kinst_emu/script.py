@@ -40,9 +40,11 @@ from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
 from emu.replacing import replacing
+from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import at_start, boot_to_prompt, booted
+from images.recordings import from_start, played
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst_emu import plot
 from kinst_emu.json_lines import JsonLines
@@ -50,7 +52,7 @@ from kinst_emu.terminal import parse_count, parse_size, show_byte
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
 WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
-         "plot="]
+         "plot=", "replay="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -196,7 +198,17 @@ class _Kernel:
 
     def __init__(self, line: CommandLine) -> None:
         given = line.words_given
-        self.image = catalog.find(given["kernel"])
+        self.player: Player | None = None
+        if "replay" in given:
+            for other in ("memory", "limit"):
+                if other in given:
+                    raise KinstError(f"--{other}: is the recording's own, with --replay")
+            if line.workload is not None:
+                raise KinstError("-c: what is run is the recording, with --replay")
+            self.player = played(Path(given["replay"]), given.get("kernel"))
+            self.image = self.player.machine.image
+        else:
+            self.image = catalog.find(given["kernel"])
         wanted = given.get("trap-path", PATHS[0])
         path = next((known for known in PATHS if known == wanted), None)
         if path is None:
@@ -206,20 +218,24 @@ class _Kernel:
         self.workload = line.workload
         self.prototypes = Prototypes(self.image)
         listing = "l" in line.modes or "e" in line.flags
-        if self.workload is None and not listing:
+        if self.workload is None and not listing and self.player is None:
             raise KinstError(
                 "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot")
         self.calls = None
         if self.workload not in (None, BOOT):
             self.calls = parse_calls(self.workload)
             check(self.image, self.calls, self.prototypes)
-        if self.workload == BOOT and not listing:
+        if self.player is not None:
+            self.machine = self.player.machine
+            from_start(self.player)
+        elif self.workload == BOOT and not listing:
             self.machine = UnicornMachine(self.image, memory)
             self.machine.boot()
             at_start(self.machine)
         else:
             self.machine = booted(self.image, memory)
-        self.machine.console.text.clear()
+        if self.player is None:
+            self.machine.console.text.clear()
         self.breakpoints = Breakpoints(self.machine, path=path)
         self.types = self.prototypes.types()
         self.probes = KernelProbes(
@@ -234,6 +250,9 @@ class _Kernel:
         """
         machine = self.machine
         machine.console.stream = show_byte if rows is None else rows.byte
+        if self.player is not None:
+            self.player.advance_to_end()
+            return
         if self.calls is None:
             boot_to_prompt(machine, self.limit)
             return
@@ -251,7 +270,8 @@ class _Run:
     def __init__(self, options: Options, line: CommandLine) -> None:
         self.options, self.line = options, line
         self.sources: list[str] = []
-        self.kernel = _Kernel(line) if "kernel" in line.words_given else None
+        given = line.words_given
+        self.kernel = _Kernel(line) if "kernel" in given or "replay" in given else None
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
         surroundings: Surroundings = Nowhere()
@@ -348,6 +368,11 @@ class _Run:
             return session.run() & 0xFF
         quiet = self.options.given("quiet")
         status = session.run(lambda: kernel.run(quiet, rows)) & 0xFF
+        if kernel.player is not None and kernel.player.at_end:
+            difference = kernel.player.difference()
+            if difference:
+                raise KinstError(f"{kernel.player.recording.path}: the run ended in another state: "
+                                 f"{difference}")
         if "digest" in self.line.words_given:
             digest = kernel.machine.digest()
             if rows is None:

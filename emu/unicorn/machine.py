@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import unicorn
 from unicorn.unicorn_py3 import unicorn as unicorn_binding
@@ -86,6 +86,20 @@ class Alarm:
     ring: Callable[[], int | None]
 
 
+Go = Callable[[Until], Stop]
+
+
+class Runner(Protocol):
+    """Somebody who records a machine: is told what comes in from outside, and runs it."""
+
+    def entered(self, kind: str, name: str, value: bytes) -> None:
+        """Keys are typed (``type``); a ``register``, a ``vector`` register or, at the physical
+        address that ``name`` says, ``memory`` is written."""
+
+    def run(self, until: Until, go: Go) -> Stop:
+        """Run the machine, in as many pieces as it likes."""
+
+
 class UnicornMachine(Machine):
     """A deterministic machine: its run is a function of the image and its input.
 
@@ -131,6 +145,7 @@ class UnicornMachine(Machine):
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
         self.alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
+        self.runner: Runner | None = None  # so here
         self.board = self.arch.board(self)
         self.engine.map_ram(self.board.ram_base, self.memory_part.view)
         self.console_sink = self.console.output
@@ -183,6 +198,7 @@ class UnicornMachine(Machine):
     def write_register(self, name: str, value: int) -> None:
         number = self.board.cpu.registers.get(name)
         value &= (1 << 64) - 1
+        self._entered("register", name, value.to_bytes(8, "little"))
         if number is None:
             self.board.write_system(name, value)
         else:
@@ -192,6 +208,7 @@ class UnicornMachine(Machine):
         number = self.board.vectors.get(name)
         if number is None:
             raise MachineError(f"{self.arch.name} has no vector register '{name}'")
+        self._entered("vector", name, value.to_bytes(16, "little"))
         self.engine.write_bytes(number, value.to_bytes(16, "little"))
 
     def hidden_memory(self, size: int) -> int:
@@ -250,11 +267,29 @@ class UnicornMachine(Machine):
         return bytes(self._area(address, size))
 
     def write_physical(self, address: int, data: bytes) -> None:
-        self._area(address, len(data))[:] = data
+        area = self._area(address, len(data))
+        if self._hidden is None or not self._hidden[0] <= address < (
+                self._hidden[0] + self._hidden[1].size):
+            self._entered("memory", f"{address:x}", bytes(data))
+        area[:] = data
+
+    def _entered(self, kind: str, name: str, value: bytes) -> None:
+        if self.runner is not None and not self.running:
+            self.runner.entered(kind, name, value)
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What is written is no input: a look at the machine, or a breakpoint."""
+        runner, self.runner = self.runner, None
+        try:
+            yield
+        finally:
+            self.runner = runner
 
     def write_code(self, address: int, data: bytes) -> None:
         """Write virtual memory that may have been executed: its translations are dropped."""
-        self.write(address, data)
+        with self.unrecorded():
+            self.write(address, data)
         self.engine.remove_translations(address, address + len(data))
         self._counts.clear()
 
@@ -289,6 +324,7 @@ class UnicornMachine(Machine):
             self._limit = self.engine.limit = min(self._limit, end)
 
     def type(self, data: bytes) -> None:
+        self._entered("type", "", data)
         self.board.type(data)
 
     def step(self) -> None:
@@ -348,6 +384,11 @@ class UnicornMachine(Machine):
         :raises MachineError: when called while the machine runs, or for too many addresses.
         """
         start = len(self.console.text)
+        if self.runner is None:
+            return self._run_with_alarm(until, start)
+        return self.runner.run(until, lambda part: self._run_with_alarm(part, start))
+
+    def _run_with_alarm(self, until: Until, start: int) -> Stop:
         while self.alarm is not None and (until.time is None or self.alarm.time < until.time):
             alarm = self.alarm
             stop = self._run(replace(until, time=alarm.time), start)
@@ -540,7 +581,8 @@ class UnicornMachine(Machine):
             self._delivered()
         elif why == EngineStop.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
-            engine.learn(begin, size, len(self.arch.split(self.read(begin, size))))
+            # What is no instruction counts as one: it is left by an exception.
+            engine.learn(begin, size, max(len(self.arch.split(self.read(begin, size))), 1))
         elif why == EngineStop.STOP_UNSURE:
             begin, size = engine.before
             code, length = self._instructions(begin, begin + size), board.cpu.fixed_length
@@ -667,8 +709,10 @@ class UnicornMachine(Machine):
         :raises MachineError: in the middle of a firing.
         """
         self._between_instructions("its state is not the guest's")
+        with self.unrecorded():
+            cpu = self.board.cpu_state()
         return MachineState(
-            self.board.cpu_state(), self.board.state(), self.events.state(), self.instructions,
+            cpu, self.board.state(), self.events.state(), self.instructions,
             self.engine.canonical, self.engine.skew, self.engine.stands_at(self.pc),
             self._waiting == self.pc,
             None if self._stop is None or self._stop.reason not in GUESTS
@@ -706,6 +750,11 @@ class UnicornMachine(Machine):
         self.interrupts_changed()
 
     @property
+    def waiting(self) -> bool:
+        """Whether the CPU waits for an interrupt."""
+        return self._waiting is not None and self._waiting == self.pc
+
+    @property
     def running(self) -> bool:
         return self._running or self.engine.running
 
@@ -738,6 +787,8 @@ class UnicornMachine(Machine):
         """
         if self.engine.running:
             raise MachineError("the machine is running: a snapshot cannot be restored here")
+        if self.runner is not None:
+            raise MachineError("the machine is recorded: it cannot go back")
         if snapshot.patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
         self.memory_part.restore(snapshot.memory)

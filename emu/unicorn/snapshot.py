@@ -30,6 +30,36 @@ LEVEL = 3
 ZERO = bytes(PAGE)
 
 
+# What a state that is none raises where it is taken.
+DAMAGE = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, struct.error,
+          EngineError)
+
+
+def to_json(state: MachineState) -> dict[str, Any]:
+    """A state as JSON has it."""
+    return {
+        "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
+        "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
+        "arrived": state.arrived, "waiting": state.waiting, "stop": state.stop,
+        "panic": state.panic, "console": state.console.hex(),
+    }
+
+
+def from_json(state: dict[str, Any]) -> MachineState:
+    """A state from JSON.
+
+    :raises: one of DAMAGE, when it is none.
+    """
+    stop, panic = state["stop"], state["panic"]
+    return MachineState(
+        state["cpu"], state["devices"], state["timers"], state["instructions"],
+        state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
+        None if stop is None else (str(stop[0]), str(stop[1])),
+        None if panic is None else (int(panic[0]), int(panic[1])),
+        bytes.fromhex(state["console"])[:MAX_CONSOLE],
+    )
+
+
 def save(machine: UnicornMachine, path: Path) -> None:
     """Write a snapshot; the file appears whole or not at all.
 
@@ -58,12 +88,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "build_id": machine.image.identity,
         "memory": machine.memory,
         "pages": pages,
-        "state": {
-            "cpu": state.cpu, "devices": state.devices, "timers": state.timers,
-            "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
-            "arrived": state.arrived, "waiting": state.waiting, "stop": state.stop,
-            "panic": state.panic, "console": state.console.hex(),
-        },
+        "state": to_json(state),
     }
     head = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
     raw = b"".join(body)
@@ -91,19 +116,8 @@ def restore(path: Path, image: Image) -> UnicornMachine:
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
         _restore_memory(machine, header["pages"], body, path)
-        state = header["state"]
-        stop, panic = state["stop"], state["panic"]
-        machine.restore_state(
-            MachineState(
-                state["cpu"], state["devices"], state["timers"], state["instructions"],
-                state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
-                None if stop is None else (str(stop[0]), str(stop[1])),
-                None if panic is None else (int(panic[0]), int(panic[1])),
-                bytes.fromhex(state["console"])[:MAX_CONSOLE],
-            )
-        )
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError,
-            struct.error, EngineError) as error:
+        machine.restore_state(from_json(header["state"]))
+    except DAMAGE as error:
         raise SnapshotError(f"{path}: damaged ({type(error).__name__} in its header)") from None
     return machine
 

@@ -9,11 +9,13 @@ from dtrace.strings import unescape
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.progress import PROGRESS
+from emu.replay.recording import BOOT, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY, PROMPTS
 from kinst_emu.completion import kernel_option
+from kinst_emu.recorded import recorded
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
 
 EXAMPLES = (
@@ -38,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="go on at the prompt with standard input as the keyboard")
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, clock and console")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="keep the run for kinst replay")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a snapshot at the end")
     parser.add_argument("--restore", type=Path, metavar="FILE", help="go on from a snapshot")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
@@ -65,24 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
     prompt: str | tuple[str, ...] = arguments.until or PROMPTS
-
-    def go_on() -> Stop:
-        end = machine.instructions + LIMIT if limit is None else limit
-        with PROGRESS.working(f"running {image.path}"):
-            return machine.run(Until(console=prompt, instructions=end))
-
-    stop: Stop | None = None
-    waits = machine.console.text.endswith(tuple(text.encode() for text in PROMPTS))
-    if not waits or arguments.until or limit is not None:
-        stop = go_on()
-    for keys in typed:
-        if stop is None or stop.reason is StopReason.CONSOLE:
-            machine.type(keys)
-            stop = go_on()
-    if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
-        from kinst_emu.interactive import interact
-
-        stop = interact(machine) or stop
+    kind = STATE if arguments.restore else BOOT
+    with recorded(machine, arguments.record, kind, "boot", arguments.json):
+        stop = _booted(machine, arguments, prompt, limit, typed)
     if stop is not None and stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     good = stop is None or stop.reason in (
@@ -113,3 +101,26 @@ def run(arguments: argparse.Namespace) -> int:
                 if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")
         raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
     return 0
+
+
+def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
+            prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
+    """Run it to its prompt, type, hand it over; the last stop, None where nothing was to run."""
+    def go_on() -> Stop:
+        end = machine.instructions + LIMIT if limit is None else limit
+        with PROGRESS.working(f"running {machine.image.path}"):
+            return machine.run(Until(console=prompt, instructions=end))
+
+    stop: Stop | None = None
+    waits = machine.console.text.endswith(tuple(text.encode() for text in PROMPTS))
+    if not waits or arguments.until or limit is not None:
+        stop = go_on()
+    for keys in typed:
+        if stop is None or stop.reason is StopReason.CONSOLE:
+            machine.type(keys)
+            stop = go_on()
+    if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
+        from kinst_emu.interactive import interact
+
+        stop = interact(machine) or stop
+    return stop

@@ -11,11 +11,13 @@ from dwarf.types import declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.progress import PROGRESS
+from emu.replay.recording import BOOTED, PLACED, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootError, booted, settle_at_reader, unbooted
 from kinst_emu.completion import kernel_option
+from kinst_emu.recorded import recorded
 from kinst_emu.terminal import (
     end_line,
     hexdump,
@@ -45,6 +47,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unchecked", action="store_true",
                         help="pass the arguments as they are, whatever the function's type is, and "
                         "show the plain result")
+    parser.add_argument("--record", type=Path, metavar="FILE",
+                        help="keep the call for kinst replay, also one that fails")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -69,8 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         machine.console.stream = show_byte
     before = machine.instructions
     evaluation = Evaluation(Caller(machine, limit), prototypes)
+    start = STATE if arguments.snapshot else PLACED if arguments.no_boot else BOOTED
     try:
-        with PROGRESS.working(f"calling {arguments.call}"):
+        with recorded(machine, arguments.record, start, arguments.call, arguments.json), \
+                PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:
         if arguments.json:

@@ -33,7 +33,7 @@ from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
 
 PROGRAM_OPTIONS = ("-s", "-x", "-i", "-F", "-C", "-w", "-Z", "-e", "-b", "-V", "-S")
-PROGRAM_WORDS = ("--emit-elf", "--plot")
+PROGRAM_WORDS = ("--emit-elf", "--plot", "--replay")
 OWN = ("dtrace:", "profile:", "profile-", "tick-", "BEGIN", "END", "ERROR")  # DTrace's own probes
 BOOT = "boot"  # the workload that is no call
 EXAMPLES = (

@@ -16,6 +16,8 @@ from kinst_emu.terminal import run_command
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",
+    "record": "record a run: a boot, calls, a Python program",
+    "replay": "play a recording again, to any position",
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in one",
     "line": "the code of a source line, or the source lines of an instruction",

@@ -1,0 +1,117 @@
+"""What comes into a machine from outside, and when: the one channel that a recording keeps.
+
+A run is a function of where it starts and of these inputs.  A position is an instruction count; a
+CPU that waits for an interrupt executes none, and then it is also a virtual time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emu.errors import KinstError
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn.machine import UnicornMachine
+
+# What an input does: keys are typed, a register, a vector register or physical memory is written;
+# or the machine was to go on, and could not execute the next instruction.
+TYPE, REGISTER, VECTOR, MEMORY, STUCK = "type", "register", "vector", "memory", "stuck"
+KINDS = (TYPE, REGISTER, VECTOR, MEMORY, STUCK)
+MAX_INPUT = 64 << 20  # bytes
+
+
+@dataclass(frozen=True, order=True)
+class Position:
+    """A moment of a run, between two instructions.
+
+    :param instructions: executed since the start of the boot.
+    :param time: virtual nanoseconds since then.
+    :param awake: False: the CPU waits for an interrupt; it goes on behind that.
+    """
+
+    instructions: int
+    time: int
+    awake: bool = True
+
+    def __str__(self) -> str:
+        return f"instruction {self.instructions} ({self.time / 1e9:.9f} s)"
+
+
+@dataclass(frozen=True)
+class Input:
+    """:param name: of a register; of memory, the physical address in hexadecimal.
+    :param value: what is typed or written, little-endian; of a register 8 bytes.
+    """
+
+    position: Position
+    kind: str
+    name: str
+    value: bytes
+
+
+class ReplayError(KinstError):
+    """A recording cannot be made, read or followed."""
+
+
+def position_of(machine: UnicornMachine) -> Position:
+    """Where a machine stands.
+
+    Its clock, as devices see it, goes by blocks; a position's goes by instructions.
+    """
+    engine, waiting = machine.engine, machine.waiting
+    return Position(engine.instructions,
+                    engine.now if waiting else engine.instructions + engine.skew, not waiting)
+
+
+def give(machine: UnicornMachine, one: Input) -> None:
+    """Give a machine an input.
+
+    :raises KinstError: when there is no such register or memory.
+    """
+    if one.kind == TYPE:
+        machine.type(one.value)
+    elif one.kind == REGISTER:
+        machine.write_register(one.name, int.from_bytes(one.value, "little"))
+    elif one.kind == VECTOR:
+        machine.write_vector(one.name, int.from_bytes(one.value, "little"))
+    elif one.kind == STUCK:
+        stop = machine.run(Until(instructions=one.position.instructions + 1))
+        if stop.reason is not StopReason.UNHANDLED:
+            raise ReplayError(f"the run parted from its recording: at {position_of(machine)} "
+                              f"({stop}), where the recording cannot go on")
+    else:
+        machine.write_physical(int(one.name, 16), one.value)
+
+
+def reach(machine: UnicornMachine, position: Position) -> Stop | None:
+    """Run a machine to a position, without inputs.
+
+    :return: why it ended early: the user's wish; None: it is there.
+    :raises ReplayError: when the run does not come there.
+    """
+    while (here := position_of(machine)) != position:
+        stop = machine.run(Until(instructions=position.instructions,
+                                 time=None if position.awake else position.time))
+        if stop.reason is StopReason.INTERRUPTED:
+            return stop
+        there = position_of(machine)
+        if there == here or there.instructions > position.instructions:
+            raise ReplayError(
+                f"the run parted from its recording: at {there} ({stop}), where the recording "
+                f"comes to {position}")
+    return None
+
+
+def to_json(one: Input) -> list[Any]:
+    p = one.position
+    return [p.instructions, p.time, p.awake, one.kind, one.name, one.value.hex()]
+
+
+def from_json(row: Sequence[Any]) -> Input:
+    """:raises ValueError: when it is none."""
+    instructions, time, awake, kind, name, value = row
+    if kind not in KINDS or not isinstance(name, str) or not (
+            isinstance(instructions, int) and isinstance(time, int) and isinstance(awake, bool)):
+        raise ValueError("an input of no kind")
+    if kind == MEMORY:
+        int(name, 16)
+    return Input(Position(instructions, time, awake), kind, name, bytes.fromhex(value))

@@ -1,0 +1,136 @@
+"""The file of a recording: parts one behind the other, of which a writer that is killed leaves all
+but the last.
+
+Layout: the magic and a u32 format version; then parts, each of a kind (four letters), a u32 length,
+a checksum, and a zstd frame of that length.  The checksum (BLAKE2b, 16 bytes) is over the one
+before it, kind, length and frame: parts cannot be left out or change places.  Little-endian.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from emu.replacing import replacing
+from emu.replay.inputs import ReplayError
+
+MAGIC, FORMAT = b"KINSTREC", 1
+HEAD = struct.Struct("<8sI")
+PART = struct.Struct("<4sI16s")
+LEVEL = 3
+MAX_PART = 1 << 30  # bytes of a part, uncompressed
+AGAIN = "record it again"
+
+
+def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=16)
+    digest.update(kind + len(frame).to_bytes(4, "little"))
+    digest.update(frame)
+    return digest.digest()
+
+
+class PartWriter:
+    """Writes a recording.  The file is there with its first part, in the place of what had its
+    name before, and then grows.
+
+    :raises ReplayError: here and later, when it cannot be written.
+    """
+
+    def __init__(self, path: Path, kind: bytes, content: bytes) -> None:
+        self.path = path
+        start = HEAD.pack(MAGIC, FORMAT)
+        self._chain = hashlib.blake2b(start, digest_size=16).digest()
+        self._file = -1
+        self.size = 0
+        try:
+            with replacing(path) as file:
+                file.write(start + self._made(kind, content))
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _failed(self, error: OSError) -> ReplayError:
+        return ReplayError(f"{self.path}: cannot be written: {error.strerror}")
+
+    def _made(self, kind: bytes, content: bytes | bytearray) -> bytes:
+        frame = zstandard.ZstdCompressor(level=LEVEL).compress(content)
+        self._chain = _checksum(self._chain, kind, frame)
+        self.size += PART.size + len(frame)
+        return PART.pack(kind, len(frame), self._chain) + frame
+
+    def write(self, kind: bytes, content: bytes | bytearray) -> None:
+        """Add a part."""
+        if self._file < 0:
+            raise ReplayError(f"{self.path}: the recording has ended")
+        data = memoryview(self._made(kind, content))
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self.close()
+            raise self._failed(error) from None
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class PartReader:
+    """The parts of a file, up to where it ends or is damaged.
+
+    :ivar problem: why it ends before its end; empty: it does not.
+    :raises ReplayError: when it is no recording, or of another version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem = ""
+        try:
+            self._data = path.read_bytes()
+        except OSError as error:
+            raise ReplayError(f"{path}: cannot be read: {error.strerror}") from None
+        if len(self._data) < HEAD.size or self._data[: len(MAGIC)] != MAGIC:
+            raise ReplayError(f"{path}: not a recording")
+        version = HEAD.unpack_from(self._data)[1]
+        if version != FORMAT:
+            raise ReplayError(f"{path}: a recording of format {version}, this program reads "
+                              f"{FORMAT}; {AGAIN}")
+        self.parts = list(self._parts())
+
+    def _parts(self) -> Iterator[tuple[bytes, int, int]]:
+        """(kind, where its frame begins and ends)."""
+        data = memoryview(self._data)
+        chain = hashlib.blake2b(data[: HEAD.size], digest_size=16).digest()
+        at = HEAD.size
+        while at < len(data):
+            if at + PART.size > len(data):
+                self.problem = "it is cut off"
+                return
+            kind, length, checksum = PART.unpack_from(data, at)
+            begin, end = at + PART.size, at + PART.size + length
+            if end > len(data):
+                self.problem = "it is cut off"
+                return
+            chain = _checksum(chain, kind, data[begin:end])
+            if chain != checksum:
+                self.problem = f"it is damaged at byte {at}"
+                return
+            yield kind, begin, end
+            at = end
+
+    def content(self, part: tuple[bytes, int, int]) -> bytes:
+        """:raises ReplayError: when it is no frame, or of more than 1 GiB."""
+        _kind, begin, end = part
+        # A frame may claim any size; what is read of it is bounded.
+        reader = zstandard.ZstdDecompressor().stream_reader(self._data[begin:end])
+        try:
+            found = reader.read(MAX_PART + 1)
+        except zstandard.ZstdError:
+            found = None
+        if found is None or len(found) > MAX_PART:
+            raise ReplayError(f"{self.path}: damaged at byte {begin}; {AGAIN}")
+        return bytes(found)

@@ -1,0 +1,331 @@
+"""A recording: where a run starts, what came in, and what is kept on the way.
+
+The parts of the file (``emu/replay/parts.py``): START, once; INPUTS, when the machine is to run
+again; MARK, so far it came; CHECKPOINT, the state there and the pages that differ from the start;
+END, the state that the run ended in.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from emu.architectures import ARCHITECTURES
+from emu.machine import Stop, StopReason, Until
+from emu.replay.inputs import (
+    MAX_INPUT,
+    STUCK,
+    Input,
+    Position,
+    ReplayError,
+    from_json,
+    position_of,
+    to_json,
+)
+from emu.replay.parts import AGAIN, MAX_PART, PartReader, PartWriter
+from emu.unicorn import snapshot
+from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.machine import Go, MachineState, UnicornMachine
+
+START, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"INPT", b"MARK", b"CHCK", b"DONE"
+# What a run starts from: the image, as the boot loader leaves it, or only placed; a boot to the
+# prompt; a state that the recording has, as its first checkpoint.
+BOOT, PLACED, BOOTED, STATE = "boot", "placed", "booted", "state"
+STARTS = (BOOT, PLACED, BOOTED, STATE)
+MARK_EVERY = 25_000_000  # instructions
+# A checkpoint is made when the run is this part longer than at the last one, but not before so
+# many instructions: seeking costs a part of what is recorded, and the file grows ever slower.
+GROWTH, FIRST = 4, 40_000_000
+ZERO = bytes(PAGE)
+MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
+
+
+@dataclass(frozen=True)
+class Start:
+    """:param kind: one of STARTS.
+    :param build_id: of the kernel's image.
+    :param memory: bytes of RAM.
+    :param workload: what was recorded, for people.
+    :param digest: of the state at the start, where that is not made by the recording itself.
+    """
+
+    kind: str
+    architecture: str
+    build_id: str
+    memory: int
+    workload: str
+    position: Position
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class End:
+    """:param stop: why the run ended, as a person reads it.
+    :param digest: of the machine's state; None where probes were enabled.
+    """
+
+    position: Position
+    stop: str
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A state on the way.
+
+    :param pages: what differs from the start, by the pages' numbers.
+    """
+
+    position: Position
+    state: MachineState
+    pages: dict[int, bytes]
+
+
+def _pages(machine: UnicornMachine) -> dict[int, bytes]:
+    """All pages that hold something."""
+    view, found = machine.memory_part.view, {}
+    for first, count in machine.memory_part.used():
+        for page in range(first, first + count):
+            data = view[page * PAGE : (page + 1) * PAGE]
+            if data != ZERO:
+                found[page] = bytes(data)
+    return found
+
+
+class Recorder:
+    """Records a machine from now on.  It may end with its context, whatever happens.
+
+    :param kind: what the machine's state was made from, one of STARTS.
+    :param workload: what is recorded, for people.
+    :raises ReplayError: here and later, when the file cannot be written, or the machine goes back.
+    """
+
+    def __init__(self, machine: UnicornMachine, path: Path, kind: str, workload: str) -> None:
+        if machine.patches or machine.runner is not None:
+            raise ReplayError(f"{path}: a recording begins on a machine without probes, and that "
+                              "is not recorded already")
+        self.machine = machine
+        self.start = Start(
+            kind, machine.arch.name, machine.image.identity, machine.memory, workload,
+            position_of(machine), machine.digest() if kind == BOOTED else None)
+        self._first: dict[int, bytes] = {}
+        self._writer = PartWriter(path, START, _start_to_json(self.start))
+        if kind == STATE:
+            self._checkpoint(said=True)
+        self._first = _pages(machine)
+        self._inputs: list[Input] = []
+        self._stop: Stop | None = None
+        self._mark_at = machine.instructions + MARK_EVERY
+        self._checkpoint_at = machine.instructions + FIRST
+        machine.runner = self
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self._writer.size
+
+    def entered(self, kind: str, name: str, value: bytes) -> None:
+        if len(value) > MAX_INPUT:
+            raise ReplayError(f"{self._writer.path}: an input of {len(value)} bytes: "
+                              f"{MAX_INPUT} are possible")
+        self._inputs.append(Input(position_of(self.machine), kind, name, value))
+
+    def run(self, until: Until, go: Go) -> Stop:
+        self._flush()
+        while True:
+            end = until.instructions
+            if end is None or self._mark_at < end:
+                stop = go(replace(until, instructions=self._mark_at))
+                if (stop.reason is StopReason.INSTRUCTIONS
+                        and self.machine.instructions >= self._mark_at):
+                    self._mark()
+                    continue
+            else:
+                stop = go(until)
+            if stop.reason is StopReason.UNHANDLED:
+                self.entered(STUCK, "", b"")
+            self._stop = stop
+            return stop
+
+    def _flush(self) -> None:
+        if self._inputs:
+            rows, self._inputs = [to_json(one) for one in self._inputs], []
+            self._writer.write(INPUTS, json.dumps(rows).encode())
+
+    def _mark(self) -> None:
+        here = position_of(self.machine)
+        self._mark_at = here.instructions + MARK_EVERY
+        if here.instructions >= self._checkpoint_at and not self.machine.patches:
+            self._checkpoint()
+            self._checkpoint_at = here.instructions + max(FIRST, here.instructions // GROWTH)
+        else:
+            self._writer.write(MARK, json.dumps(_position_to_json(here)).encode())
+
+    def _checkpoint(self, said: bool = False) -> None:
+        """:param said: what is too much is an error; else there is no checkpoint."""
+        machine = self.machine
+        view, first = machine.memory_part.view, self._first
+        changed, kept = [], set(first)
+        for begin, count in machine.memory_part.used():
+            for page in range(begin, begin + count):
+                kept.discard(page)
+                if view[page * PAGE : (page + 1) * PAGE] != first.get(page, ZERO):
+                    changed.append(page)
+        changed = sorted([*changed, *kept])  # what is not used any more is zero again
+        if len(changed) > MAX_PAGES:
+            if said:
+                raise ReplayError(f"{self._writer.path}: the machine's state is of more than "
+                                  f"{MAX_PAGES * PAGE >> 20} MiB")
+            return
+        head = json.dumps({"position": _position_to_json(position_of(machine)), "pages": changed,
+                           "state": snapshot.to_json(machine.state())}).encode()
+        body = bytearray(len(head).to_bytes(4, "little") + head)
+        for page in changed:
+            body += view[page * PAGE : (page + 1) * PAGE]
+        self._writer.write(CHECKPOINT, body)
+
+    def end(self) -> End | None:
+        """End the recording where the machine stands.
+
+        :return: how; None where it had ended already.
+        """
+        if self.machine.runner is not self:
+            return None
+        machine = self.machine
+        machine.runner = None
+        self._flush()
+        found = End(position_of(machine), "" if self._stop is None else str(self._stop),
+                    None if machine.patches else machine.digest())
+        self._writer.write(END, json.dumps(
+            {"position": _position_to_json(found.position), "stop": found.stop,
+             "digest": found.digest}).encode())
+        self._writer.close()
+        return found
+
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def _position_to_json(p: Position) -> list[int | bool]:
+    return [p.instructions, p.time, p.awake]
+
+
+def _position_from_json(row: Any) -> Position:
+    instructions, time, awake = row
+    if not (isinstance(instructions, int) and isinstance(time, int) and isinstance(awake, bool)
+            and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
+        raise ValueError("a position of no kind")
+    return Position(instructions, time, awake)
+
+
+def _start_to_json(start: Start) -> bytes:
+    return json.dumps({
+        "kind": start.kind, "architecture": start.architecture, "build_id": start.build_id,
+        "memory": start.memory, "workload": start.workload, "digest": start.digest,
+        "position": _position_to_json(start.position)}).encode()
+
+
+def _start_from_json(row: Any) -> Start:
+    start = Start(row["kind"], row["architecture"], row["build_id"], row["memory"],
+                  row["workload"], _position_from_json(row["position"]), row["digest"])
+    if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
+            isinstance(start.memory, int) and isinstance(start.build_id, str)
+            and isinstance(start.workload, str) and isinstance(start.digest, str | None)):
+        raise ValueError("a start of no kind")
+    return start
+
+
+# What JSON of another shape raises where it is taken apart.
+SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
+
+
+@dataclass
+class Recording:
+    """A recording that is read.
+
+    :ivar inputs: in their order.
+    :ivar end: None where the writer did not come to it.
+    :ivar last: the last position that the recording knows.
+    :ivar problem: why the file ends before its end; empty: it does not.
+    :raises ReplayError: when it is none, or damaged within a part.
+    """
+
+    path: Path
+    start: Start = field(init=False)
+    inputs: list[Input] = field(init=False, default_factory=list)
+    end: End | None = field(init=False, default=None)
+    last: Position = field(init=False)
+    checkpoints: list[tuple[Position, tuple[bytes, int, int]]] = field(
+        init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reader = reader = PartReader(self.path)
+        self.problem = reader.problem
+        if not reader.parts or reader.parts[0][0] != START:
+            raise ReplayError(f"{self.path}: a recording without its first part"
+                              f"{': ' + self.problem if self.problem else ''}; {AGAIN}")
+        try:
+            self.start = _start_from_json(json.loads(reader.content(reader.parts[0])))
+            self.last = self.start.position
+            for part in reader.parts[1:]:
+                self._take(part)
+        except SHAPE as error:
+            raise ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); "
+                              f"{AGAIN}") from None
+        if not self.problem and self.end is None:
+            self.problem = "it is cut off"
+
+    def _take(self, part: tuple[bytes, int, int]) -> None:
+        kind = part[0]
+        if self.end is not None:
+            raise ValueError("a part behind the end")
+        content = self._reader.content(part)
+        if kind == CHECKPOINT:
+            size = int.from_bytes(content[:4], "little")
+            there = _position_from_json(json.loads(content[4 : 4 + size])["position"])
+            self.checkpoints.append((there, part))
+        elif kind == INPUTS:
+            for row in json.loads(content):
+                one = from_json(row)
+                self.inputs.append(one)
+                self._on(one.position)
+            return
+        else:
+            row = json.loads(content)
+            if kind == END:
+                there = _position_from_json(row["position"])
+                self.end = End(there, str(row["stop"]), row["digest"])
+            elif kind == MARK:
+                there = _position_from_json(row)
+            else:
+                raise ValueError("a part of no kind")
+        self._on(there)
+
+    def _on(self, there: Position) -> None:
+        if there < self.last:
+            raise ValueError("positions that go back")
+        self.last = there
+
+    def checkpoint(self, number: int) -> Checkpoint:
+        """The state of a checkpoint, in the order of ``checkpoints``.
+
+        :raises ReplayError: when it is damaged.
+        """
+        position, part = self.checkpoints[number]
+        content = self._reader.content(part)
+        size = int.from_bytes(content[:4], "little")
+        body = memoryview(content)[4 + size :]
+        try:
+            head = json.loads(content[4 : 4 + size])
+            state, pages = snapshot.from_json(head["state"]), head["pages"]
+            if not all(isinstance(p, int) and 0 <= p < self.start.memory // PAGE for p in pages) \
+                    or len(body) != PAGE * len(pages):
+                raise ValueError("pages outside memory")
+        except snapshot.DAMAGE as error:
+            raise ReplayError(f"{self.path}: a damaged checkpoint ({type(error).__name__}); "
+                              f"{AGAIN}") from None
+        return Checkpoint(position, state, {
+            page: bytes(body[PAGE * n : PAGE * (n + 1)]) for n, page in enumerate(pages)})

@@ -1,0 +1,78 @@
+"""``kinst record``: a run that can be played again, from any position."""
+
+import argparse
+from pathlib import Path
+
+from dtrace.calls import Evaluation, check, parse
+from dtrace.prototypes import Prototypes, describe
+from dtrace.stack import failure
+from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.progress import PROGRESS
+from emu.replay.recording import BOOT, BOOTED
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import LIMIT, boot_to_prompt, booted
+from kinst_emu.completion import kernel_option
+from kinst_emu.kernel import Kernel
+from kinst_emu.recorded import recorded, run_program
+from kinst_emu.terminal import end_line, parse_count, parse_size, show_byte
+
+EXAMPLES = (
+    "kinst record -k kernel -o boot.rec boot",
+    "kinst record -k kernel -o call.rec 'p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP)'",
+    "kinst record -k kernel -o typed.rec keys.py",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kernel_option(parser)
+    parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
+                        help="the recording")
+    parser.add_argument("workload", metavar="WORKLOAD",
+                        help="'boot', calls of the booted kernel, or a Python file whose function "
+                        "workload(machine) is called with the booted machine")
+    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    parser.add_argument("--limit", metavar="N",
+                        help="instructions after which a boot or call is given up "
+                        f"({LIMIT:,} and {DEFAULT_LIMIT:,})")
+    parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    image = catalog.find(arguments.kernel)
+    memory = parse_size(arguments.memory)
+    limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    path, workload = arguments.output, arguments.workload
+    boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
+    prototypes = Prototypes(image)
+    calls = None
+    if not boots and program is None:
+        calls = parse(workload)
+        check(image, calls, prototypes)
+    if boots:
+        machine = UnicornMachine(image, memory)
+        machine.boot()
+    else:
+        machine = booted(image, memory)
+        machine.console.text.clear()
+    if not arguments.quiet:
+        machine.console.stream = show_byte
+    try:
+        with recorded(machine, path, BOOT if boots else BOOTED, workload), \
+                PROGRESS.working(f"recording {workload}"):
+            if program is not None:
+                run_program(program, Kernel(image), machine)
+            elif calls is None:
+                boot_to_prompt(machine, limit)
+            else:
+                evaluation = Evaluation(Caller(machine, limit or DEFAULT_LIMIT), prototypes)
+                value = evaluation.run(calls)
+                end_line(bytes(machine.console.text))
+                shown = describe(machine, evaluation.kind, value)
+                if shown:
+                    print(f"{workload} = {shown}")
+    except CallError as error:
+        end_line(error.console)
+        print("".join(f"{line}\n" for line in failure(machine)), end="")
+        raise
+    return 0

@@ -1,0 +1,90 @@
+"""Positions in a recording, as a user writes them."""
+
+import re
+
+from dtrace.description import create, parse
+from emu.errors import KinstError
+from emu.machine import Stop, StopReason, Until
+from emu.replay.inputs import Position
+from emu.replay.player import Player
+from emu.unicorn.machine import PANIC
+from kinst.breakpoints import Breakpoints
+from kinst.functions import is_glob
+
+FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
+         "PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end or panic")
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
+NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
+
+
+def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
+    """Bring a recording to a position.
+
+    :param begin: from where the Nth of something is counted; None: from the start.
+    :return: why it ended early: the user's wish.
+    :raises KinstError: when the text is no position, or the recording does not come there.
+    """
+    recording = player.recording
+    first, last = recording.start.position, recording.last
+    if text == "start":
+        return player.seek(first)
+    if text == "end":
+        return player.advance_to_end()
+    if text.isascii() and text.isdecimal():
+        return player.seek(int(text[:30]))
+    if text.endswith("%") and text[:-1].replace(".", "", 1).isdecimal():
+        part = float(text[:-1])
+        if part > 100:
+            raise KinstError(f"{text}: a recording has 100%")
+        return player.seek(first.instructions
+                           + int((last.instructions - first.instructions) * part / 100))
+    moment = TIME.fullmatch(text)
+    if moment is not None:
+        whole, _point, rest = moment[1].partition(".")
+        unit = UNITS[moment[2]]
+        return player.seek_time(int(whole) * unit
+                                + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
+    if text == "panic":
+        return _count(player, text, [_function(player, PANIC, text)], 1, begin)
+    named = NTH.fullmatch(text)
+    if named is None or named[2] == "0":
+        raise KinstError(f"'{text[:80]}' is no position: give {FORMS}")
+    number = int(named[2] or "1")
+    addresses = (_probed(player, named[1]) if ":" in named[1]
+                 else [_function(player, named[1], text)])
+    return _count(player, text, addresses, number, begin)
+
+
+def _function(player: Player, name: str, text: str) -> int:
+    symbol = player.machine.image.symbols.find(name)
+    if symbol is None:
+        raise KinstError(f"'{text[:80]}' is no position, and the kernel has no symbol "
+                         f"'{name[:80]}': give {FORMS}")
+    return symbol.address
+
+
+def _probed(player: Player, description: str) -> list[int]:
+    """Where the probes of a description are."""
+    if is_glob(description):
+        raise KinstError(f"{description}: a position is of one probe, without a pattern")
+    breakpoints = Breakpoints(player.machine)
+    made = create(breakpoints, parse(description), False)
+    return [breakpoints.probe(number).instruction.address for number in made.numbers]
+
+
+def _count(player: Player, text: str, addresses: list[int], number: int,
+           begin: Position | None) -> Stop | None:
+    """Go to the nth time that one of some addresses is executed."""
+    stop = player.seek(begin or player.recording.start.position)
+    if stop is not None:
+        return stop
+    for count in range(number):
+        found = player.run(Until(addresses=addresses))
+        if found is None:
+            raise KinstError(f"{player.recording.path}: {text} is not in it: "
+                             f"{'never' if not count else f'{count} times'}, to its end at "
+                             f"{player.recording.last}")
+        if found.reason is StopReason.INTERRUPTED:
+            return found
+    return None

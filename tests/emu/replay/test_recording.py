@@ -1,0 +1,370 @@
+"""Recordings of the teaching kernels: the same run again, from anywhere, and files that are cut."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.call import Caller
+from emu.errors import KinstError, MachineError
+from emu.machine import StopReason, Until
+from emu.replay import recording as recording_module
+from emu.replay.inputs import MEMORY as TO_MEMORY
+from emu.replay.inputs import TYPE, Input, Position, ReplayError
+from emu.replay.parts import HEAD, PartReader
+from emu.replay.player import Player
+from emu.replay.recording import BOOT, PLACED, STATE, Recorder, Recording
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import boot_to_prompt
+from kinst.breakpoints import DIRECT, GUEST, Breakpoints
+from kinst.kinst_provider import create
+from tests.conftest import MEMORY
+
+
+def started(image):
+    machine = UnicornMachine(image, MEMORY)
+    machine.boot()
+    return machine
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Marks and checkpoints as often as the teaching kernel's few instructions want them."""
+    monkeypatch.setattr(recording_module, "MARK_EVERY", 3000)
+    monkeypatch.setattr(recording_module, "FIRST", 5000)
+
+
+def use(machine):
+    """A boot, keys, calls, memory."""
+    boot_to_prompt(machine)
+    machine.type(b"strings\r")
+    machine.run(Until(console="teaching> "))
+    caller = Caller(machine)
+    text = caller.place(b"some text\0")
+    assert caller.call_symbol(machine.symbol("strlen"), [text]) == 9
+    machine.write(text, b"end\0")
+    assert caller.call_symbol(machine.symbol("strlen"), [text]) == 3
+    machine.type(b"x")
+    machine.run(Until(instructions=machine.instructions + 500))
+
+
+@pytest.fixture
+def recorded(image, short, tmp_path):
+    """(the file, the machine at its end)."""
+    machine, path = started(image), tmp_path / "file.rec"
+    with Recorder(machine, path, BOOT, "all of it"):
+        use(machine)
+    return path, machine
+
+
+def player(path, image):
+    return Player(Recording(path), started(image))
+
+
+def test_a_recorded_run_is_the_unrecorded_one(image, recorded):
+    plain = started(image)
+    use(plain)
+    assert recorded[1].digest() == plain.digest()
+    assert Recording(recorded[0]).end.digest == plain.digest()
+
+
+def test_it_ends_in_the_recorded_state_again(image, recorded):
+    played = player(recorded[0], image)
+    assert played.advance_to_end() is None
+    assert played.at_end and played.difference() == ""
+    assert played.machine.digest() == recorded[1].digest()
+    played.machine.write_physical(played.machine.board.ram_base, b"changed")
+    assert "recorded" in played.difference()
+
+
+def test_any_position_is_reached_from_any_other(image, recorded):
+    played, reference = player(recorded[0], image), player(recorded[0], image)
+    assert played.recording.checkpoints
+    choose = random.Random(3)
+    places = [choose.randrange(played.recording.last.instructions) for _ in range(12)]
+    known = {}
+    for place in sorted(places):
+        reference.seek(place)
+        known[place] = reference.position, reference.machine.digest()
+    for place in places:
+        assert played.seek(place) is None
+        assert (played.position, played.machine.digest()) == known[place]
+        played.seek(played.position.instructions - 1)
+        assert played.position.instructions == place - 1
+        played.seek(known[place][0])
+        assert played.machine.digest() == known[place][1]
+    played.advance_to_end()
+    assert played.difference() == ""
+
+
+@pytest.mark.parametrize("path", [GUEST, DIRECT])
+def test_probes_change_nothing_of_it(image, recorded, path):
+    played = player(recorded[0], image)
+    played.run(Until(addresses=[image.symbols.find("machine_thread").address]))
+    breakpoints = Breakpoints(played.machine, path=path)
+    create(breakpoints, "strlen", "")
+    breakpoints.enable()
+    played.advance_to_end()
+    breakpoints.disable()
+    assert played.difference() == "" and breakpoints.dispatcher.probe(0)[4] >= 2
+
+
+def test_a_call_that_is_injected_is_seen_by_who_waits_for_it(image, recorded):
+    played = player(recorded[0], image)
+    address = image.symbols.find("strlen").address
+    seen = []
+    while (stop := played.run(Until(addresses=[address]))) is not None:
+        assert stop.reason is StopReason.ADDRESS and played.machine.pc == address
+        seen.append(played.position)
+    assert len(seen) == len(set(seen)) >= 2 and played.at_end
+
+
+def test_a_run_ends_at_a_count_or_time_too(image, recorded):
+    played = player(recorded[0], image)
+    assert played.run(Until(instructions=1234)).reason is StopReason.INSTRUCTIONS
+    assert played.position.instructions == 1234
+    time = played.recording.last.time // 2
+    assert played.seek_time(time) is None
+    assert played.position.time >= time
+    played.seek_time(time // 2)
+    assert time // 2 <= played.position.time < time
+    assert played.run(Until(console="teaching> ")).reason is StopReason.CONSOLE
+
+
+@pytest.mark.parametrize("place", [-1, 1 << 40])
+def test_a_place_outside_is_told(image, recorded, place):
+    played = player(recorded[0], image)
+    with pytest.raises(ReplayError, match=r"begins at|ends at"):
+        played.seek(place)
+    with pytest.raises(ReplayError, match="virtual time"):
+        played.seek_time(1 << 62)
+
+
+def test_a_state_of_its_own_is_in_the_file(image, booted, short, tmp_path):
+    path = tmp_path / "file.rec"
+    booted.type(b"stri")
+    booted.run(Until(instructions=booted.instructions + 777))
+    with Recorder(booted, path, STATE, "keys"):
+        booted.type(b"ngs\r")
+        booted.run(Until(console="teaching> "))
+    played = Player(Recording(path), UnicornMachine(image, MEMORY))
+    played.advance_to_end()
+    assert played.machine.digest() == booted.digest()
+    played.seek(played.recording.start.position)
+    played.advance_to_end()
+    assert played.difference() == ""
+
+
+def test_an_image_that_is_only_placed_is_recorded(image, tmp_path):
+    machine, path = UnicornMachine(image, MEMORY), tmp_path / "file.rec"
+    machine.place_image()
+    with Recorder(machine, path, PLACED, "a call"):
+        Caller(machine).call_symbol(machine.symbol("fibonacci"), [6])
+    again = UnicornMachine(image, MEMORY)
+    again.place_image()
+    played = Player(Recording(path), again)
+    played.advance_to_end()
+    assert played.difference() == ""
+
+
+# -- what is cut, damaged, of others --------------------------------------------------------------
+
+
+def test_a_file_that_is_cut_anywhere_plays_as_far_as_it_goes(image, recorded, tmp_path):
+    whole = recorded[0].read_bytes()
+    borders = [end for _kind, _begin, end in PartReader(recorded[0]).parts]
+    choose = random.Random(5)
+    cut = tmp_path / "cut.rec"
+    played_to = set()
+    for at in [*borders[:-1], *(choose.randrange(borders[0], len(whole)) for _ in range(20))]:
+        cut.write_bytes(whole[:at])
+        found = Recording(cut)
+        assert found.end is None and found.problem == "it is cut off"
+        if found.last in played_to:
+            continue
+        played_to.add(found.last)
+        played = Player(found, started(image))
+        assert played.advance_to_end() is None and played.position == found.last
+    assert len(played_to) > 4
+
+
+def test_it_may_be_cut_while_it_is_written(image, short, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+    with Recorder(machine, path, BOOT, "half of it"):
+        machine.run(Until(instructions=10_000))
+        found = Recording(path)
+        assert found.problem and found.last.instructions == 9000
+        played = Player(found, started(image))
+        played.advance_to_end()
+        assert played.position.instructions == 9000
+
+
+@pytest.mark.parametrize("content, says", [
+    (b"", "not a recording"), (b"KINSTREC", "not a recording"), (b"x" * 100, "not a recording"),
+    (HEAD.pack(b"KINSTREC", 99), "format 99"), (HEAD.pack(b"KINSTREC", 1), "first part"),
+    (HEAD.pack(b"KINSTREC", 1) + b"STRT" + bytes(40), "first part: it is cut off|damaged"),
+])
+def test_what_is_no_recording_is_told(tmp_path, content, says):
+    path = tmp_path / "file.rec"
+    path.write_bytes(content)
+    with pytest.raises(ReplayError, match=says):
+        Recording(path)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(ReplayError, match="cannot be read"):
+        Recording(tmp_path / "file.rec")
+    with pytest.raises(ReplayError, match="cannot be written"):
+        Recorder(started(catalog.find("teaching/amd64")), tmp_path / "no" / "file.rec", BOOT, "")
+
+
+def test_a_byte_that_is_changed_is_found(image, recorded):
+    whole = bytearray(recorded[0].read_bytes())
+    borders = [end for _kind, _begin, end in PartReader(recorded[0]).parts]
+    whole[borders[3] + 40] ^= 1
+    recorded[0].write_bytes(whole)
+    found = Recording(recorded[0])
+    assert "damaged" in found.problem and found.end is None
+    Player(found, started(image)).advance_to_end()
+
+
+def test_parts_cannot_change_places(recorded):
+    whole = recorded[0].read_bytes()
+    parts = PartReader(recorded[0]).parts
+    (_k, _b, first), (_k, _b, second), (_k, _b, third) = parts[1], parts[2], parts[3]
+    recorded[0].write_bytes(whole[:first] + whole[second:third] + whole[first:second]
+                            + whole[third:])
+    assert "damaged" in Recording(recorded[0]).problem
+
+
+def written(path, *parts):
+    """A file of whole parts with any content."""
+    from emu.replay.parts import PartWriter
+
+    writer = PartWriter(path, b"STRT", parts[0])
+    for kind, content in parts[1:]:
+        writer.write(kind, content)
+    writer.close()
+    return path
+
+
+START = {"kind": "boot", "architecture": "amd64", "build_id": "1", "memory": 64 << 20,
+         "workload": "", "digest": None, "position": [0, 0, True]}
+
+
+@pytest.mark.parametrize("start, parts", [
+    ([], []), ({**START, "kind": "x"}, []), ({**START, "position": [0]}, []),
+    ({**START, "memory": "1"}, []), (START, [(b"WHAT", b"[]")]), (START, [(b"MARK", b"{}")]),
+    (START, [(b"MARK", b"[1, 2]")]), (START, [(b"MARK", b"[-1, 2, true]")]),
+    (START, [(b"MARK", b"[5, 5, true]"), (b"MARK", b"[4, 4, true]")]),
+    (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"x\", \"\"]]")]),
+    (START, [(b"INPT", b"[[1, 1, true, \"keys\", \"\", \"\"]]")]), (START, [(b"INPT", b"[1")]),
+    (START, [(b"CHCK", b"")]), (START, [(b"CHCK", b"\xff\xff\xff\xff{}")]),
+    (START, [(b"DONE", b"[]")]),
+    (START, [(b"DONE", b'{"position": [1, 1, true], "stop": "", "digest": null}'),
+             (b"MARK", b"[2, 2, true]")]),
+])
+def test_parts_of_another_shape_are_told(tmp_path, start, parts):
+    path = written(tmp_path / "file.rec", json.dumps(start).encode(), *parts)
+    with pytest.raises(ReplayError, match="damaged"):
+        Recording(path)
+
+
+@pytest.mark.parametrize("head", [
+    {}, {"position": [0, 0, True], "pages": [1 << 40], "state": {}},
+    {"position": [0, 0, True], "pages": [], "state": {"cpu": {}}}])
+def test_a_checkpoint_of_another_shape_is_told(tmp_path, head):
+    text = json.dumps({"position": [0, 0, True], **head}).encode()
+    path = written(tmp_path / "file.rec", json.dumps(START).encode(),
+                   (b"CHCK", len(text).to_bytes(4, "little") + text))
+    with pytest.raises(ReplayError, match="damaged"):
+        Recording(path).checkpoint(0)
+
+
+def test_a_frame_that_grows_without_end_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("emu.replay.parts.MAX_PART", 1000)
+    path = written(tmp_path / "file.rec", json.dumps({**START, "workload": "x" * 5000}).encode())
+    with pytest.raises(ReplayError, match="damaged"):
+        Recording(path)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_bytes_are_a_recording_or_told(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("any") / "file.rec"
+    content = data.draw(st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
+            st.sampled_from(["position", "pages", "state", "stop", "digest"]), inner, max_size=5)))
+    kind = data.draw(st.sampled_from([b"INPT", b"MARK", b"CHCK", b"DONE"]))
+    raw = json.dumps(content).encode()
+    if kind == b"CHCK":
+        raw = len(raw).to_bytes(4, "little") + raw
+    written(path, json.dumps(START).encode(), (kind, raw))
+    whole = bytearray(path.read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=3)):
+        whole[at] ^= data.draw(st.integers(0, 255))
+    path.write_bytes(whole)
+    try:
+        found = Recording(path)
+        for number in range(len(found.checkpoints)):
+            found.checkpoint(number)
+    except ReplayError:
+        pass
+
+
+def test_another_kernel_s_recording_is_told(image, recorded):
+    other = catalog.find("teaching/amd64" if "amd64" not in str(image.path) else "teaching/arm64")
+    with pytest.raises(ReplayError, match="of another kernel"):
+        Player(Recording(recorded[0]), started(other))
+    with pytest.raises(ReplayError, match="is of a machine with"):
+        Player(Recording(recorded[0]), UnicornMachine(image, 2 * MEMORY))
+
+
+def test_a_run_that_parts_is_told(image, recorded):
+    played = player(recorded[0], image)
+    played.machine.write_physical(played.machine.board.ram_base, bytes(4 << 20))
+    with pytest.raises(KinstError):
+        played.advance_to_end()
+
+
+@pytest.mark.parametrize("kind, name", [
+    (TO_MEMORY, "f" * 16), ("register", "foo"), ("vector", "foo")])
+def test_an_input_that_cannot_be_is_told(image, recorded, kind, name):
+    played = player(recorded[0], image)
+    played.recording.inputs.insert(0, Input(Position(0, 0), kind, name, b"1"))
+    with pytest.raises(ReplayError, match="cannot be"):
+        played.advance_to_end()
+
+
+# -- what cannot be recorded ----------------------------------------------------------------------
+
+
+def test_a_machine_that_is_recorded_does_not_go_back(image, tmp_path):
+    machine = started(image)
+    before = machine.snapshot()
+    with Recorder(machine, tmp_path / "file.rec", BOOT, "") as recorder:
+        with pytest.raises(MachineError, match="cannot go back"):
+            machine.restore(before)
+        with pytest.raises(ReplayError, match="recorded already"):
+            Recorder(machine, tmp_path / "other.rec", BOOT, "")
+        assert recorder.end() is not None and recorder.end() is None
+    machine.restore(before)
+
+
+def test_probes_are_no_inputs(image, booted, short, tmp_path):
+    path = tmp_path / "file.rec"
+    with Recorder(booted, path, STATE, ""):
+        breakpoints = Breakpoints(booted)
+        create(breakpoints, "strlen", "")
+        breakpoints.enable()
+        booted.type(b"strings\r")
+        booted.run(Until(console="teaching> "))
+        breakpoints.disable()
+    assert {one.kind for one in Recording(path).inputs} == {TYPE}
+    played = Player(Recording(path), UnicornMachine(image, MEMORY))
+    played.advance_to_end()
+    assert played.difference() == "" and played.recording.end.digest

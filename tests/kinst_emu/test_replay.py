@@ -1,0 +1,178 @@
+"""Recordings on the command line."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from emu.replay.inputs import ReplayError
+from emu.replay.recording import Recording
+from tests.dtrace.programs import command
+from tests.kinst_emu.test_commands import refused, run
+
+WORKLOAD = """
+def workload(machine):
+    machine.type("strings\\r")
+    machine.run(console="teaching> ")
+    assert machine.call("strlen", "some text") == 9
+"""
+
+
+@pytest.fixture
+def boot(arch, tmp_path):
+    """The file of a recorded boot, with something typed at its prompt twice."""
+    path = tmp_path / "boot.rec"
+    result = run("kinst", "boot", "-k", f"teaching/{arch}", "-q", "--record", str(path),
+                 "--type", "strings\\r", "--type", "strings\\r")
+    assert result.returncode == 0 and f"kinst replay {path}" in result.stdout, result.stderr
+    return path
+
+
+def replayed(path, *words):
+    result = run("kinst", "replay", str(path), "--json", *words)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_recording_plays_to_the_recorded_state(boot):
+    found = replayed(boot)
+    assert found["same"] is True and found["problem"] == ""
+    result = run("kinst", "replay", str(boot))
+    assert "teaching> " in result.stdout and "the state is the recorded one" in result.stdout
+
+
+def test_positions_are_what_they_say(boot):
+    last = replayed(boot)["position"]
+    assert replayed(boot, "--to", "end")["position"] == last
+    assert replayed(boot, "--to", "start")["position"]["instructions"] == 0
+    assert replayed(boot, "--to", "1234")["position"]["instructions"] == 1234
+    half = replayed(boot, "--to", "50%")["position"]["instructions"]
+    assert half == last["instructions"] // 2
+    assert replayed(boot, "--to", f"{last['time'] // 2}ns")["position"]["time"] >= last["time"] // 2
+    first = replayed(boot, "--to", "strlen")
+    assert first["at"] == "strlen+0x0" and "kernel`strlen+0x0" in first["stack"][0]
+    second = replayed(boot, "--to", "strlen#2")
+    assert second["position"]["instructions"] > first["position"]["instructions"]
+    entered = replayed(boot, "--to", "fbt::strlen:entry#2")["position"]["instructions"]
+    assert second["position"]["instructions"] <= entered <= second["position"]["instructions"] + 4
+    returned = replayed(boot, "--to", "fbt::strlen:return")
+    assert (first["position"]["instructions"] < returned["position"]["instructions"]
+            < second["position"]["instructions"])
+    after = replayed(boot, "--from", "strlen#2", "--to", "fbt::strlen:return")
+    assert after["position"]["instructions"] > second["position"]["instructions"]
+
+
+def test_registers_and_memory_are_shown(boot, arch):
+    found = replayed(boot, "--to", "strlen", "--memory", "strlen:4", "--memory", "0xdead0000")
+    assert found["registers"] and found["pc"] == found["memory"][0]["address"]
+    assert len(bytes.fromhex(found["memory"][0]["content"])) == 4
+    assert found["memory"][1]["content"] is None
+    result = run("kinst", "replay", str(boot), "-q", "--to", "strlen")
+    assert "kernel`strlen+0x0" in result.stdout and "at instruction " in result.stdout
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is no position"),
+    (["--to", "strlen#99999"], "is not in it"), (["--to", "101%"], "100%"),
+    (["--to", "99999999999999"], "ends at"), (["--to", "99s"], "virtual time"),
+    (["--to", "panic"], "panic is not in it"), (["--to", "fbt::str*:entry"], "without a pattern"),
+    (["--to", "kinst::strlen:9999"], "kinst::strlen:9999"),
+    (["--memory", "foo"], "'foo' is no address"),
+    (["--memory", "sp:x"], "--memory"), (["-k", "teaching/nothing"], "no such file"),
+])
+def test_what_cannot_be_shown_is_one_line(boot, words, says):
+    refused(run("kinst", "replay", str(boot), "-q", *words), says)
+
+
+def test_a_call_that_fails_is_kept(arch, tmp_path):
+    path = tmp_path / "call.rec"
+    result = run("kinst", "call", "-k", f"teaching/{arch}", "--record", str(path), "fibonacci(30)",
+                 "--limit", "100000")
+    assert result.returncode == 1 and f"kinst replay {path}" in result.stdout
+    assert replayed(path)["same"] is True
+
+
+def test_a_call_that_faults_is_kept(tmp_path):
+    path = tmp_path / "call.rec"
+    result = run("kinst", "call", "-k", "teaching/arm64", "--record", str(path), "strlen(1)",
+                 "--unchecked")
+    assert result.returncode == 1 and "faulted" in result.stderr
+    assert replayed(path)["same"] is True
+
+
+def test_calls_and_programs_and_boots_are_recorded(arch, tmp_path):
+    path, program = tmp_path / "file.rec", tmp_path / "keys.py"
+    program.write_text(WORKLOAD)
+    for words in (["record", "-o", str(path), "strlen(\"text\")"],
+                  ["record", "-o", str(path), str(program)],
+                  ["boot", "--record", str(path), "--type", "strings\\r"],
+                  ["call", "--no-boot", "--record", str(path), "fibonacci(4)"]):
+        result = run("kinst", words[0], "-k", f"teaching/{arch}", *words[1:])
+        assert result.returncode == 0 and "recorded " in result.stdout, result.stderr
+        assert replayed(path)["same"] is True
+
+
+def test_a_state_that_was_saved_is_recorded_from(arch, tmp_path):
+    path, saved = tmp_path / "file.rec", tmp_path / "saved"
+    assert not run("kinst", "boot", "-k", f"teaching/{arch}", "-q", "--save", str(saved)).returncode
+    for words in (["boot", "-q", "--restore", str(saved), "--type", "strings\\r"],
+                  ["call", "--snapshot", str(saved), "strlen(\"a\")"]):
+        result = run("kinst", words[0], "-k", f"teaching/{arch}", *words[1:], "--record", str(path))
+        assert result.returncode == 0, result.stderr
+        saved_content = saved.read_bytes()
+        saved.unlink()
+        assert replayed(path)["same"] is True
+        saved.write_bytes(saved_content)
+
+
+@pytest.mark.parametrize("text, says", [
+    ("x = 1", "no function workload"), ("def workload(m):\n    1 / 0\n", ":2: ZeroDivisionError"),
+    ("def workload(", "SyntaxError"),
+    ("def workload(m):\n    m.restore(m.keep())\n", "cannot go back"),
+])
+def test_a_program_that_fails_is_one_line(tmp_path, text, says):
+    program = tmp_path / "w.py"
+    program.write_text(text)
+    result = run("kinst", "record", "-k", "teaching/amd64", "-o", str(tmp_path / "f.rec"),
+                 str(program))
+    refused(result, says)
+
+
+def test_a_recording_is_traced(boot, arch):
+    digest = Recording(boot).end.digest
+    status, out, said = command(
+        "--replay", str(boot), "--digest", "-n",
+        "fbt::strlen:entry { @[probefunc] = count(); @t = max(timestamp); }")
+    assert status == 0 and digest in out and "strlen" in out, said
+    for words, says in ((["-c", "boot"], "-c: "), (["--memory", "64M"], "--memory"),
+                        (["-k", "teaching/nothing"], "no such file")):
+        status, _out, said = command("--replay", str(boot), *words, "-n", "BEGIN { exit(0); }")
+        assert status == 1 and says in said and len(said.splitlines()) == 1
+
+
+def test_a_killed_writer_leaves_a_recording(arch, tmp_path):
+    path, program = tmp_path / "file.rec", tmp_path / "keys.py"
+    program.write_text("def workload(machine):\n    while True:\n"
+                       "        machine.call('fibonacci', 12)\n")
+    with subprocess.Popen([sys.executable, "-m", "kinst_emu.commands.kinst", "record", "-k",
+                           f"teaching/{arch}", "-o", str(path), str(program)]) as process:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and (not path.exists() or path.stat().st_size < 20_000):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGKILL)
+    found = replayed(path)
+    assert found["same"] is None and found["problem"]
+    assert found["position"]["instructions"] == Recording(path).last.instructions > 0
+
+
+def test_a_file_that_is_no_recording_is_one_line(tmp_path):
+    path = tmp_path / "file.rec"
+    path.write_bytes(b"nothing")
+    refused(run("kinst", "replay", str(path)), "not a recording")
+    with pytest.raises(ReplayError):
+        Recording(path)
+    refused(run("kinst", "record", "-k", "teaching/amd64", "-o", str(tmp_path / "no" / "f"),
+                "boot"), "no/f")

@@ -1,0 +1,94 @@
+"""Recordings of FreeBSD: its boot again, from anywhere, whatever is traced in it."""
+
+import random
+
+import pytest
+
+from emu.machine import Until
+from emu.replay.player import Player
+from emu.replay.recording import BOOT, Recorder, Recording
+from emu.unicorn.machine import UnicornMachine
+from images.boots import boot_to_prompt
+from images.recordings import from_start, machine_at
+from kinst.breakpoints import DIRECT, GUEST, Breakpoints
+from kinst.fbt import create
+from kinst.probe_table import ProbeError
+from tests.conftest import real_kernel
+from tests.dtrace.programs import command
+
+
+@pytest.fixture
+def boot(arch, tmp_path):
+    image, path = real_kernel(arch), tmp_path / "boot.rec"
+    machine = UnicornMachine(image)
+    machine.boot()
+    with Recorder(machine, path, BOOT, "boot"):
+        boot_to_prompt(machine)
+    return image, path
+
+
+def player(boot):
+    recording = Recording(boot[1])
+    return Player(recording, machine_at(recording.start, boot[0]))
+
+
+def test_a_boot_plays_to_the_recorded_state_from_any_position(boot):
+    played = player(boot)
+    assert boot[1].stat().st_size < 8 << 20
+    choose = random.Random(1)
+    last = played.recording.last.instructions
+    for _ in range(5):
+        place = choose.randrange(last)
+        played.seek(place)
+        assert played.position.instructions == place
+        played.advance_to_end()
+        assert played.difference() == ""
+
+
+@pytest.mark.parametrize("path", [GUEST, DIRECT])
+@pytest.mark.parametrize("functions", [1, 100, 1000])
+def test_probes_change_nothing_of_a_boot(boot, path, functions):
+    played = player(boot)
+    from_start(played)
+    breakpoints = Breakpoints(played.machine, path=path)
+    names = [s.name for s in boot[0].symbols.functions()]
+    made = 0
+    for name in random.Random(functions).sample(names, len(names)):
+        if made >= functions:
+            break
+        try:
+            made += len(create(breakpoints, name, "entry"))
+        except ProbeError:  # DTrace itself may run through it, or it has no entry
+            continue
+    breakpoints.enable()
+    played.advance_to_end()
+    breakpoints.disable()
+    assert played.difference() == ""
+
+
+def test_a_program_sees_the_recorded_boot(boot):
+    digest = Recording(boot[1]).end.digest
+    found = []
+    for more in ("", "fbt:::return { @f[probefunc] = count(); }"):
+        status, out, said = command(
+            "--replay", str(boot[1]), "-k", str(boot[0].path), "-q", "--trap-path", "direct",
+            "--digest", "-n", "fbt::uma_zalloc_arg:entry { @s = sum(timestamp); @n = count(); } "
+            f"{more} END {{ printa(\"sum %@d\\n\", @s); printa(\"count %@d\\n\", @n); trunc(@n); }}")
+        assert status == 0 and f"digest {digest}" in out, said
+        found.append([line for line in out.splitlines() if line.startswith(("sum ", "count "))])
+    assert found[0] == found[1] and len(found[0]) == 2
+
+
+def test_a_call_s_registers_are_those_of_before_after_going_back(boot):
+    played = player(boot)
+    address = boot[0].symbols.find("uma_zalloc_arg").address
+    seen = []
+    for _ in range(50):
+        played.run(Until(addresses=[address]))
+        seen.append((played.position, played.machine.registers()))
+    for position, registers in (seen[40], seen[3], seen[20]):
+        played.seek(position)
+        assert played.machine.registers() == registers
+        played.seek(position.instructions - 1)
+        played.run(Until(addresses=[address]))
+        assert (played.position, played.machine.registers()) == (position, registers)
