@@ -72,8 +72,8 @@ def test_a_program_sees_the_recorded_boot(boot):
     for more in ("", "fbt:::return { @f[probefunc] = count(); }"):
         status, out, said = command(
             "--replay", str(boot[1]), "-k", str(boot[0].path), "-q", "--trap-path", "direct",
-            "--digest", "-n", "fbt::uma_zalloc_arg:entry { @s = sum(timestamp); @n = count(); } "
-            f"{more} END {{ printa(\"sum %@d\\n\", @s); printa(\"count %@d\\n\", @n); trunc(@n); }}")
+            "--digest", "-n", "fbt::uma_zalloc_arg:entry { @s = sum(timestamp); @n = count(); }"
+            f"{more}" 'END { printa("\\nsum %@d\\n", @s); printa("count %@d\\n", @n); trunc(@n); }')
         assert status == 0 and f"digest {digest}" in out, said
         found.append([line for line in out.splitlines() if line.startswith(("sum ", "count "))])
     assert found[0] == found[1] and len(found[0]) == 2
