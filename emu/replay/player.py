@@ -87,7 +87,7 @@ class Player:
         inputs = self.recording.inputs
         return inputs[self._given].position if self._given < len(inputs) else self.recording.last
 
-    def _give(self) -> bool:
+    def give(self) -> bool:
         """Give the machine the inputs of this position; whether there were some."""
         inputs, before = self.recording.inputs, self._given
         while self._given < len(inputs) and inputs[self._given].position == self.position:
@@ -108,7 +108,7 @@ class Player:
             raise ReplayError(f"{self.recording.path}: ends at {self.recording.last}, before "
                               f"{position}")
         while self.position != position:
-            self._give()
+            self.give()
             stop = reach(self.machine, min(position, self._next()))
             if stop is not None:
                 return stop
@@ -121,7 +121,7 @@ class Player:
         """
         machine = self.machine
         while True:
-            if self._give() and machine.pc in until.addresses:
+            if self.give() and machine.pc in until.addresses:
                 return Stop(StopReason.ADDRESS, machine.pc)
             if self.at_end:
                 return None
@@ -235,7 +235,7 @@ class Player:
         """
         stop = self.advance(self.recording.last)
         if stop is None:
-            self._give()
+            self.give()
         return stop
 
     def difference(self) -> str:

@@ -20,6 +20,7 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy, memset
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -33,6 +34,7 @@ cdef enum:
     HOOK_INSN = 2
     HOOK_CODE = 4
     HOOK_BLOCK = 8
+    HOOK_MEM_WRITE = 1 << 11
     HOOK_INSN_INVALID = 1 << 14
     HOOK_EDGE_GENERATED = 1 << 15
     CTL_WRITE = 1
@@ -1278,3 +1280,6 @@ cdef class Engine:
     def unknown_block(self):
         """The block of STOP_UNCOUNTED: (address, bytes)."""
         return self.clock.unknown_address, self.clock.unknown_size
+
+
+include "_watch.pxi"

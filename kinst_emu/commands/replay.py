@@ -4,12 +4,14 @@ import argparse
 import json
 from pathlib import Path
 
+from dtrace.debug_data import Sources
 from dtrace.stack import Stacks
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop
 from emu.progress import PROGRESS
 from emu.replay.inputs import Position
 from emu.replay.player import Player
+from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.recordings import played
 from kinst_emu.positions import FORMS, go
 from kinst_emu.terminal import hexdump, parse_count, show_byte
@@ -19,6 +21,7 @@ EXAMPLES = (
     "kinst replay boot.rec --to 50%",
     "kinst replay boot.rec --to malloc#100 --memory stop:64",
     "kinst replay call.rec --from malloc --to fbt::malloc:return",
+    "kinst replay boot.rec --who-wrote ticks --before 50%",
 )
 SHOWN = 64  # bytes of memory
 
@@ -34,6 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "shown, and Nth is counted from there")
     parser.add_argument("--memory", action="append", default=[], metavar="WHERE[:BYTES]",
                         help=f"show memory at an address, a symbol or a register ({SHOWN} bytes)")
+    parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
+                        help="the last stores to an address or symbol, and what made them")
+    parser.add_argument("--before", metavar="POSITION",
+                        help="--who-wrote: before this position, not the end")
+    parser.add_argument("--writes", default="2", metavar="N",
+                        help="--who-wrote: so many of them, the last first (%(default)s)")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -41,7 +50,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     player = played(arguments.recording, arguments.kernel)
     recording, machine = player.recording, player.machine
-    places = [_place(player, text) for text in arguments.memory]
+    places = [_place(player, text, "--memory") for text in arguments.memory]
+    if arguments.who_wrote is not None:
+        return _who_wrote(player, arguments)
+    if arguments.before is not None:
+        raise KinstError("--before: is for --who-wrote")
     shows = not (arguments.quiet or arguments.json)
     with PROGRESS.working(f"playing {arguments.recording}"):
         if arguments.begin is not None:
@@ -71,6 +84,56 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
+    if arguments.to is not None or arguments.begin is not None:
+        raise KinstError("--who-wrote: looks back from --before, or the end, not --to or --from")
+    where, size = _place(player, arguments.who_wrote, "--who-wrote")
+    symbol = player.machine.image.symbols.find(where)
+    if ":" not in arguments.who_wrote:
+        size = min(symbol.size, MAX_SIZE) if symbol is not None and symbol.size else 8
+    wanted = parse_count(arguments.writes, "--writes")
+    with PROGRESS.working(f"playing {arguments.recording}"):
+        if arguments.before is None:
+            _reached(player.advance_to_end())
+        else:
+            _reached(go(player, arguments.before))
+        before, address = player.position, _address(player, where)
+        physical = physical_of(player, address)
+    rows: list[dict[str, object]] = []
+    while len(rows) < wanted:
+        with PROGRESS.working(f"looking for who wrote {where}"):
+            found = last_write(player, physical, size, before)
+        if found is None:
+            break
+        row = _written(player, found)
+        rows.append(row)
+        if not arguments.json:
+            print(f"{found.position}: {row['by']}  {row['old']} -> {row['new']}", flush=True)
+        before = found.position
+    if arguments.json:
+        print(json.dumps({"address": address, "size": size, "writes": rows}))
+    elif not rows:
+        print(f"nobody wrote to {where} ({address:#x}, {size} bytes) before {before}")
+    return 0
+
+
+def _written(player: Player, write: Write) -> dict[str, object]:
+    by = "from outside"
+    if write.pc is not None:
+        where = player.machine.image.symbols.where(write.pc)
+        line = Sources(player.machine.image).line(write.pc)
+        by = where if line == "?" else f"{where}  {line}"
+    return {"position": _position(write.position), "pc": write.pc, "by": by,
+            "old": _number(write.old), "new": _number(write.new)}
+
+
+def _number(content: bytes) -> str:
+    """Up to eight bytes as a number, as the kernel's CPU takes them; more as they lie."""
+    if len(content) in (1, 2, 4, 8):
+        return f"{int.from_bytes(content, 'little'):#x}"
+    return content.hex()
+
+
 def _reached(stop: Stop | None) -> None:
     if stop is not None:
         raise KeyboardInterrupt
@@ -80,22 +143,23 @@ def _position(position: Position) -> dict[str, int]:
     return {"instructions": position.instructions, "time": position.time}
 
 
-def _place(player: Player, text: str) -> tuple[str, int]:
-    """(what, bytes) of a ``--memory``."""
+def _place(player: Player, text: str, option: str) -> tuple[str, int]:
+    """(what, bytes) of a ``--memory`` or ``--who-wrote``."""
     where, _colon, size = text.partition(":")
     arch, symbols = player.machine.arch, player.machine.image.symbols
-    if not (where in arch.registers or where == arch.sp or symbols.find(where) is not None):
+    where = {"sp": arch.sp, "pc": arch.pc}.get(where, where)
+    if not (where in (*arch.registers, arch.sp, arch.pc) or symbols.find(where) is not None):
         try:
             int(where, 0)
         except ValueError:
-            raise KinstError(f"--memory {text}: '{where[:80]}' is no address, symbol or register "
+            raise KinstError(f"{option} {text}: '{where[:80]}' is no address, symbol or register "
                              f"of {arch.name}") from None
-    return where, parse_count(size, "--memory") if size else SHOWN
+    return where, parse_count(size, option) if size else SHOWN
 
 
 def _address(player: Player, where: str) -> int:
     machine = player.machine
-    if where in machine.arch.registers or where == machine.arch.sp:
+    if where in (*machine.arch.registers, machine.arch.sp, machine.arch.pc):
         return machine.read_register(where)
     symbol = machine.image.symbols.find(where)
     return symbol.address if symbol is not None else int(where, 0) & (1 << 64) - 1

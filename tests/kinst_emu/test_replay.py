@@ -176,3 +176,19 @@ def test_a_file_that_is_no_recording_is_one_line(tmp_path):
         Recording(path)
     refused(run("kinst", "record", "-k", "teaching/amd64", "-o", str(tmp_path / "no" / "f"),
                 "boot"), "no/f")
+
+
+def test_who_wrote_is_told_with_its_values(boot):
+    found = replayed(boot, "--who-wrote", "sp:8", "--before", "strlen#2")
+    assert found["size"] == 8 and len(found["writes"]) == 2
+    last, before = (write["position"]["instructions"] for write in found["writes"])
+    assert before < last < replayed(boot, "--to", "strlen#2")["position"]["instructions"]
+    assert found["writes"][1]["new"] == found["writes"][0]["old"]
+    result = run("kinst", "replay", str(boot), "--who-wrote", "strlen")
+    assert result.returncode == 0 and result.stdout.startswith("nobody wrote to strlen")
+    for words, says in ((["--who-wrote", "foo"], "--who-wrote foo"),
+                        (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
+                        (["--who-wrote", "sp:99"], "1 to 64 bytes"),
+                        (["--who-wrote", "sp", "--to", "50%"], "not --to"),
+                        (["--before", "50%"], "--before")):
+        refused(run("kinst", "replay", str(boot), *words), says)

@@ -1,0 +1,134 @@
+"""A look at who writes to a piece of RAM; part of the engine (``_engine.pyx`` includes it).
+
+Stores are seen as Unicorn carries them out, also those of the value that is there already.  What
+writes beside its stores (DC ZVA, a page walk that marks an entry, a device) is seen when the bytes
+are other ones at the next block's start.
+"""
+
+cdef enum:
+    MAX_WATCHED = 64  # bytes
+    LONGEST_STORE = 64
+
+
+cdef struct WatchState:
+    Clock *clock
+    uint64_t physical
+    uint64_t size
+    const uint8_t *host
+    uint8_t known[MAX_WATCHED]
+    uint64_t before_block  # instructions at the start of the block before this one
+    uint64_t at_block
+    uint64_t writes
+    # Of the last write: it is made by an instruction behind ``low``, up to ``high``.
+    uint64_t low
+    uint64_t high
+
+
+cdef void noticed(WatchState *w, uint64_t low, uint64_t high) noexcept nogil:
+    w.writes += 1
+    w.low, w.high = low, high
+    memcpy(w.known, w.host, w.size)
+
+
+cdef void watch_store(void *uc, int kind, uint64_t address, int size, int64_t value, void *data
+                      ) noexcept nogil:
+    """A store, before it is carried out."""
+    cdef WatchState *w = <WatchState *>data
+    if address < w.physical + w.size and address + <uint64_t>size > w.physical:
+        w.writes += 1
+        w.low, w.high = w.clock.instructions, w.clock.instructions + w.clock.count
+
+
+cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
+    """A block begins; ``block_hook`` has counted the one before it."""
+    cdef WatchState *w = <WatchState *>data
+    if memcmp(w.known, w.host, w.size) != 0:
+        if w.writes and w.high > w.at_block:
+            memcpy(w.known, w.host, w.size)  # it was told already
+        else:
+            noticed(w, w.at_block, w.clock.instructions)
+    w.before_block, w.at_block = w.at_block, w.clock.instructions
+
+
+@cython.no_gc_clear
+cdef class WriteWatch:
+    """Watches RAM from now on, until it is closed.
+
+    :param physical: where; ``size`` of 1 to 64 bytes, within one page.
+    :raises ValueError: when that is not so, or not RAM.
+    """
+
+    cdef Engine engine
+    cdef WatchState w
+    cdef size_t store_hook
+    cdef size_t block_hook_
+    cdef bint open
+
+    def __cinit__(self):
+        memset(&self.w, 0, sizeof(WatchState))
+
+    def __init__(self, Engine engine not None, uint64_t physical, uint64_t size):
+        cdef int i
+        cdef Region *r
+        if self.engine is not None:
+            raise RuntimeError("a watch is made once")
+        if not 0 < size <= MAX_WATCHED or (physical & 4095) + size > 4096:
+            raise ValueError("1 to 64 bytes within a page are watched")
+        engine._still()
+        for i in range(engine.clock.region_count):
+            r = &engine.clock.regions[i]
+            if (r.physical <= physical and physical - r.physical < r.size
+                    and size <= r.size - (physical - r.physical)):
+                self.w.host = r.host + (physical - r.physical)
+        if self.w.host == NULL:
+            raise ValueError("not RAM")
+        self.engine = engine
+        self.w.clock = &engine.clock
+        self.w.physical, self.w.size = physical, size
+        self.w.at_block = self.w.before_block = engine.clock.instructions
+        memcpy(self.w.known, self.w.host, size)
+        engine._ok("watch stores", engine.hook_add(
+            engine.uc, &self.store_hook, HOOK_MEM_WRITE, <void *>watch_store, &self.w,
+            <uint64_t>max(physical, LONGEST_STORE) - LONGEST_STORE, physical + size))
+        engine._ok("watch blocks", engine.hook_add(
+            engine.uc, &self.block_hook_, HOOK_BLOCK, <void *>watch_block, &self.w,
+            <uint64_t>1, <uint64_t>0))
+        self.open = True
+        engine.flush_translations()
+
+    def close(self):
+        """Watch no longer."""
+        if self.open:
+            self.engine._still()
+            self.open = False
+            self.engine._ok("unwatch", self.engine.hook_del(self.engine.uc, self.store_hook))
+            self.engine._ok("unwatch", self.engine.hook_del(self.engine.uc, self.block_hook_))
+            self.engine.flush_translations()
+
+    def __dealloc__(self):
+        if self.open:  # its hooks lead here: the engine must not run again
+            self.engine.hook_del(self.engine.uc, self.store_hook)
+            self.engine.hook_del(self.engine.uc, self.block_hook_)
+
+    def look(self):
+        """Notice what was written since the last block began; the machine stands still."""
+        if self.engine is None:
+            raise RuntimeError("a watch that was not made")
+        watch_block(NULL, 0, 0, &self.w)
+
+    def forget(self):
+        """What was written from outside is no write of the guest's."""
+        if self.engine is None:
+            raise RuntimeError("a watch that was not made")
+        memcpy(self.w.known, self.w.host, self.w.size)
+
+    @property
+    def writes(self):
+        """How many were seen."""
+        return self.w.writes
+
+    @property
+    def last(self):
+        """(instructions before, at the most) of the last write: it is made by one of those
+        between."""
+        return self.w.low, self.w.high
