@@ -13,7 +13,7 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Snapshot, UnicornMachine
 
 KEPT = 4  # states in memory
-NEAR = 2_000_000  # instructions: where one goes back to, the next step back is not far
+CLOSE = 2_000_000  # instructions: where one goes back to, the next step back is not far
 
 
 def _wish(stop: Stop | None) -> Stop | None:
@@ -162,7 +162,7 @@ class Player:
             raise ReplayError(f"{recording.path}: ends at {recording.last}")
         stop = self._near(
             lambda p: p <= position if isinstance(position, Position) else p.instructions < count,
-            Until(instructions=count - NEAR) if count > NEAR else None)
+            Until(instructions=count - CLOSE) if count > CLOSE else None)
         if stop is not None:
             return stop
         if isinstance(position, Position):

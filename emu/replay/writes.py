@@ -11,10 +11,10 @@ from emu.errors import KinstError
 from emu.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Position, ReplayError
 from emu.replay.player import Player
-from emu.unicorn._engine import WriteWatch
+from emu.unicorn._engine import WatchLimit, WriteWatch
+from emu.unicorn.guest_memory import PAGE
 
-MAX_SIZE = 64  # bytes
-PAGE = 4096
+MAX_SIZE = int(WatchLimit.MAX_WATCHED)  # bytes
 
 
 @dataclass(frozen=True)

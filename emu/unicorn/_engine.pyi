@@ -24,6 +24,9 @@ class EngineStop(enum.IntFlag):
 class TrampolineSize(enum.IntFlag):
     SLOT = ...
 
+class WatchLimit(enum.IntFlag):
+    MAX_WATCHED = ...
+
 class StopLimit(enum.IntFlag):
     MAX_STOPS = ...
 

@@ -5,8 +5,10 @@ writes beside its stores (DC ZVA, a page walk that marks an entry, a device) is 
 are other ones at the next block's start.
 """
 
-cdef enum:
+cpdef enum WatchLimit:
     MAX_WATCHED = 64  # bytes
+
+cdef enum:
     LONGEST_STORE = 64
 
 
