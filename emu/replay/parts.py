@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import zstandard
@@ -34,7 +35,7 @@ def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
 
 class PartWriter:
     """Writes a recording.  The file is there with its first part, in the place of what had its
-    name before, and then grows.
+    name before, and then grows: parts are compressed and written while the machine runs on.
 
     :raises ReplayError: here and later, when it cannot be written.
     """
@@ -44,7 +45,10 @@ class PartWriter:
         start = HEAD.pack(MAGIC, FORMAT)
         self._chain = hashlib.blake2b(start, digest_size=16).digest()
         self._file = -1
-        self.size = 0
+        self.size = 0  # bytes written
+        self._worker = ThreadPoolExecutor(1, "recording")
+        self._waiting: list[Future[None]] = []
+        self._broken = False
         try:
             with replacing(path) as file:
                 file.write(start + self._made(kind, content))
@@ -55,28 +59,44 @@ class PartWriter:
     def _failed(self, error: OSError) -> ReplayError:
         return ReplayError(f"{self.path}: cannot be written: {error.strerror}")
 
-    def _made(self, kind: bytes, content: bytes | bytearray) -> bytes:
+    def _made(self, kind: bytes, content: bytes) -> bytes:
         frame = zstandard.ZstdCompressor(level=LEVEL).compress(content)
         self._chain = _checksum(self._chain, kind, frame)
         self.size += PART.size + len(frame)
         return PART.pack(kind, len(frame), self._chain) + frame
 
-    def write(self, kind: bytes, content: bytes | bytearray) -> None:
+    def write(self, kind: bytes, content: bytes) -> None:
         """Add a part."""
         if self._file < 0:
             raise ReplayError(f"{self.path}: the recording has ended")
+        while self._waiting and self._waiting[0].done():
+            self._waiting.pop(0).result()
+        self._waiting.append(self._worker.submit(self._add, kind, content))
+
+    def _add(self, kind: bytes, content: bytes) -> None:
+        if self._broken:
+            return  # what comes behind a part that is not there says nothing
         data = memoryview(self._made(kind, content))
         try:
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError as error:
-            self.close()
+            self._broken = True
             raise self._failed(error) from None
 
+    def flush(self) -> None:
+        """Wait until all parts are written."""
+        while self._waiting:
+            self._waiting.pop(0).result()
+
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        try:
+            self.flush()
+        finally:
+            self._worker.shutdown(cancel_futures=True)
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
 
 
 class PartReader:

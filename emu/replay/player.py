@@ -7,7 +7,7 @@ from emu.errors import KinstError
 from emu.events import NEVER
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position, ReplayError, give, position_of, reach
-from emu.replay.recording import STATE, Recording
+from emu.replay.recording import STATE, Recording, digest_of, pages_of
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Snapshot, UnicornMachine
@@ -67,6 +67,7 @@ class Player:
         self._given = 0
         self._kept: list[_State] = []
         self._first = self._state()
+        self._pages = pages_of(machine)
 
     def _state(self) -> _State:
         return _State(self.position, self._given, self.machine.snapshot())
@@ -243,5 +244,5 @@ class Player:
         end = self.recording.end
         if end is None or end.digest is None:
             return ""
-        digest = self.machine.digest()
+        digest = digest_of(self.machine, self._pages)
         return "" if digest == end.digest else f"digest {digest}, recorded {end.digest}"

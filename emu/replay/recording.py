@@ -5,7 +5,9 @@ again; MARK, so far it came; CHECKPOINT, the state there and the pages that diff
 END, the state that the run ended in.
 """
 
+import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ class Start:
     :param build_id: of the kernel's image.
     :param memory: bytes of RAM.
     :param workload: what was recorded, for people.
-    :param digest: of the state at the start, where that is not made by the recording itself.
+    :param digest: of the state at the start (``UnicornMachine.digest``), where the recording has
+        not made it itself.
     """
 
     kind: str
@@ -61,7 +64,7 @@ class Start:
 @dataclass(frozen=True)
 class End:
     """:param stop: why the run ended, as a person reads it.
-    :param digest: of the machine's state; None where probes were enabled.
+    :param digest: of the machine's state there (``digest_of``); None where probes were enabled.
     """
 
     position: Position
@@ -81,15 +84,38 @@ class Checkpoint:
     pages: dict[int, bytes]
 
 
-def _pages(machine: UnicornMachine) -> dict[int, bytes]:
+def pages_of(machine: UnicornMachine) -> dict[int, bytes]:
     """All pages that hold something."""
-    view, found = machine.memory_part.view, {}
-    for first, count in machine.memory_part.used():
+    memory, found = machine.memory_part, {}
+    for first, count in memory.used():
         for page in range(first, first + count):
-            data = view[page * PAGE : (page + 1) * PAGE]
+            data = memory.page(page)
             if data != ZERO:
-                found[page] = bytes(data)
+                found[page] = data
     return found
+
+
+def changed_pages(machine: UnicornMachine, first: Mapping[int, bytes]) -> list[int]:
+    """The numbers of the pages that are not what they were.
+
+    :param first: what they were; those that held nothing are not in it.
+    """
+    memory, found, gone = machine.memory_part, [], set(first)
+    for begin, count in memory.used():
+        for page in range(begin, begin + count):
+            gone.discard(page)
+            if memory.page(page) != first.get(page, ZERO):
+                found.append(page)
+    return sorted([*found, *gone])  # what is not used any more is zero again
+
+
+def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
+    """BLAKE2b over a machine's state and what of its memory is not what it was at the start."""
+    digest = hashlib.blake2b(repr(machine.state()).encode(), digest_size=32)
+    for page in changed_pages(machine, first):
+        digest.update(page.to_bytes(8, "little"))
+        digest.update(machine.memory_part.page(page))
+    return digest.hexdigest()
 
 
 class Recorder:
@@ -112,7 +138,7 @@ class Recorder:
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         if kind == STATE:
             self._checkpoint(said=True)
-        self._first = _pages(machine)
+        self._first = pages_of(machine)
         self._inputs: list[Input] = []
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
@@ -145,6 +171,7 @@ class Recorder:
             if stop.reason is StopReason.UNHANDLED:
                 self.entered(STUCK, "", b"")
             self._stop = stop
+            self._writer.flush()
             return stop
 
     def _flush(self) -> None:
@@ -164,14 +191,7 @@ class Recorder:
     def _checkpoint(self, said: bool = False) -> None:
         """:param said: what is too much is an error; else there is no checkpoint."""
         machine = self.machine
-        view, first = machine.memory_part.view, self._first
-        changed, kept = [], set(first)
-        for begin, count in machine.memory_part.used():
-            for page in range(begin, begin + count):
-                kept.discard(page)
-                if view[page * PAGE : (page + 1) * PAGE] != first.get(page, ZERO):
-                    changed.append(page)
-        changed = sorted([*changed, *kept])  # what is not used any more is zero again
+        changed = changed_pages(machine, self._first)
         if len(changed) > MAX_PAGES:
             if said:
                 raise ReplayError(f"{self._writer.path}: the machine's state is of more than "
@@ -179,10 +199,8 @@ class Recorder:
             return
         head = json.dumps({"position": _position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
-        body = bytearray(len(head).to_bytes(4, "little") + head)
-        for page in changed:
-            body += view[page * PAGE : (page + 1) * PAGE]
-        self._writer.write(CHECKPOINT, body)
+        self._writer.write(CHECKPOINT, b"".join(
+            [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))
 
     def end(self) -> End | None:
         """End the recording where the machine stands.
@@ -195,7 +213,7 @@ class Recorder:
         machine.runner = None
         self._flush()
         found = End(position_of(machine), "" if self._stop is None else str(self._stop),
-                    None if machine.patches else machine.digest())
+                    None if machine.patches else digest_of(machine, self._first))
         self._writer.write(END, json.dumps(
             {"position": _position_to_json(found.position), "stop": found.stop,
              "digest": found.digest}).encode())

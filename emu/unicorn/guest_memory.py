@@ -8,12 +8,14 @@ address never changes, so Unicorn's pointers stay good.
 import ctypes
 import mmap
 import os
-from array import array
+import re
 from collections.abc import Iterator
 
 PAGE = 4096
-_PRESENT, _SWAPPED = 1 << 63, 1 << 62
-_FILE = 1 << 61
+ENTRY = 8  # bytes of a page's entry in /proc/self/pagemap; the last one has these bits
+_PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
+_CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
+_RUN = re.compile(b"\x01+")
 MAP_FIXED, MADV_DONTNEED = 0x10, 4
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,28 +55,29 @@ class GuestMemory:
         if self.base is None and _libc.madvise(self.address, self.size, MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
 
-    def _pagemap(self) -> "array[int]":
-        entries = array("Q")
+    def _changed(self) -> bytearray:
+        """A byte for each page: 1 where it was written since the last snapshot."""
         with open("/proc/self/pagemap", "rb") as file:
-            file.seek(self.address // PAGE * 8)
-            entries.frombytes(file.read(self.size // PAGE * 8))
-        return entries
+            file.seek(self.address // PAGE * ENTRY)
+            entries = file.read(self.size // PAGE * ENTRY)
+        return bytearray(entries[ENTRY - 1 :: ENTRY].translate(_CHANGED))
 
     def used(self) -> list[tuple[int, int]]:
         """Runs of pages that may hold something but zeros: (first page, pages)."""
-        pages = set()
-        changed = _PRESENT | _SWAPPED
-        for page, entry in enumerate(self._pagemap()):
-            if entry & changed and not entry & _FILE:
-                pages.add(page)
+        flags = self._changed()
         if self.base is not None:
-            pages.update(_data_pages(self.base.file, self.size))
-        return list(_runs(sorted(pages)))
+            for first, end in _data_pages(self.base.file, self.size):
+                flags[first:end] = b"\1" * (end - first)
+        return _runs(flags)
 
     def written(self) -> list[int]:
         """Offsets of the pages written since the last snapshot."""
-        return [PAGE * page for page, entry in enumerate(self._pagemap())
-                if entry & (_PRESENT | _SWAPPED) and not entry & _FILE]
+        return [PAGE * page for first, count in _runs(self._changed())
+                for page in range(first, first + count)]
+
+    def page(self, number: int) -> bytes:
+        """A page's content."""
+        return self._area[PAGE * number : PAGE * (number + 1)]
 
     def snapshot(self) -> MemoryImage:
         """Keep the present contents; RAM goes on as a copy-on-write view of them."""
@@ -99,7 +102,8 @@ class GuestMemory:
         self.base = image
 
 
-def _data_pages(file: int, size: int) -> Iterator[int]:
+def _data_pages(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """[first, end) of the pages that a file holds."""
     at = 0
     while at < size:
         try:
@@ -107,17 +111,8 @@ def _data_pages(file: int, size: int) -> Iterator[int]:
         except OSError:  # ENXIO: only a hole is left
             return
         at = os.lseek(file, start, os.SEEK_HOLE)
-        yield from range(start // PAGE, (at + PAGE - 1) // PAGE)
+        yield start // PAGE, (at + PAGE - 1) // PAGE
 
 
-def _runs(pages: list[int]) -> Iterator[tuple[int, int]]:
-    start = count = 0
-    for page in pages:
-        if count and page == start + count:
-            count += 1
-            continue
-        if count:
-            yield start, count
-        start, count = page, 1
-    if count:
-        yield start, count
+def _runs(flags: bytearray) -> list[tuple[int, int]]:
+    return [(run.start(), run.end() - run.start()) for run in _RUN.finditer(flags)]

@@ -797,10 +797,10 @@ class UnicornMachine(Machine):
     def digest(self) -> str:
         """SHA-256 over memory, CPU, devices, clock and console output."""
         h = hashlib.sha256()
-        view, zero = self.memory_part.view, bytes(PAGE)
-        for first, count in self.memory_part.used():
+        memory, zero = self.memory_part, bytes(PAGE)
+        for first, count in memory.used():
             for page in range(first, first + count):
-                data = view[page * PAGE : (page + 1) * PAGE]
+                data = memory.page(page)
                 if data != zero:
                     h.update(page.to_bytes(8, "little"))
                     h.update(data)

@@ -73,7 +73,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
     body = []
     for first, count in memory.used():
         for page in range(first, first + count):
-            data = memory.view[page * PAGE : (page + 1) * PAGE]
+            data = memory.page(page)
             if data == ZERO:
                 continue
             if pages and pages[-1][0] + pages[-1][1] == page:

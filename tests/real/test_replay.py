@@ -67,8 +67,10 @@ def test_probes_change_nothing_of_a_boot(boot, path, functions):
 
 
 def test_a_program_sees_the_recorded_boot(boot):
-    digest = Recording(boot[1]).end.digest
-    found = []
+    plain = UnicornMachine(boot[0])
+    plain.boot()
+    boot_to_prompt(plain)
+    digest, found = plain.digest(), []
     for more in ("", "fbt:::return { @f[probefunc] = count(); }"):
         status, out, said = command(
             "--replay", str(boot[1]), "-k", str(boot[0].path), "-q", "--trap-path", "direct",
