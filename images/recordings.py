@@ -12,7 +12,7 @@ from emu.replay.player import Player
 from emu.replay.recording import BOOT, BOOTED, PLACED, Recording, Start
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import STARTS, booted, unbooted
+from images.boots import LIMIT, STARTS, booted, unbooted
 
 
 def kernel_of(recording: Recording, name: str | None = None) -> Image:
@@ -65,13 +65,18 @@ def from_start(player: Player) -> None:
         raise KeyboardInterrupt
 
 
-def played(path: Path, name: str | None = None) -> Player:
+def played(path: Path, name: str | None = None, limit: int = LIMIT) -> Player:
     """A recording, ready to be played.
 
     :param name: the kernel, a file or a name; None: it is looked for.
+    :param limit: instructions; a longer one is not played.
     :raises ReplayError: when the recording or its kernel cannot be used.
     """
     recording = Recording(path)
+    length = recording.last.instructions - recording.start.position.instructions
+    if length > limit:
+        raise ReplayError(f"{path}: is of {length} instructions, and more than {limit} are not "
+                          "played; --limit gives another limit")
     image = kernel_of(recording, name)
     if image.identity != recording.start.build_id:
         raise ReplayError(f"{path}: is of another kernel (build id {recording.start.build_id}), "

@@ -43,7 +43,7 @@ from emu.replacing import replacing
 from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import at_start, boot_to_prompt, booted
+from images.boots import LIMIT, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst_emu import plot
@@ -200,12 +200,13 @@ class _Kernel:
         given = line.words_given
         self.player: Player | None = None
         if "replay" in given:
-            for other in ("memory", "limit"):
-                if other in given:
-                    raise KinstError(f"--{other}: is the recording's own, with --replay")
+            if "memory" in given:
+                raise KinstError("--memory: is the recording's own, with --replay")
             if line.workload is not None:
                 raise KinstError("-c: what is run is the recording, with --replay")
-            self.player = played(Path(given["replay"]), given.get("kernel"))
+            self.player = played(
+                Path(given["replay"]), given.get("kernel"),
+                LIMIT if "limit" not in given else parse_count(given["limit"], "--limit"))
             self.image = self.player.machine.image
         else:
             self.image = catalog.find(given["kernel"])

@@ -101,17 +101,28 @@ def reach(machine: UnicornMachine, position: Position) -> Stop | None:
     return None
 
 
+def position_to_json(p: Position) -> list[int | bool]:
+    return [p.instructions, p.time, p.awake]
+
+
+def position_from_json(row: Sequence[Any]) -> Position:
+    """:raises ValueError: when it is none."""
+    instructions, time, awake = row
+    if not (type(instructions) is type(time) is int and isinstance(awake, bool)
+            and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
+        raise ValueError("a position of no kind")
+    return Position(instructions, time, awake)
+
+
 def to_json(one: Input) -> list[Any]:
-    p = one.position
-    return [p.instructions, p.time, p.awake, one.kind, one.name, one.value.hex()]
+    return [*position_to_json(one.position), one.kind, one.name, one.value.hex()]
 
 
 def from_json(row: Sequence[Any]) -> Input:
     """:raises ValueError: when it is none."""
-    instructions, time, awake, kind, name, value = row
-    if kind not in KINDS or not isinstance(name, str) or not (
-            isinstance(instructions, int) and isinstance(time, int) and isinstance(awake, bool)):
+    *position, kind, name, value = row
+    if kind not in KINDS or not isinstance(name, str):
         raise ValueError("an input of no kind")
     if kind == MEMORY:
         int(name, 16)
-    return Input(Position(instructions, time, awake), kind, name, bytes.fromhex(value))
+    return Input(position_from_json(position), kind, name, bytes.fromhex(value))

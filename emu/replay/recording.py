@@ -21,7 +21,9 @@ from emu.replay.inputs import (
     Position,
     ReplayError,
     from_json,
+    position_from_json,
     position_of,
+    position_to_json,
     to_json,
 )
 from emu.replay.parts import AGAIN, MAX_PART, PartReader, PartWriter
@@ -186,7 +188,7 @@ class Recorder:
             self._checkpoint()
             self._checkpoint_at = here.instructions + max(FIRST, here.instructions // GROWTH)
         else:
-            self._writer.write(MARK, json.dumps(_position_to_json(here)).encode())
+            self._writer.write(MARK, json.dumps(position_to_json(here)).encode())
 
     def _checkpoint(self, said: bool = False) -> None:
         """:param said: what is too much is an error; else there is no checkpoint."""
@@ -197,7 +199,7 @@ class Recorder:
                 raise ReplayError(f"{self._writer.path}: the machine's state is of more than "
                                   f"{MAX_PAGES * PAGE >> 20} MiB")
             return
-        head = json.dumps({"position": _position_to_json(position_of(machine)), "pages": changed,
+        head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
         self._writer.write(CHECKPOINT, b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))
@@ -215,7 +217,7 @@ class Recorder:
         found = End(position_of(machine), "" if self._stop is None else str(self._stop),
                     None if machine.patches else digest_of(machine, self._first))
         self._writer.write(END, json.dumps(
-            {"position": _position_to_json(found.position), "stop": found.stop,
+            {"position": position_to_json(found.position), "stop": found.stop,
              "digest": found.digest}).encode())
         self._writer.close()
         return found
@@ -227,28 +229,16 @@ class Recorder:
         self.end()
 
 
-def _position_to_json(p: Position) -> list[int | bool]:
-    return [p.instructions, p.time, p.awake]
-
-
-def _position_from_json(row: Any) -> Position:
-    instructions, time, awake = row
-    if not (isinstance(instructions, int) and isinstance(time, int) and isinstance(awake, bool)
-            and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
-        raise ValueError("a position of no kind")
-    return Position(instructions, time, awake)
-
-
 def _start_to_json(start: Start) -> bytes:
     return json.dumps({
         "kind": start.kind, "architecture": start.architecture, "build_id": start.build_id,
         "memory": start.memory, "workload": start.workload, "digest": start.digest,
-        "position": _position_to_json(start.position)}).encode()
+        "position": position_to_json(start.position)}).encode()
 
 
 def _start_from_json(row: Any) -> Start:
     start = Start(row["kind"], row["architecture"], row["build_id"], row["memory"],
-                  row["workload"], _position_from_json(row["position"]), row["digest"])
+                  row["workload"], position_from_json(row["position"]), row["digest"])
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and isinstance(start.build_id, str)
             and isinstance(start.workload, str) and isinstance(start.digest, str | None)):
@@ -303,7 +293,7 @@ class Recording:
         content = self._reader.content(part)
         if kind == CHECKPOINT:
             size = int.from_bytes(content[:4], "little")
-            there = _position_from_json(json.loads(content[4 : 4 + size])["position"])
+            there = position_from_json(json.loads(content[4 : 4 + size])["position"])
             self.checkpoints.append((there, part))
         elif kind == INPUTS:
             for row in json.loads(content):
@@ -314,10 +304,10 @@ class Recording:
         else:
             row = json.loads(content)
             if kind == END:
-                there = _position_from_json(row["position"])
+                there = position_from_json(row["position"])
                 self.end = End(there, str(row["stop"]), row["digest"])
             elif kind == MARK:
-                there = _position_from_json(row)
+                there = position_from_json(row)
             else:
                 raise ValueError("a part of no kind")
         self._on(there)

@@ -12,6 +12,7 @@ from emu.progress import PROGRESS
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
+from images.boots import LIMIT
 from images.recordings import played
 from kinst_emu.positions import FORMS, go
 from kinst_emu.terminal import hexdump, parse_count, show_byte
@@ -43,12 +44,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="--who-wrote: before this position, not the end")
     parser.add_argument("--writes", default="2", metavar="N",
                         help="--who-wrote: so many of them, the last first (%(default)s)")
+    parser.add_argument("--limit", metavar="N",
+                        help=f"instructions; a longer recording is not played ({LIMIT:,})")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    player = played(arguments.recording, arguments.kernel)
+    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    player = played(arguments.recording, arguments.kernel, limit)
     recording, machine = player.recording, player.machine
     places = [_place(player, text, "--memory") for text in arguments.memory]
     if arguments.who_wrote is not None:

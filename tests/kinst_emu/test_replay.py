@@ -81,6 +81,7 @@ def test_registers_and_memory_are_shown(boot, arch):
     (["--to", "panic"], "panic is not in it"), (["--to", "fbt::str*:entry"], "without a pattern"),
     (["--to", "kinst::strlen:9999"], "kinst::strlen:9999"),
     (["--memory", "foo"], "'foo' is no address"),
+    (["--limit", "100"], "more than 100 are not played"),
     (["--memory", "sp:x"], "--memory"), (["-k", "teaching/nothing"], "no such file"),
 ])
 def test_what_cannot_be_shown_is_one_line(boot, words, says):

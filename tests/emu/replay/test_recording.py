@@ -257,6 +257,7 @@ START = {"kind": "boot", "architecture": "amd64", "build_id": "1", "memory": 64 
 @pytest.mark.parametrize("start, parts", [
     ([], []), ({**START, "kind": "x"}, []), ({**START, "position": [0]}, []),
     ({**START, "memory": "1"}, []), (START, [(b"WHAT", b"[]")]), (START, [(b"MARK", b"{}")]),
+    (START, [(b"INPT", b"[[%d, 1, true, \"type\", \"\", \"\"]]" % 10**30)]),
     (START, [(b"MARK", b"[1, 2]")]), (START, [(b"MARK", b"[-1, 2, true]")]),
     (START, [(b"MARK", b"[5, 5, true]"), (b"MARK", b"[4, 4, true]")]),
     (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"x\", \"\"]]")]),
