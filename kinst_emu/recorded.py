@@ -2,6 +2,7 @@
 
 import contextlib
 import runpy
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -28,6 +29,9 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
         yield
         return
     check_writable(path, "the recording")
+    if path.exists() and (not path.is_file() or path.samefile(machine.image.path)):
+        raise KinstError(f"{path}: is the kernel, or no plain file: give the recording another "
+                         "name")
     recorder = Recorder(machine, path, kind, workload)
     try:
         yield
@@ -39,7 +43,7 @@ def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: st
             length = end.position.instructions - recorder.start.position.instructions
             more = " --to panic" if "panic" in end.stop else ""
             print(f"recorded {length} instructions in {path} ({recorder.size} bytes); play it by: "
-                  f"kinst replay {path}{more}")
+                  f"kinst replay {shlex.quote(str(path))}{more}")
 
 
 def run_program(path: Path, kernel: Kernel, machine: UnicornMachine) -> None:

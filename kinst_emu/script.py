@@ -369,6 +369,9 @@ class _Run:
             return session.run() & 0xFF
         quiet = self.options.given("quiet")
         status = session.run(lambda: kernel.run(quiet, rows)) & 0xFF
+        if kernel.player is not None and kernel.player.recording.problem:
+            say(f"the recording ends at {kernel.player.recording.last}: "
+                f"{kernel.player.recording.problem}")
         if kernel.player is not None and kernel.player.at_end:
             difference = kernel.player.difference()
             if difference:

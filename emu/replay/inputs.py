@@ -4,6 +4,7 @@ A run is a function of where it starts and of these inputs.  A position is an in
 CPU that waits for an interrupt executes none, and then it is also a virtual time.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 TYPE, REGISTER, VECTOR, MEMORY, STUCK = "type", "register", "vector", "memory", "stuck"
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, STUCK)
 MAX_INPUT = 64 << 20  # bytes
+ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
 @dataclass(frozen=True, order=True)
@@ -123,6 +125,6 @@ def from_json(row: Sequence[Any]) -> Input:
     *position, kind, name, value = row
     if kind not in KINDS or not isinstance(name, str):
         raise ValueError("an input of no kind")
-    if kind == MEMORY:
-        int(name, 16)
+    if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
+        raise ValueError("an address or a register of no kind")
     return Input(position_from_json(position), kind, name, bytes.fromhex(value))

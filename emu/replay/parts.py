@@ -18,12 +18,17 @@ import zstandard
 from emu.replacing import replacing
 from emu.replay.inputs import ReplayError
 
-MAGIC, FORMAT = b"KINSTREC", 1
+MAGIC, FORMAT = b"KINSTREC", 2
 HEAD = struct.Struct("<8sI")
 PART = struct.Struct("<4sI16s")
 LEVEL = 3
 MAX_PART = 1 << 30  # bytes of a part, uncompressed
+MAX_HEAD = 64 << 20
+PIECE = 1 << 20
 AGAIN = "record it again"
+
+
+Part = tuple[bytes, int, int]  # its kind, where its frame begins and ends
 
 
 def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
@@ -48,10 +53,10 @@ class PartWriter:
         self.size = 0  # bytes written
         self._worker = ThreadPoolExecutor(1, "recording")
         self._waiting: list[Future[None]] = []
-        self._broken = False
+        self._error: ReplayError | None = None
         try:
             with replacing(path) as file:
-                file.write(start + self._made(kind, content))
+                self.size = file.write(start + self._made(kind, content))
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise self._failed(error) from None
@@ -62,7 +67,6 @@ class PartWriter:
     def _made(self, kind: bytes, content: bytes) -> bytes:
         frame = zstandard.ZstdCompressor(level=LEVEL).compress(content)
         self._chain = _checksum(self._chain, kind, frame)
-        self.size += PART.size + len(frame)
         return PART.pack(kind, len(frame), self._chain) + frame
 
     def write(self, kind: bytes, content: bytes) -> None:
@@ -71,23 +75,30 @@ class PartWriter:
             raise ReplayError(f"{self.path}: the recording has ended")
         while self._waiting and self._waiting[0].done():
             self._waiting.pop(0).result()
+        self._raise()
         self._waiting.append(self._worker.submit(self._add, kind, content))
 
     def _add(self, kind: bytes, content: bytes) -> None:
-        if self._broken:
+        if self._error is not None:
             return  # what comes behind a part that is not there says nothing
         data = memoryview(self._made(kind, content))
         try:
             while data:
-                data = data[os.write(self._file, data) :]
+                written = os.write(self._file, data)
+                self.size += written
+                data = data[written:]
         except OSError as error:
-            self._broken = True
-            raise self._failed(error) from None
+            self._error = self._failed(error)
 
     def flush(self) -> None:
         """Wait until all parts are written."""
         while self._waiting:
             self._waiting.pop(0).result()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise ReplayError(str(self._error))
 
     def close(self) -> None:
         try:
@@ -121,8 +132,7 @@ class PartReader:
                               f"{FORMAT}; {AGAIN}")
         self.parts = list(self._parts())
 
-    def _parts(self) -> Iterator[tuple[bytes, int, int]]:
-        """(kind, where its frame begins and ends)."""
+    def _parts(self) -> Iterator[Part]:
         data = memoryview(self._data)
         chain = hashlib.blake2b(data[: HEAD.size], digest_size=16).digest()
         at = HEAD.size
@@ -142,15 +152,30 @@ class PartReader:
             yield kind, begin, end
             at = end
 
-    def content(self, part: tuple[bytes, int, int]) -> bytes:
+    def content(self, part: Part) -> bytes:
         """:raises ReplayError: when it is no frame, or of more than 1 GiB."""
+        found = self._read(part, MAX_PART + 1)
+        if len(found) > MAX_PART:
+            raise ReplayError(f"{self.path}: damaged at byte {part[1]}; {AGAIN}")
+        return found
+
+    def head(self, part: Part) -> bytes:
+        """What a part begins with: a u32 length, and as many bytes.
+
+        :raises ReplayError: when it is no frame.
+        """
+        size = int.from_bytes(self._read(part, 4), "little")
+        return self._read(part, 4 + min(size, MAX_HEAD))[4:]
+
+    def _read(self, part: Part, wanted: int) -> bytes:
+        """The first bytes of a part.  A frame may claim any size; what is read of it is bounded."""
         _kind, begin, end = part
-        # A frame may claim any size; what is read of it is bounded.
-        reader = zstandard.ZstdDecompressor().stream_reader(self._data[begin:end])
+        found = bytearray()
         try:
-            found = reader.read(MAX_PART + 1)
+            with zstandard.ZstdDecompressor().stream_reader(self._data[begin:end]) as reader:
+                while len(found) < wanted and (
+                        piece := reader.read(min(PIECE, wanted - len(found)))):
+                    found += piece
         except zstandard.ZstdError:
-            found = None
-        if found is None or len(found) > MAX_PART:
-            raise ReplayError(f"{self.path}: damaged at byte {begin}; {AGAIN}")
+            raise ReplayError(f"{self.path}: damaged at byte {begin}; {AGAIN}") from None
         return bytes(found)

@@ -1,5 +1,6 @@
 """Plays a recording: to any position, forwards or back."""
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -50,7 +51,7 @@ class Player:
         self.recording, self.machine = recording, machine
         if machine.memory != start.memory:
             raise ReplayError(f"{recording.path}: is of a machine with {start.memory >> 20} MiB")
-        self._checkpoints = list(enumerate(p for p, _part in recording.checkpoints))
+        self._checkpoints = [(n, p) for n, (p, _part, _given) in enumerate(recording.checkpoints)]
         self._first: _State | None = None
         if start.kind == STATE:
             if not self._checkpoints or self._checkpoints[0][1] != start.position:
@@ -92,12 +93,15 @@ class Player:
         """Give the machine the inputs of this position; whether there were some."""
         inputs, before = self.recording.inputs, self._given
         while self._given < len(inputs) and inputs[self._given].position == self.position:
-            try:
-                give(self.machine, inputs[self._given])
-            except KinstError as error:
-                raise ReplayError(f"{self.recording.path}: an input that cannot be: "
-                                  f"{error}") from None
-            self._given += 1
+            ends = self.recording.ends
+            end = ends[bisect.bisect_right(ends, self._given)]
+            for one in inputs[self._given : end]:
+                try:
+                    give(self.machine, one)
+                except KinstError as error:
+                    raise ReplayError(f"{self.recording.path}: an input that cannot be: "
+                                      f"{error}") from None
+            self._given = end
         return self._given > before
 
     def advance(self, position: Position) -> Stop | None:
@@ -109,8 +113,12 @@ class Player:
             raise ReplayError(f"{self.recording.path}: ends at {self.recording.last}, before "
                               f"{position}")
         while self.position != position:
-            self.give()
-            stop = reach(self.machine, min(position, self._next()))
+            if self.give():
+                continue
+            target = self._next()
+            if (target.instructions, target.time) > (position.instructions, position.time):
+                target = position
+            stop = reach(self.machine, target)
             if stop is not None:
                 return stop
         return None
@@ -122,7 +130,8 @@ class Player:
         """
         machine = self.machine
         while True:
-            if self.give() and machine.pc in until.addresses:
+            pc = machine.pc
+            if self.give() and machine.pc != pc and machine.pc in until.addresses:
                 return Stop(StopReason.ADDRESS, machine.pc)
             if self.at_end:
                 return None
@@ -198,7 +207,7 @@ class Player:
             return None
         if checkpoint > kept.position:
             self._put(number)
-            self._given = sum(1 for i in self.recording.inputs if i.position < checkpoint)
+            self._given = self.recording.checkpoints[number][2]
         else:
             self.machine.restore(kept.snapshot)
             self._given = kept.given

@@ -7,6 +7,7 @@ END, the state that the run ended in.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from emu.replay.inputs import (
     position_to_json,
     to_json,
 )
-from emu.replay.parts import AGAIN, MAX_PART, PartReader, PartWriter
+from emu.replay.parts import AGAIN, MAX_PART, Part, PartReader, PartWriter
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Go, MachineState, UnicornMachine
@@ -41,6 +42,7 @@ MARK_EVERY = 25_000_000  # instructions
 # many instructions: seeking costs a part of what is recorded, and the file grows ever slower.
 GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
+BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
 MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
 
 
@@ -113,7 +115,8 @@ def changed_pages(machine: UnicornMachine, first: Mapping[int, bytes]) -> list[i
 
 def digest_of(machine: UnicornMachine, first: Mapping[int, bytes]) -> str:
     """BLAKE2b over a machine's state and what of its memory is not what it was at the start."""
-    digest = hashlib.blake2b(repr(machine.state()).encode(), digest_size=32)
+    state = json.dumps(snapshot.to_json(machine.state()), sort_keys=True)
+    digest = hashlib.blake2b(state.encode(), digest_size=32)
     for page in changed_pages(machine, first):
         digest.update(page.to_bytes(8, "little"))
         digest.update(machine.memory_part.page(page))
@@ -142,6 +145,7 @@ class Recorder:
             self._checkpoint(said=True)
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
+        self._whole = True  # no run was left in its middle
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
         self._checkpoint_at = machine.instructions + FIRST
@@ -160,6 +164,7 @@ class Recorder:
 
     def run(self, until: Until, go: Go) -> Stop:
         self._flush()
+        self._whole = False
         while True:
             end = until.instructions
             if end is None or self._mark_at < end:
@@ -172,7 +177,7 @@ class Recorder:
                 stop = go(until)
             if stop.reason is StopReason.UNHANDLED:
                 self.entered(STUCK, "", b"")
-            self._stop = stop
+            self._stop, self._whole = stop, True
             self._writer.flush()
             return stop
 
@@ -207,12 +212,16 @@ class Recorder:
     def end(self) -> End | None:
         """End the recording where the machine stands.
 
-        :return: how; None where it had ended already.
+        :return: how; None where it had ended already, or an exception has left the machine in the
+            middle of a run: the recording is good up to its last mark then.
         """
         if self.machine.runner is not self:
             return None
         machine = self.machine
         machine.runner = None
+        if not self._whole:
+            self._writer.close()
+            return None
         self._flush()
         found = End(position_of(machine), "" if self._stop is None else str(self._stop),
                     None if machine.patches else digest_of(machine, self._first))
@@ -240,7 +249,7 @@ def _start_from_json(row: Any) -> Start:
     start = Start(row["kind"], row["architecture"], row["build_id"], row["memory"],
                   row["workload"], position_from_json(row["position"]), row["digest"])
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
-            isinstance(start.memory, int) and isinstance(start.build_id, str)
+            isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
             and isinstance(start.workload, str) and isinstance(start.digest, str | None)):
         raise ValueError("a start of no kind")
     return start
@@ -254,7 +263,8 @@ SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionE
 class Recording:
     """A recording that is read.
 
-    :ivar inputs: in their order.
+    :ivar inputs: in their order; those up to each of ``ends`` are given before the machine goes on.
+    :ivar checkpoints: with the inputs that were given before.
     :ivar end: None where the writer did not come to it.
     :ivar last: the last position that the recording knows.
     :ivar problem: why the file ends before its end; empty: it does not.
@@ -266,8 +276,8 @@ class Recording:
     inputs: list[Input] = field(init=False, default_factory=list)
     end: End | None = field(init=False, default=None)
     last: Position = field(init=False)
-    checkpoints: list[tuple[Position, tuple[bytes, int, int]]] = field(
-        init=False, default_factory=list)
+    checkpoints: list[tuple[Position, Part, int]] = field(init=False, default_factory=list)
+    ends: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
@@ -286,23 +296,22 @@ class Recording:
         if not self.problem and self.end is None:
             self.problem = "it is cut off"
 
-    def _take(self, part: tuple[bytes, int, int]) -> None:
+    def _take(self, part: Part) -> None:
         kind = part[0]
         if self.end is not None:
             raise ValueError("a part behind the end")
-        content = self._reader.content(part)
         if kind == CHECKPOINT:
-            size = int.from_bytes(content[:4], "little")
-            there = position_from_json(json.loads(content[4 : 4 + size])["position"])
-            self.checkpoints.append((there, part))
+            there = position_from_json(json.loads(self._reader.head(part))["position"])
+            self.checkpoints.append((there, part, len(self.inputs)))
         elif kind == INPUTS:
-            for row in json.loads(content):
+            for row in json.loads(self._reader.content(part)):
                 one = from_json(row)
                 self.inputs.append(one)
                 self._on(one.position)
+            self.ends.append(len(self.inputs))
             return
         else:
-            row = json.loads(content)
+            row = json.loads(self._reader.content(part))
             if kind == END:
                 there = position_from_json(row["position"])
                 self.end = End(there, str(row["stop"]), row["digest"])
@@ -313,7 +322,7 @@ class Recording:
         self._on(there)
 
     def _on(self, there: Position) -> None:
-        if there < self.last:
+        if (there.instructions, there.time) < (self.last.instructions, self.last.time):
             raise ValueError("positions that go back")
         self.last = there
 
@@ -322,7 +331,7 @@ class Recording:
 
         :raises ReplayError: when it is damaged.
         """
-        position, part = self.checkpoints[number]
+        position, part, _given = self.checkpoints[number]
         content = self._reader.content(part)
         size = int.from_bytes(content[:4], "little")
         body = memoryview(content)[4 + size :]

@@ -44,7 +44,7 @@ def last_write(player: Player, physical: int, size: int, before: Position) -> Wr
         raise ReplayError(f"{size} bytes at physical {physical:#x}: 1 to {MAX_SIZE} bytes, within "
                           "a page, can be looked after")
     recording = player.recording
-    states = sorted({recording.start.position, *(p for p, _part in recording.checkpoints)})
+    states = sorted({recording.start.position, *(p for p, _part, _given in recording.checkpoints)})
     end = before
     for start in reversed([p for p in states if p < before]):
         _to(player, start)

@@ -324,6 +324,8 @@ class UnicornMachine(Machine):
             self._limit = self.engine.limit = min(self._limit, end)
 
     def type(self, data: bytes) -> None:
+        if self.runner is not None and self.running:
+            raise MachineError("the machine is recorded: keys are not typed while it runs")
         self._entered("type", "", data)
         self.board.type(data)
 

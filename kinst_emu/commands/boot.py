@@ -57,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     memory = None if arguments.memory is None else parse_size(arguments.memory)
     if arguments.save:
         check_writable(arguments.save, "--save")
+    for other in (arguments.save, arguments.restore):
+        if arguments.record and other and arguments.record.resolve() == other.resolve():
+            raise KinstError(f"--record {arguments.record}: is the snapshot's file, too")
     if arguments.restore:
         machine = snapshot.restore(arguments.restore, image)
         if memory not in (None, machine.memory):

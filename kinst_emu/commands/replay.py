@@ -24,7 +24,7 @@ EXAMPLES = (
     "kinst replay call.rec --from malloc --to fbt::malloc:return",
     "kinst replay boot.rec --who-wrote ticks --before 50%",
 )
-SHOWN = 64  # bytes of memory
+SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="its kernel (it is looked for among the known ones)")
     parser.add_argument("--to", metavar="POSITION",
-                        help=f"stop there and show registers, stack and memory: {FORMS}")
+                        help="stop there and show registers, stack and memory: "
+                        + FORMS.replace("%", "%%"))
     parser.add_argument("--from", dest="begin", metavar="POSITION",
                         help="begin there: what the guest writes to its console before is not "
                         "shown, and Nth is counted from there")
@@ -158,7 +159,10 @@ def _place(player: Player, text: str, option: str) -> tuple[str, int]:
         except ValueError:
             raise KinstError(f"{option} {text}: '{where[:80]}' is no address, symbol or register "
                              f"of {arch.name}") from None
-    return where, parse_count(size, option) if size else SHOWN
+    count = parse_count(size, option) if size else SHOWN
+    if count > MAX_SHOWN:
+        raise KinstError(f"{option} {text}: at most {MAX_SHOWN} bytes are shown")
+    return where, count
 
 
 def _address(player: Player, where: str) -> int:
@@ -176,7 +180,7 @@ def _state(player: Player, places: list[tuple[str, int]]) -> dict[str, object]:
     for where, size in places or [(machine.arch.sp, SHOWN)]:
         address = _address(player, where)
         try:
-            content: str | None = machine.read(address, min(size, 1 << 20)).hex()
+            content: str | None = machine.read(address, size).hex()
         except MemoryAccessError:
             content = None
         memory.append({"where": where, "address": address, "content": content})

@@ -36,6 +36,12 @@ def test_the_version_names_what_decides_a_run():
                         result.stdout)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command):
+    result = run("kinst", command, "--help")
+    assert result.returncode == 0 and not result.stderr and "usage: " in result.stdout
+
+
 @pytest.mark.parametrize("line, offers", [
     ("kinst bo", ["boot"]), ("kinst boot --inst", ["--instructions"]),
     ("kinst boot -k teaching/amd", ["teaching/amd64"]),

@@ -170,6 +170,15 @@ def test_a_killed_writer_leaves_a_recording(arch, tmp_path):
     assert found["position"]["instructions"] == Recording(path).last.instructions > 0
 
 
+def test_files_are_not_mixed_up(tmp_path):
+    path = str(tmp_path / "same")
+    for option in ("--save", "--restore"):
+        refused(run("kinst", "boot", "-k", "teaching/amd64", "--record", path, option, path),
+                "is the snapshot's file, too")
+    refused(run("kinst", "record", "-k", "teaching/amd64", "-o", "/dev/null", "boot"),
+            "no plain file")
+
+
 def test_a_file_that_is_no_recording_is_one_line(tmp_path):
     path = tmp_path / "file.rec"
     path.write_bytes(b"nothing")

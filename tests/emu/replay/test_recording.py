@@ -13,7 +13,7 @@ from emu.machine import StopReason, Until
 from emu.replay import recording as recording_module
 from emu.replay.inputs import MEMORY as TO_MEMORY
 from emu.replay.inputs import TYPE, Input, Position, ReplayError
-from emu.replay.parts import HEAD, PartReader
+from emu.replay.parts import FORMAT, HEAD, PartReader
 from emu.replay.player import Player
 from emu.replay.recording import BOOT, PLACED, STATE, Recorder, Recording
 from emu.unicorn.machine import UnicornMachine
@@ -169,6 +169,86 @@ def test_an_image_that_is_only_placed_is_recorded(image, tmp_path):
     assert played.difference() == ""
 
 
+def test_calls_on_a_cpu_that_waits_are_recorded(image, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+    boot_to_prompt(machine)
+    with Recorder(machine, path, STATE, "calls"):
+        for _ in range(2):
+            for _ in range(200):
+                machine.run(Until(time=machine.now + 100_000))
+                if machine.waiting:
+                    break
+            pc = machine.pc
+            machine.pc = pc + 4
+            machine.pc = pc
+            caller = Caller(machine)
+            assert caller.call_symbol(machine.symbol("strlen"), [caller.place(b"four\0")]) == 4
+            machine.type(b"strings\r")
+            machine.run(Until(console="teaching> "))
+    played = Player(Recording(path), UnicornMachine(image, MEMORY))
+    played.advance_to_end()
+    assert played.difference() == "" and played.machine.digest() == machine.digest()
+
+
+def test_keys_at_the_entry_of_a_function_are_no_second_call(image, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+    address = image.symbols.find("strlen").address
+    with Recorder(machine, path, BOOT, "keys"):
+        boot_to_prompt(machine)
+        machine.type(b"strings\r")
+        machine.run(Until(addresses=[address]))
+        machine.type(b"x")
+        machine.run(Until(console="teaching> "))
+    played, seen = player(path, image), set()
+    while played.run(Until(addresses=[address])) is not None:
+        assert played.position not in seen
+        seen.add(played.position)
+    assert seen and played.difference() == ""
+
+
+def test_keys_that_a_probe_s_function_types_are_refused(image, tmp_path):
+    machine = started(image)
+    boot_to_prompt(machine)
+    with Recorder(machine, tmp_path / "file.rec", STATE, ""):
+        machine.handle(image.symbols.find("strlen").address, lambda: machine.type(b"z"))
+        machine.type(b"strings\r")
+        with pytest.raises(MachineError, match="not typed while it runs"):
+            machine.run(Until(console="teaching> "))
+
+
+def test_a_run_that_an_exception_leaves_is_recorded_to_its_last_mark(image, short, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+
+    def trouble():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Recorder(machine, path, BOOT, ""):
+        machine.run(Until(instructions=7000))
+        machine.handle(image.symbols.find("strlen").address, trouble)
+        machine.run(Until(instructions=7100))
+        machine.type(b"strings\r")
+        machine.run(Until(console="nothing"))
+    found = Recording(path)
+    assert found.end is None and found.problem == "it is cut off"
+    Player(found, started(image)).advance_to_end()
+
+
+def test_a_disk_that_is_full_is_told_at_once(image, short, tmp_path, monkeypatch):
+    machine, path = started(image), tmp_path / "file.rec"
+    recorder = Recorder(machine, path, BOOT, "")
+    size = path.stat().st_size
+    monkeypatch.setattr("emu.replay.parts.os.write", full)
+    with pytest.raises(ReplayError, match="No space left"):
+        boot_to_prompt(machine)
+    with pytest.raises(ReplayError, match="No space left"):
+        recorder.end()
+    assert recorder.size == size == path.stat().st_size
+
+
+def full(_file, _data):
+    raise OSError(28, "No space left on device")
+
+
 # -- what is cut, damaged, of others --------------------------------------------------------------
 
 
@@ -203,8 +283,8 @@ def test_it_may_be_cut_while_it_is_written(image, short, tmp_path):
 
 @pytest.mark.parametrize("content, says", [
     (b"", "not a recording"), (b"KINSTREC", "not a recording"), (b"x" * 100, "not a recording"),
-    (HEAD.pack(b"KINSTREC", 99), "format 99"), (HEAD.pack(b"KINSTREC", 1), "first part"),
-    (HEAD.pack(b"KINSTREC", 1) + b"STRT" + bytes(40), "first part: it is cut off|damaged"),
+    (HEAD.pack(b"KINSTREC", 99), "format 99"), (HEAD.pack(b"KINSTREC", FORMAT), "first part"),
+    (HEAD.pack(b"KINSTREC", FORMAT) + b"STRT" + bytes(40), "first part: it is cut off|damaged"),
 ])
 def test_what_is_no_recording_is_told(tmp_path, content, says):
     path = tmp_path / "file.rec"
@@ -258,6 +338,9 @@ START = {"kind": "boot", "architecture": "amd64", "build_id": "1", "memory": 64 
     ([], []), ({**START, "kind": "x"}, []), ({**START, "position": [0]}, []),
     ({**START, "memory": "1"}, []), (START, [(b"WHAT", b"[]")]), (START, [(b"MARK", b"{}")]),
     (START, [(b"INPT", b"[[%d, 1, true, \"type\", \"\", \"\"]]" % 10**30)]),
+    ({**START, "build_id": "\x1b[31m"}, []),
+    (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"-5\", \"\"]]")]),
+    (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"%s\", \"\"]]" % (b"f" * 17))]),
     (START, [(b"MARK", b"[1, 2]")]), (START, [(b"MARK", b"[-1, 2, true]")]),
     (START, [(b"MARK", b"[5, 5, true]"), (b"MARK", b"[4, 4, true]")]),
     (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"x\", \"\"]]")]),
@@ -336,6 +419,7 @@ def test_a_run_that_parts_is_told(image, recorded):
 def test_an_input_that_cannot_be_is_told(image, recorded, kind, name):
     played = player(recorded[0], image)
     played.recording.inputs.insert(0, Input(Position(0, 0), kind, name, b"1"))
+    played.recording.ends[:] = [1, *(end + 1 for end in played.recording.ends)]
     with pytest.raises(ReplayError, match="cannot be"):
         played.advance_to_end()
 
