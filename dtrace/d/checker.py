@@ -664,8 +664,12 @@ class Checker:
         kind = self.surroundings.argument(key.value) if 0 <= key.value < 10 else None
         if kind is None:
             raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
-        _type, offset = CONTEXT[f"arg{key.value}"]
-        use = syntax.ContextUse(place, f"arg{key.value}", offset)
+        return self._in_context(place, key.value, kind)
+
+    def _in_context(self, place: Place, index: int, kind: Type) -> syntax.Expression:
+        """An argument that the firing's context holds."""
+        _type, offset = CONTEXT[f"arg{index}"]
+        use = syntax.ContextUse(place, f"arg{index}", offset)
         use.lvalue = True
         use.type = INT if width(kind) == 4 else LONG
         return self._typed(syntax.Cast(place, kind, use), kind) if is_scalar(kind) else \
@@ -686,11 +690,12 @@ class Checker:
         if found is None:
             return None
         values: dict[Location | None, tuple[list[int], syntax.Expression | None]] = {}
+        registers = self.surroundings.registers
         for number, location in found.places.items():
             if location not in values:
                 try:
                     values[location] = [], None if location is None else locations.value(
-                        place, location, found.type, self.surroundings.registers)
+                        place, location, found.type, registers)
                 except locations.Unreadable:
                     values[location] = [], None
             values[location][0].append(number)
@@ -700,14 +705,8 @@ class Checker:
         if not nowhere and kept < len(found.places):
             found.partly(f"{what} is kept by the compiler at {kept} of {len(found.places)} inline "
                          "copies; at the others a clause that reads it ends with an error")
-        _type, offset = CONTEXT[f"arg{index}"]
-        use = syntax.ContextUse(place, f"arg{index}", offset)
-        otherwise: syntax.Expression = self._typed(use, found.type)
-        if is_scalar(found.type):
-            use.type = INT if width(found.type) == 4 else LONG
-            otherwise = self._typed(syntax.Cast(place, found.type, use), found.type)
         chosen: syntax.Expression = self._typed(syntax.ByProbe(
-            place, list(values.values()), otherwise,
+            place, list(values.values()), self._in_context(place, index, found.type),
             f"{what} is kept by the compiler at none of its {len(found.places)} inline copies"
             if nowhere else ""), found.type)
         if kind is not None:

@@ -18,8 +18,7 @@ cdef struct WatchState:
     uint64_t size
     const uint8_t *host
     uint8_t known[MAX_WATCHED]
-    uint64_t before_block  # instructions at the start of the block before this one
-    uint64_t at_block
+    uint64_t at_block  # instructions at this block's start
     uint64_t writes
     # Of the last write: it is made by an instruction behind ``low``, up to ``high``.
     uint64_t low
@@ -49,7 +48,7 @@ cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noe
             memcpy(w.known, w.host, w.size)  # it was told already
         else:
             noticed(w, w.at_block, w.clock.instructions)
-    w.before_block, w.at_block = w.at_block, w.clock.instructions
+    w.at_block = w.clock.instructions
 
 
 @cython.no_gc_clear
@@ -87,7 +86,7 @@ cdef class WriteWatch:
         self.engine = engine
         self.w.clock = &engine.clock
         self.w.physical, self.w.size = physical, size
-        self.w.at_block = self.w.before_block = engine.clock.instructions
+        self.w.at_block = engine.clock.instructions
         memcpy(self.w.known, self.w.host, size)
         engine._ok("watch stores", engine.hook_add(
             engine.uc, &self.store_hook, HOOK_MEM_WRITE, <void *>watch_store, &self.w,

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             if program is not None:
                 run_program(program, Kernel(image), machine)
             elif calls is None:
-                boot_to_prompt(machine, limit)
+                boot_to_prompt(machine, limit or LIMIT)
             else:
                 evaluation = Evaluation(Caller(machine, limit or DEFAULT_LIMIT), prototypes)
                 value = evaluation.run(calls)
