@@ -6,7 +6,7 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 NATIVE = (
-    "emu.unicorn._engine",
+    "emu.unicorn._engine", "emu.replay._pieces",
     "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
     "emu.amd64._page_walk", "emu.riscv64._page_walk",
     "kinst._dispatch", "kinst.amd64._encoding", "kinst.arm64._encoding",

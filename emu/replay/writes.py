@@ -32,18 +32,25 @@ class Write:
     new: bytes
 
 
-def last_write(player: Player, physical: int, size: int, before: Position) -> Write | None:
+def last_write(player: Player, physical: int, size: int, before: Position,
+               given: bool = False) -> Write | None:
     """The last write to physical memory that is made before a position.
 
     The player is left where the write is to be made; where there is none, at the start.
 
     :param size: 1 to 64 bytes, within a page.
+    :param given: what comes from outside at that position counts, too.
     :raises ReplayError: when that is not so, or the memory is not RAM.
     """
     if not 0 < size <= MAX_SIZE or physical % PAGE + size > PAGE:
         raise ReplayError(f"{size} bytes at physical {physical:#x}: 1 to {MAX_SIZE} bytes, within "
                           "a page, can be looked after")
     recording = player.recording
+    if given and any(one.kind == MEMORY and one.position == before
+                     and _touches(int(one.name, 16), len(one.value), physical, size)
+                     for one in recording.inputs):
+        _to(player, before)
+        return _entered(player, physical, size)
     states = sorted({recording.start.position, *(p for p, _part, _given in recording.checkpoints)})
     end = before
     for start in reversed([p for p in states if p < before]):

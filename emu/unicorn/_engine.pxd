@@ -256,6 +256,7 @@ cdef struct Clock:
     # The stop at this address is passed by, once.
     bint passing
     uint64_t pass_by
+    uint64_t taken  # exceptions and interrupts that were delivered, or answered
 
 
 # What a clock-reading instruction does to the registers, natively: it is executed by the million.

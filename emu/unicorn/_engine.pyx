@@ -34,7 +34,9 @@ cdef enum:
     HOOK_INSN = 2
     HOOK_CODE = 4
     HOOK_BLOCK = 8
+    HOOK_MEM_READ = 1 << 10
     HOOK_MEM_WRITE = 1 << 11
+    UC_MEM_WRITE = 17
     HOOK_INSN_INVALID = 1 << 14
     HOOK_EDGE_GENERATED = 1 << 15
     CTL_WRITE = 1
@@ -933,6 +935,10 @@ cdef class Engine:
         self.clock.instructions += self.clock.count
         self.clock.count = 0
 
+    def taken(self):
+        """An exception or an interrupt was delivered, or answered."""
+        self.clock.taken += 1
+
     def synchronize(self):
         """Make the next block start canonical and let devices see the present count."""
         self.clock.canonical = self.clock.instructions
@@ -1283,3 +1289,9 @@ cdef class Engine:
 
 
 include "_watch.pxi"
+
+
+include "_flow.pxi"
+
+
+include "_steps.pxi"

@@ -23,28 +23,38 @@ cdef struct WatchState:
     # Of the last write: it is made by an instruction behind ``low``, up to ``high``.
     uint64_t low
     uint64_t high
+    uint64_t first_low  # of the first
+    uint64_t first_high
+    bint stores
+    bint loads
+
+
+cdef void seen(WatchState *w, uint64_t low, uint64_t high) noexcept nogil:
+    if not w.writes:
+        w.first_low, w.first_high = low, high
+    w.writes += 1
+    w.low, w.high = low, high
 
 
 cdef void noticed(WatchState *w, uint64_t low, uint64_t high) noexcept nogil:
-    w.writes += 1
-    w.low, w.high = low, high
+    if w.stores:
+        seen(w, low, high)
     memcpy(w.known, w.host, w.size)
 
 
 cdef void watch_store(void *uc, int kind, uint64_t address, int size, int64_t value, void *data
                       ) noexcept nogil:
-    """A store, before it is carried out."""
+    """A store (or a load, where those are watched), before it is carried out."""
     cdef WatchState *w = <WatchState *>data
     if address < w.physical + w.size and address + <uint64_t>size > w.physical:
-        w.writes += 1
-        w.low, w.high = w.clock.instructions, w.clock.instructions + w.clock.count
+        seen(w, w.clock.instructions, w.clock.instructions + w.clock.count)
 
 
 cdef void watch_block(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     """A block begins; ``block_hook`` has counted the one before it."""
     cdef WatchState *w = <WatchState *>data
     if memcmp(w.known, w.host, w.size) != 0:
-        if w.writes and w.high > w.at_block:
+        if w.writes and w.high > w.at_block and not w.loads:
             memcpy(w.known, w.host, w.size)  # it was told already
         else:
             noticed(w, w.at_block, w.clock.instructions)
@@ -56,6 +66,7 @@ cdef class WriteWatch:
     """Watches RAM from now on, until it is closed.
 
     :param physical: where; ``size`` of 1 to 64 bytes, within one page.
+    :param stores: whether stores are seen, ``loads``: whether loads are.
     :raises ValueError: when that is not so, or not RAM.
     """
 
@@ -68,7 +79,8 @@ cdef class WriteWatch:
     def __cinit__(self):
         memset(&self.w, 0, sizeof(WatchState))
 
-    def __init__(self, Engine engine not None, uint64_t physical, uint64_t size):
+    def __init__(self, Engine engine not None, uint64_t physical, uint64_t size,
+                 bint stores=True, bint loads=False):
         cdef int i
         cdef Region *r
         if self.engine is not None:
@@ -86,10 +98,12 @@ cdef class WriteWatch:
         self.engine = engine
         self.w.clock = &engine.clock
         self.w.physical, self.w.size = physical, size
+        self.w.stores, self.w.loads = stores, loads
         self.w.at_block = engine.clock.instructions
         memcpy(self.w.known, self.w.host, size)
         engine._ok("watch stores", engine.hook_add(
-            engine.uc, &self.store_hook, HOOK_MEM_WRITE, <void *>watch_store, &self.w,
+            engine.uc, &self.store_hook, (HOOK_MEM_WRITE if stores else 0) | (
+                HOOK_MEM_READ if loads else 0), <void *>watch_store, &self.w,
             <uint64_t>max(physical, LONGEST_STORE) - LONGEST_STORE, physical + size))
         engine._ok("watch blocks", engine.hook_add(
             engine.uc, &self.block_hook_, HOOK_BLOCK, <void *>watch_block, &self.w,
@@ -127,6 +141,11 @@ cdef class WriteWatch:
     def writes(self):
         """How many were seen."""
         return self.w.writes
+
+    @property
+    def first(self):
+        """The same of the first."""
+        return self.w.first_low, self.w.first_high
 
     @property
     def last(self):

@@ -568,6 +568,7 @@ class UnicornMachine(Machine):
             self._due()
         elif why == EngineStop.STOP_INTERRUPT:
             board.deliver_interrupt()
+            engine.taken()
             self.interrupts_changed()
             if self._stop is not None and self._stop.reason is StopReason.UNHANDLED:
                 return self._stop
@@ -643,6 +644,7 @@ class UnicornMachine(Machine):
     def _delivered(self) -> None:
         """An exception was delivered, or answered."""
         if not self.engine.frozen:
+            self.engine.taken()
             self.engine.synchronize()
 
     def _endless(self) -> str | None:
@@ -700,6 +702,7 @@ class UnicornMachine(Machine):
         if not delivered and not board.wakes_masked:
             return Stop(StopReason.HALT, pc, "interrupts are masked")
         self._waiting = None
+        engine.taken()
         engine.synchronize()
         return None
 

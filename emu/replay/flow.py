@@ -1,0 +1,236 @@
+"""The way that a recorded run takes through the code, and the file it is kept in.
+
+A flow is a sequence of entries: pieces of straight code (an address, and how many instructions from
+there on were executed), and between them what is so from there on: the thread, virtual time beyond
+the instructions, that an exception or interrupt was taken.  The file has parts
+(``emu/replay/parts.py``): HEAD, once; FLOW, coded entries (``_pieces.pyx``); STEPS, what single
+instructions did; TAIL, where it ends and what its threads are called.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from emu.architectures import ARCHITECTURES
+from emu.machine import StopReason, Until
+from emu.replay._pieces import PieceCoder, PieceDecoder
+from emu.replay.inputs import Position, ReplayError, position_from_json, position_to_json
+from emu.replay.parts import PartReader, PartWriter
+from emu.replay.player import Player
+from emu.replay.recording import BUILD_ID, SHAPE
+from emu.unicorn._engine import Flow, FlowKind
+from emu.unicorn.machine import UnicornMachine
+
+HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
+ENTRY = struct.Struct("<QII")  # value, count, FlowKind
+PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
+    FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
+CHUNK = 2_000_000  # instructions between two looks at where the thread is kept
+MOST = 1 << 27  # entries of a part
+MAX_NAMES = 1 << 16
+MAX_NAME = 64
+MAX_STACK = 1000
+AGAIN = "trace it again"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one instruction did.
+
+    :param registers: those that it changed, after it.
+    :param stores: (virtual address where it is known, else None, physical address, bytes).
+    """
+
+    position: int
+    pc: int
+    registers: dict[str, int]
+    stores: tuple[tuple[int | None, int, bytes], ...]
+
+
+Piece = bytes | list[Step]  # whole entries, or steps of those before
+
+
+def thread_word(machine: UnicornMachine) -> int | None:
+    """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
+    None: there is none yet."""
+    base = machine.read_register(machine.arch.per_cpu)
+    physical = machine.translate(base) if base and not base % 8 else None
+    ram = machine.board.ram_base
+    return physical if physical is not None and ram <= physical < ram + machine.memory else None
+
+
+def thread_of(machine: UnicornMachine) -> int:
+    """The address of the running thread's ``struct thread``; 0: there is none yet."""
+    word = thread_word(machine)
+    return 0 if word is None else int.from_bytes(machine.read_physical(word, 8), "little")
+
+
+def flow(player: Player, end: Position | int) -> Iterator[bytes]:
+    """The flow from where a player stands to a position, or a count of instructions: whole entries,
+    now and then.
+
+    :raises KeyboardInterrupt: by the user's wish.
+    """
+    machine = player.machine
+    found: list[bytes] = []
+    word = thread_word(machine)
+    collected = Flow(machine.engine, found.append, word)
+    try:
+        last = end.instructions if isinstance(end, Position) else end
+        while (here := player.position).instructions < last or (
+                isinstance(end, Position) and here < end):
+            count = here.instructions + CHUNK
+            if count < last or not isinstance(end, Position):
+                stop = player.run(Until(instructions=min(count, last)))
+            else:
+                stop = player.advance(end)
+            if stop is not None and stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            if (now := thread_word(machine)) != word and now is not None:
+                word = now
+                collected.watch_word(word)
+            yield from found
+            found.clear()
+    finally:
+        collected.close()
+    yield from found
+
+
+@dataclass(frozen=True)
+class Head:
+    """:param begin: where the flow begins.
+    :param thread: that runs there: the address of its ``struct thread``; 0: there is none yet.
+    :param stack: what is on the stack there, outer ones first: (an address in a function, the
+        address that its callee returns to; None: it is not known).
+    """
+
+    architecture: str
+    build_id: str
+    begin: Position
+    thread: int = 0
+    stack: tuple[tuple[int, int | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Tail:
+    """:param threads: their names, by the address of their ``struct thread``."""
+
+    end: Position
+    threads: dict[int, str]
+
+
+class FlowWriter:
+    """Writes a flow to a file, as it comes.
+
+    :raises ReplayError: here and later, when it cannot be written.
+    """
+
+    def __init__(self, path: Path, head: Head) -> None:
+        self._coder = PieceCoder()
+        self._writer = PartWriter(path, HEAD, json.dumps({
+            "architecture": head.architecture, "build_id": head.build_id,
+            "begin": position_to_json(head.begin), "thread": head.thread,
+            "stack": head.stack}).encode())
+
+    @property
+    def size(self) -> int:
+        return self._writer.size
+
+    @property
+    def instructions(self) -> int:
+        return self._coder.instructions
+
+    def write(self, piece: Piece) -> None:
+        if isinstance(piece, bytes):
+            self._writer.write(FLOW, self._coder.code(piece))
+        else:
+            rows = [[s.position, s.pc, s.registers,
+                     [[at, physical, data.hex()] for at, physical, data in s.stores]]
+                    for s in piece]
+            self._writer.write(STEPS, json.dumps(rows).encode())
+
+    def end(self, tail: Tail) -> None:
+        self._writer.write(TAIL, json.dumps({
+            "end": position_to_json(tail.end),
+            "threads": {str(at): name for at, name in tail.threads.items()}}).encode())
+        self._writer.close()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@dataclass
+class FlowFile:
+    """A flow in a file.
+
+    :ivar tail: None where the writer did not come to it.
+    :ivar problem: why the file ends before its end; empty: it does not.
+    :raises ReplayError: when it is none, or damaged within a part.
+    """
+
+    path: Path
+    head: Head = field(init=False)
+    tail: Tail | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self._reader = reader = PartReader(self.path)
+        self.problem = reader.problem
+        if not reader.parts or reader.parts[0][0] != HEAD:
+            raise ReplayError(f"{self.path}: is no instruction trace (kinst replay --trace-insns "
+                              "writes one)")
+        try:
+            self.head = _head(json.loads(reader.content(reader.parts[0])))
+            if reader.parts[-1][0] == TAIL:
+                self.tail = _tail(json.loads(reader.content(reader.parts[-1])))
+            elif not self.problem:
+                self.problem = "it is cut off"
+        except SHAPE as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> ReplayError:
+        return ReplayError(f"{self.path}: damaged ({type(error).__name__} in a part); {AGAIN}")
+
+    def pieces(self) -> Iterator[Piece]:
+        """What was written, in its order."""
+        decoder = PieceDecoder()
+        for part in self._reader.parts[1:]:
+            content = self._reader.content(part)
+            try:
+                if part[0] == FLOW:
+                    yield decoder.decode(content, MOST)
+                elif part[0] == STEPS:
+                    yield [_step(row) for row in json.loads(content)]
+            except SHAPE as error:
+                raise self._damaged(error) from None
+
+
+def _head(row: Any) -> Head:
+    stack = tuple((at, back) for at, back in row["stack"])
+    head = Head(row["architecture"], row["build_id"], position_from_json(row["begin"]),
+                row["thread"], stack)
+    if not all(type(number) is int for at, back in stack for number in (at, back or 0)) \
+            or type(head.thread) is not int or len(stack) > MAX_STACK:
+        raise ValueError("a stack of no kind")
+    if head.architecture not in ARCHITECTURES or not BUILD_ID.fullmatch(head.build_id):
+        raise ValueError("of no kernel")
+    return head
+
+
+def _tail(row: Any) -> Tail:
+    threads = {int(at): str(name)[:MAX_NAME] for at, name in row["threads"].items()}
+    if len(threads) > MAX_NAMES:
+        raise ValueError("too many threads")
+    return Tail(position_from_json(row["end"]), threads)
+
+
+def _step(row: Any) -> Step:
+    position, pc, registers, stores = row
+    if not (type(position) is type(pc) is int and isinstance(registers, dict)
+            and all(type(value) is int for value in registers.values())):
+        raise ValueError("a step of no kind")
+    return Step(position, pc, registers, tuple(
+        (None if at is None else int(at), int(physical), bytes.fromhex(data))
+        for at, physical, data in stores))

@@ -1,0 +1,259 @@
+"""Flows: the native collector held to single steps, its code to a slow twin of it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.machine import Until
+from emu.replay._pieces import PieceCoder, PieceDecoder
+from emu.replay.flow import (
+    ENTRY,
+    PIECE,
+    SKEW,
+    TAKEN,
+    THREAD,
+    FlowFile,
+    FlowWriter,
+    Head,
+    Step,
+    Tail,
+    flow,
+)
+from emu.replay.inputs import Position, ReplayError
+from emu.replay.player import Player
+from emu.replay.recording import BOOT, Recorder, Recording
+from emu.unicorn._engine import Flow, Steps
+from tests.emu.replay.test_recording import started, use
+
+
+@pytest.fixture
+def recorded(image, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+    with Recorder(machine, path, BOOT, "all of it"):
+        use(machine)
+    return path, machine.digest()
+
+
+def addresses(machine, entries):
+    """Of every instruction of a flow."""
+    found = []
+    for value, count, kind in ENTRY.iter_unpack(entries):
+        if kind == PIECE:
+            for _ in range(count):
+                found.append(value)
+                room = 4096 - value % 4096
+                code = machine.read(value, min(15, room))
+                value += machine.arch.instruction_length(code)
+    return found
+
+
+def test_a_flow_is_what_single_steps_go_through(image, recorded):
+    path, digest = recorded
+    played = Player(Recording(path), started(image))
+    entries = b"".join(flow(played, played.recording.last))
+    played.give()
+    assert played.machine.digest() == digest
+    stepped, slow = [], Player(Recording(path), started(image))
+    while not slow.at_end:
+        slow.give()
+        if slow.at_end:
+            break
+        stepped.append(slow.machine.pc)
+        slow.run(Until(instructions=slow.position.instructions + 1))
+    assert addresses(played.machine, entries) == stepped
+    skews = [value for value, _count, kind in ENTRY.iter_unpack(entries) if kind == SKEW]
+    assert skews == sorted(set(skews))
+
+
+def test_a_flow_in_parts_is_the_flow(image, recorded):
+    whole, parts = (Player(Recording(recorded[0]), started(image)) for _ in range(2))
+    entries = b"".join(flow(whole, whole.recording.last))
+    last, cut = parts.recording.last.instructions, b""
+    for part in (last // 7, last // 3, last // 3 + 1, last):
+        end = parts.recording.last if part == last else part
+        cut += b"".join(flow(parts, end))
+    assert addresses(whole.machine, entries) == addresses(parts.machine, cut)
+
+
+def test_a_collector_is_made_once_and_closed_twice_without_harm(fresh):
+    collected = Flow(fresh.engine, lambda entries: None)
+    with pytest.raises(RuntimeError):
+        collected.__init__(fresh.engine, print)
+    collected.close()
+    collected.close()
+    with pytest.raises(ValueError, match="not RAM"):
+        Flow(fresh.engine, print, 1 << 60)
+    with pytest.raises(RuntimeError):
+        Flow.__new__(Flow).flush()
+    with pytest.raises(RuntimeError):
+        Steps.__new__(Steps).flush()
+    with pytest.raises(ValueError, match="too many"):
+        Steps(fresh.engine, print, range(65))
+
+
+def test_a_sink_that_fails_ends_the_run_with_its_error(fresh):
+    def sink(entries):
+        raise KeyError("no room")
+
+    collected = Flow(fresh.engine, sink)
+    fresh.run(Until(instructions=1000))
+    with pytest.raises(KeyError, match="no room"):
+        collected.flush()
+
+
+# -- the code --------------------------------------------------------------------------------------
+
+ENTRIES = st.lists(st.one_of(
+    st.tuples(st.sampled_from([0x1000, 0x1010, 0x2000, 2**64 - 4, 5]), st.integers(1, 3),
+              st.just(PIECE)),
+    st.tuples(st.integers(0, 2**64 - 1), st.integers(1, 1 << 20), st.just(PIECE)),
+    st.tuples(st.integers(0, 2**64 - 1), st.just(0), st.sampled_from([THREAD, SKEW])),
+    st.tuples(st.just(0), st.just(0), st.just(TAKEN)),
+), max_size=60)
+
+
+def slow_decode(chunks):
+    """What the format says (``emu/replay/_pieces.pyx``), in plain Python."""
+    pieces, after_one, after_two, state, skew = [], {}, {}, [0, 0], 0
+
+    def place():
+        return (state[0] << 32 | state[1]) * 0x9E3779B97F4A7C15 % 2**64 >> 46
+
+    def varint(data):
+        value = shift = 0
+        while True:
+            byte = data.pop(0)
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    def unzigzag(value):
+        return value >> 1 ^ -(value & 1)
+
+    def follow(piece):
+        after_two[place()] = piece
+        if state[1]:
+            after_one[state[1]] = piece
+        state[:] = [state[1], piece + 1]
+        return (*pieces[piece], PIECE)
+
+    for chunk in chunks:
+        data, out = list(chunk), []
+        while True:
+            for _ in range(varint(data)):
+                out.append(follow(after_two[place()]))
+            op = varint(data)
+            if op == 0:
+                break
+            if op == 1:
+                before = pieces[state[1] - 1][0] if state[1] else 0
+                pieces.append(((before + unzigzag(varint(data))) % 2**64, varint(data)))
+                out.append(follow(len(pieces) - 1))
+            elif op == 2:
+                out.append((varint(data), 0, THREAD))
+            elif op == 3:
+                skew = (skew + unzigzag(varint(data))) % 2**64
+                out.append((skew, 0, SKEW))
+            elif op == 4:
+                out.append((0, 0, TAKEN))
+            else:
+                out.append(follow(after_one[state[1]] if op == 5 else op - 6))
+        assert not data
+        yield out
+
+
+@given(st.lists(ENTRIES, max_size=5))
+@settings(max_examples=300, deadline=None)
+def test_what_is_coded_is_decoded_by_the_native_code_and_by_the_slow_one(chunks):
+    coder, decoder = PieceCoder(), PieceDecoder()
+    coded = [coder.code(b"".join(ENTRY.pack(*e) for e in chunk)) for chunk in chunks]
+    assert [list(ENTRY.iter_unpack(decoder.decode(c, 1000))) for c in coded] == chunks
+    assert list(slow_decode(coded)) == chunks
+    assert coder.instructions == sum(c for chunk in chunks for _v, c, k in chunk if k == PIECE)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+@settings(max_examples=500, deadline=None)
+def test_bytes_that_were_not_coded_are_refused_and_nothing_worse(chunks):
+    decoder = PieceDecoder()
+    for chunk in chunks:
+        try:
+            found = decoder.decode(chunk, 10_000)
+        except ValueError:
+            continue
+        assert len(found) % ENTRY.size == 0 and len(found) <= 10_000 * ENTRY.size
+
+
+def test_a_run_longer_than_allowed_is_refused():
+    coder = PieceCoder()
+    chunk = coder.code(ENTRY.pack(16, 1, PIECE) * 1000)
+    assert len(chunk) < 30
+    with pytest.raises(ValueError, match="too much"):
+        PieceDecoder().decode(chunk, 900)
+    assert len(PieceDecoder().decode(chunk, 1001)) == 1000 * ENTRY.size
+
+
+@pytest.mark.parametrize("entries", [b"x", ENTRY.pack(1, 0, PIECE), ENTRY.pack(1, 1, 77)])
+def test_what_is_no_entry_is_not_coded(entries):
+    with pytest.raises(ValueError):
+        PieceCoder().code(entries)
+
+
+# -- the file --------------------------------------------------------------------------------------
+
+HEAD = Head("amd64", "abc-123", Position(5, 7), 0x1000, ((16, None), (32, 48)))
+PIECES = [ENTRY.pack(0x1000, 2, PIECE) * 3,
+          [Step(5, 0x1000, {"rax": 3}, ((0x2000, 0x20, b"ab"), (None, 0x30, b"c")))],
+          ENTRY.pack(9, 0, THREAD) + ENTRY.pack(0x1004, 1, PIECE)]
+TAIL = Tail(Position(12, 14), {0x1000: "init"})
+
+
+def written(path):
+    writer = FlowWriter(path, HEAD)
+    for piece in PIECES:
+        writer.write(piece)
+    writer.end(TAIL)
+    return path
+
+
+def test_a_file_holds_what_was_written(tmp_path):
+    found = FlowFile(written(tmp_path / "a.trace"))
+    assert (found.head, found.tail, found.problem) == (HEAD, TAIL, "")
+    assert list(found.pieces()) == PIECES
+
+
+def test_a_file_that_is_cut_off_has_what_came_before(tmp_path):
+    content = written(tmp_path / "a.trace").read_bytes()
+    cut = tmp_path / "b.trace"
+    for length in range(len(content)):
+        cut.write_bytes(content[:length])
+        try:
+            found = FlowFile(cut)
+        except ReplayError as error:
+            assert str(cut) in str(error)
+            continue
+        assert found.problem and found.tail is None
+        pieces = list(found.pieces())
+        assert pieces == PIECES[: len(pieces)]
+
+
+@given(place=st.integers(0, 10_000), byte=st.integers(1, 255))
+@settings(max_examples=200, deadline=None)
+def test_a_damaged_file_is_one_clear_line(tmp_path_factory, place, byte):
+    path = tmp_path_factory.mktemp("damaged") / "a.trace"
+    content = bytearray(written(path).read_bytes())
+    content[place % len(content)] ^= byte
+    path.write_bytes(content)
+    try:
+        found = FlowFile(path)
+        pieces = list(found.pieces())
+    except ReplayError as error:
+        assert "\n" not in str(error)
+        return
+    assert found.problem and pieces == PIECES[: len(pieces)]
+
+
+def test_a_recording_is_no_trace(recorded):
+    with pytest.raises(ReplayError, match="no instruction trace"):
+        FlowFile(recorded[0])
