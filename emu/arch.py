@@ -154,6 +154,11 @@ class Arch(ABC):
     def instruction_length(self, code: bytes) -> int:
         """Bytes of the first instruction of ``code`` (at most 15 given); 0 when not valid."""
 
+    def placed_operands(self, code: bytes, pc: int) -> "list[tuple[str, int]]":
+        """Memory operands of the first instruction of ``code`` that lie at a fixed place: (a base
+        register that is no general one, or nothing; offset)."""
+        return []
+
     def prepare_call(self, machine: "Machine", arguments: tuple[int, ...], back: int) -> None:
         """Set registers and stack as a call instruction to the pc in force would, returning to
         ``back``, with integer arguments in their places; those that do not fit registers go on

@@ -13,7 +13,7 @@ from typing import ClassVar
 from emu.arch import TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
-from kinst.code.verdict import Copy, Jump, Rewrite, State, Verdict
+from kinst.code.verdict import Copy, Jump, JumpAndLink, Rewrite, State, Verdict
 
 SEAM = "dtrace_invop_jump_addr"
 MASK = (1 << 64) - 1
@@ -123,6 +123,8 @@ class GuestTrap(ABC):
     short_nop: ClassVar[bytes] = b""
     jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it
 
+    trap_returns: ClassVar[frozenset[bytes]]  # instructions that end an exception
+
     excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
     excluded_prefixes: ClassVar[tuple[str, ...]] = ()
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
@@ -145,6 +147,11 @@ class GuestTrap(ABC):
         :param before: the verdict of the instruction before it.
         """
         return verdict.target if isinstance(verdict, Jump) else None
+
+    def links(self, verdict: Verdict) -> bool | None:
+        """Of a jump to a register's or memory's word, or a call: whether it is a call; None: it is
+        neither."""
+        return verdict.link is not None if isinstance(verdict, JumpAndLink) else None
 
     def is_landing(self, code: bytes) -> bool:
         """One that only marks where a branch may land."""

@@ -36,6 +36,15 @@ def _decoder() -> "capstone.Cs":
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
+@functools.cache
+def _detailed() -> "capstone.Cs":
+    import capstone
+
+    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    decoder.detail = True
+    return decoder
+
+
 class Amd64(Arch):
     name = "amd64"
     elf_machine = "X86_64"
@@ -113,6 +122,20 @@ class Amd64(Arch):
         for _address, size, _mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
             return int(size)
         return 0
+
+    def placed_operands(self, code: bytes, pc: int) -> list[tuple[str, int]]:
+        """Relative to RIP, absolute, and relative to the segments' bases."""
+        from capstone import CS_OP_MEM, x86
+
+        found = []
+        for insn in _detailed().disasm(code, pc, 1):
+            for op in insn.operands:
+                if op.type == CS_OP_MEM and op.mem.base in (x86.X86_REG_RIP, 0):
+                    segment = {x86.X86_REG_GS: "gs_base", x86.X86_REG_FS: "fs_base"}.get(
+                        op.mem.segment, "")
+                    relative = pc + insn.size if op.mem.base else 0
+                    found.append((segment, op.mem.disp + relative & (1 << 64) - 1))
+        return found
 
     def split(self, code: bytes) -> list[bytes]:
         found, at = list[bytes](), 0

@@ -20,6 +20,8 @@ JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 
 
 class Amd64Trap(GuestTrap):
+    trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # IRETQ, SYSRETQ
+        {b"\x48\xcf", b"\x48\x0f\x07"})
     excluded: ClassVar[frozenset[str]] = frozenset({"Xbpt", "alltraps", "calltrap", "trap"})
     second_breakpoint: ClassVar[bool] = False
     jump: ClassVar[bytes] = JUMP
@@ -42,6 +44,11 @@ class Amd64Trap(GuestTrap):
 
     def is_prologue(self, code: bytes) -> bool:
         return code == PUSH_RBP
+
+    def links(self, verdict: Verdict) -> bool | None:
+        if isinstance(verdict, classify.Indirect):
+            return verdict.pushes is not None
+        return True if isinstance(verdict, classify.Call) else None
 
     def is_return(self, code: bytes) -> bool:
         return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")

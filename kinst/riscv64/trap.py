@@ -25,6 +25,8 @@ C_FLD, C_LW, C_LD = 1, 2, 3
 
 class Riscv64Trap(CalledSeam):
     seam_code: ClassVar[bytes] = bytes.fromhex("8280")  # c.jr ra
+    trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # SRET, MRET
+        {bytes.fromhex("73002010"), bytes.fromhex("73002030")})
     excluded: ClassVar[frozenset[str]] = frozenset(
         {"cpu_exception_handler", "cpu_exception_handler_supervisor",
          "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}
@@ -78,6 +80,10 @@ class Riscv64Trap(CalledSeam):
 
     def is_return(self, code: bytes) -> bool:
         return code in (RET, C_JR_RA)
+
+    def links(self, verdict: Verdict) -> bool | None:
+        return super().links(
+            verdict.jump if isinstance(verdict, classify.JumpEven) else verdict)
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
         """Also AUIPC and JR through the same register: the far form of a tail call."""

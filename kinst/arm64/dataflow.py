@@ -1,0 +1,87 @@
+"""What arm64 instructions do with values (Arm ARM, chapter C6), as Capstone tells operands."""
+
+import functools
+
+import capstone
+from capstone import CS_AC_WRITE, CS_OP_REG
+
+from kinst.code.dataflow import NOTHING, Effect
+
+COPIES = frozenset("mov sxtw sxth sxtb uxtw uxth uxtb".split())
+CHOICES = frozenset({"csel"})
+# Mnemonics by their beginnings; what they transfer are their first registers.
+LOADS = ("ldr", "ldur", "ldp", "ldnp", "ldar", "ldapr", "ldapur", "ldxr", "ldaxr", "ldtr", "ldxp",
+         "ldaxp", "ldlar")
+STORES = ("str", "stur", "stp", "stnp", "stlr", "stlur", "sttr", "stllr")
+EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # whether it was made, then what is stored
+PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
+SWAPS, COMPARES = "swp", "cas"  # LSE; the rest of it (ldadd, ...) loads, and makes what it stores
+ATOMICS = tuple(f"ld{what}" for what in (
+    "add", "clr", "eor", "set", "smax", "smin", "umax", "umin"))
+ATOMIC_STORES = tuple(f"st{what[2:]}" for what in ATOMICS)
+
+
+@functools.cache
+def _decoder() -> capstone.Cs:
+    decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_LITTLE_ENDIAN)
+    decoder.detail = True
+    return decoder
+
+
+def _name(text: str) -> str | None:
+    """A general register by its 64-bit name; None: another one, or zero."""
+    if text in ("sp", "wsp"):
+        return "sp"
+    text = {"fp": "x29", "lr": "x30"}.get(text, text)
+    return f"x{text[1:]}" if text[:1] in ("x", "w") and text[1:].isdecimal() else None
+
+
+@functools.lru_cache(1 << 16)
+def effect(code: bytes) -> Effect:
+    for insn in _decoder().disasm(code, 0, 1):
+        return _effect(insn)
+    return NOTHING
+
+
+def _effect(insn: capstone.CsInsn) -> Effect:
+    operands, mnemonic = insn.operands, insn.mnemonic
+    registers = [_name(insn.reg_name(op.reg) or "") if op.type == CS_OP_REG else None
+                 for op in operands]
+    writes = {name for number in insn.regs_access()[1]
+              if (name := _name(insn.reg_name(number) or "")) is not None}
+    writes |= {name for op, name in zip(operands, registers, strict=True)
+               if name is not None and op.access & CS_AC_WRITE}
+    if mnemonic == "dc" and insn.op_str.startswith("zva"):
+        return Effect(clears=True)
+    if mnemonic in ("bl", "blr"):
+        return Effect(frozenset(writes | {"x30"}))
+    if mnemonic in COPIES and len(operands) == 2 and registers[0] and registers[1] \
+            and not operands[1].shift.type:
+        return Effect(frozenset(writes | {registers[0]}), {registers[0]: (registers[1],)})
+    if mnemonic in CHOICES and registers[0]:
+        chosen = tuple(name for name in registers[1:3] if name is not None)
+        zero = len(chosen) < 2
+        return Effect(frozenset(writes | {registers[0]}), {} if zero else {registers[0]: chosen})
+    count = 2 if mnemonic.startswith(PAIRS) else 1
+    if mnemonic.startswith(EXCLUSIVE):
+        written = {registers[0]} if registers[0] else set()
+        return Effect(frozenset(written), stores=tuple(registers[1 : 1 + count]))
+    if mnemonic.startswith(SWAPS):
+        got = registers[1]
+        return Effect(frozenset({got} if got else ()), loads=(got,) if got else (),
+                      stores=(registers[0],))
+    if mnemonic.startswith(COMPARES):
+        return Effect(frozenset(name for name in registers[:1] if name), stores=(None,))
+    if mnemonic.startswith(ATOMICS):
+        got = registers[1]
+        return Effect(frozenset({got} if got else ()), loads=(got,) if got else (),
+                      stores=(None,))
+    if mnemonic.startswith(ATOMIC_STORES):
+        return Effect(stores=(None,))
+    if mnemonic.startswith(LOADS):
+        loaded = tuple(name or "" for name in registers[:count])
+        return Effect(frozenset(writes | {n for n in loaded if n}), loads=loaded)
+    if mnemonic.startswith(STORES):
+        return Effect(frozenset(writes - {n for n in registers[:count] if n}),
+                      stores=tuple(registers[:count]))
+    return Effect(frozenset(writes))
