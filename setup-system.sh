@@ -28,6 +28,7 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 		need qemu-system-x86_64 qemu-system-x86 seabios
 		need qemu-system-aarch64 qemu-system-arm
 		need qemu-system-riscv64 qemu-system-misc opensbi
+		need gdb-multiarch gdb-multiarch
 		;;
 	*)
 		echo "usage: setup-system.sh build|kernels|qemu" >&2

@@ -1,0 +1,339 @@
+"""What a debugger drives: a run that goes forwards, and of a recording also back."""
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from emu.gdb.packets import GdbError
+from emu.machine import Stop, StopReason, Until
+from emu.replay.inputs import Position
+from emu.replay.player import Player
+from emu.replay.writes import last_write
+from emu.unicorn._engine import WatchLimit, WriteWatch
+from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.machine import MAX_STOPS, Snapshot, UnicornMachine
+
+CHUNK = 4_000_000  # instructions between two looks at the debugger
+NEAR, WIDER = 20_000, 8  # instructions that a search backwards begins with, and its growth
+MAX_WATCHES = 8
+MAX_BLOCK = 1024  # instructions of a block of the CPU model, and more
+MAX_WATCHED = int(WatchLimit.MAX_WATCHED)
+
+
+class Why(enum.Enum):
+    STEP = "stepped"
+    BREAKPOINT = "breakpoint"
+    WATCH = "watchpoint"
+    BEGIN = "the recording begins here"
+    END = "the recording ends here"
+    INTERRUPTED = "interrupted"
+    OVER = "the guest has ended the run"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """:param kind: gdb's number: 2 stores, 3 loads, 4 both."""
+
+    address: int
+    size: int
+    kind: int
+    physical: int
+
+
+@dataclass(frozen=True)
+class Event:
+    """Why the target stopped.
+
+    :param watched: of a watchpoint.
+    """
+
+    why: Why
+    watched: Watched | None = None
+    detail: str = ""
+
+
+Poll = Callable[[], bool]  # whether the debugger wants the target to stop
+
+
+class Target(ABC):
+    """:ivar breakpoints: addresses to stop before.
+    :ivar reverses: whether it goes back.
+    """
+
+    reverses: bool
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        self.breakpoints: set[int] = set()
+        self.watched: list[Watched] = []
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Instructions executed."""
+
+    @abstractmethod
+    def _run(self, until: Until) -> Stop | None:
+        """Go on; None: this is the end."""
+
+    @abstractmethod
+    def _mark(self) -> Callable[[], None]:
+        """What brings the run back to where it is now."""
+
+    @abstractmethod
+    def write(self, address: int, data: bytes) -> None:
+        """:raises KinstError: when it cannot be written."""
+
+    @abstractmethod
+    def write_register(self, name: str, value: int) -> None:
+        """:raises KinstError: when it cannot be written."""
+
+    def break_at(self, address: int) -> None:
+        if len(self.breakpoints) >= MAX_STOPS:
+            raise GdbError(f"{MAX_STOPS} breakpoints are possible")
+        self.breakpoints.add(address)
+
+    def watch(self, address: int, size: int, kind: int) -> None:
+        """:raises GdbError: when that cannot be watched."""
+        physical = self.machine.translate(address)
+        if physical is None or not 0 < size <= MAX_WATCHED or address % PAGE + size > PAGE:
+            raise GdbError("1 to 64 bytes within a mapped page can be watched")
+        if len(self.watched) >= MAX_WATCHES:
+            raise GdbError(f"{MAX_WATCHES} watchpoints are possible")
+        self.watched.append(Watched(address, size, kind, physical))
+
+    def unwatch(self, address: int, size: int, kind: int) -> None:
+        self.watched = [w for w in self.watched
+                        if (w.address, w.size, w.kind) != (address, size, kind)]
+
+    @contextmanager
+    def _watching(self) -> Iterator[list[WriteWatch]]:
+        made: list[WriteWatch] = []
+        try:
+            for w in self.watched:
+                try:
+                    made.append(WriteWatch(self.machine.engine, w.physical, w.size,
+                                           w.kind != 3, w.kind != 2))
+                except ValueError:
+                    raise GdbError(f"{w.address:#x} is not RAM: it cannot be watched") from None
+            yield made
+        finally:
+            for watch in made:
+                watch.close()
+
+    def step(self) -> Event:
+        with self._watching() as watches:
+            event = self._once()
+            return self._hit(watches) or event
+
+    def _once(self) -> Event:
+        stop = self._run(Until(instructions=self.count + 1))
+        return self._event(stop) or Event(Why.STEP)
+
+    def _event(self, stop: Stop | None) -> Event | None:
+        """Of a run that ended; None: because of its count of instructions."""
+        if stop is None:
+            return Event(Why.END)
+        if stop.reason is StopReason.INSTRUCTIONS:
+            return None
+        if stop.reason is StopReason.ADDRESS:
+            return Event(Why.BREAKPOINT)
+        if stop.reason is StopReason.INTERRUPTED:
+            return Event(Why.INTERRUPTED)
+        return Event(Why.OVER, detail=str(stop))
+
+    def _hit(self, watches: Sequence[WriteWatch]) -> Event | None:
+        for watch, watched in zip(watches, self.watched, strict=True):
+            watch.look()
+            if watch.writes:
+                return Event(Why.WATCH, watched)
+        return None
+
+    def go(self, poll: Poll) -> Event:
+        """Forwards, until something happens."""
+        while True:
+            back = self._mark() if self.watched else None
+            with self._watching() as watches:
+                event = self._event(self._run(Until(
+                    addresses=sorted(self.breakpoints), instructions=self.count + CHUNK)))
+                for watch in watches:
+                    watch.look()
+                lows = [watch.first[0] for watch in watches if watch.writes]
+            if lows and back is not None:
+                back()
+                return self._to_watch(min(lows))
+            if event is not None:
+                return event
+            if poll():
+                return Event(Why.INTERRUPTED)
+
+    def _to_watch(self, low: int) -> Event:
+        """Go to the first access that is watched; it is not before a count of instructions."""
+        if self.count < low:
+            event = self._event(self._run(Until(instructions=low)))
+            if event is not None:
+                return event
+        with self._watching() as watches:
+            while True:
+                event = self._once()
+                hit = self._hit(watches)
+                if hit is not None or event.why is not Why.STEP:
+                    return hit or event
+
+    def range_step(self, begin: int, end: int, poll: Poll) -> Event:
+        """Step until the program counter is outside of [begin, end)."""
+        for number in range(1 << 20):
+            event = self.step()
+            pc = self.machine.pc
+            if event.why is not Why.STEP or not begin <= pc < end:
+                return event
+            if pc in self.breakpoints:
+                return Event(Why.BREAKPOINT)
+            if number % 100 == 99 and poll():
+                return Event(Why.INTERRUPTED)
+        return Event(Why.STEP)
+
+    def back_step(self) -> Event:
+        raise GdbError("this run is not a recording: it does not go back")
+
+    def back(self, poll: Poll) -> Event:
+        raise GdbError("this run is not a recording: it does not go back")
+
+
+class LiveTarget(Target):
+    """A machine that is run for the first time."""
+
+    reverses = False
+
+    @property
+    def count(self) -> int:
+        return self.machine.instructions
+
+    def _run(self, until: Until) -> Stop | None:
+        return self.machine.run(until)
+
+    def _mark(self) -> Callable[[], None]:
+        kept: Snapshot = self.machine.snapshot()
+        return lambda: self.machine.restore(kept)
+
+    def write(self, address: int, data: bytes) -> None:
+        self.machine.write_code(address, data)
+
+    def write_register(self, name: str, value: int) -> None:
+        self.machine.write_register(name, value)
+
+
+class PlayedTarget(Target):
+    """A recording."""
+
+    reverses = True
+
+    def __init__(self, player: Player) -> None:
+        super().__init__(player.machine)
+        self.player = player
+
+    @property
+    def count(self) -> int:
+        return self.player.position.instructions
+
+    def _run(self, until: Until) -> Stop | None:
+        return self.player.run(until)
+
+    def _mark(self) -> Callable[[], None]:
+        here = self.player.position
+
+        def back() -> None:
+            self.player.seek(here)
+        return back
+
+    def write(self, address: int, data: bytes) -> None:
+        raise GdbError("this is a recording: nothing of it can be changed")
+
+    def write_register(self, name: str, value: int) -> None:
+        raise GdbError("this is a recording: nothing of it can be changed")
+
+    # -- backwards --------------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> int:
+        return self.player.recording.start.position.instructions
+
+    def back_step(self) -> Event:
+        if self.count <= self._first:
+            return Event(Why.BEGIN)
+        if self._seek(self.count - 1):
+            return Event(Why.INTERRUPTED)
+        return Event(Why.STEP)
+
+    def _seek(self, position: Position | int) -> bool:
+        """Go there, what is given from outside there given; whether the user stopped it."""
+        if self.player.seek(position) is not None:
+            return True
+        self.player.give()
+        return False
+
+    def back(self, poll: Poll) -> Event:
+        """To the last moment before this one when a breakpoint is reached, or what is watched is
+        accessed."""
+        end, size = self.player.position, NEAR
+        high = end.instructions
+        while high > self._first:
+            low = max(self._first, high - size)
+            if self._seek(low):
+                return Event(Why.INTERRUPTED)
+            found = self._last_in(end if high == end.instructions else high)
+            if found is not None:
+                position, event = found
+                self._seek(position)
+                return event
+            if poll():
+                return Event(Why.INTERRUPTED)
+            high, size = low, size * WIDER
+        self.player.seek(self.player.recording.start.position)
+        return Event(Why.BEGIN)
+
+    def _last_in(self, end: Position | int) -> tuple[Position, Event] | None:
+        """The last event from here up to a position."""
+        high = end.instructions if isinstance(end, Position) else end
+        found: tuple[Position, Event] | None = None
+        first = self.player.position
+        with self._watching() as watches:
+            if self.machine.pc in self.breakpoints:
+                found = first, Event(Why.BREAKPOINT)
+            while self.count < high:
+                event = self._event(self._run(Until(
+                    addresses=sorted(self.breakpoints), instructions=high)))
+                if event is None or event.why is not Why.BREAKPOINT or self.count >= high:
+                    break
+                found = self.player.position, event
+            for watch in watches:
+                watch.look()
+            hits = [(min(watch.last[1], high), watched)
+                    for watch, watched in zip(watches, self.watched, strict=True) if watch.writes]
+        for last, watched in hits:
+            position = self._access_before(first, last, watched)
+            if position is not None and (found is None or position > found[0]):
+                found = position, Event(Why.WATCH, watched)
+        return found
+
+    def _access_before(self, first: Position, last: int, watched: Watched) -> Position | None:
+        """Where the last watched access is to be made, from a position up to a count."""
+        if watched.kind == 2:
+            self.player.seek(last)
+            write = last_write(self.player, watched.physical, watched.size, self.player.position)
+            return None if write is None or write.position < first else write.position
+        low = max(first.instructions, last - MAX_BLOCK)
+        self.player.seek(low)
+        found = None
+        with self._watching() as watches:
+            watch = watches[self.watched.index(watched)]
+            while self.count < last:
+                position, before = self.player.position, watch.writes
+                self._once()
+                watch.look()
+                if watch.writes > before:
+                    found = position
+        return found
+

@@ -1,0 +1,289 @@
+"""The gdb protocol: a debugger's packets on a recording of the teaching kernel, and gdb itself."""
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import threading
+import xml.etree.ElementTree as ET
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dtrace.flow.steps import steps
+from emu.gdb.description import DESCRIPTIONS
+from emu.gdb.packets import Connection, GdbError, Gone, framed, unescaped
+from emu.gdb.server import connected
+from emu.gdb.session import NoThreads, Session
+from emu.gdb.target import LiveTarget, PlayedTarget
+from emu.machine import Until
+from emu.qemu.gdb_remote import GdbRemote
+from emu.replay.player import Player
+from emu.replay.recording import BOOT, Recorder, Recording
+from emu.unicorn._engine import WriteWatch
+from tests.emu.replay.test_recording import started, use
+
+
+@pytest.fixture
+def played(image, tmp_path):
+    machine, path = started(image), tmp_path / "file.rec"
+    with Recorder(machine, path, BOOT, "all of it"):
+        use(machine)
+    return Player(Recording(path), started(image))
+
+
+class Debugger:
+    """The client of this house on one end of a socket pair, a session on the other."""
+
+    def __init__(self, target, commands=()):
+        here, there = socket.socketpair()
+        self.session = Session(target, Connection(there), NoThreads(), dict(commands))
+        self.problem = None
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+        self.remote = GdbRemote(here, 20)
+
+    def _serve(self):
+        try:
+            self.session.serve()
+        except Gone:
+            pass
+        except Exception as error:  # noqa: BLE001 (the test tells it)
+            self.problem = error
+
+    def ask(self, text):
+        """A packet's answer, what the session says on the console left out."""
+        self.remote.send(text)
+        while (answer := self.remote.receive()).startswith("O") and answer != "OK":
+            pass
+        return answer
+
+    def close(self):
+        self.remote.close()
+        self.thread.join(60)
+        assert not self.thread.is_alive() and self.problem is None, self.problem
+
+
+
+
+@pytest.fixture
+def debugger(played):
+    found = Debugger(PlayedTarget(played))
+    yield found
+    found.close()
+
+
+def pc_of(debugger, machine):
+    number = [r.ours for r in DESCRIPTIONS[machine.arch.name].registers].index(machine.arch.pc)
+    return int.from_bytes(bytes.fromhex(debugger.ask(f"p{number:x}")), "little")
+
+
+def test_a_breakpoint_is_reached_forwards_and_backwards(played, debugger):
+    address = played.machine.image.symbols.find("strlen").address
+    assert debugger.ask(f"Z0,{address:x},1") == "OK"
+    forwards = []
+    while (answer := debugger.ask("vCont;c")).startswith("T05") and "replaylog" not in answer:
+        assert pc_of(debugger, played.machine) == address
+        forwards.append(played.position)
+    assert "replaylog:end" in answer and len(forwards) > 2
+    backwards = []
+    while "replaylog" not in (answer := debugger.ask("bc")):
+        assert pc_of(debugger, played.machine) == address
+        backwards.append(played.position)
+    assert "replaylog:begin" in answer and backwards[::-1] == forwards
+    assert debugger.ask(f"z0,{address:x},1") == "OK"
+    assert "replaylog:end" in debugger.ask("c") and played.at_end and played.difference() == ""
+
+
+def test_steps_forwards_are_undone_by_steps_backwards(played, debugger):
+    played.seek(played.recording.last.instructions // 2)
+    states = [(played.position, played.machine.registers())]
+    for _ in range(20):
+        assert debugger.ask("s").startswith("T05")
+        states.append((played.position, played.machine.registers()))
+    for state in reversed(states[:-1]):
+        assert debugger.ask("bs").startswith("T05")
+        assert (played.position, played.machine.registers()) == state
+
+
+@pytest.mark.parametrize(("kind", "name"), [(2, "watch"), (3, "rwatch"), (4, "awatch")])
+def test_a_watchpoint_sees_what_a_stepped_run_sees(image, played, debugger, kind, name):
+    played.seek(played.recording.last.instructions // 4)
+    here = played.position
+    slow = Player(played.recording, started(image))
+    slow.seek(here)
+    address = busiest(slow)
+    # The same by stepping.
+    slow.seek(here)
+    physical, known = slow.machine.translate(address), []
+    watch = WriteWatch(slow.machine.engine, physical, 8, kind != 3, kind != 2)
+    while not slow.at_end and len(known) < 4:
+        before, seen = slow.position, watch.writes
+        slow.run(Until(instructions=before.instructions + 1))
+        watch.look()
+        if watch.writes > seen:
+            known.append((before, slow.position))
+    watch.close()
+    if len(known) < 3:
+        pytest.fail("nothing is accessed there")
+    assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
+    for _before, behind in known[:3]:
+        assert f"{name}:{address:x};" in debugger.ask("c")
+        assert played.position == behind
+    for before, _behind in reversed(known[:2]):
+        while played.position > before:
+            assert f"{name}:{address:x};" in debugger.ask("bc")
+        assert played.position == before
+
+
+def test_registers_and_memory_are_the_machine_s(played, debugger):
+    machine = played.machine
+    played.seek(played.recording.last.instructions // 3)
+    registers = DESCRIPTIONS[machine.arch.name].registers
+    whole, at = debugger.ask("g"), 0
+    for register in registers:
+        digits = whole[at : at + register.bits // 4]
+        at += register.bits // 4
+        if register.ours in machine.arch.registers:
+            assert int.from_bytes(bytes.fromhex(digits), "little") == (
+                machine.read_register(register.ours) & (1 << register.bits) - 1)
+    assert at == len(whole)
+    assert bytes.fromhex(debugger.ask(f"m{machine.sp:x},40")) == machine.read(machine.sp, 64)
+    assert debugger.ask("m1234567812345678,8") == "E14"
+
+
+def test_a_recording_is_not_changed(played, debugger):
+    digest = played.machine.digest()
+    assert debugger.ask(f"M{played.machine.sp:x},1:ff") == "E01"
+    assert debugger.ask("P0=0000000000000000") == "E01"
+    assert played.machine.digest() == digest
+
+
+def busiest(player):
+    """The eight bytes that are stored to most often from where a recording stands."""
+    stored = Counter(
+        address for piece in steps(player, player.recording.last, False, True)
+        if not isinstance(piece, bytes)
+        for step in piece for address, _physical, data in step.stores
+        if address is not None and address % 8 == 0 and len(data) == 8)
+    return stored.most_common(1)[0][0]
+
+
+def test_a_machine_that_boots_can_be_written_and_does_not_go_back(image, played):
+    machine = started(image)
+    count = played.recording.last.instructions // 4
+    played.seek(count)
+    address = busiest(played)
+    debugger = Debugger(LiveTarget(machine))
+    assert "Reverse" not in debugger.ask("qSupported:swbreak+")
+    machine.run(Until(instructions=count))
+    assert debugger.ask(f"Z0,{machine.pc:x},1") == debugger.ask(f"z0,{machine.pc:x},1") == "OK"
+    assert debugger.ask(f"M{machine.sp - 64:x},2:abcd") == "OK"
+    assert machine.read(machine.sp - 64, 2) == b"\xab\xcd"
+    assert debugger.ask(f"Z2,{address:x},8") == "OK"
+    assert f"watch:{address:x};" in debugger.ask("c")
+    assert debugger.ask("bs") == "E01"
+    debugger.close()
+
+
+def test_descriptions_are_well_formed_and_name_known_registers(image):
+    machine = started(image)
+    description = DESCRIPTIONS[machine.arch.name]
+    root = ET.fromstring(description.xml())
+    names = [reg.get("name") for reg in root.iter("reg")]
+    assert len(names) == len(set(names)) == len(description.registers)
+    for register in description.registers:
+        if register.ours is not None and register.ours not in machine.board.vectors:
+            machine.read_register(register.ours)
+
+
+def test_what_is_asked_wrongly_is_refused_and_the_session_goes_on(debugger):
+    for packet in ("m", "mzz,1", "Z9,1,1", "Z0,zz,1", "p", "pfffff", "P", "Hg7777", "T77",
+                   "vCont;x", "qXfer:features:read:other.xml:0,10", "qRcmd,zz", "vFile:open:",
+                   "Z2,10,0", "Z2,fff,8", "b", "!", "qThreadExtraInfo,77", "vCont;r1"):
+        assert debugger.ask(packet) in ("", "E01", "E14"), packet
+    assert debugger.ask("qC").startswith("QC")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=30).filter(
+    lambda p: p[:1] not in (b"c", b"s", b"b", b"k", b"D", b"v")), max_size=10))
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_packet_is_answered(debugger, packets):
+    for packet in packets:
+        debugger.remote._write(framed(packet))
+        while debugger.remote.receive().startswith("O6"):
+            pass
+
+
+@given(st.binary(max_size=100))
+def test_a_frame_is_undone(content):
+    frame = framed(content)
+    assert frame[:1] == b"$" and frame[-3:-2] == b"#" and unescaped(frame[1:-3]) == content
+    assert b"#" not in frame[1:-3] and b"$" not in frame[1:]
+
+
+def test_damaged_frames_are_asked_for_again():
+    here, there = socket.socketpair()
+    connection = Connection(there)
+    here.sendall(b"$qC#00" + framed(b"g"))
+    assert connection.packet() == b"g" and here.recv(10) == b"-+"
+    here.sendall(b"$" + b"x" * (1 << 16))
+    with pytest.raises(GdbError, match="at once"):
+        connection.packet()
+    here.close()
+    there.close()
+
+
+def test_a_place_that_is_none_is_refused():
+    for place in ("port", "70000", "-1", "1.5"):
+        with pytest.raises(GdbError, match="give a port"), connected(place, print):
+            pass
+
+
+def test_monitor_commands_answer_and_say_what_there_is(played):
+    def hello(rest):
+        yield f"hello {rest}"
+
+    debugger = Debugger(PlayedTarget(played), {"hello": ("hello NAME: says it", hello)})
+    said = []
+    for line in ("hello you", "nonsense"):
+        debugger.remote.send("qRcmd," + line.encode().hex())
+        while (answer := debugger.remote.receive()) != "OK":
+            said.append(bytes.fromhex(answer[1:]).decode())
+    assert said == ["hello you\n", "monitor hello NAME: says it\n"]
+    debugger.close()
+
+
+GDB = shutil.which("gdb-multiarch")
+
+
+@pytest.mark.skipif(GDB is None, reason="gdb-multiarch is not installed")
+def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, played):
+    assert GDB is not None
+    ports = []
+    ready = threading.Event()
+
+    def told(port):
+        ports.append(port)
+        ready.set()
+
+    def serve():
+        with connected("0", told) as connection, contextlib.suppress(Gone):
+            Session(PlayedTarget(played), connection, NoThreads(), {}).serve()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert ready.wait(60)
+    commands = [f"target remote 127.0.0.1:{ports[0]}", "break strlen", "continue",
+                "print $_", "stepi", "reverse-stepi", "x/1i $pc", "delete", "continue"]
+    words = [GDB, "-nx", "-batch", "-iex", "set osabi none", str(image.path)]
+    for command in commands:
+        words += ["-ex", command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    thread.join(60)
+    assert "Breakpoint 1, strlen" in done.stdout, done.stderr
+    assert "<strlen" in done.stdout and "No more reverse-execution history" in done.stdout
+    assert played.at_end and played.difference() == ""
