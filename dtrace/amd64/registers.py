@@ -11,3 +11,7 @@ NUMBERS = {
     **{f"R_{name.upper()}": len(LOW) + n for n, name in enumerate(HIGH)},
     "R_RIP": 40, "R_RFL": 42, "R_RSP": 43,
 }
+
+# Where ``struct pcb`` keeps a thread's registers while another runs: (member, index).
+SAVED: dict[str, tuple[str, int | None]] = {name: (f"pcb_{name}", None) for name in (
+    "rbx", "rbp", "rsp", "r12", "r13", "r14", "r15", "rip")}

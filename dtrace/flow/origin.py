@@ -1,0 +1,377 @@
+"""Where a register's value came from: back through copies, loads and stores of a recorded run, to
+the instruction that made it.
+
+The way is looked for in a window of instructions whose registers and accesses are all known; where
+it leaves the window, the run's flow says who wrote a register before, and its memory who wrote
+there.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dtrace.flow.code import CodeReader
+from dtrace.flow.steps import ENTRY as STEP
+from dtrace.flow.steps import INSTRUCTION
+from dtrace.flow.steps import REGISTER as CHANGED
+from emu.errors import KinstError
+from emu.replay.flow import ENTRY, PIECE, flow
+from emu.replay.inputs import MEMORY as GIVEN_MEMORY
+from emu.replay.inputs import REGISTER, Position
+from emu.replay.player import Player
+from emu.replay.writes import last_write
+from emu.unicorn._engine import StepKind, Steps
+from emu.unicorn.guest_memory import PAGE
+from kinst.code.dataflow import EFFECTS, MEMORY, Effect
+
+WINDOW = 50_000  # instructions
+NEAR, WIDER = 100_000, 16  # instructions that the flow is looked at for first, and their growth
+MAX_LINKS = 100_000
+STORE = int(StepKind.STEP_STORE)
+
+
+class How(enum.Enum):
+    """What an instruction had to do with the value; from MADE on the search ends there."""
+
+    COPIED = "copied from"
+    LOADED = "loaded from"
+    STORED = "stored from"
+    MADE = "made here"
+    EXCEPTION = "set by an exception"
+    OUTSIDE = "given from outside"
+    START = "there when the recording begins"
+    PART = "made of several parts; this is the last"
+    UNKNOWN = "not followed further"
+
+
+@dataclass(frozen=True)
+class Link:
+    """One instruction on the way, the last in time first.
+
+    :param count: instructions executed before it; ``pc`` is its address, None where there is none.
+    :param place: the register, or the physical address, that the value came to be in.
+    :param source: where it was before: a register, or a physical address.
+    """
+
+    how: How
+    count: int
+    pc: int | None
+    place: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class _Memory:
+    physical: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"physical {self.physical:#x}"
+
+    def touches(self, at: int, size: int) -> bool:
+        return at < self.physical + self.size and self.physical < at + size
+
+    def within(self, at: int, size: int) -> bool:
+        return at <= self.physical and self.physical + self.size <= at + size
+
+
+_Place = str | _Memory
+
+
+@dataclass
+class _Window:
+    """Instructions one behind the other, from a count on.
+
+    :param registers: at the start.
+    :param changes: registers after an instruction, by its index; ``loads`` and ``stores`` are
+        (physical address, bytes).
+    """
+
+    begin: int
+    registers: dict[str, int]
+    pcs: list[int] = field(default_factory=list)
+    changes: dict[int, dict[str, int]] = field(default_factory=dict)
+    loads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    stores: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.pcs)
+
+    def before(self, index: int) -> dict[str, int]:
+        """The registers before an instruction."""
+        found = dict(self.registers)
+        for at in sorted(at for at in self.changes if at < index):
+            found |= self.changes[at]
+        return found
+
+
+class Origin:
+    """Looks for origins in a recording.
+
+    The player is left anywhere.
+
+    :param code: of its kernel.
+    """
+
+    def __init__(self, player: Player, code: CodeReader) -> None:
+        self._player, self._code = player, code
+        arch = player.machine.arch
+        self._effects = EFFECTS[arch.name]
+        self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
+        self._last: dict[tuple[int, int, str], int] = {}
+        self._window: _Window | None = None
+
+    def of(self, register: str, count: int) -> Iterator[Link]:
+        """Where the value came from that a register has before a count of instructions.
+
+        :raises KinstError: when there is no such register.
+        """
+        if register not in self._followed:
+            raise KinstError(f"'{register[:40]}' is no general register of "
+                             f"{self._player.machine.arch.name}")
+        place: _Place = register
+        for _ in range(MAX_LINKS):
+            link, source = (self._register(place, count) if isinstance(place, str)
+                            else self._stored(place, count))
+            yield link
+            if source is None:
+                return
+            place, count = source, link.count
+        yield Link(How.UNKNOWN, count, None, str(place))
+
+    def _effect(self, pc: int) -> Effect:
+        return self._effects(self._code.instruction(pc))
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def _register(self, name: str, count: int) -> tuple[Link, _Place | None]:
+        first = self._player.recording.start.position.instructions
+        while True:
+            window = self._looked_at(count)
+            found = self._in_window(window, name, count)
+            if found is not None:
+                return found
+            if window.begin <= first:
+                return self._from_start(name, first, window.begin), None
+            before = self._written_before(name, window.begin)
+            if isinstance(before, Link):
+                return before, None
+            count = before + 1
+
+    def _in_window(self, window: _Window, name: str,
+                   count: int) -> tuple[Link, _Place | None] | None:
+        """What was done to a register before a count, as far as the window goes back."""
+        given = {one.position.instructions for one in self._player.recording.inputs
+                 if one.kind == REGISTER and one.name == name}
+        for at in range(count, window.begin - 1, -1):
+            if at in given:
+                return Link(How.OUTSIDE, at, None, name), None
+            index = at - window.begin - 1
+            if index < 0:
+                break
+            effect = self._effect(window.pcs[index])
+            if name in effect.writes:
+                return self._written(window, index, name, effect)
+            if name in window.changes.get(index, {}):
+                return Link(How.EXCEPTION, at, None, name), None
+        return None
+
+    def _written(self, window: _Window, index: int, name: str,
+                 effect: Effect) -> tuple[Link, _Place | None]:
+        at, pc = window.begin + index, window.pcs[index]
+        if name in effect.copies:
+            sources = set(effect.copies[name])
+            if len(sources) > 1:  # one of them was chosen
+                registers = window.before(index)
+                value = window.changes.get(index, {}).get(name, registers[name])
+                sources = {s for s in sources if _low(registers[s]) == _low(value)}
+            if len(sources) == 1:
+                (source,) = sources
+                return Link(How.COPIED, at, pc, name, source), source
+            return Link(How.UNKNOWN, at, pc, name), None
+        if name in effect.loads:
+            loads = window.loads.get(index, [])
+            if len(loads) == len(effect.loads):
+                memory = _Memory(*loads[effect.loads.index(name)])
+                return Link(How.LOADED, at, pc, name, str(memory)), memory
+            return Link(How.UNKNOWN, at, pc, name), None
+        return Link(How.MADE, at, pc, name), None
+
+    def _given(self, name: str, low: int, high: int) -> int | None:
+        """Where a register is written from outside, at counts from low to high; the last."""
+        found = [one.position.instructions for one in self._player.recording.inputs
+                 if one.kind == REGISTER and one.name == name
+                 and low <= one.position.instructions <= high]
+        return found[-1] if found else None
+
+    def _from_start(self, name: str, first: int, begin: int) -> Link:
+        given = self._given(name, first, begin)
+        return Link(How.START if given is None else How.OUTSIDE, first, None, name)
+
+    def _written_before(self, name: str, end: int) -> Link | int:
+        """The count before the last instruction, before a count, that may write a register."""
+        first = self._player.recording.start.position.instructions
+        high, size = end, NEAR
+        while first < high:
+            low = max(first, high - size)
+            found = self._in_flow(name, low, high)
+            given = self._given(name, low, high)
+            if given is not None and (found is None or found < given):
+                return Link(How.OUTSIDE, given, None, name)
+            if found is not None:
+                return found
+            high, size = low, size * WIDER
+        return Link(How.START, first, None, name)
+
+    def _in_flow(self, name: str, low: int, high: int) -> int | None:
+        """The last instruction of [low, high) that may write a register; also the last before an
+        exception, where that changes the stack pointer."""
+        self._seek(high)
+        end = self._player.position
+        self._seek(low)
+        pieces: list[tuple[int, int, int]] = []  # count before, address, instructions
+        at, moved = low, None
+        arch = self._player.machine.arch
+        saves = name == arch.sp and arch.link is None
+        for entries in flow(self._player, end):
+            for value, count, kind in ENTRY.iter_unpack(entries):
+                if kind == PIECE:
+                    pieces.append((at, value, count))
+                    at += count
+                elif saves and at > low:
+                    moved = at - 1
+        for before, address, count in reversed(pieces):
+            if moved is not None and before <= moved:
+                break
+            last = self._last_in(address, count, name)
+            if last >= 0:
+                return before + last
+        return moved
+
+    def _last_in(self, address: int, count: int, name: str) -> int:
+        """The offset in instructions of the last one of a piece that writes a register; -1."""
+        key = address, count, name
+        if key not in self._last:
+            found = -1
+            for offset, at in enumerate(self._code.addresses(address, count)):
+                if name in self._effect(at).writes:
+                    found = offset
+            self._last[key] = found
+        return self._last[key]
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def _stored(self, memory: _Memory, count: int) -> tuple[Link, _Place | None]:
+        player, place = self._player, str(memory)
+        ram = player.machine.board.ram_base
+        if not ram <= memory.physical < ram + player.machine.memory:
+            return Link(How.OUTSIDE, count, None, f"the device at {place}"), None
+        if memory.physical % PAGE + memory.size > PAGE:
+            return Link(How.UNKNOWN, count, None, place), None
+        window = self._looked_at(count)
+        index = self._store_in(window, memory, count)
+        if index is None:
+            self._seek(count)
+            write = last_write(player, memory.physical, memory.size, player.position)
+            if write is None:
+                return Link(How.START, player.recording.start.position.instructions, None,
+                            place), None
+            if write.pc is None:
+                return Link(How.OUTSIDE, write.position.instructions, None, place), None
+            window = self._looked_at(write.position.instructions + 1)
+            index = write.position.instructions - window.begin
+        return self._from_store(window, index, memory)
+
+    def _store_in(self, window: _Window, memory: _Memory, count: int) -> int | None:
+        """The index of the last store to memory before a count; None: it is not seen here."""
+        given = {one.position.instructions for one in self._player.recording.inputs
+                 if one.kind == GIVEN_MEMORY}
+        for index in range(count - window.begin - 1, -1, -1):
+            if any(memory.touches(*store) for store in window.stores.get(index, ())):
+                return index
+            effect = self._effect(window.pcs[index])
+            excepted = window.changes.get(index, {}).keys() - effect.writes
+            if effect.clears or excepted or window.begin + index in given:
+                return None  # memory may have been written by something else here
+        return None
+
+    def _from_store(self, window: _Window, index: int,
+                    memory: _Memory) -> tuple[Link, _Place | None]:
+        place, at, pc = str(memory), window.begin + index, window.pcs[index]
+        effect, stores = self._effect(pc), window.stores.get(index, [])
+        touching = [n for n, store in enumerate(stores) if memory.touches(*store)]
+        if effect.clears:
+            return Link(How.MADE, at, pc, place), None
+        if not touching:
+            return Link(How.EXCEPTION, at, pc, place), None
+        store = stores[touching[-1]]
+        if not memory.within(*store):
+            return Link(How.PART, at, pc, place), None
+        if len(stores) != len(effect.stores):
+            return Link(How.UNKNOWN, at, pc, place), None
+        source = effect.stores[touching[-1]]
+        if source is None:
+            return Link(How.MADE, at, pc, place), None
+        if source != MEMORY:
+            return Link(How.STORED, at, pc, place, source), source
+        loads = window.loads.get(index, [])
+        if len(loads) != 1:
+            return Link(How.UNKNOWN, at, pc, place), None
+        before = _Memory(loads[0][0] + memory.physical - store[0], memory.size)
+        return Link(How.COPIED, at, pc, place, str(before)), before
+
+    # -- the player -------------------------------------------------------------------------------
+
+    def _seek(self, count: int) -> None:
+        if self._player.seek(count) is not None:
+            raise KeyboardInterrupt
+
+    def _looked_at(self, end: int) -> _Window:
+        """A window that ends at a count, or goes beyond."""
+        window = self._window
+        if window is not None and window.begin < end <= window.end:
+            return window
+        first = self._player.recording.start.position.instructions
+        self._seek(end)
+        there = self._player.position
+        self._seek(max(first, end - WINDOW))
+        self._window = self._read(there)
+        return self._window
+
+    def _read(self, end: Position) -> _Window:
+        player, machine = self._player, self._player.machine
+        player.give()
+        numbers = machine.board.cpu.registers
+        names = [name for name in self._followed if name in numbers]
+        window = _Window(player.position.instructions, machine.registers())
+        found: list[bytes] = []
+        steps = Steps(machine.engine, found.append,
+                      [numbers[name] for name in names], loads=True)
+        try:
+            if player.advance(end) is not None:
+                raise KeyboardInterrupt
+        finally:
+            steps.close()
+        index = -1
+        for kind, what, a, b in STEP.iter_unpack(b"".join(found)):
+            if kind == INSTRUCTION:
+                index = b - window.begin
+                del window.pcs[index:]
+                window.loads.pop(index, None)
+                window.stores.pop(index, None)
+                if not a and window.pcs:  # not seen to begin: behind the one before it
+                    a = window.pcs[-1] + len(self._code.instruction(window.pcs[-1]))
+                window.pcs.append(a)
+            elif kind == CHANGED:
+                window.changes.setdefault(index, {})[names[what]] = a
+            else:
+                accesses = window.stores if kind == STORE else window.loads
+                accesses.setdefault(index, []).append((a, what))
+        del window.pcs[end.instructions - window.begin :]
+        return window
+
+
+def _low(value: int) -> int:
+    """What an extension of the sign, or of zeros, leaves of a value of a byte or more."""
+    return value & 0xFF

@@ -1,0 +1,164 @@
+"""A flow as people and programs want it: one format each, written as the flow comes."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import IO, Protocol
+
+from dtrace.debug_data import Sources
+from dtrace.flow.call_lines import CallLines
+from dtrace.flow.call_tree import CallTree, lines
+from dtrace.flow.code import CodeReader
+from dtrace.flow.flame_graph import svg
+from dtrace.flow.perfetto import PerfettoTrace
+from dtrace.flow.walk import Listener, Walk
+from emu.elf import Symbol
+from emu.replay.flow import ENTRY, PIECE, SKEW, Head, Piece, Step
+
+TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
+FORMATS = (TEXT, JSON, CALLS, TREE, PERFETTO, FLAME)
+
+
+class Output(Protocol):
+    """Writes one format."""
+
+    def take(self, piece: Piece) -> None:
+        """The next of the flow."""
+
+    def finish(self) -> None:
+        """That was all."""
+
+
+class _Walked:
+    """A format of calls.
+
+    :param finish: is called when everything was left.
+    """
+
+    def __init__(self, code: CodeReader, head: Head, listener: Listener,
+                 finish: Callable[[], None]) -> None:
+        self._walk = Walk(code, head, listener)
+        self._finish = finish
+
+    def take(self, piece: Piece) -> None:
+        if isinstance(piece, bytes):
+            self._walk.follow(piece)
+
+    def finish(self) -> None:
+        self._walk.end()
+        self._finish()
+
+
+class _Instructions:
+    """A line for each instruction; those of which it is said what they did wait for that."""
+
+    def __init__(self, code: CodeReader, head: Head, show: Callable[[str], None],
+                 as_json: bool) -> None:
+        self._code, self._show, self._json = code, show, as_json
+        self._sources = Sources(code.image)
+        self._position = head.begin.instructions
+        self._skew = head.begin.time - head.begin.instructions
+        self._texts: dict[int, tuple[str, str, str]] = {}
+        self._lines: dict[int, list[tuple[int, int, str]]] = {}
+        self._waiting: list[tuple[int, int, int]] = []  # position, skew, address
+        self._steps = False
+
+    def take(self, piece: Piece) -> None:
+        if not isinstance(piece, bytes):
+            self._steps = True
+            done = {step.position: step for step in piece}
+            for position, skew, address in self._waiting:
+                self._row(position, skew, address, done.get(position))
+            self._waiting.clear()
+            return
+        if not self._steps:
+            self._flush()
+        for value, count, kind in ENTRY.iter_unpack(piece):
+            if kind == SKEW:
+                self._skew = value
+            elif kind == PIECE:
+                addresses = self._code.addresses(value, count)
+                for n, address in enumerate(addresses):
+                    self._waiting.append((self._position + n, self._skew, address))
+                self._position += count
+
+    def _flush(self) -> None:
+        for position, skew, address in self._waiting:
+            self._row(position, skew, address, None)
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        self._flush()
+
+    def _text(self, address: int) -> tuple[str, str, str]:
+        """(function+offset, instruction, source line)."""
+        found = self._texts.get(address)
+        if found is None:
+            image = self._code.image
+            symbol = image.symbols.function_at(address) or image.symbols.label_at(address)
+            where = f"{address:#x}" if symbol is None else (
+                f"{symbol.name}+{address - symbol.address:#x}")
+            code = self._code.instruction(address)
+            found = self._texts[address] = (
+                where, self._code.arch.disassemble(code, address) if code else "?",
+                self._line_of(symbol, address))
+        return found
+
+    def _line_of(self, function: Symbol | None, address: int) -> str:
+        """``file:line``; the lines of a whole function are looked up at once."""
+        if function is None or not function.size:
+            return ""
+        rows = self._lines.get(function.address)
+        if rows is None:
+            rows = self._lines[function.address] = self._sources.lines(
+                function.address, function.address + function.size)
+        return next((line for low, high, line in rows if low <= address < high), "")
+
+    def _row(self, position: int, skew: int, address: int, step: Step | None) -> None:
+        where, text, line = self._text(address)
+        if self._json:
+            row: dict[str, object] = {"position": position, "time": position + skew, "pc": address,
+                                      "at": where, "instruction": text, "line": line or None}
+            if step is not None:
+                row["registers"] = step.registers
+                row["stores"] = [{"address": at, "physical": physical, "data": data.hex()}
+                                 for at, physical, data in step.stores]
+            self._show(json.dumps(row))
+            return
+        changes = ""
+        if step is not None:
+            changes = "".join(
+                [f"  {name}={value:#x}" for name, value in step.registers.items()]
+                + [f"  [{f'{at:#x}' if at is not None else f'physical {physical:#x}'}]="
+                   f"{int.from_bytes(data, 'little'):#x}" for at, physical, data in step.stores])
+        self._show(f"{position:>12}  {where:<36} {text:<40}{changes}".rstrip())
+
+
+def output(kind: str, code: CodeReader, head: Head, file: IO[bytes], title: str,
+           names: dict[int, str], marks: list[str]) -> Output:
+    """What writes a format to a file.
+
+    :param names: of threads; may be filled until the end.
+    :param marks: names of the marks of ``code``.
+    :raises KinstError: when a library is missing.
+    """
+    def show(line: str) -> None:
+        file.write(line.encode("utf-8", "replace") + b"\n")
+
+    def nothing() -> None:
+        return None
+
+    def write(parts: Iterator[str], end: str = "") -> None:
+        for part in parts:
+            file.write((part + end).encode("utf-8", "replace"))
+
+    if kind in (TEXT, JSON):
+        return _Instructions(code, head, show, kind == JSON)
+    if kind == CALLS:
+        return _Walked(code, head, CallLines(show, names, marks), nothing)
+    if kind == PERFETTO:
+        trace = PerfettoTrace(file, title, names, marks)
+        return _Walked(code, head, trace, trace.finish)
+    tree = CallTree()
+    if kind == TREE:
+        return _Walked(code, head, tree, lambda: write(lines(tree.finish(), names), "\n"))
+    return _Walked(code, head, tree, lambda: write(svg(tree.finish(), names, title)))

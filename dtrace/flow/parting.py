@@ -1,0 +1,180 @@
+"""Where two recorded runs part: of one kernel, the first instruction that differs; of two builds,
+the first call."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dtrace.debug_data import Sources
+from dtrace.flow.code import CodeReader
+from dtrace.flow.walk import INLINE, Walk
+from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow, thread_of
+from emu.replay.player import Player
+
+AROUND = 50_000  # instructions before and behind it of which the calls are shown
+BEFORE, BEHIND = 10, 14  # lines of calls
+
+
+@dataclass(frozen=True)
+class Parting:
+    """:param counts: instructions executed in each run before what differs first.
+    :param addresses: of the instruction that differs; None: that run has ended.
+    :param names: of the calls that differ, where calls were compared.
+    """
+
+    counts: tuple[int, int]
+    addresses: tuple[int | None, int | None] = (None, None)
+    names: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function is entered.
+
+    :param depth: of its thread's stack.
+    :param site: where it was called from.
+    """
+
+    count: int
+    thread: int
+    depth: int
+    name: str
+    how: str
+    site: int | None
+
+
+@dataclass
+class _Calls:
+    """A listener that keeps the calls; inline copies are a matter of the build."""
+
+    found: list[Call] = field(default_factory=list)
+    _inline: dict[int, list[bool]] = field(default_factory=dict)
+
+    def enter(self, thread: int, position: int, time: int, name: str, how: str,
+              site: int | None) -> None:
+        stack = self._inline.setdefault(thread, [])
+        if how != INLINE:
+            self.found.append(Call(position, thread, stack.count(False), name, how, site))
+        stack.append(how == INLINE)
+
+    def leave(self, thread: int, position: int, time: int) -> None:
+        self._inline[thread].pop()
+
+    def ran(self, thread: int, count: int) -> None:
+        return None
+
+    def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        return None
+
+    def named(self, thread: int) -> None:
+        self._inline[thread] = self._inline.pop(0, [])
+
+
+def _start(player: Player) -> int:
+    player.give()
+    return player.position.instructions
+
+
+def first_instruction(one: Player, other: Player, code: CodeReader) -> Parting | None:
+    """The first instruction that differs, of two runs of one kernel from where the players stand;
+    None: one is as the other.
+
+    :raises KeyboardInterrupt: by the user's wish.
+    """
+    begins = _start(one), _start(other)
+    same = 0  # whole chunks are compared as they come; where one differs, each instruction
+    for ours, theirs in zip(_chunks(one), _chunks(other), strict=False):
+        if ours != theirs:
+            break
+        same += CHUNK
+    for player, begin in zip((one, other), begins, strict=True):
+        if player.seek(min(begin + same, player.recording.last.instructions)) is not None:
+            raise KeyboardInterrupt
+    count = same
+    left, right = _addresses(one, code), _addresses(other, code)
+    while True:
+        found = next(left, None), next(right, None)
+        if found[0] != found[1]:
+            return Parting((begins[0] + count, begins[1] + count), found)
+        if found[0] is None:
+            return None
+        count += 1
+
+
+def _chunks(player: Player) -> Iterator[list[tuple[int, int]]]:
+    """The pieces of each whole chunk of instructions."""
+    at = player.position.instructions + CHUNK
+    while at <= player.recording.last.instructions:
+        entries = b"".join(flow(player, at))
+        yield [(value, count) for value, count, kind in ENTRY.iter_unpack(entries)
+               if kind == PIECE]
+        at += CHUNK
+
+
+def _addresses(player: Player, code: CodeReader) -> Iterator[int]:
+    """Of every instruction, from where the player stands."""
+    at = player.position.instructions
+    while at < player.recording.last.instructions:
+        at = min(at + CHUNK, player.recording.last.instructions)
+        for entries in list(flow(player, at)):
+            for value, count, kind in ENTRY.iter_unpack(entries):
+                if kind == PIECE:
+                    yield from code.addresses(value, count)
+
+
+def _walked(player: Player, code: CodeReader) -> Iterator[list[Call]]:
+    """The calls from where a player stands, chunk by chunk."""
+    player.give()
+    machine, listener = player.machine, _Calls()
+    walk = Walk(code, Head(machine.arch.name, machine.image.identity, player.position,
+                           thread_of(machine)), listener)
+    at = player.position.instructions
+    while at < player.recording.last.instructions:
+        at = min(at + CHUNK, player.recording.last.instructions)
+        for entries in list(flow(player, at)):
+            walk.follow(entries)
+        yield listener.found
+        listener.found = []
+
+
+def first_call(one: Player, other: Player, codes: tuple[CodeReader, CodeReader]) -> Parting | None:
+    """The first call that differs, of runs of two builds of a kernel from where the players stand:
+    another function, or another depth.  Inline copies are not compared.
+
+    :raises KeyboardInterrupt: by the user's wish.
+    """
+    left = (call for calls in _walked(one, codes[0]) for call in calls)
+    right = (call for calls in _walked(other, codes[1]) for call in calls)
+    while True:
+        ours, theirs = next(left, None), next(right, None)
+        if ours is None and theirs is None:
+            return None
+        if ours is None or theirs is None or (ours.name, ours.depth) != (theirs.name, theirs.depth):
+            ends = one.recording.last.instructions, other.recording.last.instructions
+            return Parting((ends[0] if ours is None else ours.count,
+                            ends[1] if theirs is None else theirs.count),
+                           names=("(the end)" if ours is None else ours.name,
+                                  "(the end)" if theirs is None else theirs.name))
+
+
+def calls_around(player: Player, code: CodeReader, count: int, begin: int) -> list[Call]:
+    """The calls around a count of instructions, not before ``begin``: some before, some behind."""
+    low = max(begin, count - AROUND)
+    if player.seek(low) is not None:
+        raise KeyboardInterrupt
+    player.give()
+    machine, listener = player.machine, _Calls()
+    walk = Walk(code, Head(machine.arch.name, machine.image.identity, player.position,
+                           thread_of(machine)), listener)
+    end = min(count + AROUND, player.recording.last.instructions)
+    for entries in list(flow(player, end)):
+        walk.follow(entries)
+    before = [call for call in listener.found if call.count < count]
+    return before[-BEFORE:] + [call for call in listener.found if call.count >= count][:BEHIND]
+
+
+def call_text(call: Call, least: int, sources: Sources) -> str:
+    """A call as a line: its depth, its name, and the source line that it was called from."""
+    line = "?" if call.site is None else sources.line(call.site)
+    where = "" if line == "?" else "  " + line.rpartition("/")[2]
+    how = "" if call.how == "call" else f" [{call.how}]"
+    return f"{'  ' * (call.depth - least)}{call.name}{how}{where}"

@@ -1,0 +1,133 @@
+"""What single instructions of a recorded run did: the registers they changed, the memory they
+wrote."""
+
+import struct
+from collections.abc import Iterator
+
+from dtrace.flow.code import LONGEST
+from emu.errors import KinstError
+from emu.machine import StopReason, Until
+from emu.replay.flow import Piece, Step, thread_word
+from emu.replay.inputs import Position
+from emu.replay.player import Player
+from emu.unicorn._engine import Flow, StepKind, Steps
+from emu.unicorn.machine import UnicornMachine
+from kinst.code.dataflow import EFFECTS
+
+PAGE = 4096
+CHUNK = 20_000  # instructions looked at at once
+ENTRY = struct.Struct("<IIQQ")  # StepKind, what, a, b
+INSTRUCTION, REGISTER = int(StepKind.STEP_INSTRUCTION), int(StepKind.STEP_REGISTER)
+MASK = (1 << 64) - 1
+
+
+def steps(player: Player, end: Position, registers: bool, stores: bool) -> Iterator[Piece]:
+    """The flow from where a player stands to a position, and what each instruction did, behind its
+    entries.
+
+    What an exception changes counts to the instruction before it.
+
+    :raises KeyboardInterrupt: by the user's wish.
+    """
+    machine = player.machine
+    numbers = machine.board.cpu.registers
+    names = [name for name in machine.arch.registers if name != machine.arch.pc]
+    flow: list[bytes] = []
+    found: list[bytes] = []
+    collected = Flow(machine.engine, flow.append, thread_word(machine))
+    looked = Steps(machine.engine, found.append, [numbers[name] for name in names])
+    try:
+        while (here := player.position) < end:
+            count = here.instructions + CHUNK
+            before = machine.registers()
+            if count < end.instructions:
+                stop = player.run(Until(instructions=count))
+            else:
+                stop = player.advance(end)
+            if stop is not None and stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            collected.flush()
+            looked.flush()
+            yield from flow
+            done = _read(machine, b"".join(found), names, before, player.position.instructions)
+            yield [Step(s.position, s.pc, s.registers if registers else {},
+                        s.stores if stores else ()) for s in done]
+            flow.clear()
+            found.clear()
+    finally:
+        looked.close()
+        collected.close()
+
+
+def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: dict[str, int],
+          end: int) -> list[Step]:
+    """:param registers: before the first; ``end``: the instructions at the end."""
+    done: list[Step] = []
+    changed: dict[str, int] = {}
+    stores: list[tuple[int | None, int, bytes]] = []
+    where = _Translations(machine)
+    current = dict(registers)
+    for kind, what, a, b in ENTRY.iter_unpack(entries):
+        if kind == INSTRUCTION:
+            current |= changed
+            if done and done[-1].position >= b:
+                done.pop()  # it was stopped before
+            changed, stores = {}, []
+            if not a and done:
+                a, changed = _unseen(machine, done[-1])
+            done.append(Step(b, a, changed, stores))  # type: ignore[arg-type]
+        elif kind == REGISTER:
+            changed[names[what]] = a
+        else:
+            pc = done[-1].pc if done else 0
+            stores.append((where.virtual(current, pc, a), a,
+                           (b & (1 << 8 * what) - 1).to_bytes(what, "little")))
+    if done and done[-1].position >= end:
+        done.pop()
+    return [Step(s.position, s.pc, s.registers, tuple(s.stores)) for s in done]
+
+
+def _unseen(machine: UnicornMachine, before: Step) -> tuple[int, dict[str, int]]:
+    """(address, registers changed) of an instruction that was not seen to begin: what the one
+    before it cannot have changed."""
+    code = machine.read(before.pc, min(LONGEST, PAGE - before.pc % PAGE))
+    code = code[: machine.arch.instruction_length(code)]
+    writes = EFFECTS[machine.arch.name](code).writes
+    followed = set(machine.arch.dwarf_registers)
+    return before.pc + len(code), {
+        name: before.registers.pop(name) for name in list(before.registers)
+        if name in followed and name not in writes}
+
+
+class _Translations:
+    """Pages of a standing machine, each translated once."""
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._machine = machine
+        self._pages: dict[int, int | None] = {}
+        self._placed: dict[int, list[tuple[str, int]]] = {}
+
+    def _page(self, page: int) -> int | None:
+        if page not in self._pages:
+            self._pages[page] = self._machine.translate(page)
+        return self._pages[page]
+
+    def virtual(self, registers: dict[str, int], pc: int, physical: int) -> int | None:
+        """A virtual address that an instruction may have used for a physical one; None: it is not
+        seen which."""
+        if pc not in self._placed:
+            self._placed[pc] = self._machine.arch.placed_operands(self._code(pc), pc)
+        placed = [offset + (self._machine.read_register(register) if register else 0)
+                  for register, offset in self._placed[pc]]
+        page = physical & -PAGE
+        for base in (*placed, *registers.values()):
+            for near in (base, base - PAGE, base + PAGE):
+                if self._page(near & MASK & -PAGE) == page:
+                    return (near & MASK & -PAGE) + physical - page
+        return None
+
+    def _code(self, pc: int) -> bytes:
+        try:
+            return self._machine.read(pc, min(LONGEST, PAGE - pc % PAGE))
+        except KinstError:
+            return b""

@@ -1,0 +1,212 @@
+"""From a flow to calls: functions are entered and left, on the threads of the guest's kernel.
+
+A call enters what it goes to, a return leaves what was entered by the call that it returns to; a
+jump to another function leaves one and enters the other (a tail call); an exception or interrupt
+enters its vector on the thread it interrupts.  Inline copies are entered and left where the code
+crosses their borders.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dtrace.flow.code import Code, CodeReader, Stretch
+from dwarf.index import Function
+from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
+from kinst.code.transfer import Transfer
+
+# What a frame was entered by.
+CALL, TAIL, INTERRUPT, ROOT, INLINE = "call", "tail call", "interrupt", "root", "inline"
+
+
+class Listener(Protocol):
+    """Is told what happens, in order.  ``position`` counts instructions, ``time`` is in virtual
+    nanoseconds; a thread is the address of its ``struct thread``, 0 before there are any."""
+
+    def enter(self, thread: int, position: int, time: int, name: str, how: str,
+              site: int | None) -> None:
+        """A function, or an inline copy of one; ``site`` is the instruction that came before."""
+
+    def leave(self, thread: int, position: int, time: int) -> None:
+        """The innermost one."""
+
+    def ran(self, thread: int, count: int) -> None:
+        """The innermost one has executed so many instructions."""
+
+    def mark(self, thread: int, position: int, time: int, number: int) -> None:
+        """A marked instruction is executed."""
+
+    def named(self, thread: int) -> None:
+        """What was thread 0 so far is this one."""
+
+
+@dataclass(slots=True)
+class _Frame:
+    """:param back: the address that its return leads to; None: it is not known.
+    :param handles: it is an exception's; ``interrupted`` is the code executed before that, and is
+        gone on from when it returns.
+    """
+
+    start: int
+    back: int | None
+    handles: bool = False
+    interrupted: Code | None = None
+    inline: list[Function] = field(default_factory=list)
+
+
+class Walk:
+    """Follows a flow.
+
+    :param head: where it begins.
+    """
+
+    def __init__(self, code: CodeReader, head: Head, listener: Listener) -> None:
+        self._code, self._listener = code, listener
+        self._position = head.begin.instructions
+        self._skew = head.begin.time - self._position
+        self._thread = head.thread
+        self._threads: dict[int, list[_Frame]] = {self._thread: []}
+        self._before: Code | None = None
+        self._taken = False
+        back: int | None = None
+        for address, returns in head.stack:
+            name, start, inline = self._code.place(address)
+            self._push(name, start, back, ROOT if back is None else CALL)
+            self._inline(inline)
+            back = returns
+
+    def follow(self, entries: bytes) -> None:
+        """Go on along whole entries of a flow."""
+        for value, count, kind in struct.iter_unpack("<QII", entries):
+            if kind == PIECE:
+                self._piece(value, count)
+            elif kind == SKEW:
+                self._skew = value
+            elif kind == THREAD:
+                self._switch(value)
+            elif kind == TAKEN:
+                self._taken = True
+
+    def end(self) -> None:
+        """Leave everything."""
+        for thread in list(self._threads):
+            self._thread = thread
+            while self._threads[thread]:
+                self._pop()
+
+    # -- threads and frames -----------------------------------------------------------------------
+
+    def _switch(self, thread: int) -> None:
+        if thread == self._thread:
+            return
+        if not self._thread:
+            self._threads[thread] = self._threads.pop(0)
+            self._listener.named(thread)
+        self._thread = thread
+        self._threads.setdefault(thread, [])
+
+    @property
+    def _time(self) -> int:
+        return self._position + self._skew
+
+    def _push(self, name: str, start: int, back: int | None, how: str) -> None:
+        self._threads[self._thread].append(_Frame(start, back))
+        site = None if self._before is None else self._before.last
+        self._listener.enter(self._thread, self._position, self._time, name, how, site)
+
+    def _pop(self) -> _Frame:
+        frame = self._threads[self._thread].pop()
+        for _ in range(len(frame.inline) + 1):
+            self._listener.leave(self._thread, self._position, self._time)
+        return frame
+
+    def _inline(self, wanted: tuple[Function, ...]) -> None:
+        frames = self._threads[self._thread]
+        if not frames:
+            return
+        present = frames[-1].inline
+        same = 0
+        while same < min(len(present), len(wanted)) and present[same].number == wanted[same].number:
+            same += 1
+        while len(present) > same:
+            present.pop()
+            self._listener.leave(self._thread, self._position, self._time)
+        for copy in wanted[same:]:
+            present.append(copy)
+            self._listener.enter(self._thread, self._position, self._time, copy.name, INLINE, None)
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def _piece(self, address: int, count: int) -> None:
+        code = self._code.piece(address, count)
+        first = code.stretches[0]
+        self._arrive(address, first)
+        self._before, self._taken = code, False
+        begin, marks = self._position, code.marked
+        stretches = code.stretches
+        for number, stretch in enumerate(stretches):
+            if number:
+                self._position = begin + stretch.offset
+                self._within(stretch, stretch.enters)
+            self._inline(stretch.inline)
+            last = number + 1 == len(stretches)
+            end = count if last else stretches[number + 1].offset
+            for offset, mark in marks:
+                if stretch.offset <= offset < end:
+                    at = begin + offset
+                    self._listener.mark(self._thread, at, at + self._skew, mark)
+            self._listener.ran(self._thread, end - stretch.offset)
+        self._position = begin + count
+
+    def _arrive(self, address: int, first: Stretch) -> None:
+        """The flow has come to a piece."""
+        before = self._before
+        if before is not None and self._taken and address != before.ending.after:
+            self._push(first.function, first.start, None, INTERRUPT)
+            frame = self._threads[self._thread][-1]
+            frame.handles, frame.interrupted = True, before
+            return
+        if before is not None and before.ending.transfer is Transfer.TRAP_RETURN:
+            before = self._resume()
+        transfer = Transfer.NONE if before is None else before.ending.transfer
+        if transfer is Transfer.CALL and before is not None:
+            self._push(first.function, first.start, before.ending.after, CALL)
+        elif transfer is Transfer.RETURN and self._return(address):
+            self._within(first, False)
+        else:
+            # Where the flow begins, the function is on the stack already.
+            self._within(first, first.enters and self._before is not None)
+
+    def _return(self, address: int) -> bool:
+        """Leave what was entered by a call that returns to an address."""
+        frames = self._threads[self._thread]
+        for depth in range(len(frames) - 1, -1, -1):
+            if frames[depth].back == address:
+                while len(frames) > depth:
+                    self._pop()
+                return True
+            if frames[depth].handles:
+                return False
+        # It is not known who called: what is on the stack above the start has ended.
+        while frames:
+            self._pop()
+        return True
+
+    def _resume(self) -> Code | None:
+        """Leave the innermost exception; gives what it has interrupted."""
+        frames = self._threads[self._thread]
+        if any(frame.handles for frame in frames):
+            while not (frame := self._pop()).handles:
+                pass
+            return frame.interrupted
+        return None
+
+    def _within(self, stretch: Stretch, enters: bool) -> None:
+        """Code of a function is executed, and nothing was called for that."""
+        frames = self._threads[self._thread]
+        if not frames:
+            self._push(stretch.function, stretch.start, None, ROOT)
+        elif enters or frames[-1].start != stretch.start:
+            frame = self._pop()
+            self._push(stretch.function, stretch.start, frame.back, TAIL)
+            frames[-1].handles, frames[-1].interrupted = frame.handles, frame.interrupted
