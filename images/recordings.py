@@ -15,26 +15,29 @@ from images import catalog
 from images.boots import LIMIT, STARTS, booted, unbooted
 
 
-def kernel_of(recording: Recording, name: str | None = None) -> Image:
-    """The kernel that a recording is of.
+def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None) -> Image:
+    """The kernel that a recording or a trace is of.
 
     :param name: the user's word for it; None: it is looked for among the known ones.
-    :raises ReplayError: when it is not here.
+    :raises ReplayError: when it is not here, or another one.
     """
-    start = recording.start
     if name is not None:
-        return catalog.find(name)
+        image = catalog.find(name)
+        if image.identity != build_id:
+            raise ReplayError(f"{path}: is of another kernel (build id {build_id}), not of "
+                              f"{image.path}; give its own kernel")
+        return image
     for known in catalog.known():
-        if known.path is None or start.architecture not in known.name:
+        if known.path is None or architecture not in known.name:
             continue
         try:
             image = elf.load(known.path)
         except ImageError:
             continue
-        if image.identity == start.build_id:
+        if image.identity == build_id:
             return image
-    raise ReplayError(f"{recording.path}: is of a kernel for {start.architecture} with the build "
-                      f"id {start.build_id}, and none of the known ones is that; give it with -k")
+    raise ReplayError(f"{path}: is of a kernel for {architecture} with the build id {build_id}, "
+                      "and none of the known ones is that; give it with -k")
 
 
 def machine_at(start: Start, image: Image) -> UnicornMachine:
@@ -77,9 +80,7 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT) -> Player:
     if length > limit:
         raise ReplayError(f"{path}: is of {length} instructions, and more than {limit} are not "
                           "played; --limit gives another limit")
-    image = kernel_of(recording, name)
-    if image.identity != recording.start.build_id:
-        raise ReplayError(f"{path}: is of another kernel (build id {recording.start.build_id}), "
-                          f"not of {image.path}; give its own kernel")
+    start = recording.start
+    image = kernel_with(path, start.architecture, start.build_id, name)
     with PROGRESS.working(f"preparing {image.path}"):
-        return Player(recording, machine_at(recording.start, image))
+        return Player(recording, machine_at(start, image))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kinst_emu.machine import Machine, State
     from kinst_emu.probes import Probes
     from kinst_emu.program import Program, Record
+    from kinst_emu.recording import Moment, Recording, Written
     from kinst_emu.relocation import assert_relocates
 
 _FROM = {
@@ -40,6 +41,7 @@ _FROM = {
     "kinst_emu.machine": ("Machine", "State"),
     "kinst_emu.probes": ("Probes",),
     "kinst_emu.program": ("Program", "Record"),
+    "kinst_emu.recording": ("Moment", "Recording", "Written"),
     "kinst_emu.relocation": ("assert_relocates",),
 }
 _NAMED = {"open": "open_kernel"}
@@ -48,8 +50,9 @@ _MODULES = {name: module for module, names in _FROM.items() for name in names}
 __all__ = [
     "PROMPTS", "BootError", "CArray", "CEnum", "CPointer", "CStruct", "CallError", "Fired",
     "Firing", "ImageError", "Instruction", "Kernel", "KinstError", "Machine", "MachineError",
-    "MemoryAccessError", "ProbeError", "Probes", "Program", "Record", "SnapshotError", "State",
-    "Stop", "StopReason", "addressof", "assert_relocates", "images", "open", "sizeof", "typeof",
+    "MemoryAccessError", "Moment", "ProbeError", "Probes", "Program", "Record", "Recording",
+    "SnapshotError", "State", "Stop", "StopReason", "Written", "addressof", "assert_relocates",
+    "images", "open", "sizeof", "typeof",
 ]
 
 

@@ -51,9 +51,12 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
     if named is None or named[2] == "0":
         raise KinstError(f"'{text[:80]}' is no position: give {FORMS}")
     number = int(named[2] or "1")
-    addresses = (_probed(player, named[1]) if ":" in named[1]
-                 else [_function(player, named[1], text)])
-    return _count(player, text, addresses, number, begin)
+    return _count(player, text, reached_at(player, named[1]), number, begin)
+
+
+def reached_at(player: Player, text: str) -> list[int]:
+    """The addresses of a probe, or a function's."""
+    return probed(player, text) if ":" in text else [_function(player, text, text)]
 
 
 def _function(player: Player, name: str, text: str) -> int:
@@ -64,7 +67,7 @@ def _function(player: Player, name: str, text: str) -> int:
     return symbol.address
 
 
-def _probed(player: Player, description: str) -> list[int]:
+def probed(player: Player, description: str) -> list[int]:
     """Where the probes of a description are."""
     if is_glob(description):
         raise KinstError(f"{description}: a position is of one probe, without a pattern")

@@ -41,6 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, clock and console")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep the run for kinst replay")
+    parser.add_argument("--gdb", metavar="PORT",
+                        help="let gdb drive it: on a port of loopback (0: any), or - for standard "
+                        "input and output")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a snapshot at the end")
     parser.add_argument("--restore", type=Path, metavar="FILE", help="go on from a snapshot")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
@@ -71,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
     prompt: str | tuple[str, ...] = arguments.until or PROMPTS
+    if arguments.gdb is not None:
+        return _debugged(machine, arguments)
     kind = STATE if arguments.restore else BOOT
     with recorded(machine, arguments.record, kind, "boot", arguments.json):
         stop = _booted(machine, arguments, prompt, limit, typed)
@@ -103,6 +108,19 @@ def run(arguments: argparse.Namespace) -> int:
         more = ("; --instructions gives another limit"
                 if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")
         raise KinstError(f"{image.path}: the boot ended early: {stop}{more}")
+    return 0
+
+
+def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
+    """gdb says how far it goes."""
+    from kinst_emu.debugging import serve_machine
+
+    for option in ("until", "instructions", "keys", "interactive", "digest", "record", "save",
+                   "json"):
+        if getattr(arguments, option):
+            name = "type" if option == "keys" else option
+            raise KinstError(f"--{name}: is not for --gdb, where gdb says how far it goes")
+    serve_machine(machine, arguments.gdb)
     return 0
 
 

@@ -2,11 +2,17 @@
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from dtrace.debug_data import Sources
+from dtrace.flow.code import CodeReader
+from dtrace.flow.origin import How, Link, Origin
+from dtrace.places import Places
 from dtrace.stack import Stacks
+from emu.elf import Image
 from emu.errors import KinstError, MemoryAccessError
+from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop
 from emu.progress import PROGRESS
 from emu.replay.inputs import Position
@@ -14,7 +20,9 @@ from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import played
-from kinst_emu.positions import FORMS, go
+from kinst_emu import flows
+from kinst_emu.debugging import serve_recording
+from kinst_emu.positions import FORMS, go, reached_at
 from kinst_emu.terminal import hexdump, parse_count, show_byte
 
 EXAMPLES = (
@@ -23,6 +31,11 @@ EXAMPLES = (
     "kinst replay boot.rec --to malloc#100 --memory stop:64",
     "kinst replay call.rec --from malloc --to fbt::malloc:return",
     "kinst replay boot.rec --who-wrote ticks --before 50%",
+    "kinst replay call.rec --trace-insns malloc:fbt::malloc:return --registers",
+    "kinst replay panic.rec --origin a0@panic",
+    "kinst replay boot.rec --to 50% --reverse-to malloc",
+    "kinst replay call.rec --gdb 1234",
+    "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
 SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory
 
@@ -40,11 +53,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", action="append", default=[], metavar="WHERE[:BYTES]",
                         help=f"show memory at an address, a symbol or a register ({SHOWN} bytes)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
-                        help="the last stores to an address or symbol, and what made them")
+                        help="the last stores to an address, a symbol, or a place as C writes it "
+                        "(a->b, a[3], *(struct thread *)rdi), and what made them")
     parser.add_argument("--before", metavar="POSITION",
                         help="--who-wrote: before this position, not the end")
+    parser.add_argument("--origin", metavar="REGISTER[@POSITION]",
+                        help="where the value came from that a register has there (or at the end)")
+    parser.add_argument("--reverse-to", metavar="PROBE",
+                        help="from there (--to, or the end) go back to where a function or a probe "
+                        "was last reached")
     parser.add_argument("--writes", default="2", metavar="N",
                         help="--who-wrote: so many of them, the last first (%(default)s)")
+    parser.add_argument("--trace-insns", metavar="FROM:TO",
+                        help="every instruction between two positions: as text, or to a file")
+    flows.add_options(parser, (flows.TRACE,))
+    parser.add_argument("--registers", action="store_true",
+                        help="--trace-insns: also the registers that each has changed")
+    parser.add_argument("--stores", action="store_true",
+                        help="--trace-insns: also the memory that each has written")
+    parser.add_argument("--gdb", metavar="PORT",
+                        help="let gdb drive it, backwards too: on a port of loopback (0: any), or "
+                        "- for standard input and output; with --to, from there")
     parser.add_argument("--limit", metavar="N",
                         help=f"instructions; a longer recording is not played ({LIMIT:,})")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
@@ -55,11 +84,33 @@ def run(arguments: argparse.Namespace) -> int:
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     player = played(arguments.recording, arguments.kernel, limit)
     recording, machine = player.recording, player.machine
-    places = [_place(player, text, "--memory") for text in arguments.memory]
+    places = [_sized(text, "--memory") for text in arguments.memory]
     if arguments.who_wrote is not None:
         return _who_wrote(player, arguments)
     if arguments.before is not None:
         raise KinstError("--before: is for --who-wrote")
+    if arguments.origin is not None:
+        return _origin(player, arguments)
+    if arguments.trace_insns is not None:
+        if arguments.to is not None or arguments.begin is not None:
+            raise KinstError("--trace-insns: says itself from where to where; not with --to or "
+                             "--from")
+        with PROGRESS.working(f"playing {arguments.recording}"):
+            window_end = flows.find_window(player, arguments.trace_insns)
+        return flows.write_trace(player, window_end, arguments)
+    for given, option in ((arguments.registers, "--registers"), (arguments.stores, "--stores"),
+                          (arguments.format, "--as"), (arguments.output, "--output"),
+                          (arguments.mark, "--mark")):
+        if given:
+            raise KinstError(f"{option}: is for --trace-insns")
+    if arguments.gdb is not None:
+        with PROGRESS.working(f"playing {arguments.recording}"):
+            if arguments.begin is not None:
+                _reached(go(player, arguments.begin))
+            if arguments.to is not None:
+                _reached(go(player, arguments.to, player.position))
+        serve_recording(player, arguments.gdb)
+        return 0
     shows = not (arguments.quiet or arguments.json)
     with PROGRESS.working(f"playing {arguments.recording}"):
         if arguments.begin is not None:
@@ -70,6 +121,9 @@ def run(arguments: argparse.Namespace) -> int:
             _reached(go(player, arguments.to, player.position))
         else:
             _reached(player.advance_to_end())
+        if arguments.reverse_to is not None:
+            _back_to(player, arguments.reverse_to)
+            arguments.to = arguments.reverse_to
     machine.console.stream = None
     result: dict[str, object] = {"position": _position(player.position)}
     if arguments.to is not None or places:
@@ -89,25 +143,103 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _back_to(player: Player, text: str) -> None:
+    """Go back to the last time before this that something is reached."""
+    target = PlayedTarget(player)
+    for address in reached_at(player, text):
+        target.break_at(address)
+    here = player.position
+    event = target.back(lambda: False)
+    if event.why is Why.INTERRUPTED:
+        raise KeyboardInterrupt
+    if event.why is not Why.BREAKPOINT:
+        raise KinstError(f"{player.recording.path}: {text} is not reached before {here}")
+
+
+def _origin(player: Player, arguments: argparse.Namespace) -> int:
+    register, _at, position = arguments.origin.partition("@")
+    image, arch = player.machine.image, player.machine.arch
+    register = {"sp": arch.sp}.get(register, register)
+    with PROGRESS.working(f"playing {arguments.recording}"):
+        _reached(go(player, position or "end"))
+        player.give()
+        count = player.position.instructions
+        value = player.machine.read_register(register) if register in arch.registers else 0
+        code = CodeReader(image)
+    if not arguments.json:
+        print(f"{register} is {value:#x} at instruction {count}")
+    sources, rows, saved = Sources(image), list[dict[str, object]](), 0
+    held: Link | None = None  # a load of a register: it may only have been saved and restored
+    for link in _searching(Origin(player, code).of(register, count), register):
+        rows.append(_linked(link, image, sources, code))
+        if arguments.json:
+            continue
+        if held is not None and link.how is How.STORED and link.source == held.place:
+            held, saved = None, saved + 1
+            continue
+        if held is not None:
+            _show_link(rows[-2], saved)
+            held, saved = None, 0
+        if link.how is How.LOADED:
+            held = link
+        else:
+            _show_link(rows[-1], saved)
+            saved = 0
+    if arguments.json:
+        print(json.dumps({"register": register, "value": value, "instructions": count,
+                          "links": rows}))
+    return 0
+
+
+def _linked(link: Link, image: Image, sources: Sources, code: CodeReader) -> dict[str, object]:
+    at = text = ""
+    line = "?"
+    if link.pc is not None:
+        at, line = image.symbols.where(link.pc), sources.line(link.pc)
+        text = code.arch.disassemble(code.instruction(link.pc), link.pc)
+    return {"instructions": link.count, "pc": link.pc, "how": link.how.value, "place": link.place,
+            "source": link.source, "at": at, "instruction": text,
+            "line": None if line == "?" else line}
+
+
+def _show_link(row: dict[str, object], saved: int) -> None:
+    """:param saved: how often the register was only saved and restored, behind it."""
+    if saved:
+        print(f"{'':>12}  ({saved} times saved to the stack and restored)")
+    what = f"{row['place']} {row['how']} {row['source']}".rstrip()
+    print(f"{row['instructions']:>12}  {row['at']:<28} {row['instruction']:<36} {what}"
+          f"{'  ' + str(row['line']) if row['line'] else ''}".rstrip(), flush=True)
+
+
+def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
+    """A link after the other, with the progress of looking for it."""
+    while True:
+        with PROGRESS.working(f"looking for where {register} came from"):
+            link = next(links, None)
+        if link is None:
+            return
+        yield link
+
+
 def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     if arguments.to is not None or arguments.begin is not None:
         raise KinstError("--who-wrote: looks back from --before, or the end, not --to or --from")
-    where, size = _place(player, arguments.who_wrote, "--who-wrote")
-    symbol = player.machine.image.symbols.find(where)
-    if ":" not in arguments.who_wrote:
-        size = min(symbol.size, MAX_SIZE) if symbol is not None and symbol.size else 8
+    where, size = _sized(arguments.who_wrote, "--who-wrote")
     wanted = parse_count(arguments.writes, "--writes")
     with PROGRESS.working(f"playing {arguments.recording}"):
         if arguments.before is None:
             _reached(player.advance_to_end())
         else:
             _reached(go(player, arguments.before))
-        before, address = player.position, _address(player, where)
-        physical = physical_of(player, address)
+        player.give()
+        before, place = player.position, Places(player.machine).find(where)
+        if not size:
+            size = min(place.size, MAX_SIZE)
+        physical = physical_of(player, place.address)
     rows: list[dict[str, object]] = []
     while len(rows) < wanted:
         with PROGRESS.working(f"looking for who wrote {where}"):
-            found = last_write(player, physical, size, before)
+            found = last_write(player, physical, size, before, not rows)
         if found is None:
             break
         row = _written(player, found)
@@ -116,9 +248,9 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
             print(f"{found.position}: {row['by']}  {row['old']} -> {row['new']}", flush=True)
         before = found.position
     if arguments.json:
-        print(json.dumps({"address": address, "size": size, "writes": rows}))
+        print(json.dumps({"address": place.address, "size": size, "writes": rows}))
     elif not rows:
-        print(f"nobody wrote to {where} ({address:#x}, {size} bytes) before {before}")
+        print(f"nobody wrote to {where} ({place.address:#x}, {size} bytes) before {before}")
     return 0
 
 
@@ -148,29 +280,13 @@ def _position(position: Position) -> dict[str, int]:
     return {"instructions": position.instructions, "time": position.time}
 
 
-def _place(player: Player, text: str, option: str) -> tuple[str, int]:
-    """(what, bytes) of a ``--memory`` or ``--who-wrote``."""
+def _sized(text: str, option: str) -> tuple[str, int]:
+    """(what, bytes) of a ``--memory`` or ``--who-wrote``; 0 bytes: none are said."""
     where, _colon, size = text.partition(":")
-    arch, symbols = player.machine.arch, player.machine.image.symbols
-    where = {"sp": arch.sp, "pc": arch.pc}.get(where, where)
-    if not (where in (*arch.registers, arch.sp, arch.pc) or symbols.find(where) is not None):
-        try:
-            int(where, 0)
-        except ValueError:
-            raise KinstError(f"{option} {text}: '{where[:80]}' is no address, symbol or register "
-                             f"of {arch.name}") from None
-    count = parse_count(size, option) if size else SHOWN
+    count = parse_count(size, option) if size else 0
     if count > MAX_SHOWN:
         raise KinstError(f"{option} {text}: at most {MAX_SHOWN} bytes are shown")
     return where, count
-
-
-def _address(player: Player, where: str) -> int:
-    machine = player.machine
-    if where in (*machine.arch.registers, machine.arch.sp, machine.arch.pc):
-        return machine.read_register(where)
-    symbol = machine.image.symbols.find(where)
-    return symbol.address if symbol is not None else int(where, 0) & (1 << 64) - 1
 
 
 def _state(player: Player, places: list[tuple[str, int]]) -> dict[str, object]:
@@ -178,7 +294,7 @@ def _state(player: Player, places: list[tuple[str, int]]) -> dict[str, object]:
     stack = Stacks(machine).text(machine.read_register)
     memory = []
     for where, size in places or [(machine.arch.sp, SHOWN)]:
-        address = _address(player, where)
+        address, size = Places(machine).find(where).address, size or SHOWN
         try:
             content: str | None = machine.read(address, size).hex()
         except MemoryAccessError:

@@ -80,7 +80,7 @@ def test_registers_and_memory_are_shown(boot, arch):
     (["--to", "99999999999999"], "ends at"), (["--to", "99s"], "virtual time"),
     (["--to", "panic"], "panic is not in it"), (["--to", "fbt::str*:entry"], "without a pattern"),
     (["--to", "kinst::strlen:9999"], "kinst::strlen:9999"),
-    (["--memory", "foo"], "'foo' is no address"),
+    (["--memory", "foo"], "'foo' is no place in memory"),
     (["--limit", "100"], "more than 100 are not played"),
     (["--memory", "sp:x"], "--memory"), (["-k", "teaching/nothing"], "no such file"),
 ])
@@ -197,7 +197,7 @@ def test_who_wrote_is_told_with_its_values(boot):
     assert found["writes"][1]["new"] == found["writes"][0]["old"]
     result = run("kinst", "replay", str(boot), "--who-wrote", "strlen")
     assert result.returncode == 0 and result.stdout.startswith("nobody wrote to strlen")
-    for words, says in ((["--who-wrote", "foo"], "--who-wrote foo"),
+    for words, says in ((["--who-wrote", "foo"], "'foo' is no place"),
                         (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
                         (["--who-wrote", "sp:99"], "1 to 64 bytes"),
                         (["--who-wrote", "sp", "--to", "50%"], "not --to"),

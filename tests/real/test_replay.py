@@ -1,6 +1,11 @@
 """Recordings of FreeBSD: its boot again, from anywhere, whatever is traced in it."""
 
+import json
 import random
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -94,3 +99,40 @@ def test_a_call_s_registers_are_those_of_before_after_going_back(boot):
         played.seek(position.instructions - 1)
         played.run(Until(addresses=[address]))
         assert (played.position, played.machine.registers()) == (position, registers)
+
+
+def kinst(*words, **options):
+    return subprocess.Popen([sys.executable, "-m", "kinst_emu.commands.kinst", *words],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_twenty_new_processes_come_to_the_recorded_state_from_twenty_positions(boot):
+    last, choose = Recording(boot[1]).last.instructions, random.Random(20)
+    for _ in range(20):
+        process = kinst("replay", str(boot[1]), "-k", str(boot[0].path), "--from",
+                        str(choose.randrange(last)), "--json")
+        out, said = process.communicate(timeout=300)
+        assert process.returncode == 0 and json.loads(out)["same"] is True, said
+
+
+def test_a_recording_whose_process_is_killed_plays_to_where_it_ends(arch, tmp_path):
+    """At 34 random moments: with the three kernels, over a hundred."""
+    image, choose, ended = real_kernel(arch), random.Random(34), []
+    for number in range(34):
+        path = tmp_path / f"{number}.rec"
+        process = kinst("boot", "-k", str(image.path), "-q", "--record", str(path))
+        deadline = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(choose.random() * 2)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        recording = Recording(path)
+        ended.append(recording.last.instructions)
+        if recording.end is None:
+            assert recording.problem
+        played = Player(recording, machine_at(recording.start, image))
+        played.advance_to_end()
+        assert played.position == recording.last and played.difference() == ""
+        path.unlink()
+    assert len(set(ended)) > 3

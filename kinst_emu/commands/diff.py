@@ -1,0 +1,141 @@
+"""``kinst diff``: where two recorded runs part."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from dtrace.debug_data import Sources
+from dtrace.flow.code import CodeReader
+from dtrace.flow.parting import (
+    Parting,
+    call_text,
+    calls_around,
+    first_call,
+    first_instruction,
+)
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from emu.replay.player import Player
+from images.boots import LIMIT
+from images.recordings import from_start, played
+from kinst_emu.terminal import parse_count
+
+EXAMPLES = (
+    "kinst diff good.rec bad.rec",
+    "kinst diff release.rec mine.rec --kernel-b ./kernel",
+)
+WIDTH = 150  # characters of a line, where the terminal says none
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", type=Path, metavar="A", help="a recording")
+    parser.add_argument("b", type=Path, metavar="B", help="another one")
+    for letter in "ab":
+        parser.add_argument(f"--kernel-{letter}", metavar="IMAGE",
+                            help=f"the kernel of {letter.upper()} (it is looked for among the "
+                            "known ones)")
+    parser.add_argument("--limit", metavar="N",
+                        help=f"instructions; a longer recording is not played ({LIMIT:,})")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
+    players = (played(arguments.a, arguments.kernel_a, limit),
+               played(arguments.b, arguments.kernel_b, limit))
+    one, other = players
+    if one.machine.arch.name != other.machine.arch.name:
+        raise KinstError(f"{arguments.a} is of {one.machine.arch.name}, {arguments.b} of "
+                         f"{other.machine.arch.name}: their runs cannot be compared")
+    same = one.machine.image.identity == other.machine.image.identity
+    codes = (CodeReader(one.machine.image), CodeReader(other.machine.image))
+    with PROGRESS.working("comparing the runs"):
+        if not same:
+            for player in players:
+                from_start(player)
+        begins = one.position.instructions, other.position.instructions
+        parting = (first_instruction(one, other, codes[0]) if same
+                   else first_call(one, other, codes))
+    if parting is None:
+        print(json.dumps({"same": True}) if arguments.json else
+              f"the runs are the same{'' if same else ', call by call'}: "
+              f"{one.recording.last.instructions - begins[0]} instructions"
+              f"{'' if same else f' and {other.recording.last.instructions - begins[1]}'}")
+        return 0
+    with PROGRESS.working("looking at the calls around it"):
+        shown = [_around(player, code, count, begin) for player, code, count, begin in zip(
+            players, codes, parting.counts, begins, strict=True)]
+        last = _last(players, codes, parting) if same else None
+    if arguments.json:
+        print(json.dumps({
+            "same": False, "instructions": parting.counts, "addresses": parting.addresses,
+            "names": parting.names, "last_common": last and last["pc"],
+            "registers": last and last["registers"],
+            "calls": [[text for _count, text in rows] for rows in shown]}))
+    else:
+        _show(players, parting, last, shown)
+    return 1
+
+
+def _around(player: Player, code: CodeReader, count: int, begin: int) -> list[tuple[int, str]]:
+    calls = calls_around(player, code, count, begin)
+    least, sources = min((c.depth for c in calls), default=0), Sources(player.machine.image)
+    return [(call.count, call_text(call, least, sources)) for call in calls]
+
+
+def _last(players: tuple[Player, Player], codes: tuple[CodeReader, CodeReader],
+          parting: Parting) -> dict[str, object] | None:
+    """The last instruction that both runs execute, and the registers that differ before it."""
+    registers, pc = [], 0
+    for player, count in zip(players, parting.counts, strict=True):
+        if count <= player.recording.start.position.instructions:
+            return None
+        if player.seek(count - 1) is not None:
+            raise KeyboardInterrupt
+        player.give()
+        registers.append(player.machine.registers())
+        pc = player.machine.pc
+    return {"pc": pc, "registers": {
+        name: (value, registers[1][name]) for name, value in registers[0].items()
+        if value != registers[1][name]}}
+
+
+def _show(players: tuple[Player, Player], parting: Parting, last: dict[str, object] | None,
+          shown: list[list[tuple[int, str]]]) -> None:
+    image = players[0].machine.image
+    if parting.names is not None:
+        print(f"the runs part at a call: {parting.names[0]} at instruction {parting.counts[0]}, "
+              f"{parting.names[1]} at instruction {parting.counts[1]}")
+    else:
+        print(f"the runs part behind instruction {parting.counts[0] - 1}, "
+              f"{parting.counts[1] - 1}")
+    if last is not None:
+        pc, registers = last["pc"], last["registers"]
+        assert isinstance(pc, int) and isinstance(registers, dict)
+        code = CodeReader(image).instruction(pc)
+        line = Sources(image).line(pc)
+        print(f"  {image.symbols.where(pc)}  {players[0].machine.arch.disassemble(code, pc)}"
+              f"{'' if line == '?' else '  ' + line}")
+        for name, (ours, theirs) in registers.items():
+            print(f"  {name:>8}  {ours:#x}  {theirs:#x}")
+        for letter, address in zip("AB", parting.addresses, strict=True):
+            where = "has ended" if address is None else f"goes on at {image.symbols.where(address)}"
+            print(f"  {letter} {where}")
+    width = _width()
+    print(f"{'A: ' + str(players[0].recording.path):<{width}} | B: {players[1].recording.path}")
+    ahead = [[row for row in rows if row[0] < count]
+             for rows, count in zip(shown, parting.counts, strict=True)]
+    deep = max(map(len, ahead))
+    columns = [[""] * (deep - len(before)) + [text for _count, text in before] + ["-" * width]
+               + [text for _count, text in rows[len(before) :]]
+               for rows, before in zip(shown, ahead, strict=True)]
+    length = max(map(len, columns))
+    for left, right in zip(*(c + [""] * (length - len(c)) for c in columns), strict=True):
+        print(f"{left[:width]:<{width}} | {right[:width]}".rstrip())
+
+
+def _width() -> int:
+    columns = os.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
+    return max(20, (columns - 3) // 2)

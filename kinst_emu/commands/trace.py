@@ -1,0 +1,55 @@
+"""``kinst trace``: an instruction trace, as text or in another format."""
+
+import argparse
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from dtrace.flow.code import CodeReader
+from dtrace.flow.outputs import TEXT, output
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from emu.replay.flow import FlowFile
+from images.recordings import kernel_with
+from kinst_emu.flows import add_options as add_flow_options
+from kinst_emu.flows import check_output, opened
+
+EXAMPLES = (
+    "kinst trace call.trace",
+    "kinst trace call.trace --as calls",
+    "kinst trace boot.trace --as perfetto -o boot.pftrace",
+    "kinst trace boot.trace --as flame -o boot.svg",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="FILE",
+                        help="the trace (kinst replay --trace-insns writes one)")
+    parser.add_argument("-k", "--kernel", metavar="IMAGE",
+                        help="its kernel (it is looked for among the known ones)")
+    add_flow_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    trace = FlowFile(arguments.trace)
+    kind = arguments.format or TEXT
+    check_output(arguments.output, kind)
+    image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel)
+    if arguments.mark:
+        raise KinstError("--mark: is for kinst replay --trace-insns, which has the machine to make "
+                         "probes on")
+    code = CodeReader(image)
+    names = {} if trace.tail is None else trace.tail.threads
+    progress = (PROGRESS.working(f"reading {trace.path}")
+                if arguments.output is not None or not sys.stdout.isatty() else nullcontext())
+    with opened(arguments.output) as file:
+        out = output(kind, code, trace.head, file, image.path.name, names, [])
+        with progress:
+            for piece in trace.pieces():
+                out.take(piece)
+            out.finish()
+    if arguments.output is not None:
+        print(f"wrote {arguments.output}")
+    if trace.problem:
+        raise KinstError(f"{trace.path}: the trace ends early: {trace.problem}")
+    return 0

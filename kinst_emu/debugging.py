@@ -1,0 +1,94 @@
+"""A debugger on a recording, or on a machine that boots: gdb's remote protocol, with the threads of
+the guest's kernel and commands for positions."""
+
+import shlex
+import sys
+from collections.abc import Iterator
+
+from dtrace.threads import Threads
+from emu.errors import KinstError
+from emu.gdb.description import DESCRIPTIONS
+from emu.gdb.server import LOOPBACK, STANDARD, serve
+from emu.gdb.session import Command, GuestThread
+from emu.gdb.target import LiveTarget, PlayedTarget, Target
+from emu.replay.flow import thread_of
+from emu.replay.inputs import position_of
+from emu.replay.player import Player
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.positions import go
+
+
+class KernelThreads:
+    """The threads of the guest's kernel, as gdb is told of them."""
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._machine, self._threads = machine, Threads(machine)
+
+    def now(self) -> list[GuestThread]:
+        running = thread_of(self._machine)
+        found: list[GuestThread] = []
+        for thread in self._threads.all():
+            text = f"{thread.process}/{thread.name} (pid {thread.pid})"
+            if thread.tid <= 0:
+                continue
+            if thread.address == running:
+                found.insert(0, GuestThread(thread.tid, f"{text}, running", None))
+            else:
+                found.append(GuestThread(thread.tid, text, self._threads.saved(thread)))
+        # The running one is not on the kernel's lists early in a boot.
+        return found if found and found[0].registers is None else []
+
+
+def serve_recording(player: Player, place: str) -> None:
+    """Let a debugger drive a recording."""
+    machine = player.machine
+
+    def position(_rest: str) -> Iterator[str]:
+        yield f"{player.position} of {player.recording.last.instructions}"
+        if player.at_end:
+            wrong = player.difference()
+            yield (f"the run ended in another state: {wrong}" if wrong
+                   else "this is the end; the state is the recorded one")
+
+    def move(rest: str) -> Iterator[str]:
+        if not rest:
+            raise KinstError("monitor go POSITION: give a position")
+        before = player.position
+        try:
+            stopped = go(player, rest)
+        except KinstError:
+            player.seek(before)
+            raise
+        if stopped is not None:
+            raise KinstError("interrupted")
+        yield f"at {player.position}: {machine.image.symbols.where(machine.pc)}"
+
+    commands: dict[str, tuple[str, Command]] = {
+        "position": ("position: where the recording stands", position),
+        "go": ("go POSITION: go there (as kinst replay --to takes it)", move)}
+    _serve(PlayedTarget(player), place, commands)
+
+
+def serve_machine(machine: UnicornMachine, place: str) -> None:
+    """Let a debugger drive a machine that is run for the first time."""
+    def position(_rest: str) -> Iterator[str]:
+        yield str(position_of(machine))
+
+    _serve(LiveTarget(machine), place,
+           {"position": ("position: how far the machine came", position)})
+
+
+def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]]) -> None:
+    machine = target.machine
+
+    advice = DESCRIPTIONS[machine.arch.name].advice
+
+    def ready(port: int) -> None:
+        first = "".join(f"-iex {shlex.quote(line)} " for line in advice)
+        print(f"waiting for a debugger: gdb-multiarch {first}"
+              f"{shlex.quote(str(machine.image.path))} -ex 'target remote {LOOPBACK}:{port}'",
+              file=sys.stderr, flush=True)
+
+    if place == STANDARD:
+        machine.console.stream = None
+    serve(target, place, ready, KernelThreads(machine), commands)

@@ -1,0 +1,202 @@
+"""Flows of real kernels: what is said of instructions, calls and origins is what happens."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from dtrace.flow.call_tree import CallTree
+from dtrace.flow.code import CodeReader
+from dtrace.flow.origin import How, Origin
+from dtrace.flow.steps import steps
+from dtrace.flow.walk import INLINE, Walk
+from emu.machine import Until
+from emu.replay.flow import Head, flow, thread_of
+from emu.replay.recording import BOOT, Recorder
+from emu.unicorn.machine import UnicornMachine
+from images.boots import boot_to_prompt
+from images.recordings import from_start, played
+from kinst.breakpoints import Breakpoints
+from kinst.code.dataflow import EFFECTS, MEMORY
+from kinst.fbt import create
+from tests.conftest import ARCHES, real_kernel
+
+NEAR = 1_000_000  # instructions: what was made before is left out, for its time
+
+
+@pytest.fixture(scope="module", params=ARCHES)
+def recorded(request, tmp_path_factory):
+    image = real_kernel(request.param)
+    path = tmp_path_factory.mktemp("flow") / f"{request.param}.rec"
+    machine = UnicornMachine(image)
+    machine.boot()
+    with Recorder(machine, path, BOOT, "boot"):
+        boot_to_prompt(machine)
+    return path, str(image.path)
+
+
+@pytest.fixture(scope="module")
+def player(recorded):
+    path, kernel = recorded
+    return played(path, kernel)
+
+
+def places(player, seed, count, room):
+    chosen = random.Random(seed)
+    low = player.recording.last.instructions // 5  # the MMU is on, and a thread runs
+    return [chosen.randrange(low, player.recording.last.instructions - room) for _ in range(count)]
+
+
+def test_an_effect_says_all_that_an_instruction_does_with_registers_and_memory(player):
+    """Of every instruction of some windows: what it changes it writes, what it copies, loads or
+    stores is what was there."""
+    machine = player.machine
+    arch, effect = machine.arch, EFFECTS[machine.arch.name]
+    code = CodeReader(machine.image)
+    followed = {name for name in arch.dwarf_registers if name}
+    seen, odd = set(), []
+    for at in places(player, 1, 12, 30_000):
+        player.seek(at)
+        registers = machine.registers()
+        player.seek(at + 30_000)
+        end = player.position
+        player.seek(at)
+        done = [s for piece in steps(player, end, True, True) if not isinstance(piece, bytes)
+                for s in piece]
+        assert len(done) == 30_000
+        for number, step in enumerate(done[:-1]):
+            instruction = code.instruction(step.pc)
+            e = effect(instruction)
+            after = registers | step.registers
+            changed = {n for n in step.registers if n in followed and n != arch.pc}
+            jumped = not 0 <= done[number + 1].pc - step.pc <= 15  # an exception, or a jump
+            if not changed <= e.writes and not jumped:
+                odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), changed))
+            for name, sources in e.copies.items():
+                if not any(registers[s] & 0xFF == after[name] & 0xFF for s in sources):
+                    odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), name))
+            if not jumped and len(step.stores) == len(e.stores):
+                for (_at, _physical, data), source in zip(step.stores, e.stores, strict=True):
+                    value = int.from_bytes(data, "little")
+                    if source not in (None, MEMORY) and (
+                            registers[source] & (1 << 8 * len(data)) - 1 != value):
+                        odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), source))
+            elif not jumped and step.stores and not e.clears and set(e.stores) != {None}:
+                odd.append((hex(step.pc), arch.disassemble(instruction, step.pc), "stores",
+                            len(step.stores), e.stores))
+            seen.add(step.pc)
+            registers = after
+    assert len(seen) > 2_000
+    assert not odd[:10]
+
+
+def test_what_single_steps_show_is_what_the_native_look_shows(player):
+    (at,) = places(player, 2, 1, 3_000)
+    player.seek(at + 1_000)
+    end = player.position
+    player.seek(at)
+    machine = player.machine
+    native = [s for piece in steps(player, end, True, True) if not isinstance(piece, bytes)
+              for s in piece]
+    player.seek(at)
+    before = machine.registers()
+    for step in native:
+        assert (player.position.instructions, machine.pc) == (step.position, step.pc)
+        player.run(Until(instructions=step.position + 1))
+        after = machine.registers()
+        assert step.registers == {n: v for n, v in after.items()
+                                  if v != before[n] and n != machine.arch.pc}
+        for address, physical, data in step.stores:
+            assert machine.read_physical(physical, len(data)) == data
+            assert address is None or machine.translate(address) == physical
+        before = after
+
+
+def test_a_function_is_called_as_often_as_fbt_counts_it(recorded, player):
+    names = ("malloc", "uma_zalloc_arg", "strcmp", "device_probe", "spinlock_enter", "kvprintf")
+    path, kernel = recorded
+    traced = played(path, kernel)
+    from_start(traced)
+    begin = traced.position
+    counts = dict.fromkeys(names, 0)
+
+    def fired(probe, *_):
+        counts[probe.function] += 1
+
+    breakpoints = Breakpoints(traced.machine, fired)
+    for name in names:
+        create(breakpoints, name, "entry")
+    breakpoints.enable()
+    traced.advance_to_end()
+    breakpoints.disable()
+    player.seek(begin)
+    machine = player.machine
+    tree = Counting()
+    walk = Walk(CodeReader(machine.image),
+                Head(machine.arch.name, machine.image.identity, begin, thread_of(machine)), tree)
+    for entries in flow(player, player.recording.last):
+        walk.follow(entries)
+    walk.end()
+    assert {name: tree.calls[name] for name in names} == counts
+    assert sum(top.total for top in tree.finish().values()) == (
+        player.recording.last.instructions - begin.instructions)
+
+
+class Counting(CallTree):
+    """Counts calls; inline copies are none, whatever they are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def enter(self, thread, position, time, name, how, site):
+        super().enter(thread, position, time, name, how, site)
+        self.calls[name] += how != INLINE
+
+
+def test_an_origin_is_right_its_change_changes_the_value(player):
+    """Fifty seeded cases: the value that an origin made is changed there, and then the register has
+    another value where it was asked for."""
+    machine = player.machine
+    arch = machine.arch
+    chosen = random.Random(3)
+    code = CodeReader(machine.image)
+    origin = Origin(player, code)
+    names = [n for n in arch.dwarf_registers if n and n not in (arch.pc, arch.sp)]
+    right = tried = 0
+    ends = {}
+    while right < 50:
+        tried += 1
+        assert tried < 400, ends
+        name = chosen.choice(names)
+        (at,) = places(player, 1000 + tried, 1, 10)
+        player.seek(at)
+        value, pc = machine.read_register(name), machine.pc
+        for last in origin.of(name, at):
+            if at - last.count > NEAR:
+                break
+        ends[last.how] = ends.get(last.how, 0) + 1
+        if last.how is not How.MADE or at - last.count > NEAR:
+            continue
+        if changed_value(player, last, name, at, pc, value):
+            right += 1
+        else:
+            pytest.fail(f"{name} at {at}: {last}")
+
+
+def changed_value(player, last, name, at, pc, value):
+    """Whether a change of what the origin made is seen in the register."""
+    machine = player.machine
+    for bit in (0, 1, 3, 7, 12, 20, 31):
+        player.seek(last.count)
+        machine.run(Until(instructions=last.count + 1))
+        if last.place.startswith("physical"):
+            physical = int(last.place.split()[1], 16)
+            old = machine.read_physical(physical, 1)
+            machine.write_physical(physical, bytes([old[0] ^ 1 << (bit & 7)]))
+        else:
+            machine.write_register(last.place, machine.read_register(last.place) ^ 1 << bit)
+        machine.run(Until(instructions=at))
+        if machine.instructions == at and machine.read_register(name) != value:
+            return True
+    return False

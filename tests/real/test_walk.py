@@ -1,0 +1,68 @@
+"""The walk through a kernel bug (docs/panic.md): its commands, on a real kernel."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import real_kernel
+
+ROOT = Path(__file__).parents[2]
+WALK = ROOT / "docs" / "panic.md"
+NAMES = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdtrace"}
+
+
+def blocks():
+    """(command, lines shown) of the page, in order."""
+    found = []
+    for line in WALK.read_text().splitlines():
+        if line.startswith("    $ "):
+            found.append((line[6:], []))
+        elif line.startswith("    ") and found:
+            found[-1][1].append(line.strip())
+    return found
+
+
+def comparable(line):
+    """What of a line is the same on every kernel of its architecture: its words, no numbers."""
+    return re.sub(r"\s+", " ", re.sub(r"\b(0x[0-9a-f]+|\d[\d.]*)\b", "N", line)).strip()
+
+
+def test_the_walk_finds_the_bug(tmp_path):
+    kernel = real_kernel("arm64").path
+    (tmp_path / "kernel").symlink_to(kernel)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    if (debug := kernel.with_name(kernel.name + ".debug")).exists():
+        (tmp_path / "kernel.debug").symlink_to(debug)
+    seen = {}
+    commands = blocks()
+    assert len(commands) > 4
+    for command, shown in commands:
+        # Where the page has a number that is this kernel's, the walk's own output gives it.
+        for name, value in seen.items():
+            command = command.replace(name, value)
+        program, _space, rest = command.partition(" ")
+        done = subprocess.run(
+            f"exec '{sys.executable}' -m {NAMES[program]} {rest}", shell=True, cwd=tmp_path,
+            capture_output=True, text=True, timeout=300)
+        output = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+        assert "Traceback" not in done.stderr
+        words = {comparable(line) for line in output}
+        for line in shown:
+            if line != "..." and not re.match(r"^x\d+ 0x", line):
+                assert comparable(line) in words, (command, line, output[-30:])
+        for there, here in zip(numbers(shown), numbers(output), strict=False):
+            seen.setdefault(there, here)
+
+
+def numbers(lines):
+    """The numbers of lines that say where something is, in order."""
+    return [n for line in lines if re.match(r"^\d{6,} |^x0 ", line)
+            for n in re.findall(r"\b(?:0xffff[0-9a-f]{12}|\d{6,12})\b", line)[:1]]
+
+
+@pytest.mark.parametrize("word", ["who-wrote", "origin", "gdb", "trace-insns"])
+def test_the_page_and_the_readme_name_what_is_used(word):
+    assert f"--{word}" in (ROOT / "README.md").read_text() + (ROOT / "docs/replay.md").read_text()
