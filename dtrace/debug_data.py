@@ -70,12 +70,13 @@ class Sources:
         return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
 
     def line(self, address: int) -> str:
-        """``file:line`` of an address, or ``?``."""
+        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
+        (line 0: DWARF 5, 6.2.2)."""
         try:
             found = LineTable(self.section(".debug_line")).find(address)
         except LineError as error:
             raise DebugDataError(f"{self.image.path}: damaged debug data: {error}") from None
-        if found is None:
+        if found is None or not found[2]:
             return "?"
         table, file, line = found
         return f"{self.files(table).get(file, '?')}:{line}"

@@ -3,7 +3,9 @@
 import re
 
 from dtrace.description import create, parse
+from dtrace.stack import Stacks
 from emu.errors import KinstError
+from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
@@ -12,7 +14,8 @@ from kinst.breakpoints import Breakpoints
 from kinst.functions import is_glob
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
-         "PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end or panic")
+         "PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end, panic, or fault for the "
+         "instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
@@ -47,11 +50,35 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
                                 + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
     if text == "panic":
         return _count(player, text, [_function(player, PANIC, text)], 1, begin)
+    if text == "fault":
+        return _fault(player, begin)
     named = NTH.fullmatch(text)
     if named is None or named[2] == "0":
         raise KinstError(f"'{text[:80]}' is no position: give {FORMS}")
     number = int(named[2] or "1")
     return _count(player, text, reached_at(player, named[1]), number, begin)
+
+
+def _fault(player: Player, begin: Position | None) -> Stop | None:
+    """Go to the instruction that the panic's stack says was interrupted by an exception."""
+    stop = go(player, "panic", begin)
+    if stop is not None:
+        return stop
+    machine = player.machine
+    frames = list(Stacks(machine).addresses(machine.read_register))
+    interrupted = [address for address, is_return in frames[1:] if not is_return]
+    if not interrupted:
+        raise KinstError(f"{player.recording.path}: no exception led to the panic, by its stack; "
+                         "panic is the position where it begins")
+    target = PlayedTarget(player)
+    target.break_at(interrupted[0])
+    event = target.back(lambda: False)
+    if event.why is Why.INTERRUPTED:
+        return Stop(StopReason.INTERRUPTED, machine.pc)
+    if event.why is not Why.BREAKPOINT:
+        raise KinstError(f"{player.recording.path}: what the panic's stack says was interrupted, "
+                         f"{machine.image.symbols.where(interrupted[0])}, was not executed")
+    return None
 
 
 def reached_at(player: Player, text: str) -> list[int]:

@@ -15,6 +15,9 @@ LOADS = ("ldr", "ldur", "ldp", "ldnp", "ldar", "ldapr", "ldapur", "ldxr", "ldaxr
 STORES = ("str", "stur", "stp", "stnp", "stlr", "stlur", "sttr", "stllr")
 EXCLUSIVE = ("stxr", "stlxr", "stxp", "stlxp")  # whether it was made, then what is stored
 PAIRS = ("ldp", "ldnp", "ldxp", "ldaxp", "stp", "stnp", "stxp", "stlxp")
+# Their first register is read, not written; of all others it is written, whatever Capstone says.
+READS = frozenset("cmp cmn tst ccmp ccmn cbz cbnz tbz tbnz br blr ret braa brab blraa blrab msr "
+                  "dc ic at tlbi sys prfm prfum".split())
 SWAPS, COMPARES = "swp", "cas"  # LSE; the rest of it (ldadd, ...) loads, and makes what it stores
 ATOMICS = tuple(f"ld{what}" for what in (
     "add", "clr", "eor", "set", "smax", "smin", "umax", "umin"))
@@ -84,4 +87,6 @@ def _effect(insn: capstone.CsInsn) -> Effect:
     if mnemonic.startswith(STORES):
         return Effect(frozenset(writes - {n for n in registers[:count] if n}),
                       stores=tuple(registers[:count]))
+    if mnemonic not in READS and registers and registers[0]:
+        writes.add(registers[0])
     return Effect(frozenset(writes))

@@ -32,7 +32,7 @@ EXAMPLES = (
     "kinst replay call.rec --from malloc --to fbt::malloc:return",
     "kinst replay boot.rec --who-wrote ticks --before 50%",
     "kinst replay call.rec --trace-insns malloc:fbt::malloc:return --registers",
-    "kinst replay panic.rec --origin a0@panic",
+    "kinst replay panic.rec --origin a0@fault",
     "kinst replay boot.rec --to 50% --reverse-to malloc",
     "kinst replay call.rec --gdb 1234",
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",

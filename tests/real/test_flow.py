@@ -1,5 +1,6 @@
 """Flows of real kernels: what is said of instructions, calls and origins is what happens."""
 
+import io
 import random
 from collections import Counter
 
@@ -8,8 +9,9 @@ import pytest
 from dtrace.flow.call_tree import CallTree
 from dtrace.flow.code import CodeReader
 from dtrace.flow.origin import How, Origin
+from dtrace.flow.outputs import PERFETTO, output
 from dtrace.flow.steps import steps
-from dtrace.flow.walk import INLINE, Walk
+from dtrace.flow.walk import INLINE, ROOT, Walk
 from emu.machine import Until
 from emu.replay.flow import Head, flow, thread_of
 from emu.replay.recording import BOOT, Recorder
@@ -20,6 +22,7 @@ from kinst.breakpoints import Breakpoints
 from kinst.code.dataflow import EFFECTS, MEMORY
 from kinst.fbt import create
 from tests.conftest import ARCHES, real_kernel
+from tests.dtrace.flow.test_outputs import perfetto_slices
 
 NEAR = 1_000_000  # instructions: what was made before is left out, for its time
 
@@ -152,6 +155,35 @@ class Counting(CallTree):
     def enter(self, thread, position, time, name, how, site):
         super().enter(thread, position, time, name, how, site)
         self.calls[name] += how != INLINE
+
+
+def test_perfetto_s_classes_read_what_fbt_counts(recorded, player):
+    """A window: its slices are nested and closed (``perfetto_slices``), and as many as FBT says."""
+    path, kernel = recorded
+    (at,) = places(player, 5, 1, 3_000_000)
+    names = ("malloc", "strcmp", "uma_zalloc_arg", "free")
+    traced = played(path, kernel)
+    traced.seek(at)
+    counts = Counter()
+    breakpoints = Breakpoints(traced.machine, lambda probe, *_: counts.update([probe.function]))
+    for name in names:
+        create(breakpoints, name, "entry")
+    breakpoints.enable()
+    traced.run(Until(instructions=at + 3_000_000))
+    breakpoints.disable()
+    player.seek(at)
+    machine, file = player.machine, io.BytesIO()
+    out = output(PERFETTO, CodeReader(machine.image), Head(
+        machine.arch.name, machine.image.identity, player.position, thread_of(machine)), file,
+        "kernel", {}, [])
+    for entries in flow(player, at + 3_000_000):
+        out.take(entries)
+    out.finish()
+    slices, _instants, _tracks = perfetto_slices(
+        file.getvalue(), apart=(INLINE, ROOT))  # what was entered before is no call here
+    found = Counter(name for name, *_rest in slices)
+    assert {name: found[name] for name in names} == {name: counts[name] for name in names}
+    assert sum(counts.values()) > 10
 
 
 def test_an_origin_is_right_its_change_changes_the_value(player):

@@ -1,5 +1,6 @@
 """The walk through a kernel bug (docs/panic.md): its commands, on a real kernel."""
 
+import json
 import re
 import subprocess
 import sys
@@ -66,3 +67,16 @@ def numbers(lines):
 @pytest.mark.parametrize("word", ["who-wrote", "origin", "gdb", "trace-insns"])
 def test_the_page_and_the_readme_name_what_is_used(word):
     assert f"--{word}" in (ROOT / "README.md").read_text() + (ROOT / "docs/replay.md").read_text()
+
+
+def test_the_fault_behind_a_panic_is_a_position(arch, tmp_path):
+    kernel = str(real_kernel(arch).path)
+    path = str(tmp_path / "bug.rec")
+    words = [sys.executable, "-m", "kinst_emu.commands.kinst"]
+    subprocess.run([*words, "record", "-k", kernel, "-o", path,
+                    str(ROOT / "examples" / "overflow.py")], capture_output=True, timeout=300)
+    done = subprocess.run([*words, "replay", path, "-k", kernel, "--to", "fault", "--json"],
+                          capture_output=True, text=True, timeout=300)
+    found = json.loads(done.stdout)
+    assert found["at"].startswith("eventhandler_prune_list+"), done.stderr
+    assert 0x4141414141414141 in found["registers"].values()

@@ -90,19 +90,23 @@ def test_the_tree_counts_calls_as_fbt_does_and_every_instruction_once(image, pla
         played.recording.last.instructions - begin.instructions)
 
 
-def perfetto_slices(content):
-    """Of each track the nested slices: (name, begin, end, depth); by the schema's own classes."""
+def perfetto_slices(content, apart=()):
+    """Of each track the nested slices: (name, begin, end, depth); by the schema's own classes.
+
+    :param apart: categories that are not given.
+    """
     protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2",
                                  reason="the package perfetto is not installed")
     trace = protos.Trace()
     trace.ParseFromString(content)
-    names, stacks, slices, instants, tracks = {}, {}, [], [], {}
+    names, stacks, slices, instants, tracks, categories = {}, {}, [], [], {}, {}
     last = {}
     event = protos.TrackEvent
     for packet in trace.packet:
         for interned in packet.interned_data.event_names:
             assert interned.iid not in names
             names[interned.iid] = interned.name
+        categories |= {c.iid: c.name for c in packet.interned_data.event_categories}
         if packet.HasField("track_descriptor"):
             tracks[packet.track_descriptor.uuid] = packet.track_descriptor
         if not packet.HasField("track_event"):
@@ -112,10 +116,12 @@ def perfetto_slices(content):
         last[track] = time
         stack = stacks.setdefault(track, [])
         if packet.track_event.type == event.TYPE_SLICE_BEGIN:
-            stack.append((names[packet.track_event.name_iid], time))
+            (category,) = packet.track_event.category_iids
+            stack.append((names[packet.track_event.name_iid], time, categories[category]))
         elif packet.track_event.type == event.TYPE_SLICE_END:
-            name, begin = stack.pop()
-            slices.append((name, begin, time, len(stack)))
+            name, begin, category = stack.pop()
+            if category not in apart:
+                slices.append((name, begin, time, len(stack)))
         else:
             assert packet.track_event.type == event.TYPE_INSTANT
             instants.append((names[packet.track_event.name_iid], time))
