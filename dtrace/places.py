@@ -1,4 +1,4 @@
-"""A place in memory as C writes it: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``hints[3]``,
+"""A place in memory as C writes it: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
 ``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``."""
 
 import re

@@ -11,7 +11,7 @@ from emu.errors import MemoryAccessError
 from emu.machine import Machine
 from emu.parts import Parts
 
-MAX_PROCESSES, MAX_THREADS = 1 << 14, 1 << 16
+MOST = 4096  # threads, and processes; a list may also be a circle
 MAX_NAME = 64
 SAVED: Parts[dict[str, tuple[str, int | None]]] = Parts("dtrace.{}.registers", "SAVED")
 MASK = (1 << 64) - 1
@@ -75,11 +75,15 @@ class Threads:
         head = self._machine.image.symbols.find("allproc")
         try:
             at = 0 if head is None else self._machine.read_u64(head.address)
-            for _ in range(MAX_PROCESSES):
-                if not at:
-                    return
+            known, left = set[int](), MOST
+            while at and at not in known and len(known) < MOST:
+                known.add(at)
                 process = CStruct(self._process, at, self._machine)
-                yield from self._of(process)
+                for thread in self._of(process):
+                    left -= 1
+                    if left < 0:
+                        return
+                    yield thread
                 at = int(process["p_list"]["le_next"])
         except UNREADABLE:
             return
@@ -87,9 +91,9 @@ class Threads:
     def _of(self, process: CStruct) -> Iterator[Thread]:
         assert self._thread is not None
         at = int(process["p_threads"]["tqh_first"])
-        for _ in range(MAX_THREADS):
-            if not at:
-                return
+        known = set[int]()
+        while at and at not in known and len(known) < MOST:
+            known.add(at)
             thread = CStruct(self._thread, at, self._machine)
             yield Thread(at, int(thread["td_tid"]), str(thread["td_name"])[:MAX_NAME],
                          int(process["p_pid"]), str(process["p_comm"])[:MAX_NAME],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from dtrace.flow.code import CodeReader
-from dtrace.flow.outputs import FORMATS, PERFETTO, TEXT, output
+from dtrace.flow.outputs import FORMATS, JSON, PERFETTO, TEXT, output
 from dtrace.flow.steps import steps
 from dtrace.providers import PROVIDERS
 from dtrace.stack import Stacks
@@ -82,8 +82,10 @@ def stack_of(player: Player) -> tuple[tuple[int, int | None], ...]:
     return tuple((at - is_return, at if is_return else None) for at, is_return in frames)
 
 
-def check_output(path: Path | None, kind: str) -> None:
+def check_output(path: Path | None, kind: str, source: Path) -> None:
     if path is not None:
+        if path.exists() and path.samefile(source):
+            raise KinstError(f"--output {path}: is what is read; give another name")
         check_writable(path, "--output")
     elif kind in (TRACE, PERFETTO):
         raise KinstError(f"--as {kind}: is no text; give a file with -o")
@@ -106,13 +108,15 @@ def seen_threads(piece: bytes) -> Iterator[int]:
 def write_trace(player: Player, end: Position, arguments: argparse.Namespace) -> int:
     """Trace a window, and write what is asked for."""
     kind = arguments.format or (TRACE if arguments.output is not None else TEXT)
-    check_output(arguments.output, kind)
+    check_output(arguments.output, kind, arguments.recording)
+    looked = arguments.registers or arguments.stores
+    if looked and kind not in (TRACE, TEXT, JSON):
+        raise KinstError(f"--registers and --stores: have no place in --as {kind}")
     machine, begin = player.machine, player.position
     player.give()
     head = Head(machine.arch.name, machine.image.identity, begin, thread_of(machine),
-                stack_of(player))
+                stack_of(player), looked)
     marks = marks_of(player, arguments.mark)
-    looked = arguments.registers or arguments.stores
     pieces: Iterable[Piece] = (
         steps(player, end, arguments.registers, arguments.stores) if looked else flow(player, end))
     threads, names = Threads(machine), dict[int, str]()

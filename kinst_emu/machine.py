@@ -18,6 +18,7 @@ from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.qemu.machine import QemuMachine
+from emu.replay.recording import STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import Snapshot, UnicornMachine
 from kinst.breakpoints import GUEST, PATHS, Breakpoints
@@ -502,6 +503,20 @@ class Machine:
         """
         with self._bare() as machine:
             snapshot.save(machine, Path(path))
+
+    @contextlib.contextmanager
+    def record(self, path: str | Path) -> Iterator[None]:
+        """Keep what happens meanwhile in a file, for :class:`Recording`: it begins with the state
+        the machine has now.
+
+        :raises KinstError: when it cannot be written, or probes are enabled.
+        """
+        from kinst_emu.recorded import recorded
+
+        if not isinstance(self.emulated, UnicornMachine):
+            raise KinstError("a machine on QEMU is not recorded")
+        with recorded(self.emulated, Path(path), STATE, "a Python program", quiet=True):
+            yield
 
     def digest(self) -> str:
         """The SHA-256 of memory, registers, devices, clock and console, without breakpoints."""

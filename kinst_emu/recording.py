@@ -19,6 +19,7 @@ from images.recordings import from_start, played
 from kinst_emu.kernel import Kernel
 from kinst_emu.machine import Machine
 from kinst_emu.positions import go, probed
+from kinst_emu.registers import Registers
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,15 @@ class RecordedMachine(Machine):
                          "recording is sent (go, step, back)")
 
     write = set = call = evaluate = place = run = step = type = _refuse
-    probe = trace = restore = on_qemu = _refuse
+    probe = trace = restore = on_qemu = record = _refuse
 
     def _still(self) -> None:
         self._refuse()
+
+    @property
+    def registers(self) -> Registers:  # type: ignore[override]
+        """``machine.registers["rax"]``."""
+        return Registers(tuple(self.emulated.arch.registers), self.emulated.read_register)
 
 
 class Recording:

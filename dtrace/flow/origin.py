@@ -122,18 +122,24 @@ class Origin:
         self._last: dict[tuple[int, int, str], int] = {}
         self._window: _Window | None = None
 
-    def of(self, register: str, count: int) -> Iterator[Link]:
-        """Where the value came from that a register has before a count of instructions.
-
-        :raises KinstError: when there is no such register.
-        """
+    def check(self, register: str) -> None:
+        """:raises KinstError: when there is no such register."""
         if register not in self._followed:
             raise KinstError(f"'{register[:40]}' is no general register of "
                              f"{self._player.machine.arch.name}")
+
+    def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
+        """Where the value came from that a register has before a count of instructions.
+
+        :param given: when what comes from outside at that count has come.
+        :raises KinstError: when there is no such register.
+        """
+        self.check(register)
         place: _Place = register
         for _ in range(MAX_LINKS):
-            link, source = (self._register(place, count) if isinstance(place, str)
+            link, source = (self._register(place, count, given) if isinstance(place, str)
                             else self._stored(place, count))
+            given = True
             yield link
             if source is None:
                 return
@@ -145,11 +151,11 @@ class Origin:
 
     # -- registers --------------------------------------------------------------------------------
 
-    def _register(self, name: str, count: int) -> tuple[Link, _Place | None]:
+    def _register(self, name: str, count: int, given: bool) -> tuple[Link, _Place | None]:
         first = self._player.recording.start.position.instructions
         while True:
             window = self._looked_at(count)
-            found = self._in_window(window, name, count)
+            found = self._in_window(window, name, count, given)
             if found is not None:
                 return found
             if window.begin <= first:
@@ -157,15 +163,15 @@ class Origin:
             before = self._written_before(name, window.begin)
             if isinstance(before, Link):
                 return before, None
-            count = before + 1
+            count, given = before + 1, True
 
-    def _in_window(self, window: _Window, name: str,
-                   count: int) -> tuple[Link, _Place | None] | None:
+    def _in_window(self, window: _Window, name: str, count: int,
+                   here: bool) -> tuple[Link, _Place | None] | None:
         """What was done to a register before a count, as far as the window goes back."""
         given = {one.position.instructions for one in self._player.recording.inputs
                  if one.kind == REGISTER and one.name == name}
         for at in range(count, window.begin - 1, -1):
-            if at in given:
+            if at in given and (here or at < count):
                 return Link(How.OUTSIDE, at, None, name), None
             index = at - window.begin - 1
             if index < 0:

@@ -15,6 +15,7 @@ from emu.elf import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Head, Piece, Step
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
+MOST_WAITING = 1 << 18  # instructions
 FORMATS = (TEXT, JSON, CALLS, TREE, PERFETTO, FLAME)
 
 
@@ -59,26 +60,28 @@ class _Instructions:
         self._skew = head.begin.time - head.begin.instructions
         self._texts: dict[int, tuple[str, str, str]] = {}
         self._lines: dict[int, list[tuple[int, int, str]]] = {}
-        self._waiting: list[tuple[int, int, int]] = []  # position, skew, address
-        self._steps = False
+        # Of what is told behind the entries, those wait for it: position, skew, address.
+        self._waiting: list[tuple[int, int, int]] = []
+        self._steps = head.steps
 
     def take(self, piece: Piece) -> None:
         if not isinstance(piece, bytes):
-            self._steps = True
             done = {step.position: step for step in piece}
             for position, skew, address in self._waiting:
                 self._row(position, skew, address, done.get(position))
             self._waiting.clear()
             return
-        if not self._steps:
-            self._flush()
         for value, count, kind in ENTRY.iter_unpack(piece):
             if kind == SKEW:
                 self._skew = value
             elif kind == PIECE:
                 addresses = self._code.addresses(value, count)
                 for n, address in enumerate(addresses):
-                    self._waiting.append((self._position + n, self._skew, address))
+                    if self._steps and len(self._waiting) < MOST_WAITING:
+                        self._waiting.append((self._position + n, self._skew, address))
+                    else:
+                        self._flush()
+                        self._row(self._position + n, self._skew, address, None)
                 self._position += count
 
     def _flush(self) -> None:

@@ -34,7 +34,8 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
     names = [name for name in machine.arch.registers if name != machine.arch.pc]
     flow: list[bytes] = []
     found: list[bytes] = []
-    collected = Flow(machine.engine, flow.append, thread_word(machine))
+    word = thread_word(machine)
+    collected = Flow(machine.engine, flow.append, word)
     looked = Steps(machine.engine, found.append, [numbers[name] for name in names])
     try:
         while (here := player.position) < end:
@@ -48,6 +49,9 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
                 raise KeyboardInterrupt
             collected.flush()
             looked.flush()
+            if (now := thread_word(machine)) != word and now is not None:
+                word = now
+                collected.watch_word(word)
             yield from flow
             done = _read(machine, b"".join(found), names, before, player.position.instructions)
             yield [Step(s.position, s.pc, s.registers if registers else {},

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from emu.errors import KinstError, MemoryAccessError
 from emu.gdb.description import DESCRIPTIONS, GdbRegister
-from emu.gdb.packets import MAX_PACKET, Connection, GdbError
+from emu.gdb.packets import MAX_PACKET, Connection, GdbError, Gone
 from emu.gdb.target import Event, Target, Why
 
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"
@@ -74,8 +74,10 @@ class Session:
                 answer = self._answer(packet)
             except MemoryAccessError:
                 answer = NO_MEMORY
-            except (ValueError, IndexError):
+            except (ValueError, IndexError, OverflowError):
                 answer = REFUSED
+            except Gone:
+                raise
             except KinstError as error:
                 self._say(f"{error}\n")
                 answer = REFUSED

@@ -54,6 +54,10 @@ class Event:
     detail: str = ""
 
 
+class Interrupted(Exception):
+    """The user has ended a run with Ctrl-C."""
+
+
 Poll = Callable[[], bool]  # whether the debugger wants the target to stop
 
 
@@ -91,13 +95,15 @@ class Target(ABC):
         """:raises KinstError: when it cannot be written."""
 
     def break_at(self, address: int) -> None:
+        if not 0 <= address < 1 << 64:
+            raise GdbError(f"{address:#x} is no address")
         if len(self.breakpoints) >= MAX_STOPS:
             raise GdbError(f"{MAX_STOPS} breakpoints are possible")
         self.breakpoints.add(address)
 
     def watch(self, address: int, size: int, kind: int) -> None:
         """:raises GdbError: when that cannot be watched."""
-        physical = self.machine.translate(address)
+        physical = self.machine.translate(address) if 0 <= address < 1 << 64 else None
         if physical is None or not 0 < size <= MAX_WATCHED or address % PAGE + size > PAGE:
             raise GdbError("1 to 64 bytes within a mapped page can be watched")
         if len(self.watched) >= MAX_WATCHES:
@@ -153,6 +159,12 @@ class Target(ABC):
 
     def go(self, poll: Poll) -> Event:
         """Forwards, until something happens."""
+        try:
+            return self._go(poll)
+        except Interrupted:
+            return Event(Why.INTERRUPTED)
+
+    def _go(self, poll: Poll) -> Event:
         while True:
             back = self._mark() if self.watched else None
             with self._watching() as watches:
@@ -218,6 +230,30 @@ class LiveTarget(Target):
         kept: Snapshot = self.machine.snapshot()
         return lambda: self.machine.restore(kept)
 
+    def _go(self, poll: Poll) -> Event:
+        """With watchpoints a part may be run twice: what the guest writes is shown once."""
+        console = self.machine.console
+        if not self.watched or console.stream is None:
+            return super()._go(poll)
+        stream, shown = console.stream, len(console.text)
+
+        def show() -> None:
+            nonlocal shown
+            for byte in console.text[shown:]:
+                stream(byte)
+            shown = len(console.text)
+
+        def polled() -> bool:
+            show()
+            return poll()
+
+        console.stream = None
+        try:
+            return super()._go(polled)
+        finally:
+            show()
+            console.stream = stream
+
     def write(self, address: int, data: bytes) -> None:
         self.machine.write_code(address, data)
 
@@ -245,7 +281,8 @@ class PlayedTarget(Target):
         here = self.player.position
 
         def back() -> None:
-            self.player.seek(here)
+            if self.player.seek(here) is not None:
+                raise Interrupted
         return back
 
     def write(self, address: int, data: bytes) -> None:
@@ -263,26 +300,32 @@ class PlayedTarget(Target):
     def back_step(self) -> Event:
         if self.count <= self._first:
             return Event(Why.BEGIN)
-        if self._seek(self.count - 1):
+        try:
+            self._seek(self.count - 1)
+        except Interrupted:
             return Event(Why.INTERRUPTED)
         return Event(Why.STEP)
 
-    def _seek(self, position: Position | int) -> bool:
-        """Go there, what is given from outside there given; whether the user stopped it."""
+    def _seek(self, position: Position | int) -> None:
+        """Go there, what is given from outside there given."""
         if self.player.seek(position) is not None:
-            return True
+            raise Interrupted
         self.player.give()
-        return False
 
     def back(self, poll: Poll) -> Event:
         """To the last moment before this one when a breakpoint is reached, or what is watched is
         accessed."""
+        try:
+            return self._back(poll)
+        except Interrupted:
+            return Event(Why.INTERRUPTED)
+
+    def _back(self, poll: Poll) -> Event:
         end, size = self.player.position, NEAR
         high = end.instructions
         while high > self._first:
             low = max(self._first, high - size)
-            if self._seek(low):
-                return Event(Why.INTERRUPTED)
+            self._seek(low)
             found = self._last_in(end if high == end.instructions else high)
             if found is not None:
                 position, event = found
@@ -291,7 +334,8 @@ class PlayedTarget(Target):
             if poll():
                 return Event(Why.INTERRUPTED)
             high, size = low, size * WIDER
-        self.player.seek(self.player.recording.start.position)
+        if self.player.seek(self.player.recording.start.position) is not None:
+            raise Interrupted
         return Event(Why.BEGIN)
 
     def _last_in(self, end: Position | int) -> tuple[Position, Event] | None:
@@ -305,6 +349,8 @@ class PlayedTarget(Target):
             while self.count < high:
                 event = self._event(self._run(Until(
                     addresses=sorted(self.breakpoints), instructions=high)))
+                if event is not None and event.why is Why.INTERRUPTED:
+                    raise Interrupted
                 if event is None or event.why is not Why.BREAKPOINT or self.count >= high:
                     break
                 found = self.player.position, event
@@ -321,17 +367,22 @@ class PlayedTarget(Target):
     def _access_before(self, first: Position, last: int, watched: Watched) -> Position | None:
         """Where the last watched access is to be made, from a position up to a count."""
         if watched.kind == 2:
-            self.player.seek(last)
-            write = last_write(self.player, watched.physical, watched.size, self.player.position)
+            self._seek(last)
+            try:
+                write = last_write(self.player, watched.physical, watched.size,
+                                   self.player.position)
+            except KeyboardInterrupt:
+                raise Interrupted from None
             return None if write is None or write.position < first else write.position
         low = max(first.instructions, last - MAX_BLOCK)
-        self.player.seek(low)
+        self._seek(low)
         found = None
         with self._watching() as watches:
             watch = watches[self.watched.index(watched)]
             while self.count < last:
                 position, before = self.player.position, watch.writes
-                self._once()
+                if self._once().why is Why.INTERRUPTED:
+                    raise Interrupted
                 watch.look()
                 if watch.writes > before:
                     found = position

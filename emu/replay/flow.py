@@ -29,7 +29,8 @@ ENTRY = struct.Struct("<QII")  # value, count, FlowKind
 PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
 CHUNK = 2_000_000  # instructions between two looks at where the thread is kept
-MOST = 1 << 27  # entries of a part
+MOST = 1 << 17  # entries of a part; the engine gives half as many at once
+MAX_STEPS = 1 << 26  # bytes of a part of steps
 MAX_NAMES = 1 << 16
 MAX_NAME = 64
 MAX_STACK = 1000
@@ -105,6 +106,7 @@ class Head:
     :param thread: that runs there: the address of its ``struct thread``; 0: there is none yet.
     :param stack: what is on the stack there, outer ones first: (an address in a function, the
         address that its callee returns to; None: it is not known).
+    :param steps: whether what single instructions did comes behind their entries.
     """
 
     architecture: str
@@ -112,6 +114,7 @@ class Head:
     begin: Position
     thread: int = 0
     stack: tuple[tuple[int, int | None], ...] = ()
+    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ class FlowWriter:
         self._writer = PartWriter(path, HEAD, json.dumps({
             "architecture": head.architecture, "build_id": head.build_id,
             "begin": position_to_json(head.begin), "thread": head.thread,
-            "stack": head.stack}).encode())
+            "stack": head.stack, "steps": head.steps}).encode())
 
     @property
     def size(self) -> int:
@@ -202,6 +205,8 @@ class FlowFile:
                 if part[0] == FLOW:
                     yield decoder.decode(content, MOST)
                 elif part[0] == STEPS:
+                    if len(content) > MAX_STEPS:
+                        raise ValueError("too many steps")
                     yield [_step(row) for row in json.loads(content)]
             except SHAPE as error:
                 raise self._damaged(error) from None
@@ -210,7 +215,7 @@ class FlowFile:
 def _head(row: Any) -> Head:
     stack = tuple((at, back) for at, back in row["stack"])
     head = Head(row["architecture"], row["build_id"], position_from_json(row["begin"]),
-                row["thread"], stack)
+                row["thread"], stack, row["steps"] is True)
     if not all(type(number) is int for at, back in stack for number in (at, back or 0)) \
             or type(head.thread) is not int or len(stack) > MAX_STACK:
         raise ValueError("a stack of no kind")
@@ -231,6 +236,8 @@ def _step(row: Any) -> Step:
     if not (type(position) is type(pc) is int and isinstance(registers, dict)
             and all(type(value) is int for value in registers.values())):
         raise ValueError("a step of no kind")
+    if not all((at is None or type(at) is int) and type(physical) is int
+               for at, physical, _data in stores):
+        raise ValueError("a store of no kind")
     return Step(position, pc, registers, tuple(
-        (None if at is None else int(at), int(physical), bytes.fromhex(data))
-        for at, physical, data in stores))
+        (at, physical, bytes.fromhex(data)) for at, physical, data in stores))

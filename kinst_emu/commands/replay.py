@@ -37,6 +37,7 @@ EXAMPLES = (
     "kinst replay call.rec --gdb 1234",
     "kinst replay boot.rec --trace-insns : --as flame -o boot.svg",
 )
+DEFAULT_WRITES = "2"
 SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory
 
 
@@ -62,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reverse-to", metavar="PROBE",
                         help="from there (--to, or the end) go back to where a function or a probe "
                         "was last reached")
-    parser.add_argument("--writes", default="2", metavar="N",
+    parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
                         help="--who-wrote: so many of them, the last first (%(default)s)")
     parser.add_argument("--trace-insns", metavar="FROM:TO",
                         help="every instruction between two positions: as text, or to a file")
@@ -81,28 +82,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check_options(arguments)
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
     player = played(arguments.recording, arguments.kernel, limit)
     recording, machine = player.recording, player.machine
     places = [_sized(text, "--memory") for text in arguments.memory]
     if arguments.who_wrote is not None:
         return _who_wrote(player, arguments)
-    if arguments.before is not None:
-        raise KinstError("--before: is for --who-wrote")
     if arguments.origin is not None:
         return _origin(player, arguments)
     if arguments.trace_insns is not None:
-        if arguments.to is not None or arguments.begin is not None:
-            raise KinstError("--trace-insns: says itself from where to where; not with --to or "
-                             "--from")
         with PROGRESS.working(f"playing {arguments.recording}"):
             window_end = flows.find_window(player, arguments.trace_insns)
         return flows.write_trace(player, window_end, arguments)
-    for given, option in ((arguments.registers, "--registers"), (arguments.stores, "--stores"),
-                          (arguments.format, "--as"), (arguments.output, "--output"),
-                          (arguments.mark, "--mark")):
-        if given:
-            raise KinstError(f"{option}: is for --trace-insns")
     if arguments.gdb is not None:
         with PROGRESS.working(f"playing {arguments.recording}"):
             if arguments.begin is not None:
@@ -143,6 +135,35 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+# What each way of looking takes beside -k, --limit and -q.
+MODES = {
+    "who_wrote": ("before", "writes", "json"), "origin": ("json",),
+    "trace_insns": ("format", "output", "mark", "registers", "stores"), "gdb": ("begin", "to"),
+}
+PLAIN = ("begin", "to", "memory", "reverse_to", "json")
+SPELLED = {"begin": "from", "format": "as"}
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """One way of looking at a time, with its own options."""
+    def option(name: str) -> str:
+        return "--" + SPELLED.get(name, name).replace("_", "-")
+
+    def given(name: str) -> bool:
+        value = getattr(arguments, name)
+        return value not in (None, False, []) and not (name == "writes" and value == DEFAULT_WRITES)
+
+    chosen = [name for name in MODES if given(name)]
+    if len(chosen) > 1:
+        raise KinstError(f"{option(chosen[0])}: is not for {option(chosen[1])}; give one of them")
+    takes = MODES[chosen[0]] if chosen else PLAIN
+    for name in {n for names in (*MODES.values(), PLAIN) for n in names}:
+        if given(name) and name not in takes:
+            owner = next((mode for mode, names in MODES.items() if name in names), None)
+            raise KinstError(f"{option(name)}: is not for {option(chosen[0])}" if chosen else
+                             f"{option(name)}: is for {option(owner or '')}")
+
+
 def _back_to(player: Player, text: str) -> None:
     """Go back to the last time before this that something is reached."""
     target = PlayedTarget(player)
@@ -160,17 +181,22 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
+    code = CodeReader(image)
+    origin = Origin(player, code)
+    origin.check(register)
     with PROGRESS.working(f"playing {arguments.recording}"):
-        _reached(go(player, position or "end"))
-        player.give()
+        if position:
+            _reached(go(player, position))
+            player.give()
+        else:  # what comes from outside behind the run is not looked at
+            _reached(player.advance(player.recording.last))
         count = player.position.instructions
-        value = player.machine.read_register(register) if register in arch.registers else 0
-        code = CodeReader(image)
+        value = player.machine.read_register(register)
     if not arguments.json:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
     held: Link | None = None  # a load of a register: it may only have been saved and restored
-    for link in _searching(Origin(player, code).of(register, count), register):
+    for link in _searching(origin.of(register, count, bool(position)), register):
         rows.append(_linked(link, image, sources, code))
         if arguments.json:
             continue
@@ -222,8 +248,6 @@ def _searching(links: Iterator[Link], register: str) -> Iterator[Link]:
 
 
 def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
-    if arguments.to is not None or arguments.begin is not None:
-        raise KinstError("--who-wrote: looks back from --before, or the end, not --to or --from")
     where, size = _sized(arguments.who_wrote, "--who-wrote")
     wanted = parse_count(arguments.writes, "--writes")
     with PROGRESS.working(f"playing {arguments.recording}"):

@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     trace = FlowFile(arguments.trace)
     kind = arguments.format or TEXT
-    check_output(arguments.output, kind)
+    check_output(arguments.output, kind, arguments.trace)
     image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel)
     if arguments.mark:
         raise KinstError("--mark: is for kinst replay --trace-insns, which has the machine to make "

@@ -62,6 +62,14 @@ def test_a_trace_is_kept_in_a_file_and_shown_from_it(call, tmp_path):
     assert written.returncode == 0 and out.stat().st_size > 100, written.stderr
 
 
+def test_the_recording_is_not_written_over(call, tmp_path):
+    content = call.read_bytes()
+    for words in (("--as", "json"), ()):
+        refused(run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(call), *words),
+                "is what is read")
+    assert call.read_bytes() == content
+
+
 def test_a_trace_that_is_cut_off_is_shown_and_said_to_be(call, tmp_path):
     path = tmp_path / "call.trace"
     run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(path))
@@ -133,7 +141,11 @@ def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
     (("--trace-insns", "x"), "give FROM:TO"),
     (("--trace-insns", "end:start"), "before its start"),
     (("--trace-insns", ":", "--as", "perfetto"), "give a file with -o"),
-    (("--trace-insns", ":", "--to", "1"), "not with --to"),
+    (("--trace-insns", ":", "--to", "1"), "--to: is not for --trace-insns"),
+    (("--origin", "nothing", "--gdb", "1"), "--origin: is not for --gdb"),
+    (("--origin", "sp", "--to", "50%"), "--to: is not for --origin"),
+    (("--trace-insns", ":", "--as", "tree", "--stores"), "have no place in --as tree"),
+    (("--trace-insns", ":", "--json"), "--json: is not for --trace-insns"),
     (("--trace-insns", ":", "--mark", "fbt::str*:entry"), "without a pattern"),
     (("--origin", "nothing"), "is no general register"),
     (("--gdb", "http"), "give a port"),

@@ -200,6 +200,6 @@ def test_who_wrote_is_told_with_its_values(boot):
     for words, says in ((["--who-wrote", "foo"], "'foo' is no place"),
                         (["--who-wrote", "0x123456789000"], "0x123456789000 is not "),
                         (["--who-wrote", "sp:99"], "1 to 64 bytes"),
-                        (["--who-wrote", "sp", "--to", "50%"], "not --to"),
+                        (["--who-wrote", "sp", "--to", "50%"], "--to: is not for --who-wrote"),
                         (["--before", "50%"], "--before")):
         refused(run("kinst", "replay", str(boot), *words), says)

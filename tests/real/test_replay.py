@@ -135,4 +135,4 @@ def test_a_recording_whose_process_is_killed_plays_to_where_it_ends(arch, tmp_pa
         played.advance_to_end()
         assert played.position == recording.last and played.difference() == ""
         path.unlink()
-    assert len(set(ended)) > 3
+    assert len(set(ended)) > 1

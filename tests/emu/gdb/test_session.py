@@ -202,7 +202,8 @@ def test_descriptions_are_well_formed_and_name_known_registers(image):
 def test_what_is_asked_wrongly_is_refused_and_the_session_goes_on(debugger):
     for packet in ("m", "mzz,1", "Z9,1,1", "Z0,zz,1", "p", "pfffff", "P", "Hg7777", "T77",
                    "vCont;x", "qXfer:features:read:other.xml:0,10", "qRcmd,zz", "vFile:open:",
-                   "Z2,10,0", "Z2,fff,8", "b", "!", "qThreadExtraInfo,77", "vCont;r1"):
+                   "Z2,10,0", "Z2,fff,8", "b", "!", "qThreadExtraInfo,77", "vCont;r1",
+                   "Z0,1ffffffffffffffffff,1", "Z2,1ffffffffffffffffff,1", "m1ffffffffffffffff0,8"):
         assert debugger.ask(packet) in ("", "E01", "E14"), packet
     assert debugger.ask("qC").startswith("QC")
 
