@@ -3,6 +3,8 @@
 import io
 import itertools
 import json
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -139,6 +141,22 @@ def test_perfetto_s_own_classes_read_nested_closed_slices_and_the_marks(image, p
     assert all(begin <= end for _name, begin, end, _depth in slices)
     assert any(d.HasField("thread") for d in tracks.values())
     assert max(depth for *_rest, depth in slices) > 2
+
+
+PROCESSOR = shutil.which("trace_processor_shell") or shutil.which("trace_processor")
+
+
+@pytest.mark.skipif(PROCESSOR is None, reason="no trace processor of Perfetto's is on the machine")
+def test_perfetto_s_trace_processor_opens_it(played, tmp_path):
+    content = made(played, PERFETTO)
+    path = tmp_path / "kernel.pftrace"
+    path.write_bytes(content)
+    slices, _instants, _tracks = perfetto_slices(content)
+    done = subprocess.run(
+        [PROCESSOR, "-Q", "select count(*) as n from slice where name = 'strlen'", str(path)],
+        capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1].strip('"') == str(sum(s[0] == "strlen" for s in slices))
 
 
 def test_a_flame_graph_is_well_formed_and_as_wide_as_the_run(played):
