@@ -1,12 +1,16 @@
-"""A kernel's debug data as the commands use it: the index from the cache, names of files."""
+"""The debug data of a kernel and its modules as the commands use it: the index from the cache,
+names of files."""
 
 import hashlib
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
+from dwarf.frames import Frames, Rule
 from dwarf.index import DebugIndex, Function, load
+from dwarf.linked_index import OWN, SHIFT, IndexPart, LinkedIndex
 from emu.elf import Image
 from emu.fingerprint import fingerprint
 from emu.progress import PROGRESS
@@ -18,38 +22,55 @@ FRAME = ".debug_frame"
 MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf.debug_file")  # what an index is
 
 
-def debug_index(image: Image) -> DebugIndex:
-    """The index of a kernel's debug data, from the user's cache.
+class NoSuchFile(DebugDataError):
+    """No source file has that name."""
 
-    :raises DebugDataError: when it has none.
+
+def debug_index(image: Image) -> DebugIndex:
+    """The index of the debug data of a kernel and its modules, from the user's cache.
+
+    :raises DebugDataError: when there is none.
     """
-    path = debug_file(image.path)
-    if path is None:
+    parts = [(number, IndexPart(index_of(module.path, module.file.digest), module.address,
+                                module.end))
+             for number, module in enumerate(image.modules, 1)
+             if debug_file(module.path) is not None]
+    kernel = debug_file(image.path)
+    if kernel is None and not parts:
         raise DebugDataError(f"{image.path}: has no debug data, and no {image.path.name}.debug is "
                              "beside it")
-    stat = path.stat()
+    index = index_of(image.path, image.kernel_identity) if kernel is not None else None
+    return LinkedIndex(index, parts) if parts or index is None else index
+
+
+def index_of(path: Path, identity: str) -> DebugIndex:
+    """The index of one file that has debug data."""
+    found = debug_file(path)
+    assert found is not None
+    stat = found.stat()
     # Offsets in the file: another file, or the same one changed, needs another index.
-    key = (f"{image.identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} "
+    key = (f"{identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} "
            f"{fingerprint(MADE_BY)}")
     cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
-    with PROGRESS.working(f"indexing the debug data of {image.path}"):
-        return load(image.path, cache)
+    with PROGRESS.working(f"indexing the debug data of {path}"):
+        return load(path, cache)
 
 
 @dataclass
-class Sources:
-    """Files and lines of a kernel.
+class FileSources:
+    """Files and lines of a kernel's file, or of a module's: addresses are the file's own.
 
     :raises DebugDataError: from every question, when the line tables are damaged.
     """
 
-    image: Image
+    path: Path
     _tables: dict[int, dict[int, str]] = field(default_factory=dict)
     _sections: dict[str, bytes] | None = None
+    _frames: Frames | None = None
 
     def section(self, name: str) -> bytes:
         if self._sections is None:
-            path = debug_file(self.image.path)
+            path = debug_file(self.path)
             self._sections = sections(path, (*NAMES, FRAME)) if path is not None else {}
         return self._sections.get(name, b"")
 
@@ -61,13 +82,8 @@ class Sources:
                 self._tables[table] = {} if table == NO_TABLE else file_table(
                     line, line_str, string, table)
             except DebugDataError as error:
-                raise DebugDataError(f"{self.image.path}: {error}") from None
+                raise DebugDataError(f"{self.path}: {error}") from None
         return self._tables[table]
-
-    def call(self, index: DebugIndex, copy: Function) -> str:
-        """``file:line`` of an inline copy's call."""
-        files = self.files(index.line_table(copy.unit))
-        return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
 
     def line(self, address: int) -> str:
         """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
@@ -75,7 +91,7 @@ class Sources:
         try:
             found = LineTable(self.section(".debug_line")).find(address)
         except LineError as error:
-            raise DebugDataError(f"{self.image.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
         if found is None or not found[2]:
             return "?"
         table, file, line = found
@@ -86,7 +102,7 @@ class Sources:
         try:
             rows = LineTable(self.section(".debug_line")).within(low, high)
         except LineError as error:
-            raise DebugDataError(f"{self.image.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
         return [(begin, end, f"{self.files(table).get(file, '?')}:{line}")
                 for begin, end, table, file, line in rows if line]
 
@@ -113,7 +129,82 @@ class Sources:
                 if wanted:
                     found.update(table.pieces(start, wanted, line))
         except LineError as error:
-            raise DebugDataError(f"{self.image.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
         if not known:
-            raise DebugDataError(f"{self.image.path}: no source file is named {path}")
+            raise NoSuchFile(f"{self.path}: no source file is named {path}")
+        return sorted(found)
+
+    def rule(self, address: int) -> Rule | None:
+        """How to go from an address to the caller; None: nothing is known of it."""
+        if self._frames is None:
+            self._frames = Frames(self.section(FRAME))
+        return self._frames.rule(address)
+
+
+class Sources:
+    """Files and lines of a kernel and its modules.
+
+    :raises DebugDataError: from every question, when the line tables are damaged.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._parts = [(0, 0, 0, FileSources(image.path))]  # address, begin, end
+        self._parts += [(m.address, m.address, m.end, FileSources(m.path)) for m in image.modules]
+
+    def _at(self, address: int) -> tuple[FileSources, int]:
+        """Whose an address is, and what its file's addresses are counted from."""
+        for base, begin, end, sources in self._parts:
+            if begin <= address < end:
+                return sources, base
+        return self._parts[0][3], 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there are lines of any file."""
+        return any(sources.section(NAMES[0]) for _base, _begin, _end, sources in self._parts)
+
+    def files(self, table: int) -> dict[int, str]:
+        """The files of a line program, as the index numbers it."""
+        if table == NO_TABLE:
+            return {}
+        return self._parts[table >> SHIFT][3].files(table & OWN)
+
+    def call(self, index: DebugIndex, copy: Function) -> str:
+        """``file:line`` of an inline copy's call."""
+        files = self.files(index.line_table(copy.unit))
+        return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
+
+    def line(self, address: int) -> str:
+        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
+        (line 0: DWARF 5, 6.2.2)."""
+        sources, base = self._at(address)
+        return sources.line(address - base)
+
+    def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
+        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        sources, base = self._at(low)
+        return [(begin + base, end + base, line)
+                for begin, end, line in sources.lines(low - base, high - base)]
+
+    def rule(self, address: int) -> Rule | None:
+        """How to go from an address to the caller; None: nothing is known of it."""
+        sources, base = self._at(address)
+        return sources.rule(address - base)
+
+    def code(self, path: str, line: int) -> list[tuple[int, int]]:
+        """The pieces of code of a line, by address; path suffixes match.
+
+        :raises DebugDataError: also when no file has that name.
+        """
+        found: list[tuple[int, int]] = []
+        unknown: DebugDataError | None = None
+        known = False
+        for base, _begin, _end, sources in self._parts:
+            try:
+                found += [(low + base, high + base) for low, high in sources.code(path, line)]
+                known = True
+            except NoSuchFile as error:
+                unknown = unknown or error
+        if not known and unknown is not None:
+            raise unknown
         return sorted(found)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dtrace.providers import PROVIDERS
 from dwarf.index import DebugIndex
+from emu.elf import KERNEL, Image
 from emu.errors import KinstError
 from kinst.functions import is_glob, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted
 
-MODULE = "kernel"
 FIELDS = ("provider", "module", "function", "name")
 
 
@@ -48,6 +48,11 @@ def parse(text: str, last: str = "name") -> Description:
     return Description(text, **found)
 
 
+def modules_of(image: Image) -> list[str]:
+    """The modules of an image, as probes name them."""
+    return [KERNEL, *(module.name.removesuffix(".ko") for module in image.modules)]
+
+
 def create(
     breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
@@ -58,11 +63,13 @@ def create(
     :raises KinstError: dtrace's error line, naming what does not fit.
     """
     try:
-        if not matches(wanted.module, MODULE):
-            raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only {MODULE}")
+        known = modules_of(breakpoints.image)
+        if not any(matches(wanted.module, module) for module in known):
+            raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
+                             f"{' and '.join(known)}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         if meant:
-            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index)
+            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module)
             return _made(breakpoints, meant, asked)
         names = " and ".join(provider.name for provider in PROVIDERS)
         hint = "" if is_glob(wanted.provider) else f", only {names}"

@@ -1,9 +1,10 @@
 """A kernel's types, from whichever debug data it has."""
 
-from dtrace.debug_data import debug_index
+from dtrace.debug_data import index_of
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.dwarf_types import DwarfTypes
+from dwarf.linked_types import LinkedTypes
 from dwarf.types import Types
 from emu.elf import Image
 
@@ -11,14 +12,24 @@ FORMATS = ("dwarf", "ctf")
 
 
 def kernel_types(image: Image, source: str | None = None) -> Types:
-    """A kernel's types: from DWARF, or from CTF where there is no DWARF.
+    """A kernel's types, and those of its modules: from DWARF, or from CTF where there is no DWARF.
 
     :param source: one of FORMATS: only from there.
     :raises DebugDataError: when it has none.
     """
+    kernel = _kernel_types(image, source)
+    modules = [
+        (number, module.address, module.end,
+         DwarfTypes(path, index_of(module.path, module.file.digest)))
+        for number, module in enumerate(image.modules, 1)
+        if (path := debug_file(module.path)) is not None] if source != "ctf" else []
+    return LinkedTypes(kernel, modules) if modules else kernel
+
+
+def _kernel_types(image: Image, source: str | None) -> Types:
     path = debug_file(image.path) if source != "ctf" else None
     if path is not None:
-        return DwarfTypes(path, debug_index(image))
+        return DwarfTypes(path, index_of(image.path, image.kernel_identity))
     types = ctf_types(image.path) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 from dtrace.debug_data import Sources, debug_index
 from dwarf.debug_file import DebugDataError
-from dwarf.frames import Frames
 from dwarf.index import DebugIndex
 from emu.elf import Symbol
 from emu.errors import MemoryAccessError
@@ -35,9 +34,7 @@ class Stacks:
         self._machine = machine
         self._sources = Sources(machine.image)
         self._index: DebugIndex | None = None
-        content = self._sources.section(".debug_frame")
-        self._frames = Frames(content)
-        if self._sources.section(".debug_line"):
+        if self._sources.known:
             self._index = debug_index(machine.image)
         self._texts: dict[tuple[int, bool], list[str]] = {}
 
@@ -87,7 +84,7 @@ class Stacks:
         """The caller's registers; None at the end of the stack."""
         arch, machine = self._machine.arch, self._machine
         pc, sp = registers[arch.pc], registers[arch.sp]
-        rule = self._frames.rule(pc - is_return)
+        rule = self._sources.rule(pc - is_return)
         found = dict(registers)
         if (rule is not None and rule.base < len(arch.dwarf_registers)
                 and arch.dwarf_registers[rule.base]):
@@ -134,14 +131,15 @@ class Stacks:
         at = address - is_return  # the call, not what follows it
         function = self._function(at)
         offset = address - function.address
-        where = f"kernel`{function.name}+{offset:#x}" if offset < FAR else f"{address:#x}"
+        where = (f"{function.module}`{function.name}+{offset:#x}" if offset < FAR
+                 else f"{address:#x}")
         if self._index is None:
             yield where
             return
         line = self._sources.line(at)
         for frame in self._index.stack(at):
             if frame.inlined:
-                yield f"kernel`{frame.name} [inlined]  {line}"
+                yield f"{function.module}`{frame.name} [inlined]  {line}"
                 line = self._sources.call(self._index, frame)
         yield where + ("" if line == "?" else f"  {line}")
 

@@ -12,7 +12,8 @@ from elftools.common.exceptions import DWARFError, ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Section
 
-from emu.errors import KinstError
+from emu.errors import ImageError, KinstError
+from emu.module import ModuleFile
 
 # What the library raises on damaged files, beside its own errors.
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
@@ -179,7 +180,8 @@ def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
 
 
 def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """The contents of the sections that are there, decompressed.
+    """The contents of the sections that are there, decompressed; of a relocatable file (a module of
+    amd64) as they are when it is linked to address 0.
 
     :raises DebugDataError: when one is damaged, or larger than 1 GiB.
     """
@@ -189,4 +191,19 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             one = section(elf, name)
             if one is not None:
                 found[name] = _content(elf, one)
+        if elf.header["e_type"] == "ET_REL":
+            return _linked(path, found)
         return found
+
+
+def _linked(path: Path, found: dict[str, bytes]) -> dict[str, bytes]:
+    try:
+        file = ModuleFile(path)
+    except ImageError as error:
+        raise DebugDataError(str(error)) from None
+    contents = {name: bytearray(content) for name, content in found.items()}
+    for target, at, data in file.written(0, lambda name: None, contents):
+        content = contents[target.name]
+        if at + len(data) <= len(content):
+            content[at : at + len(data)] = data
+    return {name: bytes(content) for name, content in contents.items()}

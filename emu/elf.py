@@ -11,14 +11,18 @@ import hashlib
 import itertools
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from emu.errors import ImageError
+
+if TYPE_CHECKING:
+    from emu.module import Module
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
 PT_LOAD = "PT_LOAD"
@@ -31,6 +35,7 @@ KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 MAX_SECTIONS = 65536
 MAX_NOTE = 65536
 MAX_IMAGE = 4 << 30
+KERNEL = "kernel"  # as its own linker names it
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,19 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A symbol of the kernel: value is its virtual address."""
+    """A symbol: its virtual address, and the file that it is of, as the kernel's linker names it.
+    """
 
     name: str
     address: int
     size: int
     kind: int
+    module: str = KERNEL
+
+    @property
+    def module_name(self) -> str:
+        """The module as probes name it: without the file's suffix."""
+        return self.module.removesuffix(".ko")
 
 
 class SymbolTable:
@@ -72,8 +84,8 @@ class SymbolTable:
     Several functions may share a name (static functions of different files): ``named`` gives all.
     """
 
-    def __init__(self, entries: bytes, strings: bytes) -> None:
-        self._strings = strings
+    def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL) -> None:
+        self._strings, self.module = strings, module
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
@@ -100,7 +112,7 @@ class SymbolTable:
 
     def _symbol(self, entry: tuple[int, int, int, int]) -> Symbol:
         value, size, name, kind = entry
-        return Symbol(self._text(name), value, size, kind)
+        return Symbol(self._text(name), value, size, kind, self.module)
 
     def named(self, name: str) -> list[Symbol]:
         """All symbols of that name, in table order; empty when there is none."""
@@ -144,6 +156,14 @@ class SymbolTable:
             where = self._raw.find(wanted, where + 1)
         found = self.named(name)
         return found[0] if found else None
+
+    def globals(self, names: Collection[str]) -> dict[str, int]:
+        """The addresses of those of the names that other files can take from this one."""
+        found: dict[str, int] = {}
+        for at, info, _other, section, value, _size in SYMBOL.iter_unpack(self._raw):
+            if section != SHN_UNDEF and info >> 4 and (name := self._text(at)) in names:
+                found.setdefault(name, value)
+        return found
 
     def similar(self, name: str) -> list[str]:
         """Function names a person may have meant."""
@@ -201,11 +221,23 @@ class Image:
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
+    modules: "tuple[Module, ...]" = ()  # loaded behind it, by address
 
     @functools.cached_property
     def identity(self) -> str:
-        """What tells this image from others: its build id and a digest of its segments (a file
-        that was changed in place keeps its build id)."""
+        """What tells this image from others: that of its kernel; with modules, a digest of theirs,
+        too."""
+        if not self.modules:
+            return self.kernel_identity
+        h = hashlib.sha256(self.kernel_identity.encode())
+        for module in self.modules:
+            h.update(f"{module.name} {module.address:#x} {module.file.digest}\n".encode())
+        return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
+
+    @functools.cached_property
+    def kernel_identity(self) -> str:
+        """Its build id and a digest of its segments (a file that was changed in place keeps its
+        build id)."""
         h = hashlib.sha256(self.build_id.encode() + self.entry.to_bytes(8, "little"))
         for segment in self.segments:
             h.update(segment.virtual.to_bytes(8, "little") + segment.physical.to_bytes(8, "little"))
@@ -213,11 +245,31 @@ class Image:
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def holds_code(self, address: int) -> bool:
-        """Whether an address is in an executable segment."""
-        return any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
+        """Whether an address is in an executable segment, or in a module's code."""
+        return (any(s.executable and s.virtual <= address < s.virtual_end for s in self.segments)
+                or any(begin <= address < end for m in self.modules for begin, end in m.code))
+
+    def code(self) -> Iterator[tuple[int, bytes]]:
+        """(virtual address, bytes) of all code, of modules as it is when they are linked."""
+        for segment in self.segments:
+            if segment.executable:
+                yield segment.virtual, bytes(segment.data)
+        for module in self.modules:
+            for begin, end in module.code:
+                yield begin, module.memory[begin - module.address : end - module.address]
+
+    @property
+    def virtual_end(self) -> int:
+        """Of the kernel and its modules."""
+        return max(max(s.virtual_end for s in self.segments), *(m.end for m in self.modules), 0)
+
+    def module_at(self, address: int) -> "Module | None":
+        """The module that an address is in."""
+        return next((m for m in self.modules if m.address <= address < m.end), None)
 
     def virtual_to_file(self, address: int, size: int) -> bytes:
-        """Bytes of the image at a virtual address (zeros behind the file's part).
+        """Bytes of the image at a virtual address (zeros behind the file's part); of a module, as
+        they are when it is linked.
 
         :raises ImageError: when the range is not inside one segment.
         """
@@ -225,22 +277,29 @@ class Image:
             if segment.virtual <= address and address + size <= segment.virtual_end:
                 at = address - segment.virtual
                 return bytes(segment.data[at : at + size]).ljust(size, b"\0")
+        for module in self.modules:
+            if module.address <= address and address + size <= module.end:
+                return module.memory[address - module.address : address - module.address + size]
         raise ImageError(f"{self.path}: no segment holds {address:#x}..{address + size:#x}")
 
 
-def _read(path: Path) -> memoryview:
+def read_file(path: Path) -> memoryview:
+    """A file, mapped.
+
+    :raises ImageError: when it cannot be read, or is empty.
+    """
     try:
         with path.open("rb") as file:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except IsADirectoryError:
-        raise ImageError(f"{path}: is a directory, not a kernel ELF file") from None
+        raise ImageError(f"{path}: is a directory, not an ELF file") from None
     except ValueError:
-        raise ImageError(f"{path}: is empty, not a kernel ELF file") from None
+        raise ImageError(f"{path}: is empty, not an ELF file") from None
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _build_id(notes: bytes) -> str:
+def build_id_of(notes: bytes) -> str:
     """The NT_GNU_BUILD_ID among the notes of a section, in hexadecimal, or nothing."""
     at = 0
     while at + 12 <= len(notes):
@@ -274,7 +333,7 @@ def _sections(elf: ELFFile, path: Path, data: memoryview) -> tuple[bytes, bytes,
                 raise ImageError(f"{path}: the symbol table names no string table: damaged file")
             strings = content(elf._get_section_header(link))
         elif header["sh_type"] == "SHT_NOTE" and not build_id and header["sh_size"] <= MAX_NOTE:
-            build_id = _build_id(content(header))
+            build_id = build_id_of(content(header))
     return entries, strings, build_id
 
 
@@ -286,7 +345,7 @@ def load(path: Path, debug: Path | None = None) -> Image:
     :raises ImageError: when it is not a 64-bit little-endian ELF executable with symbols, is
         truncated, or its segments overlap.
     """
-    data = _read(path)
+    data = read_file(path)
     if bytes(data[:4]) != ELF_MAGIC:
         raise ImageError(
             f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel"
@@ -345,7 +404,7 @@ def _check_headers(data: memoryview, path: Path) -> None:
 
 
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
-    raw = _read(path)
+    raw = read_file(path)
     if bytes(raw[:4]) != ELF_MAGIC:
         raise ImageError(f"{path}: not an ELF file")
     _check_headers(raw, path)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import platformdirs
 from emu import elf
 from emu.architectures import ARCHITECTURES, arch_of
 from emu.errors import ImageError, KinstError
+from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
 
@@ -78,9 +80,11 @@ def real_kernel(arch: str) -> Path | None:
                 if path.parent.parent != built_teaching()), default=None)
 
 
-def find(text: str) -> elf.Image:
+def find(text: str, modules: Sequence[str] = ()) -> elf.Image:
     """The image a user named: a file, or a name ``kinst images`` lists.
 
+    :param modules: kernel modules to be loaded behind it: files, or names of files beside the
+        kernel (``kinst.ko``, ``kinst``).
     :raises ImageError: when there is no such image, or it is not a usable kernel.
     """
     path = Path(text)
@@ -99,11 +103,30 @@ def find(text: str) -> elf.Image:
             raise ImageError(f"{text}: no such file, and no image of that name; see: kinst images")
     found = elf.load(path)
     arch_of(found)
-    return found
+    return with_modules(found, [_module(found, name) for name in modules])
+
+
+def _module(image: elf.Image, name: str) -> Path:
+    """A module that a user named."""
+    path, directory = Path(name), image.path.parent
+    found = [path]
+    if path.name == name:
+        found += [directory / name, directory / f"{name}{SUFFIX}"]
+    for candidate in found:
+        if candidate.is_file():
+            return candidate
+    raise ImageError(f"{name}: no such module"
+                     + (f", here or beside {image.path}" if path.name == name else ""))
+
+
+def modules_beside(kernel: Path) -> list[Path]:
+    """The modules in a kernel's directory, and their debug files."""
+    return [path for pattern in (f"*{SUFFIX}", f"*{SUFFIX}.debug")
+            for path in sorted(kernel.parent.glob(pattern)) if path.is_file()]
 
 
 def add(path: Path, name: str | None = None) -> KnownImage:
-    """Copy a kernel (and the debug file beside it) into the store.
+    """Copy a kernel (and the debug file and modules beside it) into the store.
 
     :raises ImageError: when it is not a usable kernel.
     """
@@ -125,6 +148,8 @@ def add(path: Path, name: str | None = None) -> KnownImage:
             debug = path.with_name(path.name + ".debug")
             if debug.is_file():
                 shutil.copyfile(debug, Path(directory) / "kernel.debug")
+            for module in modules_beside(path):
+                shutil.copyfile(module, Path(directory) / module.name)
             target.mkdir(exist_ok=True)
             for file in Path(directory).iterdir():
                 os.replace(file, target / file.name)

@@ -1,11 +1,14 @@
 """Recordings and the kernels they are of: a machine as it was when one began."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from emu import elf
 from emu.elf import Image
 from emu.errors import ImageError
+from emu.linked import with_modules
 from emu.machine import StopReason, Until
+from emu.module import ModuleFile
 from emu.progress import PROGRESS
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player
@@ -14,15 +17,20 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, STARTS, booted, unbooted
 
+Modules = Sequence[tuple[str, str]]
 
-def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None) -> Image:
+
+def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None,
+                modules: Modules = (), given: Sequence[str] = ()) -> Image:
     """The kernel that a recording or a trace is of.
 
     :param name: the user's word for it; None: it is looked for among the known ones.
+    :param modules: the names and build ids of the modules behind it.
+    :param given: the user's files of modules; those not given are looked for beside the kernel.
     :raises ReplayError: when it is not here, or another one.
     """
     if name is not None:
-        image = catalog.find(name)
+        image = _behind(path, catalog.find(name), modules, given)
         if image.identity != build_id:
             raise ReplayError(f"{path}: is of another kernel (build id {build_id}), not of "
                               f"{image.path}; give its own kernel")
@@ -31,13 +39,34 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
         if known.path is None or architecture not in known.name:
             continue
         try:
-            image = elf.load(known.path)
-        except ImageError:
+            image = _behind(path, elf.load(known.path), modules, given)
+        except (ImageError, ReplayError):
             continue
         if image.identity == build_id:
             return image
     raise ReplayError(f"{path}: is of a kernel for {architecture} with the build id {build_id}, "
-                      "and none of the known ones is that; give it with -k")
+                      "and none of the known ones is that; give it with -k"
+                      + (f" (and {', '.join(n for n, _id in modules)} beside it, or with --module)"
+                         if modules else ""))
+
+
+def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) -> Image:
+    """The image with a recording's modules.
+
+    :raises ReplayError: when one is not here, or of another build.
+    """
+    if not modules:
+        return with_modules(image, [Path(file) for file in given])
+    theirs = {Path(file).name: Path(file) for file in given}
+    paths = [theirs.get(name, image.path.parent / name) for name, _id in modules]
+    for (name, build_id), file in zip(modules, paths, strict=True):
+        if not file.is_file():
+            raise ReplayError(f"{path}: needs the module {name} (build id {build_id}), which is "
+                              f"not beside {image.path}; give it with --module")
+        if ModuleFile(file).build_id != build_id:
+            raise ReplayError(f"{path}: needs the module {name} with the build id {build_id}; "
+                              f"{file} is of another build")
+    return with_modules(image, paths)
 
 
 def machine_at(start: Start, image: Image) -> UnicornMachine:
@@ -68,11 +97,13 @@ def from_start(player: Player) -> None:
         raise KeyboardInterrupt
 
 
-def played(path: Path, name: str | None = None, limit: int = LIMIT) -> Player:
+def played(path: Path, name: str | None = None, limit: int = LIMIT,
+           modules: Sequence[str] = ()) -> Player:
     """A recording, ready to be played.
 
     :param name: the kernel, a file or a name; None: it is looked for.
     :param limit: instructions; a longer one is not played.
+    :param modules: files of the modules behind the kernel, where they are not beside it.
     :raises ReplayError: when the recording or its kernel cannot be used.
     """
     recording = Recording(path)
@@ -81,6 +112,6 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT) -> Player:
         raise ReplayError(f"{path}: is of {length} instructions, and more than {limit} are not "
                           "played; --limit gives another limit")
     start = recording.start
-    image = kernel_with(path, start.architecture, start.build_id, name)
+    image = kernel_with(path, start.architecture, start.build_id, name, start.modules, modules)
     with PROGRESS.working(f"preparing {image.path}"):
         return Player(recording, machine_at(start, image))

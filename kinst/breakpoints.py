@@ -87,6 +87,7 @@ class Breakpoints(ProbeTable):
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
+        self._seam_before = bytes(8)  # a module may have set it (dtrace.ko does)
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
@@ -135,7 +136,8 @@ class Breakpoints(ProbeTable):
             if self.path != DIRECT and seam is not None:
                 # Put back by its physical address: the guest may have lost its page tables by then.
                 self._seam_at = machine.translate(seam.address)
-                undo.callback(machine.write_u64, seam.address, machine.read_u64(seam.address))
+                self._seam_before = machine.read(seam.address, 8)
+                undo.callback(machine.write, seam.address, self._seam_before)
                 machine.write_u64(seam.address, area.seam)
             if self.python:
                 machine.handle(area.seam, self._seam)
@@ -162,7 +164,7 @@ class Breakpoints(ProbeTable):
         self.dispatcher.deafen()
         if self.path != DIRECT and self._seam_at is not None:
             with machine.unrecorded():
-                machine.write_physical(self._seam_at, bytes(8))
+                machine.write_physical(self._seam_at, self._seam_before)
         self.dispatcher.disable()
         machine.unpatch()
         with machine.unrecorded():

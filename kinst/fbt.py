@@ -26,7 +26,7 @@ class Fbt(Provider):
     name = PROVIDER
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
-        numbers = create(probes, wanted.function, wanted.name, wanted.unsafe)
+        numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
         return Made(numbers, [wanted.text], [])
 
     def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
@@ -37,19 +37,21 @@ class Fbt(Provider):
         return tuple(registers)
 
 
-def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
-    """Make the probes of ``fbt::function:name``.
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
+           module: str = "") -> list[int]:
+    """Make the probes of ``fbt:module:function:name``.
 
     :param name: ``entry``, ``return``, a pattern, or empty for both.
     :param unsafe: also in functions that are excluded.
+    :param module: whose functions; a pattern, or empty for all.
     :return: the numbers of the probes.
     :raises ProbeError: naming what does not fit.
     """
-    where = f"{PROVIDER}::{function}:{name}"
+    where = f"{PROVIDER}:{module}:{function}:{name}"
     wanted = [n for n in (ENTRY, RETURN) if matches(name, n)]
     if not wanted:
         raise ProbeError(f"{where}: FBT probes are named entry and return, not '{name[:40]}'")
-    symbols = functions(breakpoints, where, function, unsafe)
+    symbols = functions(breakpoints, where, function, unsafe, module)
     if len(symbols) > 100:
         breakpoints.read_text()
     made: list[int] = []

@@ -4,7 +4,7 @@ import fnmatch
 import re
 
 from emu.call import Caller
-from emu.elf import STT_FUNC, STT_GNU_IFUNC, Symbol
+from emu.elf import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.listing import exclusion
 from kinst.probe_table import ProbeError, ProbeTable
@@ -27,19 +27,20 @@ def _as_python_has_it(pattern: str) -> str:
 
 
 def functions(
-    breakpoints: ProbeTable, where: str, name: str, unsafe: bool = False
+    breakpoints: ProbeTable, where: str, name: str, unsafe: bool = False, module: str = ""
 ) -> list[Symbol]:
     """The functions a name or pattern stands for: static functions of several files may share one
     name.  By pattern, those the trap path itself runs through are left out.
 
     :param where: the probe description, for errors.
     :param unsafe: excluded functions, too.
+    :param module: a name or pattern of the module that they are of; empty: of any.
     :raises ProbeError: when there is none, or a name is that of an excluded one.
     """
     if is_glob(name):
-        return _by_pattern(breakpoints, where, name, unsafe)
+        return _by_pattern(breakpoints, where, name, unsafe, module)
     symbols = breakpoints.image.symbols
-    named = symbols.named(name)
+    named = [s for s in symbols.named(name) if matches(module, s.module_name)]
     found = {s.address: s for s in named if s.kind == STT_FUNC and s.size}
     if not found and named:
         if named[0].kind == STT_GNU_IFUNC:
@@ -49,7 +50,7 @@ def functions(
     if not found:
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ProbeError(f"{where}: the kernel has no function '{name}'{hint}")
+        raise ProbeError(f"{where}: {_there(module)} no function '{name}'{hint}")
     reason = exclusion(breakpoints.trap, name)
     if reason and not unsafe:
         raise ProbeError(f"{where}: {name} {reason} (--unsafe probes it)")
@@ -57,12 +58,12 @@ def functions(
 
 
 def _by_pattern(
-    breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool
+    breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool, module: str
 ) -> list[Symbol]:
     accept = re.compile(fnmatch.translate(_as_python_has_it(pattern) or "*")).match
     found: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
-        if accept(s.name):
+        if accept(s.name) and matches(module, s.module_name):
             reason = "" if unsafe else exclusion(breakpoints.trap, s.name)
             if reason:
                 breakpoints.left_out[s.name] = reason
@@ -71,6 +72,11 @@ def _by_pattern(
     if not found:
         raise ProbeError(f"{where}: no function matches '{pattern}'")
     return list(found.values())
+
+
+def _there(module: str) -> str:
+    return f"the module {module} has" if module and not is_glob(module) and module != KERNEL else (
+        "the kernel has")
 
 
 def _chosen(breakpoints: ProbeTable, ifunc: Symbol) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dwarf.index import DebugIndex, Function
-from emu.elf import Symbol, SymbolTable
+from emu.elf import KERNEL, Symbol, SymbolTable
 from kinst import fbt
 from kinst.code.listing import exclusion
+from kinst.functions import matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import Made
 
@@ -26,7 +27,8 @@ class Place:
     offset: int
 
     def __str__(self) -> str:
-        return f"kinst::{self.caller.name}:{self.offset}"
+        module = "" if self.caller.module == KERNEL else self.caller.module_name
+        return f"kinst:{module}:{self.caller.name}:{self.offset}"
 
 
 def _ends(
@@ -41,14 +43,15 @@ def _ends(
 
 
 def create(
-    breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False
+    breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False,
+    module: str = "",
 ) -> Made:
     """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
     where the function is not inline; both where it is both.
 
     :raises ProbeError: when there is neither.
     """
-    where = f"kinst::{function}:{name}"
+    where = f"kinst:{module}:{function}:{name}"
     symbols = breakpoints.image.symbols
     found = Made([], [], [])
     ends: dict[Symbol, list[tuple[Function, int, int]]] = {}
@@ -56,6 +59,8 @@ def create(
         for caller, low, high in _ends(copy, name, symbols):
             if caller is None:
                 found.reports.append(f"{where}: a copy at {low:#x} lies in no function")
+                continue
+            if not matches(module, caller.module_name):
                 continue
             reason = "" if unsafe else exclusion(breakpoints.trap, caller.name)
             if reason:
@@ -83,8 +88,8 @@ def create(
     found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
     if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
         try:
-            found.numbers.extend(fbt.create(breakpoints, function, name, unsafe))
-            found.text.append(f"fbt::{function}:{name}")
+            found.numbers.extend(fbt.create(breakpoints, function, name, unsafe, module))
+            found.text.append(f"fbt:{module}:{function}:{name}")
         except ProbeError as error:
             if not found.text:
                 if not found.reports:

@@ -35,7 +35,7 @@ class Kinst(Provider):
         if not wanted.function:
             raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
         if wanted.name not in inline.NAMES or is_glob(wanted.function) or wanted.index is None:
-            numbers = create(probes, wanted.function, wanted.name, wanted.unsafe)
+            numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
             return Made(numbers, [wanted.text], [])
         try:
             index = wanted.index()
@@ -45,23 +45,26 @@ class Kinst(Provider):
                                  f"'{wanted.function}', and of inline ones nothing is known: "
                                  f"{error}") from None
             return fbt.Fbt().create(probes, wanted)
-        return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe)
+        return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe,
+                             wanted.module)
 
     def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
         """None are known at an instruction (upstream's kinst gives none either)."""
         return ()
 
 
-def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False) -> list[int]:
-    """Make the probes of ``kinst::function:name``.
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
+           module: str = "") -> list[int]:
+    """Make the probes of ``kinst:module:function:name``.
 
     :param name: a decimal offset, or empty for every instruction that can be probed.
     :param unsafe: also in functions that are excluded.
+    :param module: whose functions; a pattern, or empty for all.
     :return: the numbers of the probes.
     :raises ProbeError: naming what does not fit.
     """
-    where = f"{PROVIDER}::{function}:{name}"
-    symbols = functions(breakpoints, where, function, unsafe)
+    where = f"{PROVIDER}:{module}:{function}:{name}"
+    symbols = functions(breakpoints, where, function, unsafe, module)
     if name and not (name.isascii() and name.isdecimal()):
         last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
         raise ProbeError(

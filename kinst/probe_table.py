@@ -27,10 +27,11 @@ class ProbeError(KinstError):
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe as dtrace(1) names it: provider, function, name; the module is the kernel."""
+    """A probe as dtrace(1) names it: provider, module, function, name."""
 
     id: int
     provider: str
+    module: str
     function: str
     name: str
     instruction: Instruction
@@ -193,12 +194,13 @@ class ProbeTable:
     def forget_text(self) -> None:
         self._text = None
 
-    def names(self, number: int) -> tuple[str, str, str]:
-        """Provider, function and name of the probe of that number, from 0."""
+    def names(self, number: int) -> tuple[str, str, str, str]:
+        """Provider, module, function and name of the probe of that number, from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
         function = self.functions[index]
         provider, name = KINDS[kind]
-        return provider, function.name, name or str(address - function.address)
+        return (provider, function.module_name, function.name,
+                name or str(address - function.address))
 
     def offset(self, number: int) -> int:
         """The place of that probe in its function."""

@@ -18,6 +18,7 @@ class Wanted:
     :param function: a name or a shell pattern; empty for every function.
     :param name: the last part of the description, likewise.
     :param unsafe: also in functions that are excluded.
+    :param module: a name or a shell pattern of the modules, likewise.
     :param index: gives the debug data; raises DebugDataError where there is none.
     """
 
@@ -26,6 +27,7 @@ class Wanted:
     name: str
     unsafe: bool = False
     index: Callable[[], DebugIndex] | None = None
+    module: str = ""
 
 
 @dataclass(frozen=True)

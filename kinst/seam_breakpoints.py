@@ -98,6 +98,7 @@ class SeamBreakpoints(ProbeTable):
             machine.write_code(site.address, trap.breakpoint(len(site.code)))
         if trap.scratch and (word := machine.image.symbols.find(trap.scratch)):
             self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
+        self._seam_before = machine.read_u64(seam.address)
         machine.write_u64(seam.address, area.seam)
         machine.handle(area.seam, self._seam)
         self.enabled = True
@@ -114,7 +115,7 @@ class SeamBreakpoints(ProbeTable):
         machine = self.machine
         machine.handle(self._area.seam, None)
         if self.enabled:
-            machine.write_u64(machine.symbol(SEAM).address, 0)
+            machine.write_u64(machine.symbol(SEAM).address, self._seam_before)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
         if self._return_at:

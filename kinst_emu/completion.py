@@ -25,10 +25,18 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def kernel_option(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """``-k``, which most commands have."""
+    """``-k`` and ``--module``, which most commands have."""
     option = parser.add_argument("-k", "--kernel", required=required, metavar="IMAGE",
                                  help="a kernel file, or a name from 'kinst images'")
     option.completer = _images  # type: ignore[attr-defined]
+    module_option(parser)
+
+
+def module_option(parser: argparse.ArgumentParser) -> None:
+    """``--module``."""
+    parser.add_argument("--module", action="append", default=[], metavar="FILE.ko",
+                        help="load this module behind the kernel, as its boot loader does, and "
+                        "those that it depends on; may be repeated")
 
 
 def _images(prefix: str, **_options: object) -> list[str]:

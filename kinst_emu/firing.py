@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dtrace.description import MODULE
 from dtrace.stack import DEFAULT_FRAMES
 from dwarf.types import Enumeration, Integer, Pointer, Procedure, declare, strip
 from dwarf.values import Value, from_bits
@@ -141,4 +140,4 @@ class Firing:
 
 
 def full_name(probe: Probe) -> str:
-    return f"{probe.provider}:{MODULE}:{probe.function}:{probe.name}"
+    return f"{probe.provider}:{probe.module}:{probe.function}:{probe.name}"

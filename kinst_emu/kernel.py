@@ -66,8 +66,14 @@ class Kernel:
     def has_debug_data(self) -> bool:
         return debug_file(self._image.path) is not None
 
+    @property
+    def modules(self) -> list[str]:
+        """The modules loaded behind it, in their order: ``dtrace.ko``."""
+        return [module.name for module in self._image.modules]
+
     def __repr__(self) -> str:
-        return f"<kernel {self.path} ({self.arch})>"
+        more = "".join(f" + {name}" for name in self.modules)
+        return f"<kernel {self.path}{more} ({self.arch})>"
 
     def functions(self) -> list[str]:
         """The names of the functions that have a size, each once, in the order of their addresses.
@@ -134,13 +140,15 @@ class Kernel:
         return Machine(self, snapshot.restore(Path(path), self._image))
 
 
-def open_kernel(name: str | Path) -> Kernel:
+def open_kernel(name: str | Path, modules: Sequence[str | Path] = ()) -> Kernel:
     """Open a kernel.
 
+    :param modules: to be loaded behind it, with those that they depend on: files, or names of files
+        beside it (``kinst.ko``).
     :param name: a file, or a name that ``kinst images`` lists.
     :raises ImageError: when there is none, or it is no kernel for amd64, arm64 or riscv64.
     """
-    return Kernel(catalog.find(str(name)))
+    return Kernel(catalog.find(str(name), [str(module) for module in modules]))
 
 
 def images() -> Sequence[str]:

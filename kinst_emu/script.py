@@ -52,7 +52,7 @@ from kinst_emu.terminal import parse_count, parse_size, show_byte
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
 WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
-         "plot=", "replay="]
+         "plot=", "replay=", "module="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -95,6 +95,7 @@ class CommandLine:
     preprocess: list[str] = field(default_factory=list)
     workload: str | None = None
     words_given: dict[str, str] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)
 
 
 def say(text: str) -> None:
@@ -123,7 +124,9 @@ def read_command_line(arguments: list[str], options: Options) -> CommandLine:
 
     for flag, value in given:
         letter = flag[1]
-        if flag.startswith("--"):
+        if flag == "--module":
+            found.modules.append(value)
+        elif flag.startswith("--"):
             found.words_given[flag[2:]] = value
         elif letter == "k":
             found.words_given["kernel"] = value
@@ -206,10 +209,11 @@ class _Kernel:
                 raise KinstError("-c: what is run is the recording, with --replay")
             self.player = played(
                 Path(given["replay"]), given.get("kernel"),
-                LIMIT if "limit" not in given else parse_count(given["limit"], "--limit"))
+                LIMIT if "limit" not in given else parse_count(given["limit"], "--limit"),
+                line.modules)
             self.image = self.player.machine.image
         else:
-            self.image = catalog.find(given["kernel"])
+            self.image = catalog.find(given["kernel"], line.modules)
         wanted = given.get("trap-path", PATHS[0])
         path = next((known for known in PATHS if known == wanted), None)
         if path is None:

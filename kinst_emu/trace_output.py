@@ -4,10 +4,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from dtrace.description import MODULE, arguments
+from dtrace.description import arguments
 from dtrace.prototypes import describe, plain
 from dwarf.types import Type, declare
 from dwarf.values import Memory
+from emu.elf import KERNEL
 from kinst.probe_table import Probe
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import show_byte
@@ -65,11 +66,11 @@ class TraceOutput(ABC):
         """A list of probes begins."""
 
     @abstractmethod
-    def listed(self, number: int, provider: str, function: str, name: str) -> None:
+    def listed(self, number: int, provider: str, module: str, function: str, name: str) -> None:
         """A probe of the list."""
 
     @abstractmethod
-    def left_out(self, where: str, instruction: str, reason: str) -> None:
+    def left_out(self, where: str, instruction: str, reason: str, module: str = KERNEL) -> None:
         """What is not probed, and why; ``instruction`` is empty for a function."""
 
 
@@ -121,13 +122,13 @@ class Text(TraceOutput):
     def listing(self) -> None:
         print(LISTING)
 
-    def listed(self, number: int, provider: str, function: str, name: str) -> None:
-        print(f"{number:>5} {provider:>10} {MODULE:>17} {function:>33} {name}")
+    def listed(self, number: int, provider: str, module: str, function: str, name: str) -> None:
+        print(f"{number:>5} {provider:>10} {module:>17} {function:>33} {name}")
 
-    def left_out(self, where: str, instruction: str, reason: str) -> None:
+    def left_out(self, where: str, instruction: str, reason: str, module: str = KERNEL) -> None:
         what = f"{where} ({instruction}): {reason}" if instruction else (
             f"{where}: the function {reason}")
-        print(f"not probed: kinst:{MODULE}:{what}")
+        print(f"not probed: kinst:{module}:{what}")
 
 
 class Json(TraceOutput):
@@ -144,7 +145,7 @@ class Json(TraceOutput):
                registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         if self.quiet and not lines:
             return
-        row: dict[str, object] = {"probe": f"{probe.provider}:{MODULE}:{probe.function}:"
+        row: dict[str, object] = {"probe": f"{probe.provider}:{probe.module}:{probe.function}:"
                                            f"{probe.name}", "id": probe.id}
         if instructions is not None:
             row["instructions"] = instructions
@@ -178,11 +179,11 @@ class Json(TraceOutput):
     def listing(self) -> None:
         pass
 
-    def listed(self, number: int, provider: str, function: str, name: str) -> None:
-        self._lines.row({"id": number, "provider": provider, "module": MODULE,
+    def listed(self, number: int, provider: str, module: str, function: str, name: str) -> None:
+        self._lines.row({"id": number, "provider": provider, "module": module,
                          "function": function, "name": name})
 
-    def left_out(self, where: str, instruction: str, reason: str) -> None:
+    def left_out(self, where: str, instruction: str, reason: str, module: str = KERNEL) -> None:
         function, _, offset = where.partition(":")
         self._lines.row({"not_probed": function, "offset": int(offset) if offset else None,
                           "instruction": instruction or None, "reason": reason})

@@ -8,12 +8,13 @@ from dtrace.d.checker import Located
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
-from dtrace.description import MODULE, Description, create
+from dtrace.description import Description, create, modules_of
 from dtrace.libraries import PLACES
 from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
+from dwarf.linked_types import LinkedTypes
 from dwarf.locations import Location
 from dwarf.module import modules, variable
 from dwarf.types import (
@@ -69,7 +70,8 @@ class KernelProbes:
 
     def _kernel(self, parts: tuple[str, str, str, str]) -> list[Probe]:
         provider, module, function, name = parts
-        if provider in ("dtrace", "profile") or not matches(module, MODULE):
+        known = modules_of(self.breakpoints.image)
+        if provider in ("dtrace", "profile") or not any(matches(module, one) for one in known):
             return []
         if not provider and not function and not GLOB.search(name) and name not in (
                 "entry", "return", ""):
@@ -87,8 +89,8 @@ class KernelProbes:
                 for number in dict.fromkeys(made.numbers)]
 
     def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> Probe:
-        provider, function, name = self.breakpoints.names(number)
-        return Probe(self._base + number, provider, MODULE, function, name, inlined)
+        provider, module, function, name = self.breakpoints.names(number)
+        return Probe(self._base + number, provider, module, function, name, inlined)
 
     def entered(self, probe: Probe) -> list[tuple[Function, int]]:
         """The inline copies that a probe stands for, each with the probe's address."""
@@ -161,7 +163,7 @@ class KernelSurroundings:
                 at: set[Location | None] = set()
                 for copy, address in self.probes.entered(probe):
                     known = (self.types.inlined(copy, address)
-                             if isinstance(self.types, DwarfTypes) else None)
+                             if isinstance(self.types, DwarfTypes | LinkedTypes) else None)
                     procedure, found = known if known is not None else (NOTHING, [])
                     if id(procedure) not in self._spelled:
                         self._spelled[id(procedure)] = procedure, _spelled(procedure)
@@ -190,7 +192,10 @@ class KernelSurroundings:
     def symbol(self, module: str, name: str) -> tuple[int, Type] | None:
         if self.types is None:
             return None
-        symbol = self.image.symbols.find(name) if module in ("", MODULE) else None
+        symbol = self.image.symbols.find(name)
+        if symbol is not None and module not in ("", symbol.module, symbol.module_name):
+            symbol = next((s for s in self.image.symbols.named(name)
+                           if module in (s.module, s.module_name)), None)
         if symbol is None:
             if (module, name) not in self._modules:
                 self._modules[module, name] = self._not_loaded(module, name)
@@ -227,6 +232,8 @@ class KernelSurroundings:
         if self.types is None or probe is None or probe.name not in ("entry", "return"):
             return None
         for symbol in self.image.symbols.named(probe.function):
+            if symbol.module_name != probe.module:
+                continue
             return self.types.function(probe.function, symbol.address)
         return None
 
@@ -258,20 +265,24 @@ class KernelSymbols:
         if function is None:
             return f"{value:#x}"
         offset = value - function.address
-        return f"{MODULE}`{function.name}" + (f"+{offset:#x}" if offset else "")
+        return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
 
     def symbol(self, value: int) -> str:
         function = self.image.symbols.function_at(value)
-        return f"{value:#x}" if function is None else f"{MODULE}`{function.name}"
+        return f"{value:#x}" if function is None else f"{function.module}`{function.name}"
 
     def start(self, how: str, value: int) -> int:
         function = self.image.symbols.function_at(value)
         if function is None or how not in ("sym", "func", "mod"):
             return value
-        return self.image.segments[0].virtual if how == "mod" else function.address
+        if how != "mod":
+            return function.address
+        module = self.image.module_at(value)
+        return self.image.segments[0].virtual if module is None else module.address
 
     def module(self, value: int) -> str:
-        return MODULE if self.image.symbols.function_at(value) is not None else f"{value:#x}"
+        function = self.image.symbols.function_at(value)
+        return f"{value:#x}" if function is None else function.module
 
 
 OFFSETS = {  # of variables: the members that lead to them, from the thread on

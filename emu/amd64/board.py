@@ -244,9 +244,13 @@ class Amd64Board(Board):
                     f"{machine.memory >> 20} MiB of memory"
                 )
             machine.write_physical(segment.physical, bytes(segment.data))
-        end = max(s.physical_end for s in image.segments)
-        module, data, kernend = loader.metadata(image, end, loader.memory_map(machine.memory))
-        machine.write_physical((end + 0xFFF) & ~0xFFF, data)
+        module, at, data, kernend = loader.metadata(image, loader.memory_map(machine.memory))
+        if kernend > machine.memory - (1 << 20):
+            raise ImageError(f"{image.path}: with its modules it does not fit "
+                             f"{machine.memory >> 20} MiB of memory")
+        for address, content in loader.modules(image):
+            machine.write_physical(address, content)
+        machine.write_physical(at, data)
         machine.write_physical(acpi.RSDP_BASE, acpi.tables())
         machine.write_physical(loader.PML4, loader.page_tables())
         machine.write_physical(loader.GDT, loader.GDT_ENTRIES)

@@ -4,13 +4,14 @@ import struct
 from collections.abc import Sequence
 
 from emu.elf import Image
+from emu.records import ENVP, HOWTO, KERNEND, METADATA, record, records, u64
 
 KERNBASE = 0xFFFFFFFF80000000
 # Page tables, stack and GDT: in free memory below the kernel.
 PML4, PDP, PD, STACK_TOP, GDT = 0x1F0000, 0x1F1000, 0x1F2000, 0x1F5000, 0x1F5000
 
-NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
-ENVP, HOWTO, KERNEND, SMAP = 6, 7, 8, 0x1001
+SMAP = 0x1001
+SERIAL = 0x1000  # of boothowto
 RAM, RESERVED = 1, 2
 
 ENVIRONMENT = (
@@ -27,38 +28,34 @@ def memory_map(memory: int) -> list[tuple[int, int, int]]:
 
 
 def metadata(
-    image: Image, end: int, memory: Sequence[tuple[int, int, int]],
-    environment: Sequence[str] = ENVIRONMENT,
-) -> tuple[int, bytes, int]:
-    """The records behind the kernel.
+    image: Image, memory: Sequence[tuple[int, int, int]], environment: Sequence[str] = ENVIRONMENT,
+) -> tuple[int, int, bytes, int]:
+    """The records behind the kernel and its modules.
 
-    :param end: physical end of the kernel's segments.
-    :return: physical address of the first record, the bytes from ``end`` (rounded to a page) on,
-        and the physical end of everything.
+    :return: physical address of the first record; that of the bytes, and the bytes; the physical
+        end of everything.
     """
-    start = (end + 0xFFF) & ~0xFFF
+    end = max(s.physical_end for s in image.segments)
+    start = max([end, *(m.end - KERNBASE for m in image.modules)]) + 0xFFF & ~0xFFF
     env = b"".join(e.encode() + b"\0" for e in environment) + b"\0"
     env += bytes(-len(env) % 16)
-    module = start + len(env)
+    first = start + len(env)
     base = min(s.physical for s in image.segments)
-
-    def record(kind: int, data: bytes) -> bytes:
-        return struct.pack("<II", kind, len(data)) + data + bytes(-len(data) % 8)
-
     smap = b"".join(struct.pack("<QQI", *entry) for entry in memory)
 
-    def records(kernend: int) -> bytes:
-        return (
-            record(NAME, b"kernel\0") + record(TYPE, b"elf kernel\0")
-            + record(ADDRESS, struct.pack("<Q", base))
-            + record(SIZE, struct.pack("<Q", end - base))
-            + record(METADATA | SMAP, smap) + record(METADATA | HOWTO, struct.pack("<I", 0x1000))
-            + record(METADATA | ENVP, struct.pack("<Q", start))
-            + record(METADATA | KERNEND, struct.pack("<Q", kernend)) + bytes(8)
-        )
+    def all_records(kernend: int) -> bytes:
+        own = [record(METADATA | SMAP, smap),
+               record(METADATA | HOWTO, struct.pack("<I", SERIAL)),
+               u64(METADATA | ENVP, start), u64(METADATA | KERNEND, kernend)]
+        return records(image, base, end - base, own, lambda virtual: virtual - KERNBASE)
 
-    kernend = (module + len(records(0)) + 0xFFF) & ~0xFFF
-    return module, env + records(kernend), kernend
+    kernend = (first + len(all_records(0)) + 0xFFF) & ~0xFFF
+    return first, start, env + all_records(kernend), kernend
+
+
+def modules(image: Image) -> list[tuple[int, bytes]]:
+    """(physical address, content) of the modules."""
+    return [(module.address - KERNBASE, module.file.image) for module in image.modules]
 
 
 def page_tables() -> bytes:

@@ -83,18 +83,19 @@ def _pvh_image(code: bytes) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
-    end = max(s.physical_end for s in image.segments)
     usable = memory - FIRMWARE
-    module, data, kernend = loader.metadata(image, end, loader.memory_map(usable))
+    module, at, data, kernend = loader.metadata(image, loader.memory_map(usable))
     sp, words = loader.stack(module, kernend)
     tables = bytearray(loader.page_tables().ljust(loader.GDT - loader.PML4, b"\0"))
     tables[sp - loader.PML4 : sp - loader.PML4 + len(words)] = words
     pieces = {
-        "metadata": ((end + 0xFFF) & ~0xFFF, data),
+        "metadata": (at, data),
         "tables": (loader.PML4, bytes(tables) + loader.GDT_ENTRIES),
     }
     for i, segment in enumerate(image.segments):
         pieces[f"segment{i}"] = segment.physical, bytes(segment.data)
+    for i, piece in enumerate(loader.modules(image)):
+        pieces[f"module{i}"] = piece
     (directory / "stub").write_bytes(_pvh_image(_stub(sp, image.entry)))
     words_ = ["-kernel", str(directory / "stub")]
     for name, (address, content) in pieces.items():

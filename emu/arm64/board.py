@@ -27,6 +27,7 @@ from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
 from emu.errors import ImageError, MachineError
 from emu.machine import Stop, StopReason
+from emu.records import load_behind
 from emu.unicorn import board
 from emu.unicorn.board import Board
 from emu.unicorn.engine_probe import (
@@ -44,6 +45,7 @@ PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanos
 RAM_BASE, KERNEL_BASE = 0x40000000, 0x40200000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
 UART_SPI, PPI_VIRTUAL, PPI_PHYSICAL = 1, 11, 14
+DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
 UART_CLOCK = 24_000_000
 CLOCK_READ_COST = 100  # ns
 
@@ -199,12 +201,16 @@ class ArmBoard(Board):
     # -- boot ---------------------------------------------------------------------------------
 
     def load(self, image: Image) -> None:
-        """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree."""
+        """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree; or, where there
+        are modules, virtual address of the loader's records."""
         machine = self.machine
         low = self._copy(image)
         tree = RAM_BASE + machine.memory - (2 << 20)
         machine.write_physical(tree, flatten(self.device_tree()))
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
+        if image.modules:
+            tree = load_behind(machine, image, KERNEL_BASE, tree - (2 << 20),
+                               (DTBP, flatten(self.device_tree())))
         machine.write_register("x0", tree)
         machine.write_register("pc", KERNEL_BASE + image.entry - low)
 

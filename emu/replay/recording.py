@@ -43,6 +43,7 @@ MARK_EVERY = 25_000_000  # instructions
 GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
+MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # the name of a file
 MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
 
 
@@ -54,6 +55,7 @@ class Start:
     :param workload: what was recorded, for people.
     :param digest: of the state at the start (``UnicornMachine.digest``), where the recording has
         not made it itself.
+    :param modules: the names and build ids of the modules behind the kernel, in their order.
     """
 
     kind: str
@@ -63,6 +65,7 @@ class Start:
     workload: str
     position: Position
     digest: str | None = None
+    modules: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class Recorder:
         self.machine = machine
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
-            position_of(machine), machine.digest() if kind == BOOTED else None)
+            position_of(machine), machine.digest() if kind == BOOTED else None,
+            tuple((module.name, module.file.build_id) for module in machine.image.modules))
         self._first: dict[int, bytes] = {}
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         if kind == STATE:
@@ -242,15 +246,19 @@ def _start_to_json(start: Start) -> bytes:
     return json.dumps({
         "kind": start.kind, "architecture": start.architecture, "build_id": start.build_id,
         "memory": start.memory, "workload": start.workload, "digest": start.digest,
-        "position": position_to_json(start.position)}).encode()
+        "position": position_to_json(start.position),
+        **({"modules": start.modules} if start.modules else {})}).encode()
 
 
 def _start_from_json(row: Any) -> Start:
     start = Start(row["kind"], row["architecture"], row["build_id"], row["memory"],
-                  row["workload"], position_from_json(row["position"]), row["digest"])
+                  row["workload"], position_from_json(row["position"]), row["digest"],
+                  tuple((name, build_id) for name, build_id in row.get("modules", ())))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
-            and isinstance(start.workload, str) and isinstance(start.digest, str | None)):
+            and isinstance(start.workload, str) and isinstance(start.digest, str | None)
+            and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
+                    for name, build_id in start.modules)):
         raise ValueError("a start of no kind")
     return start
 

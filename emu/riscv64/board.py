@@ -19,6 +19,7 @@ from emu.devicetree import Node, cells64, flatten
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.machine import Stop, StopReason
+from emu.records import METADATA, load_behind, u64
 from emu.riscv64 import _breakpoint, _page_walk, registers
 from emu.riscv64.effective_address import effective_address
 from emu.riscv64.sbi import Sbi
@@ -36,6 +37,7 @@ from emu.unicorn.machine import UnicornMachine
 
 RAM_BASE, KERNEL_BASE = 0x80000000, 0x80200000
 TREE_LIMIT = 3 << 30
+DTBP, BOOT_HARTID = 0x1001, 0x1004  # of the loader's metadata (riscv's machine/metadata.h)
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
 UART_IRQ = 10
 TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
@@ -56,7 +58,6 @@ LOAD_MISALIGNED, LOAD_ACCESS, STORE_MISALIGNED, STORE_ACCESS = 4, 5, 6, 7
 # csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
 CYCLE_READ = re.compile(rb"[\x73\xf3][\x20-\x2f][\x00\x20]\xc0", re.DOTALL)
 CYCLE_READ_ENDS = b"\x00\xc0", b"\x20\xc0"
-EXECUTABLE = 1  # ELF PF_X
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
 
@@ -129,12 +130,9 @@ def _places(data: bytes) -> Iterator[int]:
 def cycle_reads(image: Image) -> list[int]:
     """Where the image's functions read the cycle or instruction counter."""
     found = []
-    for segment in image.segments:
-        if not segment.flags & EXECUTABLE:
-            continue
-        data = bytes(segment.data)
+    for virtual, data in image.code():
         for at in _places(data):
-            address = segment.virtual + at
+            address = virtual + at
             function = image.symbols.function_at(address)
             if address % 2 == 0 and function is not None:
                 before = image.virtual_to_file(function.address, address - function.address)
@@ -177,10 +175,14 @@ class RiscvBoard(Board):
     # -- boot ---------------------------------------------------------------------------------
 
     def load(self, image: Image) -> None:
-        """FreeBSD's locore enters at the first byte of the image with a0 = hart, a1 = tree."""
+        """FreeBSD's locore enters at the first byte of the image with a0 = hart, a1 = tree; where
+        there are modules, at the ELF entry, with a0 = virtual address of the loader's records."""
         machine = self.machine
         self._copy(image)
         tree = flatten(self.device_tree())
+        if image.modules:
+            self._load_modules(image, tree)
+            return
         # At the end of memory but below 3 GiB: the kernel's early mapping of the tree reaches no
         # further, and firmware puts it there, too.
         at = min(RAM_BASE + machine.memory, TREE_LIMIT) - (2 << 20)
@@ -189,6 +191,15 @@ class RiscvBoard(Board):
         machine.write_register("a0", 0)
         machine.write_register("a1", at)
         machine.write_register("pc", KERNEL_BASE)
+        self._watch_cycle_reads(image)
+
+    def _load_modules(self, image: Image, tree: bytes) -> None:
+        machine, low = self.machine, min(s.virtual for s in image.segments)
+        at = load_behind(machine, image, KERNEL_BASE, RAM_BASE + machine.memory - (4 << 20),
+                         (DTBP, tree), [u64(METADATA | BOOT_HARTID, 0)])
+        self._enter_supervisor()
+        machine.write_register("a0", at)
+        machine.write_register("pc", KERNEL_BASE + image.entry - low)
         self._watch_cycle_reads(image)
 
     def _copy(self, image: Image) -> None:

@@ -309,6 +309,8 @@ class UnicornMachine(Machine):
         """Put the image into memory and map it where it was linked, without starting it: its leaf
         functions can be called then."""
         self.board.place(self.image)
+        for module in self.image.modules:
+            self.write(module.address, module.memory)
         self._watch_panic()
 
     def _watch_panic(self) -> None:

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     typed = [unescape(keys) for keys in arguments.keys]
     limit = None
     if arguments.instructions is not None:

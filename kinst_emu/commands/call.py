@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     program = parse(arguments.call)
     limit = parse_count(arguments.limit, "--limit")
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     memory = parse_size(arguments.memory)
     prototypes = None if arguments.unchecked else Prototypes(image)
     check(image, program, prototypes)

@@ -29,7 +29,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     arch = arch_of(image)
     trap = TRAPS[arch.name]
     found = []

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     if (arguments.function is None) == (arguments.inside is None):
         raise KinstError("give an inline function's NAME, or --in FUNCTION")
     index = debug_index(image)

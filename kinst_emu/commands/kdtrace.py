@@ -120,7 +120,7 @@ def _main() -> int:
         arguments.descriptions = [Description("")]
     limit = parse_count(arguments.limit, "--limit")
     frames = None if arguments.stack is None else parse_count(arguments.stack, "--stack")
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     prototypes = None if arguments.unchecked else Prototypes(image)
     program = None if arguments.listing else _program(image, arguments.call, prototypes)
     memory = parse_size(arguments.memory)
@@ -248,7 +248,8 @@ def _list(breakpoints: Breakpoints, verbose: bool, output: TraceOutput) -> None:
             for i in breakpoints.instructions(function):
                 if isinstance(i.verdict, Refuse):
                     output.left_out(f"{function.name}:{i.offset}",
-                                    arch.disassemble(i.code, i.address), i.verdict.reason)
+                                    arch.disassemble(i.code, i.address), i.verdict.reason,
+                                    function.module_name)
         for name, reason in breakpoints.left_out.items():
             output.left_out(name, "", reason)
 

@@ -23,7 +23,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     name, colon, number = arguments.where.rpartition(":")
     if not colon or not name or not (number.isascii() and number.isdecimal()) or len(number) > 9:
         raise KinstError(f"'{arguments.where[:60]}' is neither FILE:LINE nor FUNCTION:OFFSET")

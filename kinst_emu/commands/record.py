@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     path, workload = arguments.output, arguments.workload

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not places:
             raise KinstError(f"{arguments.encodings}: there is no instruction in it")
     elif arguments.kernel:
-        image = catalog.find(arguments.kernel)
+        image = catalog.find(arguments.kernel, arguments.module)
         arch = arch_of(image).name
         if arguments.arch and arguments.arch != arch:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")

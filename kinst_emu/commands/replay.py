@@ -21,6 +21,7 @@ from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import played
 from kinst_emu import flows
+from kinst_emu.completion import module_option
 from kinst_emu.debugging import serve_recording
 from kinst_emu.positions import FORMS, go, reached_at
 from kinst_emu.terminal import hexdump, parse_count, show_byte
@@ -45,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recording", type=Path, metavar="FILE", help="the recording")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="its kernel (it is looked for among the known ones)")
+    module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
                         help="stop there and show registers, stack and memory: "
                         + FORMS.replace("%", "%%"))
@@ -84,7 +86,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments)
     limit = LIMIT if arguments.limit is None else parse_count(arguments.limit, "--limit")
-    player = played(arguments.recording, arguments.kernel, limit)
+    player = played(arguments.recording, arguments.kernel, limit, arguments.module)
     recording, machine = player.recording, player.machine
     places = [_sized(text, "--memory") for text in arguments.memory]
     if arguments.who_wrote is not None:

@@ -11,6 +11,7 @@ from emu.errors import KinstError
 from emu.progress import PROGRESS
 from emu.replay.flow import FlowFile
 from images.recordings import kernel_with
+from kinst_emu.completion import module_option
 from kinst_emu.flows import add_options as add_flow_options
 from kinst_emu.flows import check_output, opened
 
@@ -27,6 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="the trace (kinst replay --trace-insns writes one)")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
                         help="its kernel (it is looked for among the known ones)")
+    module_option(parser)
     add_flow_options(parser)
 
 
@@ -34,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     trace = FlowFile(arguments.trace)
     kind = arguments.format or TEXT
     check_output(arguments.output, kind, arguments.trace)
-    image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel)
+    image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel,
+                        (), arguments.module)
     if arguments.mark:
         raise KinstError("--mark: is for kinst replay --trace-insns, which has the machine to make "
                          "probes on")

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel)
+    image = catalog.find(arguments.kernel, arguments.module)
     memory = parse_size(arguments.memory)
     seed = (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
             else parse_count(arguments.seed, "--seed"))

@@ -1,0 +1,72 @@
+"""The types of a kernel and its modules: the kernel's first, and a module's where it has none."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import Function
+from dwarf.linked_index import OWN, SHIFT
+from dwarf.locations import Location
+from dwarf.types import Procedure, Type, Types
+
+
+class LinkedTypes(Types):
+    """:param kernel: of any format.
+    :param modules: (number, first address, end, types) of those that have debug data; they are
+        counted from 1, as in the index.
+    """
+
+    def __init__(self, kernel: Types | None,
+                 modules: Sequence[tuple[int, int, int, DwarfTypes]]) -> None:
+        self._kernel, self._modules = kernel, modules
+        self._all: list[Types] = [*([kernel] if kernel is not None else ()),
+                                  *(types for _n, _begin, _end, types in modules)]
+
+    @property
+    def format(self) -> str:
+        return self._all[0].format if self._all else "DWARF"
+
+    def _at(self, address: int | None) -> tuple[Types | None, int | None]:
+        """Whose an address is, and the address as it has it."""
+        for _number, begin, end, types in self._modules:
+            if address is not None and begin <= address < end:
+                return types, address - begin
+        return self._kernel, address
+
+    def named(self, name: str) -> list[Type]:
+        return next((found for types in self._all if (found := types.named(name))), [])
+
+    def function(self, name: str, address: int | None = None) -> Procedure | None:
+        types, own = self._at(address)
+        found = types.function(name, own) if types is not None else None
+        if found is None and address is None:
+            found = next((p for t in self._all if (p := t.function(name)) is not None), None)
+        return found
+
+    def variable(self, name: str, address: int | None = None) -> Type | None:
+        types, own = self._at(address)
+        found = types.variable(name, own) if types is not None else None
+        if found is None and address is None:
+            found = next((v for t in self._all if (v := t.variable(name)) is not None), None)
+        return found
+
+    def inlined(self, copy: Function, address: int
+                ) -> tuple[Procedure, list[Location | None]] | None:
+        """As ``DwarfTypes.inlined``."""
+        part = copy.number >> SHIFT
+        for number, begin, _end, types in self._modules:
+            if number == part:
+                own = replace(
+                    copy, number=copy.number & OWN, unit=copy.unit & OWN,
+                    parent=None if copy.parent is None else copy.parent & OWN,
+                    pieces=tuple((low - begin, high - begin) for low, high in copy.pieces))
+                return types.inlined(own, address - begin)
+        return self._kernel.inlined(copy, address) if isinstance(self._kernel, DwarfTypes) else None
+
+    def names(self) -> Iterator[str]:
+        seen = set()
+        for types in self._all:
+            for name in types.names():
+                if name not in seen:
+                    seen.add(name)
+                    yield name
