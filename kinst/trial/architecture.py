@@ -1,0 +1,64 @@
+"""What the trial of a module must know of an architecture."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from emu.parts import Parts
+from kinst.code.verdict import Verdict
+from kinst.trial.layout import Layout
+from kinst.trial.module import MadeProbe
+
+
+@dataclass(frozen=True)
+class Becomes:
+    """What a relocator makes of an instruction, in words that both sides have.
+
+    :param word: ``copy``, ``rewrite``, ``emulate``, or ``refuse``.
+    :param length: bytes of the instruction; 0: it does not say.
+    :param target: where it jumps to, or what it reads relative to itself; None: it does not say.
+    :param operands: of an emulated jump through registers or memory: (base, index, scale,
+        displacement); None: it does not say.
+    """
+
+    word: str
+    length: int = 0
+    target: int | None = None
+    operands: tuple[str | None, str | None, int, int] | None = None
+
+
+class TrialArch(ABC):
+    """:cvar prologue: instructions that a function has to begin with, that the module takes it.
+    :cvar fixed: general registers that the kernel itself needs, whatever runs.
+    :cvar random_flags: bits of the flags register that are set at random; ``interrupts`` is the
+        one that masks or admits interrupts, ``compared_flags`` what is compared.
+    :cvar faults: C functions that a fault of kernel code comes to -> the register with its trap
+        frame, or nothing.
+    :cvar fault_address: the register with the address that a fault is about.
+    """
+
+    prologue: ClassVar[bytes]
+    fixed: ClassVar[frozenset[str]] = frozenset()
+    flags: ClassVar[str]
+    random_flags: ClassVar[int]
+    interrupts: ClassVar[int]
+    compared_flags: ClassVar[int]
+    faults: ClassVar[Mapping[str, str | None]]
+    fault_address: ClassVar[str]
+    vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # Unicorn's numbers, and bits
+
+    @abstractmethod
+    def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
+        """What the module has decided."""
+
+    @abstractmethod
+    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
+        """Our verdict in the same words."""
+
+    @abstractmethod
+    def not_executed(self, code: bytes) -> str | None:
+        """Why an instruction is not executed in a kernel, though it could be probed."""
+
+
+TRIALS: Parts[TrialArch] = Parts("kinst.{}.trial", "TRIAL")

@@ -1,0 +1,348 @@
+"""Instructions executed in a booted kernel: in place, and under the module's own probes.
+
+The instructions stand in a function of the kernel that nothing calls meanwhile, each with a
+prologue before it, so that the module takes it for a function.  Random registers point into pages
+that the guest's own allocator has given; the stack is there, too.  No time passes between the
+executions, so that no interrupt comes by itself.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dwarf.types import Types
+from emu.call import Caller
+from emu.errors import KinstError, MemoryAccessError
+from emu.machine import StopReason, Until
+from emu.unicorn.machine import Snapshot, UnicornMachine
+from kinst.code.verdict import Copy, Refuse, Rewrite
+from kinst.laboratory.outcome import Memory, Outcome
+from kinst.trap import TRAPS
+from kinst.trial.architecture import TRIALS
+from kinst.trial.module import KinstModule, MadeProbe
+
+PAGE = 4096
+DATA_PAGES, STACK_PAGES = 2, 6
+PAGES = DATA_PAGES + STACK_PAGES
+AROUND = 128  # pages of zeros before and behind them, for displacements
+ABOVE_STACK = 0x800  # bytes of the last page above the stack pointer
+LEAST_STACK = 3 * PAGE  # bytes of stack that the kernel's way through a breakpoint is given
+LIMIT = 50_000  # instructions of one execution
+CALM = 1000  # states from this number on have addresses in the stack alone
+M_WAITOK_ZERO = 0x102
+NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
+PASSES = 64  # times that the end may be passed by before it is reached
+NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
+EXCEPTION = "a fault"
+MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An instruction at its place in the bed."""
+
+    code: bytes
+    address: int
+
+    @property
+    def after(self) -> int:
+        return self.address + len(self.code)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """:param probe: what the module has made for it; None: nothing.
+    :param error: the module's error number.
+    :param patch: the instruction's bytes when the probe is enabled.
+    """
+
+    sample: Sample
+    probe: MadeProbe | None
+    error: int
+    patch: bytes = b""
+
+
+class Bed:
+    """A machine prepared for executions.
+
+    :param machine: booted, with the module; it is this bed's alone.
+    :raises KinstError: when the module cannot be used.
+    """
+
+    def __init__(self, machine: UnicornMachine, types: Types, seed: int) -> None:
+        self.machine, self.seed = machine, seed
+        self.arch, self.trap = TRIALS[machine.arch.name], TRAPS[machine.arch.name]
+        self.module = KinstModule(machine, types)
+        symbols = machine.image.symbols
+        self.function = max((f for f in symbols.functions()
+                             if not machine.image.module_at(f.address)), key=lambda f: f.size)
+        caller = Caller(machine)
+        self.data = caller.call(machine.symbol("kmem_malloc").address,
+                                [(PAGES + 2 * AROUND) * PAGE, M_WAITOK_ZERO], "kmem_malloc")
+        if not self.data:
+            raise KinstError("the guest has no memory for the trial's data")
+        self.data += AROUND * PAGE
+        self.sp = self.data + PAGES * PAGE - ABOVE_STACK
+        self._views = []
+        for page in range(PAGES):
+            physical = machine.translate(self.data + PAGE * page)
+            assert physical is not None
+            at = physical - machine.board.ram_base
+            self._views.append(machine.memory_part.view[at : at + PAGE])
+        self._content = [random.Random(seed ^ page).randbytes(PAGE) for page in range(PAGES)]
+        self._faults = {symbol.address: name for name in self.arch.faults
+                        if (symbol := symbols.find(name)) is not None}
+        general = [name for name in machine.arch.registers
+                   if name not in (machine.arch.pc, self.arch.flags)]
+        self._set = [name for name in general
+                     if name not in self.arch.fixed and name != machine.arch.sp]
+        self._compared = general
+        self._numbers = machine.board.cpu.registers
+        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
+        self._clock = machine.engine.instructions, machine.engine.skew
+        self._flags = machine.read_register(self.arch.flags)
+        self._fixed = {name: machine.read_register(name) for name in self.arch.fixed}
+        self.base = machine.snapshot()
+        self.made: Snapshot = self.base  # the probes are made, and none is enabled
+
+    # -- states -------------------------------------------------------------------------------
+
+    def state(self, number: int) -> tuple[dict[str, int], list[int]]:
+        """The random state of that number: general registers and the flags, vector registers."""
+        if number not in self._states:
+            generator = random.Random(self.seed << 20 ^ number)
+            stack = self.sp - PAGE
+            kinds = (
+                lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64, 8),
+                lambda: generator.randrange(-8, 300) & MASK,
+                lambda: generator.getrandbits(64),
+                lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64),
+                lambda: -generator.randrange(1, 1 << 31) & MASK,
+            )
+            if number >= CALM:
+                values = {name: stack + generator.randrange(0, PAGE // 2, 16)
+                          for name in self._set}
+            else:
+                values = {name: generator.choice(kinds)() for name in self._set}
+            keep = ~(self.arch.random_flags | self.arch.interrupts) & MASK
+            values[self.arch.flags] = self._flags & keep | generator.getrandbits(64) & (
+                self.arch.random_flags | self.arch.interrupts)
+            vectors = [generator.getrandbits(bits) for _register, bits in self.arch.vectors]
+            self._states[number] = values, vectors
+        return self._states[number]
+
+    # -- a batch ------------------------------------------------------------------------------
+
+    @property
+    def room(self) -> int:
+        """Bytes of instructions that a batch may have, prologues among them."""
+        return self.function.size - 64
+
+    def size_of(self, code: bytes) -> int:
+        size = len(self.arch.prologue) + len(code)
+        return size + -size % len(self.arch.prologue) if len(self.arch.prologue) > 1 else size
+
+    def place(self, codes: Sequence[bytes]) -> list[Placed]:
+        """Put instructions into the bed and let the module make and enable their probes."""
+        machine, prologue = self.machine, self.arch.prologue
+        machine.restore(self.base)
+        at, samples, content = self.function.address, list[Sample](), bytearray()
+        for code in codes:
+            samples.append(Sample(code, at + len(prologue)))
+            size = self.size_of(code)
+            content += (prologue + code).ljust(size, self.trap.breakpoint(4)[:1])
+            at += size
+        machine.write_code(self.function.address, bytes(content))
+        found = [self._made(sample, len(prologue)) for sample in samples]
+        self.made = machine.snapshot()
+        # What it writes, so that each can be executed with its own breakpoint alone: the targets
+        # of others' jumps lie among them.
+        for i, placed in enumerate(found):
+            if placed.probe is not None:
+                self.module.enable(placed.probe)
+                sample = placed.sample
+                patch = machine.read(sample.address, len(sample.code))
+                found[i] = replace(placed, patch=patch)
+        self.restart()
+        return found
+
+    def _made(self, sample: Sample, before: int) -> Placed:
+        begin = sample.address - before
+        error = self.module.make(NAME, begin, before + len(sample.code))
+        probes = self.module.probes(sample.address, sample.after)
+        return Placed(sample, probes.get(sample.address), error)
+
+    # -- executions ---------------------------------------------------------------------------
+
+    def restart(self) -> None:
+        """Back to where nothing was executed, and no probe is enabled."""
+        self.machine.restore(self.made)
+
+    def make_way(self, sample: Sample, pc: int) -> None:
+        """Have an instruction where a sample goes on, when that is within the bed: Unicorn does not
+        stop before what is none."""
+        code = self.arch.prologue
+        begin = self.function.address
+        if begin <= pc < begin + self.function.size - len(code) and not (
+                sample.address - len(code) < pc < sample.after):
+            self.machine.write_code(pc, code)
+
+    def enable(self, placed: Placed, on: bool) -> None:
+        """Write what the module writes to enable a probe, or to disable it."""
+        self.machine.write_code(placed.sample.address,
+                                placed.patch if on else placed.sample.code)
+
+    def prepare(self, sample: Sample, number: int) -> None:
+        """The random state, about to execute the instruction."""
+        machine = self.machine
+        values, vectors = self.state(number)
+        for view, content in zip(self._views, self._content, strict=True):
+            view[:] = content
+        engine = machine.engine
+        engine.instructions, engine.skew = self._clock
+        for name, value in (values | self._fixed).items():
+            machine.write_register(name, value)
+        machine.write_register(machine.arch.sp, self.sp)
+        for (register, bits), value in zip(self.arch.vectors, vectors, strict=True):
+            engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
+        machine.pc = sample.address
+
+    def in_place(self, sample: Sample, number: int) -> Outcome:
+        """Executed where it stands."""
+        self.prepare(sample, number)
+        machine = self.machine
+        stop = machine.run(Until(addresses=[*self._guess(sample, number), *self._faults],
+                                 instructions=machine.instructions + LIMIT))
+        if stop.reason is StopReason.UNHANDLED:
+            return self._lost(NOWHERE, 0)
+        if stop.reason is StopReason.ADDRESS and stop.pc in self._faults:
+            return self._outcome(stop.pc, {})
+        if stop.reason is StopReason.ADDRESS:
+            return self._outcome(stop.pc, None)
+        self.prepare(sample, number)  # somewhere else: one instruction alone
+        machine.run(Until(instructions=machine.instructions + 1))
+        return self._outcome(machine.pc, None)
+
+    def displaced(self, sample: Sample, number: int, expected: Outcome) -> Outcome:
+        """Executed under the module's probe, until it is where it goes on in place."""
+        self.prepare(sample, number)
+        machine = self.machine
+        stops = {*self._faults, sample.after}
+        if not expected.fault:
+            stops.add(expected.pc)
+        end = machine.instructions + LIMIT
+        for _ in range(PASSES):
+            stop = machine.run(Until(addresses=list(stops), instructions=end))
+            if stop.reason is StopReason.UNHANDLED:
+                return self._lost(NOWHERE, 0)
+            if stop.reason is not StopReason.ADDRESS:
+                return self._lost(str(stop.reason.value), stop.pc)
+            sp = machine.sp
+            if stop.pc in self._faults or stop.pc != expected.pc or (
+                    sp == expected.registers[machine.arch.sp]):
+                return self._outcome(stop.pc, expected.memory)
+        return self._lost("it does not come back", machine.pc)
+
+    def _lost(self, why: str, pc: int) -> Outcome:
+        at = f", at {self.machine.image.symbols.where(pc)}" if pc else ""
+        return Outcome({}, (), {}, pc, why + at)
+
+    def _outcome(self, pc: int, like: Memory | None) -> Outcome:
+        machine = self.machine
+        fault = self._faults.get(pc)
+        if fault is None:
+            registers = {name: machine.read_register(name) for name in self._compared}
+            registers[self.arch.flags] = (machine.read_register(self.arch.flags)
+                                          & self.arch.compared_flags)
+        else:
+            registers, pc = self._faulted(fault), 0
+            fault = f"{EXCEPTION} about {machine.read_register(self.arch.fault_address):#x}"
+        vectors = tuple(int.from_bytes(machine.engine.read_bytes(register, bits // 8), "little")
+                        for register, bits in self.arch.vectors)
+        return Outcome(registers, vectors,
+                       self._memory(like, 0 if fault else machine.sp), pc, fault or "")
+
+    def _faulted(self, fault: str) -> dict[str, int]:
+        """The registers that the kernel's fault handler sees, but where it was."""
+        register, machine = self.arch.faults[fault], self.machine
+        if register is None:
+            return {}
+        frame, layout = machine.read_register(register), machine.arch.trap_frame
+        found = {}
+        try:
+            for name in self._compared:
+                name_there = self.trap.names.get(name, name)
+                if name_there in layout.fields and name not in self.arch.fixed:
+                    found[name] = layout.read(machine, frame, name_there)
+        except MemoryAccessError:
+            return {}
+        return found
+
+    def _memory(self, like: Memory | None, sp: int) -> Memory:
+        """The pages that have changed.
+
+        :param like: what has changed in place: below the stack pointer, before and after, which
+            traps write to, nothing else counts.
+        """
+        found, end = {}, max(self.sp, sp)
+        for page, (view, content) in enumerate(zip(self._views, self._content, strict=True)):
+            address = self.data + PAGE * page
+            now = bytes(view)
+            if now == content:
+                continue
+            below = max(0, min(PAGE, end - address)) if page >= DATA_PAGES else 0
+            if like is not None and below:
+                truth = like.get(address, content)
+                now = bytes(new if was != did else was for new, was, did in zip(
+                    now[:below], content[:below], truth[:below], strict=True)) + now[below:]
+            if now != content:
+                found[address] = now
+        return found
+
+    def has_stack(self, outcome: Outcome) -> bool:
+        """Whether the kernel can go on after it: there is a stack, and what it needs is there."""
+        if outcome.fault:
+            return True
+        sp = outcome.registers[self.machine.arch.sp]
+        return (self.data + DATA_PAGES * PAGE + LEAST_STACK <= sp < self.data + PAGES * PAGE
+                and all(outcome.registers.get(name, value) == value
+                        for name, value in self._fixed.items()))
+
+    def _guess(self, sample: Sample, number: int) -> list[int]:
+        """Where an instruction may go on, by our own table."""
+        verdict = self.trap.classify(sample.code, sample.address)[1]
+        if isinstance(verdict, Copy | Rewrite | Refuse):
+            return [sample.after]
+        values, _vectors = self.state(number)
+        state = _Guess(self, values | self._fixed | {self.machine.arch.sp: self.sp})
+        try:
+            return [sample.after, verdict.next_pc(state) & MASK]
+        except MemoryAccessError:
+            return [sample.after]
+
+
+@dataclass
+class _Guess:
+    """A random state that an emulation is carried out on; memory as it is, and not written."""
+
+    bed: Bed
+    values: dict[str, int]
+
+    def get(self, register: str) -> int:
+        if register in ("xzr", "zero"):
+            return 0
+        if register in self.values:
+            return self.values[register]
+        return self.bed.machine.read_register(register)
+
+    def set(self, register: str, value: int) -> None:
+        self.values[register] = value & MASK
+
+    def set_vector(self, number: int, value: int) -> None:
+        return None
+
+    def load(self, address: int, size: int) -> int:
+        return int.from_bytes(self.bed.machine.read(address & MASK, size), "little")
+
+    def store(self, address: int, size: int, value: int) -> None:
+        return None

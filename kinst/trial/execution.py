@@ -1,0 +1,111 @@
+"""The module's own way through a probe, held to the instruction in place."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kinst.code.verdict import summary
+from kinst.laboratory.outcome import Mismatch, Outcome
+from kinst.trial.bed import CALM, Bed, Placed, Sample
+
+BATCH = 400  # instructions that are placed at once
+NO_STACK = "not executed: it leaves the kernel without its stack"
+BY_MODULE = "by the module"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of an encoding.
+
+    :param word: the module's verdict: ``copy``, ``rewrite``, ``emulate``; ``refuse`` with its error;
+        ``not executed: ...``.
+    :param mismatch: the first state where it goes wrong.
+    :param faults: states in which it faults, in place too.
+    """
+
+    code: bytes
+    word: str
+    mismatch: Mismatch | None = None
+    faults: int = 0
+
+
+def tried(bed: Bed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
+    """Try encodings: each with so many random states."""
+    for batch in _batches(bed, codes):
+        yield from _batch(bed, batch, states)
+
+
+def _batches(bed: Bed, codes: Sequence[bytes]) -> Iterator[list[bytes]]:
+    batch, size = list[bytes](), 0
+    for code in codes:
+        if batch and (len(batch) == BATCH or size + bed.size_of(code) > bed.room):
+            yield batch
+            batch, size = [], 0
+        batch.append(code)
+        size += bed.size_of(code)
+    if batch:
+        yield batch
+
+
+def _batch(bed: Bed, codes: list[bytes], states: int) -> Iterator[Tried]:
+    for one in bed.place(codes):
+        yield _one(bed, one, states)
+
+
+def _truths(bed: Bed, sample: Sample, states: int) -> dict[int, Outcome]:
+    """What happens in place, by the states in which the kernel can go on."""
+    found = {}
+    for number in range(states):
+        for state in (number, CALM + number):
+            outcome = bed.in_place(sample, state)
+            if outcome.fault:
+                bed.restart()  # the kernel's handler was left in its middle
+            if bed.has_stack(outcome):
+                found[state] = outcome
+                break
+    return found
+
+
+def _word(bed: Bed, one: Placed) -> str:
+    if one.probe is None:
+        return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
+    return bed.arch.becomes(bed.module.probe, one.probe).word
+
+
+def _one(bed: Bed, one: Placed, states: int) -> Tried:
+    sample, word = one.sample, _word(bed, one)
+    if one.probe is None:
+        return Tried(sample.code, word)
+    reason = bed.arch.not_executed(sample.code)
+    if reason is not None:
+        return Tried(sample.code, f"not executed: {reason}")
+    truth = _truths(bed, sample, states)
+    if not truth:
+        return Tried(sample.code, NO_STACK)
+    faults = 0
+    for number, in_place in truth.items():
+        outcome = _displaced(bed, one, number, in_place)
+        faults += bool(in_place.fault)
+        if outcome != in_place:
+            # Again from states that nothing was executed in.
+            bed.restart()
+            in_place = bed.in_place(sample, number)
+            bed.restart()
+            bed.make_way(sample, in_place.pc)
+            outcome = _displaced(bed, one, number, in_place)
+            bed.restart()
+            if outcome != in_place:
+                ours = summary(bed.trap.classify(sample.code, sample.address)[1])
+                return Tried(sample.code, word, Mismatch(
+                    sample.code, sample.address, number, f"{word} (ours: {ours})", in_place,
+                    outcome, BY_MODULE), faults)
+    return Tried(sample.code, word, None, faults)
+
+
+def _displaced(bed: Bed, one: Placed, number: int, in_place: Outcome) -> Outcome:
+    bed.enable(one, True)
+    outcome = bed.displaced(one.sample, number, in_place)
+    if outcome.fault:
+        bed.restart()
+    else:
+        bed.enable(one, False)
+    return outcome

@@ -1,0 +1,109 @@
+"""FreeBSD's own kinst, as a machine runs it: its functions are called in the guest, and what it
+makes is read back by its own types.
+
+Behaviour: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
+of probes by the low bits of their addresses).
+"""
+
+from dataclasses import dataclass
+
+from dwarf.types import Types
+from emu.call import Caller
+from emu.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
+from kinst.trial.layout import Layout
+
+PROBES = 0x8000  # chains in the table of probes, by an address's low bits
+MAX_CHAIN = 1 << 16
+EVERY = -1  # kpd_off: all instructions
+MODULE = "kinst.ko"
+
+
+@dataclass(frozen=True)
+class MadeProbe:
+    """A probe that the module has made.
+
+    :param address: of the instruction.
+    :param place: of its ``struct kinst_probe``, and the bytes there.
+    """
+
+    address: int
+    place: int
+    data: bytes
+
+
+class KinstModule:
+    """The module in a booted machine.
+
+    :raises KinstError: when it is not loaded, or its types are not known.
+    """
+
+    def __init__(self, machine: UnicornMachine, types: Types) -> None:
+        self.machine = machine
+        if not any(module.name == MODULE for module in machine.image.modules):
+            raise KinstError(f"{MODULE} is not loaded: give --module {MODULE}")
+        self.probe = Layout(types, "struct kinst_probe")
+        self._description = Layout(types, "dtrace_kinst_probedesc_t")
+        self._symbol = Layout(types, "linker_symval_t")
+        self._make = self.function("kinst_make_probe")
+        self._patch = self.function("kinst_patch_tracepoint")
+        self._kernel = machine.read_u64(machine.symbol("linker_kernel_file").address)
+        table = machine.symbol("kinst_probetab").address
+        self._table = machine.read_u64(table)
+        if not self._table:
+            raise KinstError(f"{MODULE} was not initialised by the kernel: see what it said when "
+                             "it booted (kinst boot)")
+
+    def function(self, name: str) -> int:
+        for symbol in self.machine.image.symbols.named(name):
+            if symbol.module == MODULE:
+                return symbol.address
+        raise KinstError(f"{MODULE} has no function '{name}': it is another version of kinst")
+
+    def make(self, name: str, address: int, size: int) -> int:
+        """Let it make the probes of a function, as DTrace asks it to.
+
+        :return: its error number; 0: none.
+        :raises CallError: when it panics or does not return.
+        """
+        caller = Caller(self.machine)
+        with caller.passing():
+            text = name.encode()
+            at = caller.place(text + b"\0")
+            symbol = caller.place(self._symbol.build({"name": at, "value": address, "size": size}))
+            description = caller.place(self._description.build(
+                {"kpd_func": text, "kpd_mod": b"kernel", "kpd_off": EVERY}))
+            return caller.call(self._make, [self._kernel, 0, symbol, description],
+                               "kinst_make_probe") & 0xFFFFFFFF
+
+    def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
+        """Its probes on the instructions in [begin, end), by address."""
+        machine, found = self.machine, dict[int, MadeProbe]()
+        at_next, size = self.probe.place("kp_hashnext.le_next")[0], self.probe.size
+        at_patch, _size = self.probe.place("kp_patchpoint")
+        heads = self._heads(begin, end)
+        for place in heads:
+            for _ in range(MAX_CHAIN):
+                if not place:
+                    break
+                data = machine.read(place, size)
+                address = int.from_bytes(data[at_patch : at_patch + 8], "little")
+                if begin <= address < end and address not in found:
+                    found[address] = MadeProbe(address, place, data)
+                place = int.from_bytes(data[at_next : at_next + 8], "little")
+        return dict(sorted(found.items()))
+
+    def _heads(self, begin: int, end: int) -> list[int]:
+        """The chains that a range's addresses are in."""
+        first, count = begin % PROBES, min(end - begin, PROBES)
+        raw = self.machine.read(self._table + 8 * first, 8 * min(count, PROBES - first))
+        if first + count > PROBES:
+            raw += self.machine.read(self._table, 8 * (first + count - PROBES))
+        return [int.from_bytes(raw[i : i + 8], "little") for i in range(0, len(raw), 8)]
+
+    def enable(self, probe: MadeProbe) -> None:
+        """Let it put its breakpoint over an instruction."""
+        value = self.probe.get(probe.data, "kp_patchval")
+        caller = Caller(self.machine)
+        caller.call(self._patch, [probe.place, value], "kinst_patch_tracepoint")
+        self.machine.engine.remove_translations(probe.address, probe.address + 16)
