@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 from emu.architectures import ARCHITECTURES
 from kinst.code.survey import Survey
 from kinst.code.verdict import summary
+from kinst.laboratory.finding import Finding
 from kinst.laboratory.laboratory import ON_HOST
 from kinst.laboratory.memory_map import CODE
-from kinst.laboratory.outcome import Mismatch
 from kinst.laboratory.relocation import Report
 from kinst.trap import TRAPS
 
@@ -23,6 +23,7 @@ MAX_SHOWN = 20  # encodings that are shown one by one
 class Result:
     """:param places: the encodings tested, and where each stands.
     :param survey: of the image's instructions; None when there was no image.
+    :param command: that tests encodings again; empty: kinst relocate.
     """
 
     arch: str
@@ -30,6 +31,7 @@ class Result:
     places: dict[bytes, str]
     report: Report
     survey: Survey | None
+    command: str = ""
 
     def text(self, code: bytes) -> str:
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
@@ -39,18 +41,19 @@ class Result:
         return Counter(self.text(code).split()[0]
                        for code, word in self.report.unexecuted.items() if word == verdict)
 
-    def mismatched(self) -> dict[tuple[str, str], list[Mismatch]]:
+    def mismatched(self) -> dict[tuple[str, str], list[Finding]]:
         """The mismatches by verdict and instruction, the most frequent first."""
-        found: dict[tuple[str, str], list[Mismatch]] = {}
+        found: dict[tuple[str, str], list[Finding]] = {}
         for mismatch in self.report.mismatches:
             name = self.text(mismatch.code).split()[0]
             found.setdefault((mismatch.verdict, name), []).append(mismatch)
         return dict(sorted(found.items(), key=lambda kind: -len(kind[1])))
 
-    def again(self, mismatch: Mismatch) -> str:
+    def again(self, mismatch: Finding) -> str:
         """A command that runs just this one."""
-        return (f"echo {mismatch.code.hex()} | kinst relocate --arch {self.arch} --encodings - "
-                f"--seed {self.seed} --states {mismatch.state + 1}"
+        command = self.command or f"kinst relocate --arch {self.arch}"
+        return (f"echo {mismatch.code.hex()} | {command} --encodings - "
+                f"--seed {self.seed} --states {(mismatch.state or 0) + 1}"
                 + " --judge host" * (mismatch.how == ON_HOST))
 
 
@@ -121,7 +124,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return found
 
 
-def junit(result: Result) -> bytes:
+def junit(result: Result, what: str = "kinst relocate") -> bytes:
     """A test case for each place's function (or line), with how many encodings it stands for."""
     cases = Counter(place.partition("+")[0] for place in result.places.values())
     failures: dict[str, list[str]] = {}
@@ -131,11 +134,11 @@ def junit(result: Result) -> bytes:
                  f"again: {result.again(m)}"]
         failures.setdefault(place.partition("+")[0], []).append("\n".join(lines))
     suite = ElementTree.Element(
-        "testsuite", name=f"kinst relocate {result.arch}", tests=str(len(cases)),
+        "testsuite", name=f"{what} {result.arch}", tests=str(len(cases)),
         failures=str(len(failures)), errors="0", skipped="0",
     )
     for name, count in cases.items():
-        case = ElementTree.SubElement(suite, "testcase", classname=f"relocate.{result.arch}",
+        case = ElementTree.SubElement(suite, "testcase", classname=f"{what.split()[-1]}.{result.arch}",
                                       name=name, assertions=str(count))
         if name in failures:
             failure = ElementTree.SubElement(case, "failure", message="not the same displaced")

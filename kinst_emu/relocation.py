@@ -31,10 +31,11 @@ def assert_relocates(
     """
     if arch not in ARCHITECTURES:
         raise KinstError(f"'{arch}' is no architecture: {', '.join(ARCHITECTURES)}")
-    verdicts, wrong, _judged = tested(arch, list(_instructions(arch, code)), seed, states, host)
+    found = tested(arch, list(_instructions(arch, code)), seed, states, host)
+    wrong = [one.mismatch for one in found if one.mismatch is not None]
     if wrong:
         raise AssertionError("\n".join(_report(arch, wrong)))
-    return verdicts
+    return [one.word for one in found]
 
 
 def _instructions(arch: str, code: bytes | str) -> Iterable[bytes]:

@@ -20,6 +20,7 @@ DIRECTION = 1 << 10
 
 class Amd64Trial(TrialArch):
     prologue: ClassVar[bytes] = b"\x55"  # push %rbp
+    nothing: ClassVar[bytes] = b"\x90"
     flags: ClassVar[str] = "rflags"
     random_flags: ClassVar[int] = STATUS
     interrupts: ClassVar[int] = RFLAGS_IF

@@ -15,6 +15,7 @@ CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
 class Arm64Trial(TrialArch):
     prologue: ClassVar[bytes] = bytes.fromhex("fd7bbfa9")  # stp x29, x30, [sp, #-16]!
+    nothing: ClassVar[bytes] = bytes.fromhex("1f2003d5")
     fixed: ClassVar[frozenset[str]] = frozenset({"x18"})  # the CPU's own data
     flags: ClassVar[str] = "pstate"
     random_flags: ClassVar[int] = CONDITIONS

@@ -1,16 +1,20 @@
-"""Tests the relocation of every distinct encoding of an image, on several processes."""
+"""Tests the relocation of every distinct encoding of an image, by whoever works."""
 
-import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from emu.fingerprint import fingerprint
 from kinst.laboratory.bench import BENCHES
+from kinst.laboratory.finding import Finding, finding
 from kinst.laboratory.laboratory import Laboratory
-from kinst.laboratory.outcome import Mismatch
+from kinst.laboratory.store import Key, Store
+from kinst.laboratory.sweep import sweep
+from kinst.laboratory.workers import Here, Workers
 from kinst.trap import TRAPS
 
-CHUNK = 200
+# What decides a result: the tables and what executes them.
+MADE_BY = ("kinst", "kinst.code", "kinst.laboratory.laboratory", "emu.unicorn")
 
 
 @dataclass
@@ -20,75 +24,80 @@ class Report:
 
     :param unexecuted: those that were not executed, with the reason.
     :param judged: what became of them on the host's own CPU, when that was asked for.
+    :param noted: what else was said of encodings.
     """
 
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: dict[bytes, str] = field(default_factory=dict)
     unexecuted: dict[bytes, str] = field(default_factory=dict)
-    mismatches: list[Mismatch] = field(default_factory=list)
+    mismatches: list[Finding] = field(default_factory=list)
     judged: Counter[str] = field(default_factory=Counter)
+    noted: dict[bytes, str] = field(default_factory=dict)
+
+    def add(self, one: Finding) -> None:
+        self.verdicts[one.word] += 1
+        if one.word.startswith("refuse"):
+            self.refused[one.code] = one.word
+        if one.word.startswith("not executed"):
+            self.unexecuted[one.code] = one.word
+        if one.wrong:
+            self.mismatches.append(one)
+        if one.judged:
+            self.judged[one.judged] += 1
+        if one.note:
+            self.noted[one.code] = one.note
 
 
-Work = tuple[list[str], list[Mismatch], Counter[str]]
+Part = tuple[str, int, int, bool, list[bytes]]  # architecture, seed, states, host's CPU, encodings
 
 
 def tested(
     arch: str, codes: Sequence[bytes], seed: int, states: int, host: bool = False
-) -> Work:
-    """The verdict of each encoding, the mismatches, and what became of them on the host's CPU."""
+) -> list[Finding]:
+    """What becomes of each encoding."""
     laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
-    verdicts, mismatches = [], []
+    found = []
     try:
         for code in codes:
-            verdict, mismatch = laboratory.test(code, states)
-            verdicts.append(verdict)
-            if mismatch is not None:
-                mismatches.append(mismatch)
+            before = laboratory.judged.copy()
+            word, mismatch = laboratory.test(code, states)
+            (judged,) = (*(laboratory.judged - before), "")[:1]
+            found.append(finding(word, mismatch, code, judged=judged))
     finally:
         laboratory.close()
-    return verdicts, mismatches, laboratory.judged
+    return found
 
 
-def _work(job: tuple[str, int, int, bool, list[bytes]]) -> Work:
-    arch, seed, states, host, codes = job
+def work(part: Part) -> list[Finding]:
+    """``tested``, for workers."""
+    arch, seed, states, host, codes = part
     return tested(arch, codes, seed, states, host)
 
 
+def key_of(arch: str, seed: int, states: int, host: bool) -> Key:
+    """Under which a store keeps results of our relocation: of this version of the tables."""
+    made_by = fingerprint((*MADE_BY, f"kinst.{arch}"), ("unicorn", "capstone"))
+    return Key("relocate", f"{made_by}{' and the host' * host}", arch, seed, states)
+
+
 def relocate(
-    arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: int,
-    progress: Callable[[int], None], host: bool = False,
+    arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: Workers | None,
+    progress: Callable[[int], None], host: bool = False, store: Store | None = None,
 ) -> Report:
     """Test the encodings.
 
+    :param jobs: who works; None: this process.
     :param host: the host's own CPU judges, too.
     :param progress: is told how many more are done.
+    :param store: keeps the results, and has those that are known.
     """
-    chunks = [
-        (arch, seed, states, host, list(codes[at : at + CHUNK]))
-        for at in range(0, len(codes), CHUNK)
-    ]
+    order, found = list(codes), dict[bytes, Finding]()
+    key = key_of(arch, seed, states, host) if store is not None else None
+    for findings in sweep(order, work, lambda some: (arch, seed, states, host, some),
+                          jobs or Here(), store, key):
+        found |= {one.code: one for one in findings}
+        progress(len(findings))
     report = Report()
-    for chunk, (verdicts, mismatches, judged) in zip(chunks, _results(chunks, jobs), strict=True):
-        report.verdicts.update(verdicts)
-        report.refused.update(
-            (code, word) for code, word in zip(chunk[4], verdicts, strict=True)
-            if word.startswith("refuse")
-        )
-        report.unexecuted.update(
-            (code, word) for code, word in zip(chunk[4], verdicts, strict=True)
-            if word.startswith("not executed")
-        )
-        report.mismatches += mismatches
-        report.judged += judged
-        progress(len(verdicts))
+    for code in order:
+        report.add(found[code])
     return report
-
-
-def _results(
-    chunks: list[tuple[str, int, int, bool, list[bytes]]], jobs: int
-) -> Iterator[Work]:
-    if jobs == 1 or len(chunks) < 2:
-        yield from map(_work, chunks)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_work, chunks)

@@ -14,6 +14,7 @@ from kinst.trial.module import MadeProbe
 
 class Riscv64Trial(TrialArch):
     prologue: ClassVar[bytes] = bytes.fromhex("06e4")  # c.sdsp ra, 8(sp)
+    nothing: ClassVar[bytes] = bytes.fromhex("13000000")
     fixed: ClassVar[frozenset[str]] = frozenset({"zero", "gp", "tp"})
     flags: ClassVar[str] = "sstatus"
     random_flags: ClassVar[int] = 0

@@ -30,6 +30,7 @@ class Becomes:
 
 class TrialArch(ABC):
     """:cvar prologue: instructions that a function has to begin with, that the module takes it.
+    :cvar nothing: an instruction without effect.
     :cvar fixed: general registers that the kernel itself needs, whatever runs.
     :cvar random_flags: bits of the flags register that are set at random; ``interrupts`` is the
         one that masks or admits interrupts, ``compared_flags`` what is compared.
@@ -39,6 +40,7 @@ class TrialArch(ABC):
     """
 
     prologue: ClassVar[bytes]
+    nothing: ClassVar[bytes]
     fixed: ClassVar[frozenset[str]] = frozenset()
     flags: ClassVar[str]
     random_flags: ClassVar[int]

@@ -90,7 +90,7 @@ class Bed:
             at = physical - machine.board.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
         self._content = [random.Random(seed ^ page).randbytes(PAGE) for page in range(PAGES)]
-        self._faults = {symbol.address: name for name in self.arch.faults
+        self.faults = {symbol.address: name for name in self.arch.faults
                         if (symbol := symbols.find(name)) is not None}
         general = [name for name in machine.arch.registers
                    if name not in (machine.arch.pc, self.arch.flags)]
@@ -103,6 +103,7 @@ class Bed:
         self._flags = machine.read_register(self.arch.flags)
         self._fixed = {name: machine.read_register(name) for name in self.arch.fixed}
         self.base = machine.snapshot()
+        self.fault_at = 0  # where the last fault was, as its trap frame says
         self.made: Snapshot = self.base  # the probes are made, and none is enabled
 
     # -- states -------------------------------------------------------------------------------
@@ -211,11 +212,11 @@ class Bed:
         """Executed where it stands."""
         self.prepare(sample, number)
         machine = self.machine
-        stop = machine.run(Until(addresses=[*self._guess(sample, number), *self._faults],
+        stop = machine.run(Until(addresses=[*self._guess(sample, number), *self.faults],
                                  instructions=machine.instructions + LIMIT))
         if stop.reason is StopReason.UNHANDLED:
             return self._lost(NOWHERE, 0)
-        if stop.reason is StopReason.ADDRESS and stop.pc in self._faults:
+        if stop.reason is StopReason.ADDRESS and stop.pc in self.faults:
             return self._outcome(stop.pc, {})
         if stop.reason is StopReason.ADDRESS:
             return self._outcome(stop.pc, None)
@@ -227,7 +228,7 @@ class Bed:
         """Executed under the module's probe, until it is where it goes on in place."""
         self.prepare(sample, number)
         machine = self.machine
-        stops = {*self._faults, sample.after}
+        stops = {*self.faults, sample.after}
         if not expected.fault:
             stops.add(expected.pc)
         end = machine.instructions + LIMIT
@@ -238,7 +239,7 @@ class Bed:
             if stop.reason is not StopReason.ADDRESS:
                 return self._lost(str(stop.reason.value), stop.pc)
             sp = machine.sp
-            if stop.pc in self._faults or stop.pc != expected.pc or (
+            if stop.pc in self.faults or stop.pc != expected.pc or (
                     sp == expected.registers[machine.arch.sp]):
                 return self._outcome(stop.pc, expected.memory)
         return self._lost("it does not come back", machine.pc)
@@ -249,7 +250,7 @@ class Bed:
 
     def _outcome(self, pc: int, like: Memory | None) -> Outcome:
         machine = self.machine
-        fault = self._faults.get(pc)
+        fault = self.faults.get(pc)
         if fault is None:
             registers = {name: machine.read_register(name) for name in self._compared}
             registers[self.arch.flags] = (machine.read_register(self.arch.flags)
@@ -268,8 +269,10 @@ class Bed:
         if register is None:
             return {}
         frame, layout = machine.read_register(register), machine.arch.trap_frame
+        pc = self.trap.names.get(machine.arch.pc, machine.arch.pc)
         found = {}
         try:
+            self.fault_at = layout.read(machine, frame, pc)
             for name in self._compared:
                 name_there = self.trap.names.get(name, name)
                 if name_there in layout.fields and name not in self.arch.fixed:

@@ -10,6 +10,7 @@ from kinst.trial.bed import CALM, Bed, Placed, Sample
 BATCH = 400  # instructions that are placed at once
 NO_STACK = "not executed: it leaves the kernel without its stack"
 BY_MODULE = "by the module"
+IN_MODULE = "where it faults, the module's own code faults"
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Tried:
         ``not executed: ...``.
     :param mismatch: the first state where it goes wrong.
     :param faults: states in which it faults, in place too.
+    :param note: what else is to be said.
     """
 
     code: bytes
     word: str
     mismatch: Mismatch | None = None
     faults: int = 0
+    note: str = ""
 
 
 def tried(bed: Bed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
@@ -81,7 +84,7 @@ def _one(bed: Bed, one: Placed, states: int) -> Tried:
     truth = _truths(bed, sample, states)
     if not truth:
         return Tried(sample.code, NO_STACK)
-    faults = 0
+    faults, note = 0, ""
     for number, in_place in truth.items():
         outcome = _displaced(bed, one, number, in_place)
         faults += bool(in_place.fault)
@@ -93,12 +96,15 @@ def _one(bed: Bed, one: Placed, states: int) -> Tried:
             bed.make_way(sample, in_place.pc)
             outcome = _displaced(bed, one, number, in_place)
             bed.restart()
-            if outcome != in_place:
+            if in_place.fault and outcome.fault == in_place.fault and (
+                    bed.module.holds(bed.fault_at)):
+                note = IN_MODULE
+            elif outcome != in_place:
                 ours = summary(bed.trap.classify(sample.code, sample.address)[1])
                 return Tried(sample.code, word, Mismatch(
                     sample.code, sample.address, number, f"{word} (ours: {ours})", in_place,
                     outcome, BY_MODULE), faults)
-    return Tried(sample.code, word, None, faults)
+    return Tried(sample.code, word, None, faults, note)
 
 
 def _displaced(bed: Bed, one: Placed, number: int, in_place: Outcome) -> Outcome:

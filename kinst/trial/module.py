@@ -17,6 +17,7 @@ PROBES = 0x8000  # chains in the table of probes, by an address's low bits
 MAX_CHAIN = 1 << 16
 EVERY = -1  # kpd_off: all instructions
 MODULE = "kinst.ko"
+FRAME = 4096  # bytes below the stack pointer, where the arguments are placed
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class KinstModule:
             raise KinstError(f"{MODULE} was not initialised by the kernel: see what it said when "
                              "it booted (kinst boot)")
 
+    def holds(self, address: int) -> bool:
+        """Whether an address is in the module's code."""
+        module = self.machine.image.module_at(address)
+        return module is not None and module.name == MODULE
+
     def function(self, name: str) -> int:
         for symbol in self.machine.image.symbols.named(name):
             if symbol.module == MODULE:
@@ -68,13 +74,30 @@ class KinstModule:
         """
         caller = Caller(self.machine)
         with caller.passing():
-            text = name.encode()
-            at = caller.place(text + b"\0")
-            symbol = caller.place(self._symbol.build({"name": at, "value": address, "size": size}))
-            description = caller.place(self._description.build(
-                {"kpd_func": text, "kpd_mod": b"kernel", "kpd_off": EVERY}))
-            return caller.call(self._make, [self._kernel, 0, symbol, description],
-                               "kinst_make_probe") & 0xFFFFFFFF
+            arguments = self._arguments(caller, name, address, size)
+            return caller.call(self._make, arguments, "kinst_make_probe") & 0xFFFFFFFF
+
+    def enter(self, name: str, address: int, size: int) -> int:
+        """As ``make``, but only to where it begins: the machine can be stepped from there.
+
+        :return: the address that it returns to.
+        """
+        machine = self.machine
+        caller = Caller(machine)
+        arguments = self._arguments(caller, name, address, size)
+        back = machine.arch.entry_address(machine.image)
+        machine.write_register(machine.arch.sp, machine.sp - FRAME)
+        machine.arch.prepare_call(machine, tuple(arguments), back)
+        machine.pc = self._make
+        return back
+
+    def _arguments(self, caller: Caller, name: str, address: int, size: int) -> list[int]:
+        text = name.encode()
+        at = caller.place(text + b"\0")
+        symbol = caller.place(self._symbol.build({"name": at, "value": address, "size": size}))
+        description = caller.place(self._description.build(
+            {"kpd_func": text, "kpd_mod": b"kernel", "kpd_off": EVERY}))
+        return [self._kernel, 0, symbol, description]
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
         """Its probes on the instructions in [begin, end), by address."""

@@ -1,11 +1,7 @@
 """``kinst relocate``: every instruction in place and displaced, from the same random states."""
 
 import argparse
-import contextlib
 import json
-import re
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dtrace.symbols import sized_functions
@@ -15,14 +11,14 @@ from emu.errors import KinstError
 from emu.replacing import replacing
 from images import catalog
 from kinst.code.survey import survey
-from kinst.laboratory.relocation import relocate
+from kinst.laboratory.relocation import key_of, relocate
 from kinst.trap import TRAPS
 from kinst_emu.assembler import assemble
 from kinst_emu.completion import kernel_option
+from kinst_emu.encodings import read_encodings
 from kinst_emu.relocate_report import Result, as_json, junit, show
+from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count
-
-MAX_ENCODINGS = 4_000_000
 
 EXAMPLES = (
     "kinst relocate -k kernel malloc",
@@ -45,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "'call *8(%%r12)' or 'call [r12 + 8]'; ';' separates them")
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
     parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
-    parser.add_argument("--jobs", default="1", metavar="N", help="processes (%(default)s)")
+    sweep_options(parser)
     parser.add_argument("--judge", choices=["host"],
                         help="the host's own CPU executes them, too, in a process of its own "
                         "(amd64 on an x86-64 host)")
@@ -57,7 +53,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     states = parse_count(arguments.states, "--states")
     seed = parse_count(arguments.seed, "--seed")
-    jobs = min(parse_count(arguments.jobs, "--jobs"), 64)
     if arguments.junit and not arguments.junit.parent.is_dir():
         raise KinstError(f"--junit {arguments.junit}: there is no such directory")
     surveyed = None
@@ -73,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         arch = arguments.arch
         places = {code: text for text, code in assemble(arch, arguments.assemble)}
     elif arguments.encodings is not None:
-        arch, places = arguments.arch, _read(arguments.encodings)
+        arch, places = arguments.arch, read_encodings(arguments.encodings)
         if not places:
             raise KinstError(f"{arguments.encodings}: there is no instruction in it")
     elif arguments.kernel:
@@ -86,9 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
         places = surveyed.places
     else:
         raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings or --assemble")
-    with _progress(len(places)) as progress:
-        report = relocate(arch, list(places), seed, states, jobs, progress,
-                          arguments.judge == "host")
+    host = arguments.judge == "host"
+    with Sweep(arguments) as jobs:
+        if jobs.store is not None and surveyed is not None:
+            jobs.store.begin(key_of(arch, seed, states, host), image.identity, str(image.path),
+                             compiler_of(image.path), places)
+        with progress_bar(len(places), "encodings") as progress:
+            report = relocate(arch, list(places), seed, states, jobs.workers, progress, host,
+                              jobs.store)
     result = Result(arch, seed, places, report, surveyed)
     if arguments.json:
         print(json.dumps(as_json(result)))
@@ -105,40 +105,3 @@ def _functions(image: Image, names: list[str]) -> list[Symbol]:
     if not names:
         return list(image.symbols.functions())
     return [symbol for name in names for symbol in sized_functions(image, name)]
-
-
-def _read(name: str) -> dict[bytes, str]:
-    try:
-        if name == "-":
-            lines = sys.stdin.buffer.read().decode("ascii", "replace").splitlines()
-        else:
-            with open(name, encoding="ascii", errors="replace") as file:
-                lines = file.read().splitlines()
-    except OSError as error:
-        raise KinstError(f"{name}: cannot be read: {error.strerror}") from None
-    found: dict[bytes, str] = {}
-    for number, line in enumerate(lines, 1):
-        text = re.sub(r"#.*|\s", "", line)
-        if not text:
-            continue
-        if not re.fullmatch(r"([0-9a-fA-F]{2}){1,15}", text):
-            raise KinstError(
-                f"{name}:{number}: '{line[:40]}' is not an instruction of 1 to 15 hexadecimal bytes"
-            )
-        found.setdefault(bytes.fromhex(text), f"line {number}")
-        if len(found) > MAX_ENCODINGS:
-            raise KinstError(f"{name}: more than {MAX_ENCODINGS} encodings")
-    return found
-
-
-@contextlib.contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("encodings", total=total)
-        yield lambda done: bar.advance(task, done)

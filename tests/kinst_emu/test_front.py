@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from images import catalog
+from kinst.laboratory.finding import finding
 from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.laboratory.relocation import Report
 from kinst_emu import relocate_report
@@ -110,7 +111,8 @@ def test_mismatches_are_grouped_by_kind(capsys):
     """As one wrong row of a table gives them: thousands."""
     def mismatch(code):
         ran = Outcome({"rax": 0}, (), {}, 0, "")
-        return Mismatch(code, 0, 0, "copy", ran, Outcome({"rax": 1}, (), {}, 0, ""))
+        other = Outcome({"rax": 1}, (), {}, 0, "")
+        return finding("copy", Mismatch(code, 0, 0, "copy", ran, other), code)
 
     # add with all pairs of registers, and more kinds than are shown
     codes = [bytes((0x48, 0x01, 0xC0 | n)) for n in range(64)]

@@ -1,0 +1,128 @@
+"""Who carries out the parts of a sweep: this process, several on this machine, or a Dask cluster.
+
+A part is a function of a module and its argument; parts depend on nothing but that, so that one
+that was lost is done again by another worker.
+"""
+
+import multiprocessing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from emu.errors import KinstError
+
+Part = TypeVar("Part")
+Result = TypeVar("Result")
+MAX_JOBS = 64
+AHEAD = 4  # parts that wait at each worker of a cluster
+LOSSES = 20  # workers that may be lost with one part before it is taken to be what ends them
+WAIT = 30  # seconds for a scheduler to answer
+
+
+class Workers(ABC):
+    """:raises KinstError: when they cannot be used."""
+
+    @abstractmethod
+    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
+                ) -> Iterator[tuple[int, Result]]:
+        """The number and the result of each part, as they come."""
+
+    def close(self) -> None:
+        """They are not needed any more."""
+        return None
+
+
+class Here(Workers):
+    """This process alone."""
+
+    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
+                ) -> Iterator[tuple[int, Result]]:
+        yield from enumerate(map(function, parts))
+
+
+class _Numbered:
+    """A function that gives the part's number with its result."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def __call__(self, part: tuple[int, Any]) -> tuple[int, Any]:
+        return part[0], self.function(part[1])
+
+
+class Processes(Workers):
+    """Processes on this machine."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = min(jobs, MAX_JOBS)
+
+    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
+                ) -> Iterator[tuple[int, Result]]:
+        with multiprocessing.get_context("spawn").Pool(self._jobs) as pool:
+            yield from pool.imap_unordered(_Numbered(function), enumerate(parts))
+
+
+class Cluster(Workers):
+    """The workers of a Dask scheduler; they come and go.
+
+    :param address: of the scheduler: ``tcp://HOST:PORT`` or ``HOST:PORT``.
+    """
+
+    def __init__(self, address: str) -> None:
+        try:
+            from distributed import Client
+        except ImportError:
+            raise KinstError("--cluster needs the package distributed: pip install "
+                             "'kinst-emu[cluster]'") from None
+        try:
+            self._client: Any = Client(  # type: ignore[no-untyped-call]
+                address, timeout=WAIT, set_as_default=False)
+        except (OSError, ValueError) as error:
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise KinstError(f"--cluster {address}: no scheduler answers there: {text}") from None
+        self._address = address
+
+    def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
+                ) -> Iterator[tuple[int, Result]]:
+        from distributed import Future, KilledWorker, as_completed
+        from distributed.client import FutureCancelledError
+
+        client, losses = self._client, [0] * len(parts)
+        numbers: dict[Future, int] = {}
+        waiting = iter(range(len(parts)))
+        running: Any = as_completed()
+
+        def submit(number: int) -> None:
+            future = client.submit(function, parts[number], pure=False)
+            numbers[future] = number
+            running.add(future)
+
+        for _ in range(AHEAD * max(1, len(client.nthreads()))):
+            number = next(waiting, None)
+            if number is not None:
+                submit(number)
+        for future in running:
+            number = numbers.pop(future)
+            try:
+                result = future.result()
+            except (KilledWorker, FutureCancelledError):
+                losses[number] += 1
+                if losses[number] > LOSSES:
+                    raise KinstError(f"--cluster {self._address}: a part of the sweep ends every "
+                                     f"worker that it is given to ({LOSSES} are lost)") from None
+                submit(number)
+                continue
+            following = next(waiting, None)
+            if following is not None:
+                submit(following)
+            yield number, result
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def workers(jobs: int, cluster: str | None) -> Workers:
+    """Those that a user has asked for."""
+    if cluster is not None:
+        return Cluster(cluster)
+    return Here() if jobs <= 1 else Processes(jobs)

@@ -1,0 +1,76 @@
+"""Which lines of the module's source decided what becomes of an instruction.
+
+The module is stepped through, once for the instruction in question and once for one that needs
+nothing special; what only the first comes to is what decided, and the last of it is named.
+"""
+
+from collections.abc import Callable, Iterator
+
+from emu.machine import Until
+from kinst.trial.bed import NAME, Bed, Sample
+from kinst.trial.module import MODULE
+
+STEPS = 20_000  # instructions that are stepped through
+Describe = Callable[[int], str]  # of an address: function  file:line
+
+
+def deciding(bed: Bed, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
+    """The lines that made the probe what it is, and that carried it out.
+
+    :param plain: an instruction that can be copied, for comparison.
+    """
+    made, done = _lines(bed, code, state, describe)
+    made_plain, done_plain = _lines(bed, plain, state, describe)
+    words = [f"{word} {line}" for word, line in (
+        ("decided in", _last(made, made_plain)), ("carried out in", _last(done, done_plain)))
+        if line]
+    return "; ".join(words)
+
+
+def _last(lines: list[str], others: list[str]) -> str:
+    """The last line that the others do not come to; else the last one."""
+    known = set(others)
+    own = [line for line in lines if line not in known]
+    return (own or lines or [""])[-1]
+
+
+def _lines(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[list[str], list[str]]:
+    """The lines of the module that are executed to make the probe, and to carry it out."""
+    machine, prologue = bed.machine, bed.arch.prologue
+    machine.restore(bed.base)
+    begin = bed.function.address
+    sample = Sample(code, begin + len(prologue))
+    size = len(prologue) + len(code)
+    machine.write_code(begin, (prologue + code).ljust(size + 16, bed.trap.breakpoint(4)[:1]))
+    back = bed.module.enter(NAME, begin, size)
+    made = _stepped(bed, {back}, describe)
+    placed = bed.place([code])[0]
+    if placed.probe is None:
+        return made, []
+    bed.enable(placed, True)
+    bed.prepare(sample, state)
+    done = _stepped(bed, {sample.after}, describe)
+    bed.restart()
+    return made, done
+
+
+def _stepped(bed: Bed, ends: set[int], describe: Describe) -> list[str]:
+    machine = bed.machine
+    module = next(m for m in machine.image.modules if m.name == MODULE)
+    found: list[str] = []
+    for pc in _addresses(bed, ends):
+        if module.address <= pc < module.end:
+            line = describe(pc)
+            if not found or found[-1] != line:
+                found.append(line)
+    return found
+
+
+def _addresses(bed: Bed, ends: set[int]) -> Iterator[int]:
+    machine = bed.machine
+    for _ in range(STEPS):
+        yield machine.pc
+        machine.run(Until(instructions=machine.instructions + 1))
+        if machine.pc in ends or machine.pc in bed.faults:
+            return
+

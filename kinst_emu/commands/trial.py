@@ -1,0 +1,186 @@
+"""``kinst trial``: FreeBSD's own kinst.ko, judged: what it decides, and what it does."""
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+from emu.architectures import ARCHITECTURES, arch_of
+from emu.elf import Image
+from emu.errors import KinstError
+from emu.replacing import replacing
+from images import catalog
+from kinst.code.survey import survey
+from kinst.code.verdict import Copy
+from kinst.laboratory.finding import Finding
+from kinst.laboratory.memory_map import CODE
+from kinst.laboratory.relocation import Report
+from kinst.laboratory.store import Key
+from kinst.laboratory.sweep import sweep
+from kinst.trap import TRAPS
+from kinst.trial.architecture import TRIALS
+from kinst.trial.verdicts import Verdicts
+from kinst_emu.assembler import assemble
+from kinst_emu.completion import kernel_option
+from kinst_emu.encodings import read_encodings
+from kinst_emu.relocate_report import Result, junit
+from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
+from kinst_emu.terminal import parse_count, parse_size
+from kinst_emu.trial_report import as_json, page, show
+from kinst_emu.trials import Setting, compare, execute, functions_of, located
+
+MODULES = ["kinst.ko"]
+COPIES = 50_000
+CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
+LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
+
+EXAMPLES = (
+    "kinst trial -k kernel malloc free",
+    "kinst trial -k kernel --all --jobs 2 --store results.db --html trial.html",
+    "kinst trial -k kernel --module ./kinst.ko --random 5000 --seed 7",
+    "kinst trial -k kernel --assemble 'call *8(%r12)'",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kernel_option(parser)
+    parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
+    parser.add_argument("--all", action="store_true", help="every function of the kernel")
+    parser.add_argument("--random", metavar="N",
+                        help="the verdicts on N functions, and N encodings executed, at random")
+    parser.add_argument("--encodings", metavar="FILE",
+                        help="execute these instead: one instruction a line, hexadecimal bytes in "
+                        "memory order; - is standard input")
+    parser.add_argument("--assemble", metavar="CODE",
+                        help="execute these instead: instructions in assembler; ';' separates them")
+    parser.add_argument("--part", choices=["verdicts", "execution"],
+                        help="only what the module decides, or only what it does")
+    parser.add_argument("--copies", default=str(COPIES), metavar="N",
+                        help="with --all: execute so many of the encodings that are copied, at "
+                        "random (%(default)s); 'all' of them takes longer")
+    parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
+    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    sweep_options(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE",
+                        help="write the report as JUnit XML, too")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page, too")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    states, seed = (parse_count(getattr(arguments, name), f"--{name}")
+                    for name in ("states", "seed"))
+    chosen = [bool(arguments.function), arguments.all, arguments.random is not None,
+              arguments.encodings is not None, arguments.assemble is not None]
+    if sum(chosen) != 1:
+        raise KinstError("say what is to be judged, in one way: functions, --all, --random N, "
+                         "--encodings FILE or --assemble CODE")
+    for name in ("junit", "html"):
+        path = getattr(arguments, name)
+        if path and not path.parent.is_dir():
+            raise KinstError(f"--{name} {path}: there is no such directory")
+    image = catalog.find(arguments.kernel, arguments.module or MODULES)
+    setting = Setting(str(image.path), tuple(str(m.path) for m in image.modules),
+                      parse_size(arguments.memory), seed, states)
+    arch = arch_of(image).name
+    with Sweep(arguments) as jobs:
+        compared = None
+        if arguments.part != "execution" and arguments.encodings is arguments.assemble is None:
+            compared = _compared(setting, image, arguments, jobs)
+        report, places = Report(), dict[bytes, str]()
+        if arguments.part != "verdicts":
+            places = _places(image, arch, arguments)
+            _executed(setting, image, arch, places, jobs, report)
+            _locate(setting, arch, report)
+    words = " ".join(f"--module {module}" for module in setting.modules)
+    result = Result(arch, seed, places, report, None,
+                    f"kinst trial -k {setting.kernel} {words}")
+    if arguments.json:
+        print(json.dumps(as_json(result, compared, image)))
+    else:
+        show(result, compared, image)
+    if arguments.junit:
+        with replacing(arguments.junit) as file:
+            file.write(junit(result, "kinst trial"))
+    if arguments.html:
+        with replacing(arguments.html) as file:
+            file.write(page(result, compared, image).encode())
+    return 1 if report.mismatches else 0
+
+
+def _drawn(seed: int, wanted: str | None, found: list) -> list:  # type: ignore[type-arg]
+    if wanted is None:
+        return found
+    count = parse_count(wanted, "--random")
+    return random.Random(seed).sample(found, min(count, len(found)))
+
+
+def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
+              jobs: Sweep) -> Verdicts:
+    """The verdicts on the functions asked for."""
+    functions = functions_of(image, arguments.function)
+    functions = _drawn(setting.seed, arguments.random, functions)
+    names = [(function.name, function.address) for function in functions]
+    parts = [(setting, names[at : at + FUNCTIONS]) for at in range(0, len(names), FUNCTIONS)]
+    found = Verdicts()
+    with progress_bar(len(names), "functions") as progress:
+        for number, one in jobs.workers.results(compare, parts):
+            found.merge(one)
+            progress(len(parts[number][1]))
+    return found
+
+
+def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[bytes, str]:
+    """The encodings to execute, and where each stands."""
+    if arguments.assemble is not None:
+        return {code: text for text, code in assemble(arch, arguments.assemble)}
+    if arguments.encodings is not None:
+        found = read_encodings(arguments.encodings)
+        if not found:
+            raise KinstError(f"{arguments.encodings}: there is no instruction in it")
+        return found
+    surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
+                      functions_of(image, arguments.function))
+    seed = parse_count(arguments.seed, "--seed")
+    codes = sorted(surveyed.places)
+    if arguments.random is not None:
+        codes = _drawn(seed, arguments.random, codes)
+    elif arguments.all and arguments.copies != "all":
+        copies = [code for code in codes
+                  if isinstance(TRAPS[arch].classify(code, CODE)[1], Copy)]
+        count = parse_count(arguments.copies, "--copies")
+        drawn = set(random.Random(seed).sample(copies, min(count, len(copies))))
+        others = set(codes).difference(copies)
+        codes = [code for code in codes if code in drawn or code in others]
+    return {code: surveyed.places[code] for code in codes}
+
+
+def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
+              report: Report) -> None:
+    key = Key("trial", ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
+                                 for m in image.modules), arch, setting.seed, setting.states)
+    if jobs.store is not None:
+        jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
+                         places)
+    found: dict[bytes, Finding] = {}
+    with progress_bar(len(places), "encodings") as progress:
+        for findings in sweep(list(places), execute, lambda some: (setting, some), jobs.workers,
+                              jobs.store, key, CHUNK):
+            found |= {one.code: one for one in findings}
+            progress(len(findings))
+    for code in places:
+        report.add(found[code])
+
+
+def _locate(setting: Setting, arch: str, report: Report) -> None:
+    """Say which lines of the module decided, for one mistake of each kind."""
+    disassemble, seen = ARCHITECTURES[arch].disassemble, dict[tuple[str, str], str]()
+    for number, one in enumerate(report.mismatches):
+        kind = one.word, disassemble(one.code, CODE).split()[0]
+        if kind not in seen and len(seen) < LOCATED:
+            if sys.stderr.isatty():
+                print(f"looking for the lines that decided ({kind[1]})", file=sys.stderr)
+            seen[kind] = located(setting, one, TRIALS[arch].nothing)
+        report.mismatches[number] = one.at(seen.get(kind, ""))

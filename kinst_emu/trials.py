@@ -1,0 +1,92 @@
+"""Trials of modules as parts of a sweep: each worker boots the kernel for itself, once."""
+
+from dataclasses import dataclass
+
+from dtrace.debug_data import Sources, debug_index
+from dtrace.kernel_types import kernel_types
+from dtrace.symbols import sized_functions
+from dwarf.debug_file import DebugDataError
+from emu.elf import Image, Symbol
+from images import catalog
+from images.boots import booted
+from kinst.laboratory.finding import Finding, finding
+from kinst.trial.bed import Bed
+from kinst.trial.deciding import deciding
+from kinst.trial.execution import tried
+from kinst.trial.verdicts import Verdicts, verdicts
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kernel and modules, as every worker finds them, and the random states."""
+
+    kernel: str
+    modules: tuple[str, ...]
+    memory: int
+    seed: int
+    states: int
+
+
+_beds: dict[Setting, Bed] = {}  # of this process
+
+
+def bed_of(setting: Setting) -> Bed:
+    """A machine with the kernel and its modules, booted and prepared once in a process."""
+    if setting not in _beds:
+        _beds.clear()
+        image = catalog.find(setting.kernel, setting.modules)
+        _beds[setting] = Bed(booted(image, setting.memory), kernel_types(image), setting.seed)
+    return _beds[setting]
+
+
+def execute(part: tuple[Setting, list[bytes]]) -> list[Finding]:
+    """Encodings, executed."""
+    setting, codes = part
+    bed = bed_of(setting)
+    return [finding(one.word, one.mismatch, one.code, one.note)
+            for one in tried(bed, codes, setting.states)]
+
+
+def compare(part: tuple[Setting, list[tuple[str, int]]]) -> Verdicts:
+    """Functions, by name and address: the verdicts on them."""
+    setting, names = part
+    bed = bed_of(setting)
+    symbols = bed.machine.image.symbols
+    functions = [symbol for name, address in names for symbol in symbols.named(name)
+                 if symbol.address == address and symbol.size]
+    found = Verdicts()
+    for one in verdicts(bed, functions[: len(names)]):
+        found.merge(one)
+    return found
+
+
+def located(setting: Setting, one: Finding, plain: bytes) -> str:
+    """The lines of the module's source that decided."""
+    bed = bed_of(setting)
+    image = bed.machine.image
+    sources = Sources(image)
+    try:
+        index = debug_index(image)
+    except DebugDataError:
+        return ""
+
+    def describe(pc: int) -> str:
+        frames = index.stack(pc)
+        line = sources.line(pc).rpartition("/sys/")[2] or sources.line(pc)
+        return f"{frames[0].name if frames else image.symbols.where(pc)} ({line})"
+
+    return deciding(bed, one.code, plain, one.state or 0, describe)
+
+
+def functions_of(image: Image, names: list[str]) -> list[Symbol]:
+    """Those of the names, or all of the kernel; one for each address."""
+    if names:
+        found = [symbol for name in names for symbol in sized_functions(image, name)]
+    else:
+        found = [f for f in image.symbols.functions() if not image.module_at(f.address)]
+    by_address: dict[int, Symbol] = {}
+    for symbol in found:
+        known = by_address.get(symbol.address)
+        if known is None or known.size < symbol.size:
+            by_address[symbol.address] = symbol
+    return list(by_address.values())
