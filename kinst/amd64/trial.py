@@ -10,7 +10,7 @@ from kinst.amd64.classify import Call, Indirect
 from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.trial.module import KinstModule, MadeProbe
 
 CALL, DIRECT_CALL, RIP_RELATIVE, MOD_DIRECT = 1, 2, 4, 16  # KINST_F_*
 ENCODED = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
@@ -24,6 +24,7 @@ class Amd64Trial(TrialArch):
     flags: ClassVar[str] = "rflags"
     random_flags: ClassVar[int] = STATUS
     interrupts: ClassVar[int] = RFLAGS_IF
+    interrupts_on: ClassVar[int] = RFLAGS_IF
     compared_flags: ClassVar[int] = STATUS | RFLAGS_IF | DIRECTION
     faults: ClassVar[Mapping[str, str | None]] = {"trap": "rdi", "dblfault_handler": "rdi",
                                                   "vpanic": None}
@@ -74,6 +75,14 @@ class Amd64Trial(TrialArch):
                                (m.base, m.index, scale, m.displacement & MASK))
             case _:
                 return Becomes("emulate", length)
+
+    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+        """The thread's own."""
+        machine = module.machine
+        thread = machine.read_u64(machine.read_register("gs_base"))
+        own, _size = Layout(module.types, "struct thread").place("td_dtrace")
+        at, _size = Layout(module.types, "struct kdtrace_thread").place("td_kinst_tramp")
+        return machine.read_u64(machine.read_u64(thread + own) + at)
 
     def not_executed(self, code: bytes) -> str | None:
         return self._bench.not_executed(code)

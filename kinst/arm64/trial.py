@@ -8,7 +8,7 @@ from kinst.arm64.trap import PSTATE_I
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.trial.module import KinstModule, MadeProbe
 
 CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
@@ -20,6 +20,7 @@ class Arm64Trial(TrialArch):
     flags: ClassVar[str] = "pstate"
     random_flags: ClassVar[int] = CONDITIONS
     interrupts: ClassVar[int] = PSTATE_I
+    interrupts_on: ClassVar[int] = 0
     compared_flags: ClassVar[int] = CONDITIONS | MASKS
     faults: ClassVar[Mapping[str, str | None]] = {
         "data_abort": "x1", "align_abort": "x1", "external_abort": "x1",
@@ -36,6 +37,10 @@ class Arm64Trial(TrialArch):
     def ours(self, code: bytes, verdict: Verdict) -> Becomes:
         word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
         return Becomes(word, len(code))
+
+    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+        """The probe's own."""
+        return module.probe.get(probe.data, "kp_tramp")
 
     def not_executed(self, code: bytes) -> str | None:
         return self._bench.not_executed(code)

@@ -9,7 +9,7 @@ from kinst.riscv64.bench import Riscv64Bench
 from kinst.riscv64.trap import SIE
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.trial.module import KinstModule, MadeProbe
 
 
 class Riscv64Trial(TrialArch):
@@ -19,10 +19,12 @@ class Riscv64Trial(TrialArch):
     flags: ClassVar[str] = "sstatus"
     random_flags: ClassVar[int] = 0
     interrupts: ClassVar[int] = SIE
+    interrupts_on: ClassVar[int] = SIE
     compared_flags: ClassVar[int] = SIE
     faults: ClassVar[Mapping[str, str | None]] = {"page_fault_handler": "a0", "kdb_trap": "a2",
                                                   "vpanic": None}
     fault_address: ClassVar[str] = "stval"
+    fault_mask: ClassVar[int] = ~1 & (1 << 64) - 1  # the model keeps bit 0 of sepc, hardware not
     vectors: ClassVar[Sequence[tuple[int, int]]] = Riscv64Bench.vectors[:4]
 
     def __init__(self) -> None:
@@ -35,6 +37,10 @@ class Riscv64Trial(TrialArch):
     def ours(self, code: bytes, verdict: Verdict) -> Becomes:
         word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
         return Becomes(word, len(code))
+
+    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+        """The probe's own."""
+        return module.probe.get(probe.data, "kp_tramp")
 
     def not_executed(self, code: bytes) -> str | None:
         return self._bench.not_executed(code)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from emu.parts import Parts
 from kinst.code.verdict import Verdict
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.trial.module import KinstModule, MadeProbe
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,12 @@ class TrialArch(ABC):
     :cvar nothing: an instruction without effect.
     :cvar fixed: general registers that the kernel itself needs, whatever runs.
     :cvar random_flags: bits of the flags register that are set at random; ``interrupts`` is the
-        one that masks or admits interrupts, ``compared_flags`` what is compared.
+        one that masks or admits interrupts (``interrupts_on`` of it admits them),
+        ``compared_flags`` what is compared.
     :cvar faults: C functions that a fault of kernel code comes to -> the register with its trap
         frame, or nothing.
-    :cvar fault_address: the register with the address that a fault is about.
+    :cvar fault_address: the register with the address that a fault is about; ``fault_mask`` of it
+        is the same on every CPU.
     """
 
     prologue: ClassVar[bytes]
@@ -45,9 +47,11 @@ class TrialArch(ABC):
     flags: ClassVar[str]
     random_flags: ClassVar[int]
     interrupts: ClassVar[int]
+    interrupts_on: ClassVar[int]
     compared_flags: ClassVar[int]
     faults: ClassVar[Mapping[str, str | None]]
     fault_address: ClassVar[str]
+    fault_mask: ClassVar[int] = (1 << 64) - 1
     vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # Unicorn's numbers, and bits
 
     @abstractmethod
@@ -57,6 +61,10 @@ class TrialArch(ABC):
     @abstractmethod
     def ours(self, code: bytes, verdict: Verdict) -> Becomes:
         """Our verdict in the same words."""
+
+    @abstractmethod
+    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+        """Where the module executes a probe's instruction, with interrupts on."""
 
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:

@@ -22,13 +22,16 @@ from kinst.trial.architecture import TRIALS
 from kinst.trial.module import KinstModule, MadeProbe
 
 PAGE = 4096
-DATA_PAGES, STACK_PAGES = 2, 6
-PAGES = DATA_PAGES + STACK_PAGES
-AROUND = 128  # pages of zeros before and behind them, for displacements
-ABOVE_STACK = 0x800  # bytes of the last page above the stack pointer
+DATA_PAGES, STACK_PAGES = 2, 8
+AROUND = 128  # pages of zeros before, between and behind them, for displacements
+STACK = DATA_PAGES + AROUND  # the stack's first page, from the data's
+ABOVE_STACK = 2 * PAGE + 0x800  # bytes of the stack's pages above the stack pointer
 LEAST_STACK = 3 * PAGE  # bytes of stack that the kernel's way through a breakpoint is given
+LANDING, CODE_SHARE = 64, 0.4  # bytes at the bed's end that are jumped to; share of such words
+LONG = 5_000_000  # and of one that is interrupted
 LIMIT = 50_000  # instructions of one execution
-CALM = 1000  # states from this number on have addresses in the stack alone
+# States from these numbers on have addresses in the stack alone, of code, of data.
+CALM, JUMPS, POINTERS = 1000, 2000, 3000
 M_WAITOK_ZERO = 0x102
 NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
@@ -78,18 +81,21 @@ class Bed:
                              if not machine.image.module_at(f.address)), key=lambda f: f.size)
         caller = Caller(machine)
         self.data = caller.call(machine.symbol("kmem_malloc").address,
-                                [(PAGES + 2 * AROUND) * PAGE, M_WAITOK_ZERO], "kmem_malloc")
+                                [(STACK + STACK_PAGES + 2 * AROUND) * PAGE, M_WAITOK_ZERO], "kmem_malloc")
         if not self.data:
             raise KinstError("the guest has no memory for the trial's data")
         self.data += AROUND * PAGE
-        self.sp = self.data + PAGES * PAGE - ABOVE_STACK
+        self.stack = self.data + STACK * PAGE, self.data + (STACK + STACK_PAGES) * PAGE
+        self.sp = self.stack[1] - ABOVE_STACK
+        pages = [*range(DATA_PAGES), *range(STACK, STACK + STACK_PAGES)]
+        self._pages = [self.data + PAGE * page for page in pages]
         self._views = []
-        for page in range(PAGES):
-            physical = machine.translate(self.data + PAGE * page)
+        for address in self._pages:
+            physical = machine.translate(address)
             assert physical is not None
             at = physical - machine.board.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
-        self._content = [random.Random(seed ^ page).randbytes(PAGE) for page in range(PAGES)]
+        self._content = [self._random_page(random.Random(seed ^ page)) for page in pages]
         self.faults = {symbol.address: name for name in self.arch.faults
                         if (symbol := symbols.find(name)) is not None}
         general = [name for name in machine.arch.registers
@@ -103,31 +109,48 @@ class Bed:
         self._flags = machine.read_register(self.arch.flags)
         self._fixed = {name: machine.read_register(name) for name in self.arch.fixed}
         self.base = machine.snapshot()
+        self._cpu = machine.read_register(machine.arch.per_cpu)
+        self._thread = machine.read_u64(self._cpu)
         self.fault_at = 0  # where the last fault was, as its trap frame says
         self.made: Snapshot = self.base  # the probes are made, and none is enabled
 
     # -- states -------------------------------------------------------------------------------
 
+    def _landing(self, generator: random.Random) -> int:
+        """An address of code that may be jumped to: at the bed's end."""
+        return self.function.address + self.function.size - LANDING + 4 * generator.randrange(8)
+
+    def _random_page(self, generator: random.Random) -> bytes:
+        """Random words, and addresses of code among them."""
+        return b"".join(
+            (self._landing(generator) if generator.random() < CODE_SHARE
+             else generator.getrandbits(64)).to_bytes(8, "little") for _ in range(PAGE // 8))
+
     def state(self, number: int) -> tuple[dict[str, int], list[int]]:
         """The random state of that number: general registers and the flags, vector registers."""
         if number not in self._states:
             generator = random.Random(self.seed << 20 ^ number)
-            stack = self.sp - PAGE
             kinds = (
                 lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64, 8),
                 lambda: generator.randrange(-8, 300) & MASK,
                 lambda: generator.getrandbits(64),
                 lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64),
                 lambda: -generator.randrange(1, 1 << 31) & MASK,
+                lambda: self._landing(generator),
             )
-            if number >= CALM:
-                values = {name: stack + generator.randrange(0, PAGE // 2, 16)
+            if number >= JUMPS:
+                kind = kinds[-1] if number < POINTERS else kinds[0]
+                values = {name: kind() for name in self._set}
+            elif number >= CALM:
+                values = {name: self.sp + generator.randrange(0, PAGE, 16)
                           for name in self._set}
             else:
                 values = {name: generator.choice(kinds)() for name in self._set}
             keep = ~(self.arch.random_flags | self.arch.interrupts) & MASK
-            values[self.arch.flags] = self._flags & keep | generator.getrandbits(64) & (
-                self.arch.random_flags | self.arch.interrupts)
+            masked = self.arch.interrupts ^ self.arch.interrupts_on
+            values[self.arch.flags] = (self._flags & keep
+                                       | generator.getrandbits(64) & self.arch.random_flags
+                                       | (masked if number % 2 else self.arch.interrupts_on))
             vectors = [generator.getrandbits(bits) for _register, bits in self.arch.vectors]
             self._states[number] = values, vectors
         return self._states[number]
@@ -137,7 +160,7 @@ class Bed:
     @property
     def room(self) -> int:
         """Bytes of instructions that a batch may have, prologues among them."""
-        return self.function.size - 64
+        return self.function.size - 2 * LANDING
 
     def size_of(self, code: bytes) -> int:
         size = len(self.arch.prologue) + len(code)
@@ -180,11 +203,9 @@ class Bed:
         self.machine.restore(self.made)
 
     def make_way(self, sample: Sample, pc: int) -> None:
-        """Have an instruction where a sample goes on, when that is within the bed: Unicorn does not
-        stop before what is none."""
+        """Have an instruction where a sample goes on: Unicorn does not stop before what is none."""
         code = self.arch.prologue
-        begin = self.function.address
-        if begin <= pc < begin + self.function.size - len(code) and not (
+        if self.machine.image.holds_code(pc) and not (
                 sample.address - len(code) < pc < sample.after):
             self.machine.write_code(pc, code)
 
@@ -224,14 +245,34 @@ class Bed:
         machine.run(Until(instructions=machine.instructions + 1))
         return self._outcome(machine.pc, None)
 
+    def interrupted(self, placed: Placed, number: int, expected: Outcome) -> Outcome | None:
+        """As ``displaced``, and a key is typed when the trampoline is about to be executed: where
+        interrupts are admitted there, it is left, another thread runs, and it is come back to.
+
+        :return: None where it does not come to the trampoline.
+        """
+        assert placed.probe is not None
+        machine, sample = self.machine, placed.sample
+        at = self.arch.trampoline(self.module, placed.probe)
+        self.prepare(sample, number)
+        stop = machine.run(Until(addresses=[at, *self.faults],
+                                 instructions=machine.instructions + LIMIT))
+        if stop.reason is not StopReason.ADDRESS or stop.pc != at:
+            return None
+        machine.type(b"x")
+        return self._until(sample, expected, LONG)
+
     def displaced(self, sample: Sample, number: int, expected: Outcome) -> Outcome:
         """Executed under the module's probe, until it is where it goes on in place."""
         self.prepare(sample, number)
+        return self._until(sample, expected, LIMIT)
+
+    def _until(self, sample: Sample, expected: Outcome, limit: int) -> Outcome:
         machine = self.machine
         stops = {*self.faults, sample.after}
         if not expected.fault:
             stops.add(expected.pc)
-        end = machine.instructions + LIMIT
+        end = machine.instructions + limit
         for _ in range(PASSES):
             stop = machine.run(Until(addresses=list(stops), instructions=end))
             if stop.reason is StopReason.UNHANDLED:
@@ -257,7 +298,8 @@ class Bed:
                                           & self.arch.compared_flags)
         else:
             registers, pc = self._faulted(fault), 0
-            fault = f"{EXCEPTION} about {machine.read_register(self.arch.fault_address):#x}"
+            about = machine.read_register(self.arch.fault_address) & self.arch.fault_mask
+            fault = f"{EXCEPTION} about {about:#x}"
         vectors = tuple(int.from_bytes(machine.engine.read_bytes(register, bits // 8), "little")
                         for register, bits in self.arch.vectors)
         return Outcome(registers, vectors,
@@ -288,12 +330,11 @@ class Bed:
             traps write to, nothing else counts.
         """
         found, end = {}, max(self.sp, sp)
-        for page, (view, content) in enumerate(zip(self._views, self._content, strict=True)):
-            address = self.data + PAGE * page
+        for address, view, content in zip(self._pages, self._views, self._content, strict=True):
             now = bytes(view)
             if now == content:
                 continue
-            below = max(0, min(PAGE, end - address)) if page >= DATA_PAGES else 0
+            below = max(0, min(PAGE, end - address)) if address >= self.stack[0] else 0
             if like is not None and below:
                 truth = like.get(address, content)
                 now = bytes(new if was != did else was for new, was, did in zip(
@@ -307,7 +348,10 @@ class Bed:
         if outcome.fault:
             return True
         sp = outcome.registers[self.machine.arch.sp]
-        return (self.data + DATA_PAGES * PAGE + LEAST_STACK <= sp < self.data + PAGES * PAGE
+        if self.machine.read_u64(self._cpu) != self._thread:
+            self.restart()
+            return False
+        return (self.stack[0] + LEAST_STACK <= sp < self.stack[1]
                 and all(outcome.registers.get(name, value) == value
                         for name, value in self._fixed.items()))
 

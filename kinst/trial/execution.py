@@ -1,12 +1,14 @@
 """The module's own way through a probe, held to the instruction in place."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst.code.verdict import summary
 from kinst.laboratory.outcome import Mismatch, Outcome
-from kinst.trial.bed import CALM, Bed, Placed, Sample
+from kinst.trial.bed import CALM, JUMPS, POINTERS, Bed, Placed, Sample
 
+INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
 BATCH = 400  # instructions that are placed at once
 NO_STACK = "not executed: it leaves the kernel without its stack"
 BY_MODULE = "by the module"
@@ -65,6 +67,13 @@ def _truths(bed: Bed, sample: Sample, states: int) -> dict[int, Outcome]:
             if bed.has_stack(outcome):
                 found[state] = outcome
                 break
+    if all(outcome.fault for outcome in found.values()):
+        for state in (JUMPS, POINTERS):
+            outcome = bed.in_place(sample, state)
+            if outcome.fault:
+                bed.restart()
+            elif bed.has_stack(outcome):
+                found[state] = outcome
     return found
 
 
@@ -104,7 +113,27 @@ def _one(bed: Bed, one: Placed, states: int) -> Tried:
                 return Tried(sample.code, word, Mismatch(
                     sample.code, sample.address, number, f"{word} (ours: {ours})", in_place,
                     outcome, BY_MODULE), faults)
+    calm = [number for number, outcome in truth.items()
+            if not outcome.fault and number % 2 == 0]
+    if word in ("copy", "rewrite") and calm and zlib.crc32(sample.code) % INTERRUPTED == 0:
+        wrong = _interrupted(bed, one, calm[0])
+        if wrong is not None:
+            return Tried(sample.code, word, wrong, faults, note)
     return Tried(sample.code, word, None, faults, note)
+
+
+def _interrupted(bed: Bed, one: Placed, number: int) -> Mismatch | None:
+    """The same, with an interrupt when its trampoline is about to be executed."""
+    bed.restart()
+    in_place = bed.in_place(one.sample, number)
+    bed.restart()
+    bed.enable(one, True)
+    outcome = bed.interrupted(one, number, in_place)
+    bed.restart()
+    if outcome is None or outcome == in_place:
+        return None
+    return Mismatch(one.sample.code, one.sample.address, number, "interrupted in its trampoline",
+                    in_place, outcome, BY_MODULE)
 
 
 def _displaced(bed: Bed, one: Placed, number: int, in_place: Outcome) -> Outcome:

@@ -45,6 +45,7 @@ class KinstModule:
             raise KinstError(f"{MODULE} is not loaded: give --module {MODULE}")
         self.probe = Layout(types, "struct kinst_probe")
         self._description = Layout(types, "dtrace_kinst_probedesc_t")
+        self.types = types
         self._symbol = Layout(types, "linker_symval_t")
         self._make = self.function("kinst_make_probe")
         self._patch = self.function("kinst_patch_tracepoint")
