@@ -137,9 +137,10 @@ def junit(result: Result, what: str = "kinst relocate") -> bytes:
         "testsuite", name=f"{what} {result.arch}", tests=str(len(cases)),
         failures=str(len(failures)), errors="0", skipped="0",
     )
+    group = f"{what.split()[-1]}.{result.arch}"
     for name, count in cases.items():
-        case = ElementTree.SubElement(suite, "testcase", classname=f"{what.split()[-1]}.{result.arch}",
-                                      name=name, assertions=str(count))
+        case = ElementTree.SubElement(suite, "testcase", classname=group, name=name,
+                                      assertions=str(count))
         if name in failures:
             failure = ElementTree.SubElement(case, "failure", message="not the same displaced")
             failure.text = "\n".join(failures[name])

@@ -217,5 +217,5 @@ class Store:
         """
         return list(self._db.execute(
             "SELECT kind, name, architecture, code, seed, states, word.text, detail FROM result "
-            "JOIN subject ON subject.id = subject JOIN encoding ON encoding.id = encoding JOIN word "
-            "ON word.id = word ORDER BY kind, name, architecture, code, seed, states"))
+            "JOIN subject ON subject.id = subject JOIN encoding ON encoding.id = encoding "
+            "JOIN word ON word.id = word ORDER BY kind, name, architecture, code, seed, states"))

@@ -4,6 +4,7 @@ A part is a function of a module and its argument; parts depend on nothing but t
 that was lost is done again by another worker.
 """
 
+import importlib
 import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -70,13 +71,12 @@ class Cluster(Workers):
 
     def __init__(self, address: str) -> None:
         try:
-            from distributed import Client
+            self._dask: Any = importlib.import_module("distributed")
         except ImportError:
             raise KinstError("--cluster needs the package distributed: pip install "
                              "'kinst-emu[cluster]'") from None
         try:
-            self._client: Any = Client(  # type: ignore[no-untyped-call]
-                address, timeout=WAIT, set_as_default=False)
+            self._client = self._dask.Client(address, timeout=WAIT, set_as_default=False)
         except (OSError, ValueError) as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise KinstError(f"--cluster {address}: no scheduler answers there: {text}") from None
@@ -84,13 +84,11 @@ class Cluster(Workers):
 
     def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
                 ) -> Iterator[tuple[int, Result]]:
-        from distributed import Future, KilledWorker, as_completed
-        from distributed.client import FutureCancelledError
-
         client, losses = self._client, [0] * len(parts)
-        numbers: dict[Future, int] = {}
+        lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
+        numbers: dict[Any, int] = {}
         waiting = iter(range(len(parts)))
-        running: Any = as_completed()
+        running = self._dask.as_completed()
 
         def submit(number: int) -> None:
             future = client.submit(function, parts[number], pure=False)
@@ -105,7 +103,7 @@ class Cluster(Workers):
             number = numbers.pop(future)
             try:
                 result = future.result()
-            except (KilledWorker, FutureCancelledError):
+            except lost:
                 losses[number] += 1
                 if losses[number] > LOSSES:
                     raise KinstError(f"--cluster {self._address}: a part of the sweep ends every "

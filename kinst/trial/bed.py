@@ -7,7 +7,7 @@ executions, so that no interrupt comes by itself.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dwarf.types import Types
@@ -80,8 +80,9 @@ class Bed:
         self.function = max((f for f in symbols.functions()
                              if not machine.image.module_at(f.address)), key=lambda f: f.size)
         caller = Caller(machine)
-        self.data = caller.call(machine.symbol("kmem_malloc").address,
-                                [(STACK + STACK_PAGES + 2 * AROUND) * PAGE, M_WAITOK_ZERO], "kmem_malloc")
+        size = (STACK + STACK_PAGES + 2 * AROUND) * PAGE
+        self.data = caller.call(machine.symbol("kmem_malloc").address, [size, M_WAITOK_ZERO],
+                                "kmem_malloc")
         if not self.data:
             raise KinstError("the guest has no memory for the trial's data")
         self.data += AROUND * PAGE
@@ -130,7 +131,7 @@ class Bed:
         """The random state of that number: general registers and the flags, vector registers."""
         if number not in self._states:
             generator = random.Random(self.seed << 20 ^ number)
-            kinds = (
+            kinds: tuple[Callable[[], int], ...] = (
                 lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64, 8),
                 lambda: generator.randrange(-8, 300) & MASK,
                 lambda: generator.getrandbits(64),

@@ -19,8 +19,8 @@ IN_MODULE = "where it faults, the module's own code faults"
 class Tried:
     """What became of an encoding.
 
-    :param word: the module's verdict: ``copy``, ``rewrite``, ``emulate``; ``refuse`` with its error;
-        ``not executed: ...``.
+    :param word: the module's verdict: ``copy``, ``rewrite``, ``emulate``; ``refuse`` with its
+        error; ``not executed: ...``.
     :param mismatch: the first state where it goes wrong.
     :param faults: states in which it faults, in place too.
     :param note: what else is to be said.
