@@ -129,20 +129,41 @@ class Bed:
             for register, size in self.bench.vectors
         )
 
+    def put_slot(self, body: bytes) -> None:
+        """Put a trampoline at SLOTS, on a page that is otherwise as it always is."""
+        at = self.pages[SLOTS]
+        self.area.view[at : at + PAGE] = body + self.contents[SLOTS][len(body) :]
+        self.engine.remove_translations(SLOTS, SLOTS + PAGE)
+
     def run(self, after: int, steps: int) -> tuple[int, str]:
         """Execute what is at CODE, which ends before ``after``.
 
         :return: the next pc, and the fault or an empty string.
         """
+        return self.run_from(CODE, [after], steps)
+
+    def run_from(self, start: int, exits: Sequence[int], steps: int) -> tuple[int, str]:
+        """Execute what is at ``start``, which ends before one of the exits, or after so many
+        instructions.
+
+        :return: the next pc, and the fault or an empty string.
+        """
         engine, bench = self.engine, self.bench
+        after = exits[0]
         engine.detour.thaw()
         engine.instructions = 0
         engine.limit = steps
-        engine.set_exits([after])
-        why, detail = engine.run(CODE)
-        if why == EngineStop.STOP_UNCOUNTED and engine.unknown_block[0] == CODE:
-            engine.learn(*engine.unknown_block, 1)
-            why, detail = engine.run(CODE)
+        engine.set_exits(list(exits))
+        why, detail = engine.run(start)
+        for _ in range(steps):
+            if why != EngineStop.STOP_UNCOUNTED:
+                break
+            begin, size = engine.unknown_block
+            if begin != start and not (start == SLOTS <= begin < SLOTS + PAGE):
+                break  # where it leads to
+            count = 1 if begin == CODE else len(bench.arch.split(self.read(begin, size)))
+            engine.learn(begin, size, max(1, count))
+            why, detail = engine.run(begin)
         pc = engine.read(bench.pc)
         fault = ""
         if why == EngineStop.STOP_EXCEPTION:

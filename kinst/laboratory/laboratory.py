@@ -12,6 +12,7 @@ that Unicorn's model does not.
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 from emu.errors import KinstError
@@ -191,18 +192,26 @@ class Laboratory:
             self.judge = None
 
     def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
+        """In place, and by all other ways."""
+        def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
+            found = []
+            if not isinstance(verdict, Copy | Rewrite):
+                found.append(("by the verdict", self._emulated(code, verdict, number)))
+            for page in list(self.plain.pages):
+                self.probed.map(page)
+            return [*found, ("displaced", self._displaced(code, number))]
+
+        return self._until_known(code, number, ways)
+
+    def _until_known(self, code: bytes, number: int,
+                     ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
         """In place, and by all other ways (``_others``); until every page is there that one of them
         touches."""
         while True:
             in_place = self._in_place(code, number)
             if self._appeared():
                 continue
-            self._others = []
-            if not isinstance(verdict, Copy | Rewrite):
-                self._others.append(("by the verdict", self._emulated(code, verdict, number)))
-            for page in list(self.plain.pages):
-                self.probed.map(page)
-            self._others.append(("displaced", self._displaced(code, number)))
+            self._others = ways(in_place)
             if not self._appeared():
                 break
         outcomes = [in_place, *(outcome for _how, outcome in self._others)]

@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from images import catalog
 from kinst.code.survey import survey
 from kinst.code.verdict import Copy
 from kinst.laboratory.finding import Finding
+from kinst.laboratory.foreign import judge
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import Report
 from kinst.laboratory.store import Key
@@ -25,6 +27,8 @@ from kinst_emu.assembler import assemble
 from kinst_emu.completion import kernel_option
 from kinst_emu.encodings import read_encodings
 from kinst_emu.relocate_report import Result, junit
+from kinst_emu.relocate_report import as_json as relocations_as_json
+from kinst_emu.relocate_report import show as show_relocations
 from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count, parse_size
 from kinst_emu.trial_report import as_json, page, show
@@ -40,11 +44,17 @@ EXAMPLES = (
     "kinst trial -k kernel --all --jobs 2 --store results.db --html trial.html",
     "kinst trial -k kernel --module ./kinst.ko --random 5000 --seed 7",
     "kinst trial -k kernel --assemble 'call *8(%r12)'",
+    "kinst trial --arch arm64 --encodings list.txt --relocator 'python examples/relocator.py'",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    kernel_option(parser)
+    kernel_option(parser, required=False)
+    parser.add_argument("--relocator", metavar="PROGRAM",
+                        help="judge this program instead of a module: it reads instructions and "
+                        "answers what becomes of them (docs/trial.md); needs no kernel with --arch "
+                        "and --encodings or --assemble")
+    parser.add_argument("--arch", choices=sorted(ARCHITECTURES), help="for --relocator")
     parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
     parser.add_argument("--all", action="store_true", help="every function of the kernel")
     parser.add_argument("--random", metavar="N",
@@ -81,6 +91,12 @@ def run(arguments: argparse.Namespace) -> int:
         path = getattr(arguments, name)
         if path and not path.parent.is_dir():
             raise KinstError(f"--{name} {path}: there is no such directory")
+    if arguments.relocator is not None:
+        return _foreign(arguments, seed, states)
+    if arguments.kernel is None:
+        raise KinstError("give a kernel (-k IMAGE), or a program with --relocator and --arch")
+    if arguments.arch is not None:
+        raise KinstError("--arch is for --relocator; a kernel has its own")
     image = catalog.find(arguments.kernel, arguments.module or MODULES)
     setting = Setting(str(image.path), tuple(str(m.path) for m in image.modules),
                       parse_size(arguments.memory), seed, states)
@@ -110,6 +126,48 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.mismatches else 0
 
 
+def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
+    """A relocator in another process, on flat memory."""
+    for option in ("module", "part", "html"):
+        if getattr(arguments, option):
+            raise KinstError(f"--{option}: is not for --relocator")
+    image = None if arguments.kernel is None else catalog.find(arguments.kernel)
+    if image is not None:
+        arch = arch_of(image).name
+        if arguments.arch not in (None, arch):
+            raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
+        places = _places(image, arch, arguments)
+    elif arguments.arch is None or arguments.encodings is arguments.assemble is None:
+        raise KinstError("--relocator needs a kernel (-k IMAGE), or --arch and --encodings or "
+                         "--assemble")
+    else:
+        arch = arguments.arch
+        places = given_encodings(arguments, arch)
+    report, found = Report(), dict[bytes, Finding]()
+    key = Key("relocator", arguments.relocator, arch, seed, states)
+    with Sweep(arguments) as jobs, progress_bar(len(places), "encodings") as progress:
+        if jobs.store is not None and image is not None:
+            jobs.store.begin(key, image.kernel_identity, str(image.path), compiler_of(image.path),
+                             places)
+        for findings in sweep(list(places), judge,
+                              lambda some: (arguments.relocator, arch, seed, states, some),
+                              jobs.workers, jobs.store, key, CHUNK):
+            found |= {one.code: one for one in findings}
+            progress(len(findings))
+    for code in places:
+        report.add(found[code])
+    result = Result(arch, seed, places, report, None, f"kinst trial --arch {arch} --relocator "
+                    f"{shlex.quote(arguments.relocator)}")
+    if arguments.json:
+        print(json.dumps(relocations_as_json(result)))
+    else:
+        show_relocations(result)
+    if arguments.junit:
+        with replacing(arguments.junit) as file:
+            file.write(junit(result, "kinst trial"))
+    return 1 if report.mismatches else 0
+
+
 def _drawn(seed: int, wanted: str | None, found: list) -> list:  # type: ignore[type-arg]
     if wanted is None:
         return found
@@ -132,15 +190,20 @@ def _compared(setting: Setting, image: Image, arguments: argparse.Namespace,
     return found
 
 
-def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[bytes, str]:
-    """The encodings to execute, and where each stands."""
+def given_encodings(arguments: argparse.Namespace, arch: str) -> dict[bytes, str]:
+    """Those of ``--assemble`` or ``--encodings``."""
     if arguments.assemble is not None:
         return {code: text for text, code in assemble(arch, arguments.assemble)}
-    if arguments.encodings is not None:
-        found = read_encodings(arguments.encodings)
-        if not found:
-            raise KinstError(f"{arguments.encodings}: there is no instruction in it")
-        return found
+    found = read_encodings(arguments.encodings)
+    if not found:
+        raise KinstError(f"{arguments.encodings}: there is no instruction in it")
+    return found
+
+
+def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[bytes, str]:
+    """The encodings to execute, and where each stands."""
+    if arguments.assemble is not None or arguments.encodings is not None:
+        return given_encodings(arguments, arch)
     surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                       functions_of(image, arguments.function))
     seed = parse_count(arguments.seed, "--seed")

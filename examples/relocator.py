@@ -1,0 +1,94 @@
+"""A relocator in the protocol of ``kinst trial --relocator`` (docs/trial.md): it calls this
+project's own tables.  One JSON object a line comes in, one goes out.
+
+    kinst trial --arch amd64 --assemble 'jne 0x40000100; call *8(%r12)' \\
+        --relocator 'python examples/relocator.py'
+"""
+
+import json
+import sys
+
+from kinst.code.verdict import Copy, Refuse, Rewrite
+from kinst.trap import TRAPS
+
+
+class State:
+    """The registers that a request has sent; memory is asked for, and written in the answer."""
+
+    def __init__(self, registers: dict[str, int]) -> None:
+        self.registers, self.changed = registers, dict[str, int]()
+        self.vectors: dict[str, int] = {}
+        self.stores: list[tuple[int, str]] = []
+
+    def get(self, register: str) -> int:
+        if register in ("xzr", "zero"):
+            return 0
+        return self.changed.get(register, self.registers[register])
+
+    def set(self, register: str, value: int) -> None:
+        if register not in ("xzr", "zero"):
+            self.changed[register] = value & (1 << 64) - 1
+
+    def set_vector(self, number: int, value: int) -> None:
+        self.vectors[str(number)] = value
+
+    def load(self, address: int, size: int) -> int:
+        answer({"load": address, "size": size})
+        return int.from_bytes(bytes.fromhex(request()["bytes"]), "little")
+
+    def store(self, address: int, size: int, value: int) -> None:
+        data = (value & (1 << 8 * size) - 1).to_bytes(size, "little")
+        self.stores.append((address, data.hex()))
+
+
+def request() -> dict:  # type: ignore[type-arg]
+    line = sys.stdin.readline()
+    if not line:
+        sys.exit(0)
+    return dict(json.loads(line))
+
+
+def answer(row: dict[str, object]) -> None:
+    print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    asked: dict = {}  # type: ignore[type-arg]
+    while True:
+        row = request()
+        if "state" in row:  # of the instruction that was asked of last
+            emulate(asked, row)
+        else:
+            asked = row
+            relocate(asked)
+
+
+def relocate(asked: dict) -> None:  # type: ignore[type-arg]
+    """Say what becomes of an instruction."""
+    trap, address, code = TRAPS[asked["architecture"]], asked["address"], bytes.fromhex(
+        asked["bytes"])
+    _length, verdict = trap.classify(code, address)
+    if isinstance(verdict, Refuse):
+        answer({"id": asked["id"], "refuse": verdict.reason})
+    elif isinstance(verdict, Copy | Rewrite):
+        body, end = trap.trampoline(asked["trampoline"], code, verdict, address + len(code))
+        row: dict[str, object] = {"id": asked["id"], "bytes": body.hex()}
+        # Where a trampoline ends in a breakpoint, whoever takes that goes on.
+        answer(row | {"back": end} if trap.second_breakpoint else row)
+    else:
+        answer({"id": asked["id"], "emulate": True})
+
+
+def emulate(asked: dict, row: dict) -> None:  # type: ignore[type-arg]
+    """Do what an instruction would from a state."""
+    code = bytes.fromhex(asked["bytes"])
+    _length, verdict = TRAPS[asked["architecture"]].classify(code, asked["address"])
+    state = State(row["state"])
+    assert not isinstance(verdict, Copy | Rewrite | Refuse)
+    pc = verdict.next_pc(state)
+    answer({"pc": pc, "registers": state.changed, "vectors": state.vectors,
+            "stores": state.stores})
+
+
+if __name__ == "__main__":
+    main()
