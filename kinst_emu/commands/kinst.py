@@ -26,6 +26,7 @@ COMMANDS = {
     "xval": "compare calls on our machine and on QEMU",
     "type": "the layout of a type, the prototype of a function, a variable's type",
     "relocate": "test the displacement of every instruction",
+    "report": "what sweeps have found (--store), and two of them compared",
     "trial": "judge a kinst module: what it decides, and what it does",
     "images": "list, add and fetch kernel images",
     "cache": "show or empty what is kept: booted kernels, indexes of debug data",

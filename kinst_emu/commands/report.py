@@ -1,0 +1,138 @@
+"""``kinst report``: what sweeps have found, and two of them compared."""
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from emu.architectures import ARCHITECTURES
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from kinst.laboratory.comparing import Comparison, Place, compare
+from kinst.laboratory.memory_map import CODE
+from kinst.laboratory.store import Build, Store
+from kinst_emu.terminal import parse_count
+
+SHOWN = 20  # encodings of a kind
+
+EXAMPLES = (
+    "kinst report results.db",
+    "kinst report results.db --compare 1 2",
+    "kinst report clang18.db clang19.db",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="that --store has written")
+    parser.add_argument("other", type=Path, nargs="?", metavar="OTHER",
+                        help="compare the last build of FILE with the last one of this file")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"),
+                        help="compare two builds of FILE, by their numbers in its list")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.other is not None and arguments.compare:
+        raise KinstError("--compare is for builds of one file: leave the other one away")
+    store = Store(arguments.file, must_exist=True)
+    builds = store.builds()
+    if not builds:
+        raise KinstError(f"{arguments.file}: no sweep of a kernel is in it yet")
+    if arguments.other is not None:
+        other = Store(arguments.other, must_exist=True)
+        theirs = other.builds()
+        if not theirs:
+            raise KinstError(f"{arguments.other}: no sweep of a kernel is in it yet")
+        return _compared(arguments, (store, builds[-1]), (other, theirs[-1]))
+    if arguments.compare:
+        numbers = [parse_count(text, "--compare") for text in arguments.compare]
+        by_number = {build.number: build for build in builds}
+        for number in numbers:
+            if number not in by_number:
+                raise KinstError(f"--compare {number}: {arguments.file} has the builds "
+                                 f"{', '.join(map(str, by_number))}")
+        return _compared(arguments, *((store, by_number[number]) for number in numbers))
+    return _listed(arguments, store, builds)
+
+
+def _listed(arguments: argparse.Namespace, store: Store, builds: list[Build]) -> int:
+    rows = []
+    for build in builds:
+        words, wrong = Counter[str](), 0
+        with PROGRESS.working(f"reading the results of {build.path}"):
+            for _place, finding in store.results(build):
+                words[finding.word] += 1
+                wrong += finding.wrong
+        rows.append({**_row(build), "encodings": sum(words.values()), "wrong": wrong,
+                     "words": dict(words.most_common())})
+    if arguments.json:
+        print(json.dumps(rows))
+        return 0
+    for build, row in zip(builds, rows, strict=True):
+        print(f"{build.number}: {_name(build)}")
+        print(f"     {row['encodings']} encodings, {row['wrong']} wrong")
+    return 0
+
+
+def _row(build: Build) -> dict[str, Any]:
+    return {"number": build.number, "kind": build.kind, "subject": build.subject,
+            "architecture": build.architecture, "kernel": build.path, "identity": build.identity,
+            "compiler": build.compiler}
+
+
+def _name(build: Build) -> str:
+    compiler = f", {build.compiler}" if build.compiler else ""
+    return (f"{build.kind} of {build.path} ({build.architecture}, {build.identity[:12]}{compiler}); "
+            f"judged: {build.subject[:60]}")
+
+
+def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tuple[Store, Build]
+              ) -> int:
+    if (one[1].kind, one[1].architecture) != (two[1].kind, two[1].architecture):
+        raise KinstError(f"a {one[1].kind} for {one[1].architecture} and a {two[1].kind} for "
+                         f"{two[1].architecture} cannot be compared")
+    with PROGRESS.working("comparing"):
+        found = compare(one[0].results(one[1]), two[0].results(two[1]))
+    if arguments.json:
+        print(json.dumps(_as_json(found, one[1], two[1])))
+    else:
+        _show(found, one[1], two[1])
+    return 1 if found.broke or found.only_wrong[1] else 0
+
+
+def _places(rows: list[Place]) -> list[dict[str, Any]]:
+    return [{"place": place, "bytes": finding.code.hex(), "word": finding.word,
+             "differences": finding.differences()} for place, finding in rows]
+
+
+def _as_json(found: Comparison, one: Build, two: Build) -> dict[str, Any]:
+    return {
+        "builds": [_row(one), _row(two)], "words": [dict(words) for words in found.words],
+        "wrong": list(found.wrong), "same": found.same, "fixed": _places(found.fixed),
+        "broke": _places(found.broke), "only": list(found.only),
+        "only_wrong": [_places(rows) for rows in found.only_wrong],
+        "changed": [{"first": a, "second": b, "encodings": count}
+                    for (a, b), count in found.changed.most_common()],
+    }
+
+
+def _show(found: Comparison, one: Build, two: Build) -> None:
+    print(f"A {_name(one)}\nB {_name(two)}")
+    print(f"{'A':>9} {'B':>9}")
+    for word, _count in (found.words[0] + found.words[1]).most_common():
+        print(f"{found.words[0][word]:>9} {found.words[1][word]:>9}  {word}")
+    print(f"{found.wrong[0]:>9} {found.wrong[1]:>9}  wrong")
+    print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that the other has not")
+    print(f"of those in both {found.same} are the same, {len(found.fixed)} fixed, "
+          f"{len(found.broke)} broke")
+    for (a, b), count in found.changed.most_common():
+        print(f"{count:>9}  {a} in A, {b} in B")
+    text = ARCHITECTURES[one.architecture].disassemble
+    for what, rows in (("fixed", found.fixed), ("broke", found.broke),
+                       ("only in A, wrong", found.only_wrong[0]),
+                       ("only in B, wrong", found.only_wrong[1])):
+        for place, finding in rows[:SHOWN]:
+            print(f"{what}: {place}: {finding.code.hex(' ')}  {text(finding.code, CODE)}")
+        if len(rows) > SHOWN:
+            print(f"{what}: and {len(rows) - SHOWN} more (--json lists them)")

@@ -1,0 +1,133 @@
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.errors import KinstError
+from kinst.laboratory.comparing import compare
+from kinst.laboratory.finding import Finding, from_text, to_text
+from kinst.laboratory.store import Key, Store
+from kinst.laboratory.sweep import sweep
+from kinst.laboratory.workers import Here, Processes, Workers
+
+KEY = Key("relocate", "tables 1", "amd64", 1, 2)
+GOOD = Finding(b"\x90", "copy")
+WRONG = Finding(b"\xe2\x05", "copy", 1, "copy (ours: emulate)", "displaced",
+                ("rcx: 0x1 in place, 0x2 displaced",), source="f (x.c:3)")
+NOTED = Finding(b"\xff\xd0", "emulate", note="a note", judged="executed")
+TEXT = st.text(max_size=20)
+
+
+@given(st.builds(Finding, code=st.binary(min_size=1, max_size=15), word=TEXT,
+                 state=st.none() | st.integers(0, 1 << 40), verdict=TEXT, how=TEXT,
+                 lines=st.lists(TEXT, max_size=3).map(tuple), note=TEXT, judged=TEXT, source=TEXT))
+def test_a_finding_comes_back_from_its_text(one):
+    back = from_text(one.code, one.word, to_text(one))
+    if one.wrong:
+        assert back == one
+    else:
+        assert (back.word, back.note, back.judged, back.wrong) == (
+            one.word, one.note, one.judged, False)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60))
+def test_a_damaged_text_is_refused(text):
+    try:
+        from_text(b"\x90", "copy", text)
+    except ValueError:
+        pass
+
+
+def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
+    store = Store(tmp_path / "s.db")
+    store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
+    store.put(KEY, [GOOD, WRONG, NOTED])
+    store.close()
+    store = Store(tmp_path / "s.db")
+    assert {one.code: one for one in store.known(KEY, [GOOD.code, WRONG.code, b"\xcc"])} == {
+        GOOD.code: GOOD, WRONG.code: WRONG}
+    other = Key("relocate", "tables 2", "amd64", 1, 2)
+    assert not list(store.known(other, [GOOD.code]))
+    (build,) = store.builds()
+    assert (build.compiler, build.path, build.kind) == ("clang 19", "/k", "relocate")
+    assert dict((finding.code, place) for place, finding in store.results(build)) == {
+        GOOD.code: "f+1", WRONG.code: "f+1"}
+
+
+def test_two_builds_are_compared(tmp_path):
+    fixed = Finding(WRONG.code, "emulate")
+    new = Finding(b"\x55", "copy")
+    found = compare([("f", GOOD), ("g", WRONG)], [("f", GOOD), ("g", fixed), ("h", new)])
+    assert [place for place, _finding in found.fixed] == ["g"] and not found.broke
+    assert found.same == 1 and found.only == (0, 1) and found.wrong == (1, 0)
+    found = compare([("f", GOOD), ("g", fixed)], [("g", WRONG), ("f", NOTED)])
+    assert [place for place, _finding in found.broke] == ["g"]
+    assert found.only == (1, 1)
+
+
+@pytest.mark.parametrize("content, says", [
+    (b"not a database at all, but long enough to be looked at" * 20, "not a database"),
+    (b"", None),
+])
+def test_a_file_that_is_no_store_is_refused(tmp_path, content, says):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    if says is None:
+        with pytest.raises(KinstError, match="no store of results"):
+            Store(path, must_exist=True)
+        return
+    with pytest.raises(KinstError, match=says):
+        Store(path)
+    assert path.read_bytes() == content
+
+
+def test_somebody_elses_database_is_left_alone(tmp_path):
+    path = tmp_path / "theirs.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE mine (x)")
+    before = path.read_bytes()
+    with pytest.raises(KinstError, match="no store of results"):
+        Store(path)
+    assert path.read_bytes() == before
+
+
+def work(codes):
+    return [Finding(code, f"of {len(code)} bytes") for code in codes]
+
+
+class Killed(Workers):
+    """Is lost after some parts."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def results(self, function, parts):
+        for number, part in enumerate(parts):
+            if number == self.after:
+                raise KeyboardInterrupt
+            yield number, function(part)
+
+
+def test_a_killed_sweep_goes_on_where_it_was(tmp_path):
+    codes = [n.to_bytes(2, "little") for n in range(1000)]
+    store, done = Store(tmp_path / "s.db"), []
+    with pytest.raises(KeyboardInterrupt):
+        for some in sweep(codes, work, lambda part: part, Killed(3), store, KEY, 50):
+            done += some
+    assert len(done) == 150
+    again, parts = [], []
+
+    def counted(part):
+        parts.append(part)
+        return work(part)
+
+    for some in sweep(codes, counted, lambda part: part, Here(), store, KEY, 50):
+        again += some
+    assert sorted(one.code for one in again) == sorted(codes)
+    assert sum(map(len, parts)) == 850
+    whole = Store(tmp_path / "whole.db")
+    for _some in sweep(codes, work, lambda part: part, Processes(2), whole, KEY, 50):
+        pass
+    assert whole.digest_rows() == store.digest_rows()
