@@ -87,7 +87,7 @@ class Breakpoints(ProbeTable):
         self.trapped: Callable[[int, int], None] | None = None
         self._trampolines: Trampolines | None = None
         self._seam_at: int | None = None
-        self._seam_before = bytes(8)  # a module may have set it (dtrace.ko does)
+        self._seam_before = 0  # a module may have set it (dtrace.ko does)
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
@@ -136,8 +136,8 @@ class Breakpoints(ProbeTable):
             if self.path != DIRECT and seam is not None:
                 # Put back by its physical address: the guest may have lost its page tables by then.
                 self._seam_at = machine.translate(seam.address)
-                self._seam_before = machine.read(seam.address, 8)
-                undo.callback(machine.write, seam.address, self._seam_before)
+                self._seam_before = machine.read_u64(seam.address)
+                undo.callback(machine.write_u64, seam.address, self._seam_before)
                 machine.write_u64(seam.address, area.seam)
             if self.python:
                 machine.handle(area.seam, self._seam)
@@ -164,7 +164,7 @@ class Breakpoints(ProbeTable):
         self.dispatcher.deafen()
         if self.path != DIRECT and self._seam_at is not None:
             with machine.unrecorded():
-                machine.write_physical(self._seam_at, self._seam_before)
+                machine.write_physical(self._seam_at, self._seam_before.to_bytes(8, "little"))
         self.dispatcher.disable()
         machine.unpatch()
         with machine.unrecorded():

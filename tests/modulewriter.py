@@ -45,7 +45,8 @@ class KernelModule:
                 numbers += struct.pack("<iii", least, least, last)
             pointers.append((24 * i + 16, strings_at + len(strings)))
             strings += name.encode() + b"\0"
-        return bytes(records + numbers + strings), [(base + p, base + t) for p, t in pointers], count
+        said = bytes(records + numbers + strings)
+        return said, [(base + p, base + t) for p, t in pointers], count
 
     def _relocatable(self) -> bytes:
         said, pointers, count = self._said(0)

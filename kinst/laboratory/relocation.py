@@ -10,7 +10,7 @@ from kinst.laboratory.finding import Finding, finding
 from kinst.laboratory.laboratory import Laboratory
 from kinst.laboratory.store import Key, Store
 from kinst.laboratory.sweep import sweep
-from kinst.laboratory.workers import Here, Workers
+from kinst.laboratory.workers import Workers
 from kinst.trap import TRAPS
 
 # What decides a result: the tables and what executes them.
@@ -81,12 +81,12 @@ def key_of(arch: str, seed: int, states: int, host: bool) -> Key:
 
 
 def relocate(
-    arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: Workers | None,
+    arch: str, codes: Sequence[bytes], seed: int, states: int, jobs: Workers,
     progress: Callable[[int], None], host: bool = False, store: Store | None = None,
 ) -> Report:
     """Test the encodings.
 
-    :param jobs: who works; None: this process.
+    :param jobs: who works.
     :param host: the host's own CPU judges, too.
     :param progress: is told how many more are done.
     :param store: keeps the results, and has those that are known.
@@ -94,7 +94,7 @@ def relocate(
     order, found = list(codes), dict[bytes, Finding]()
     key = key_of(arch, seed, states, host) if store is not None else None
     for findings in sweep(order, work, lambda some: (arch, seed, states, host, some),
-                          jobs or Here(), store, key):
+                          jobs, store, key):
         found |= {one.code: one for one in findings}
         progress(len(findings))
     report = Report()

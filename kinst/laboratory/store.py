@@ -32,7 +32,7 @@ CREATE TABLE word (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
 CREATE TABLE place (build INTEGER NOT NULL REFERENCES build, encoding INTEGER NOT NULL
     REFERENCES encoding, place TEXT NOT NULL, PRIMARY KEY (build, encoding)) WITHOUT ROWID;
 """
-MANY = 500  # questions at once
+QUESTIONS = 500  # questions at once
 PATIENCE = 60  # seconds that another sweep may hold the file
 
 
@@ -113,8 +113,8 @@ class Store:
 
     def _numbers(self, architecture: str, codes: Sequence[bytes]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
-        for at in range(0, len(codes), MANY):
-            some = codes[at : at + MANY]
+        for at in range(0, len(codes), QUESTIONS):
+            some = codes[at : at + QUESTIONS]
             marks = ", ".join("?" * len(some))
             found |= {bytes(code): number for code, number in self._db.execute(
                 f"SELECT code, id FROM encoding WHERE architecture = ? AND code IN ({marks})",
@@ -175,8 +175,8 @@ class Store:
                                 (key.kind, key.subject))
             if subject is None:
                 return
-            for at in range(0, len(codes), MANY):
-                some = codes[at : at + MANY]
+            for at in range(0, len(codes), QUESTIONS):
+                some = codes[at : at + QUESTIONS]
                 marks = ", ".join("?" * len(some))
                 for code, word, detail in self._db.execute(
                         "SELECT code, word.text, detail FROM result JOIN encoding ON "

@@ -137,6 +137,7 @@ class Bed:
                 lambda: generator.getrandbits(64),
                 lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64),
                 lambda: -generator.randrange(1, 1 << 31) & MASK,
+                lambda: generator.getrandbits(32) << 32,
                 lambda: self._landing(generator),
             )
             if number >= JUMPS:

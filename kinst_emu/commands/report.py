@@ -83,8 +83,8 @@ def _row(build: Build) -> dict[str, Any]:
 
 def _name(build: Build) -> str:
     compiler = f", {build.compiler}" if build.compiler else ""
-    return (f"{build.kind} of {build.path} ({build.architecture}, {build.identity[:12]}{compiler}); "
-            f"judged: {build.subject[:60]}")
+    return (f"{build.kind} of {build.path} ({build.architecture}, {build.identity[:12]}{compiler})"
+            f"; judged: {build.subject[:60]}")
 
 
 def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tuple[Store, Build]

@@ -5,27 +5,30 @@ import json
 import random
 import shlex
 import sys
+from collections.abc import Iterator
+from typing import Any
 
-from dtrace.calls import Evaluation, Statement, check, parse
-from dtrace.debug_data import Sources
-from dwarf.debug_file import DebugDataError
-from emu.call import Caller, CallError, PatienceError
+from dtrace.calls import check, parse
+from emu.architectures import arch_of
 from emu.elf import Image
-from emu.errors import KinstError, MemoryAccessError
-from emu.machine import Machine
-from emu.unicorn.machine import UnicornMachine
+from emu.errors import KinstError
+from emu.fingerprint import fingerprint
 from images import catalog
-from images.boots import booted
 from kinst.crosscheck import call_table
 from kinst.crosscheck.agreement import Agreement
-from kinst.crosscheck.crosscheck import Crosscheck
-from kinst.crosscheck.faults import FAULTS, FaultyCrosscheck
-from kinst.crosscheck.lockstep import Divergence, TooLongError
+from kinst.crosscheck.faults import FAULTS
 from kinst.functions import is_glob, matches
+from kinst.laboratory.store import Key
+from kinst.laboratory.sweep import sweep
+from kinst.laboratory.workers import Here
 from kinst_emu.completion import kernel_option
+from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count, parse_size, progress
+from kinst_emu.xvals import DIFFERS, WAITED, Checked, Pair, checked, from_finding
+from kinst_emu.xvals import check as check_part
 
-LIMIT = 1_000_000  # instructions of a call
+CHUNK = 5  # calls of a part
+MADE_BY = ("kinst.crosscheck", "emu.unicorn", "emu.qemu")  # what a result depends on
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 
 EXAMPLES = (
@@ -48,6 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--fault", choices=FAULTS, default="",
                         help="put a fault into our machine, to see that it is found")
+    sweep_options(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
 
@@ -59,31 +63,21 @@ def run(arguments: argparse.Namespace) -> int:
     calls = _calls(image, arguments, seed)
     for call in calls:
         check(image, parse(call))
-    machine = booted(image, memory)
-    machine.console.text.clear()
-    crosscheck = (FaultyCrosscheck(machine, arguments.fault) if arguments.fault
-                  else Crosscheck(machine))
-    agreed, reports = Agreement(), list[dict[str, object]]()
+    pair = Pair(str(image.path), tuple(str(m.path) for m in image.modules), memory,
+                arguments.fault)
+    agreed, reports = Agreement(), list[dict[str, Any]]()
     problems, waited = list[str](), list[str]()
-    for call in progress(calls, "calls"):
-        program = parse(call)
-
-        def workload(where: Machine, program: list[Statement] = program) -> int:
-            return Evaluation(Caller(where, LIMIT)).run(program)
-
-        try:
-            agreed.add(crosscheck.check(workload))
-        except Divergence as divergence:
-            reports.append(_report(machine, call, divergence))
-            if not arguments.json:
-                print("\n".join(_text(arguments.kernel, reports[-1], divergence,
-                                      arguments.fault)))
-            if len(reports) == MAX_REPORTS:
-                break
-        except PatienceError as error:
-            waited.append(f"{call}: waited too long: {error}")
-        except (TooLongError, CallError) as error:
-            problems.append(f"{call}: not compared: {error}")
+    with Sweep(arguments) as jobs:
+        for one in _checked(pair, image, calls, jobs):
+            agreed.add(one.agreed)
+            if one.word == DIFFERS:
+                reports.append(one.report)
+                if not arguments.json:
+                    print("\n".join(_text(arguments.kernel, one.report, arguments.fault)))
+                if len(reports) == MAX_REPORTS:
+                    break
+            elif one.problem:
+                (waited if one.word == WAITED else problems).append(one.problem)
     if arguments.json:
         print(json.dumps(_summary(agreed, reports, seed)
                          | {"not_compared": problems, "waited_too_long": waited}))
@@ -92,6 +86,26 @@ def run(arguments: argparse.Namespace) -> int:
     for problem in problems + waited:
         print(f"kinst: {problem}", file=sys.stderr)
     return 1 if reports or problems or waited or not agreed.calls else 0
+
+
+def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterator[Checked]:
+    """What becomes of the calls, as it comes."""
+    if isinstance(jobs.workers, Here) and jobs.store is None:
+        for call in progress(calls, "calls"):
+            yield checked(pair, call)
+        return
+    made_by = fingerprint(MADE_BY, ("unicorn",))
+    key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
+              f"{image.identity}", arch_of(image).name, 0, 0)
+    distinct = {call.encode(): call.partition("(")[0] for call in calls}
+    if jobs.store is not None:
+        jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path), distinct)
+    with progress_bar(len(distinct), "calls") as advance:
+        for findings in sweep(list(distinct), check_part, lambda some: (pair, some), jobs.workers,
+                              jobs.store, key, CHUNK):
+            for finding in findings:
+                yield from_finding(finding)
+            advance(len(findings))
 
 
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
@@ -128,48 +142,23 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
 # -- reports --------------------------------------------------------------------------------------
 
 
-def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
-    """Function and offset, instruction and source line of an address."""
-    function = machine.image.symbols.function_at(address)
-    found: dict[str, object] = {"address": address}
-    if function is not None:
-        found["where"] = f"{function.name}+{address - function.address}"
-    try:
-        found["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
-        found["line"] = Sources(machine.image).line(address)
-    except (MemoryAccessError, DebugDataError):
-        pass  # the address alone says enough
-    return found
-
-
-def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[str, object]:
-    return {
-        "call": call, "what": divergence.what, **_place(machine, divergence.address),
-        "registers": [
-            {"name": name, "ours": ours, "qemu": theirs} for name, ours, theirs in zip(
-                divergence.names, divergence.ours, divergence.theirs, strict=False)],
-    }
-
-
-def _text(
-    kernel: str, report: dict[str, object], divergence: Divergence, fault: str
-) -> list[str]:
-    lines = [f"not the same: {report['call']}", f"  {divergence.what}"]
-    where = f"{report.get('where', hex(divergence.address))}: {report.get('instruction', '')}"
+def _text(kernel: str, report: dict[str, Any], fault: str) -> list[str]:
+    lines = [f"not the same: {report['call']}", f"  {report['what']}"]
+    where = f"{report.get('where', hex(report['address']))}: {report.get('instruction', '')}"
     lines.append(f"  {where}  {report.get('line', '')}".rstrip())
-    if divergence.names:
-        width = max(map(len, divergence.names))
+    if report["registers"]:
+        width = max(len(row["name"]) for row in report["registers"])
         lines.append(f"  {'':{width}}  {'ours':<16}  QEMU")
-        for name, ours, theirs in zip(divergence.names, divergence.ours, divergence.theirs,
-                                      strict=False):
+        for row in report["registers"]:
+            ours, theirs = row["ours"], row["qemu"]
             mark = "  <" if ours != theirs else ""
-            lines.append(f"  {name:{width}}  {ours:016x}  {theirs:016x}{mark}")
+            lines.append(f"  {row['name']:{width}}  {ours:016x}  {theirs:016x}{mark}")
     lines.append(f"  again: kinst xval -k {shlex.quote(kernel)} "
                  f"-c {shlex.quote(str(report['call']))}" + (f" --fault {fault}" if fault else ""))
     return lines
 
 
-def _summary(agreed: Agreement, reports: list[dict[str, object]], seed: int) -> dict[str, object]:
+def _summary(agreed: Agreement, reports: list[dict[str, Any]], seed: int) -> dict[str, object]:
     return {
         "seed": seed, "calls": agreed.calls, "functions": sorted(agreed.functions),
         "instructions": agreed.instructions, "firings": agreed.firings,

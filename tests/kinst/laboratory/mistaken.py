@@ -131,7 +131,7 @@ def main():
             answer({"pc": pc & MASK, "registers": state.changed, "stores": state.stores})
         elif isinstance(verdict, Refuse):
             answer({"id": row["id"], "refuse": verdict.reason})
-        elif way == "copy" or way is None and isinstance(verdict, Copy | Rewrite):
+        elif way == "copy" or (way is None and isinstance(verdict, Copy | Rewrite)):
             made = Copy() if way == "copy" else verdict
             body, end = trap.trampoline(row["trampoline"], code, made, after)
             answer({"id": row["id"], "bytes": body.hex(),

@@ -11,6 +11,7 @@ from kinst.laboratory.bench import BENCHES
 from kinst.laboratory.laboratory import Laboratory
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import relocate
+from kinst.laboratory.workers import Here, Processes
 from kinst.riscv64.trap import Riscv64Trap
 from kinst.trap import TRAPS
 
@@ -26,7 +27,7 @@ def laboratory(arch, trap=None, seed=1):
 
 def test_every_encoding_of_the_teaching_kernel_is_displaced_without_a_difference(image, arch):
     codes = encodings(arch, image)
-    report = relocate(arch, codes, 7, 2, 1, lambda done: None)
+    report = relocate(arch, codes, 7, 2, Here(), lambda done: None)
     assert not report.mismatches, [m.differences() for m in report.mismatches]
     assert sum(report.verdicts.values()) == len(codes) > 500
     assert "refuse: is not in the table" not in report.verdicts
@@ -120,7 +121,8 @@ def test_the_same_seed_gives_the_same_states(arch):
 
 def test_processes_give_the_report_of_one(image, arch):
     codes = encodings(arch, image)[:450]
-    reports = [relocate(arch, codes, 1, 1, jobs, lambda done: None) for jobs in (1, 2)]
+    reports = [relocate(arch, codes, 1, 1, jobs, lambda done: None)
+               for jobs in (Here(), Processes(2))]
     assert reports[0] == reports[1]
 
 

@@ -1,0 +1,140 @@
+"""Calls cross-checked as parts of a sweep: each worker has its own two machines."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from dtrace.calls import Evaluation, Statement, parse
+from dtrace.debug_data import Sources
+from dwarf.debug_file import DebugDataError
+from emu.call import Caller, CallError, PatienceError
+from emu.errors import MemoryAccessError
+from emu.machine import Machine
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import booted
+from kinst.crosscheck.agreement import Agreement
+from kinst.crosscheck.crosscheck import Crosscheck
+from kinst.crosscheck.faults import FaultyCrosscheck
+from kinst.crosscheck.lockstep import Divergence, TooLongError
+from kinst.laboratory.finding import Finding
+
+LIMIT = 1_000_000  # instructions of a call
+AGREES, DIFFERS, NOT_COMPARED, WAITED = "agrees", "differs", "not compared", "waited too long"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A kernel, on our machine and on QEMU's."""
+
+    kernel: str
+    modules: tuple[str, ...]
+    memory: int
+    fault: str
+
+
+@dataclass
+class Checked:
+    """What became of a call.
+
+    :param word: one of AGREES, DIFFERS, NOT_COMPARED, WAITED.
+    :param report: of a difference; ``problem`` why it was not compared.
+    """
+
+    call: str
+    word: str
+    agreed: Agreement = field(default_factory=Agreement)
+    report: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+_checks: dict[Pair, Crosscheck] = {}  # of this process
+
+
+def crosscheck_of(pair: Pair) -> Crosscheck:
+    if pair not in _checks:
+        _checks.clear()
+        machine = booted(catalog.find(pair.kernel, pair.modules), pair.memory)
+        machine.console.text.clear()
+        _checks[pair] = (FaultyCrosscheck(machine, pair.fault) if pair.fault
+                         else Crosscheck(machine))
+    return _checks[pair]
+
+
+def checked(pair: Pair, call: str) -> Checked:
+    """Check one call."""
+    crosscheck, program = crosscheck_of(pair), parse(call)
+
+    def workload(where: Machine, program: list[Statement] = program) -> int:
+        return Evaluation(Caller(where, LIMIT)).run(program)
+
+    try:
+        return Checked(call, AGREES, crosscheck.check(workload))
+    except Divergence as divergence:
+        return Checked(call, DIFFERS, report=_report(crosscheck.machine, call, divergence))
+    except PatienceError as error:
+        return Checked(call, WAITED, problem=f"{call}: waited too long: {error}")
+    except (TooLongError, CallError) as error:
+        return Checked(call, NOT_COMPARED, problem=f"{call}: not compared: {error}")
+
+
+def check(part: tuple[Pair, list[bytes]]) -> list[Finding]:
+    """Calls, for workers; each comes as the bytes of its text."""
+    pair, calls = part
+    return [to_finding(checked(pair, call.decode())) for call in calls]
+
+
+def _report(machine: UnicornMachine, call: str, divergence: Divergence) -> dict[str, object]:
+    return {
+        "call": call, "what": divergence.what, **_place(machine, divergence.address),
+        "registers": [
+            {"name": name, "ours": ours, "qemu": theirs} for name, ours, theirs in zip(
+                divergence.names, divergence.ours, divergence.theirs, strict=False)],
+    }
+
+
+def _place(machine: UnicornMachine, address: int) -> dict[str, object]:
+    """Function and offset, instruction and source line of an address."""
+    function = machine.image.symbols.function_at(address)
+    found: dict[str, object] = {"address": address}
+    if function is not None:
+        found["where"] = f"{function.name}+{address - function.address}"
+    try:
+        found["instruction"] = machine.arch.disassemble(machine.read(address, 15), address)
+        found["line"] = Sources(machine.image).line(address)
+    except (MemoryAccessError, DebugDataError):
+        pass  # the address alone says enough
+    return found
+
+
+def to_finding(one: Checked) -> Finding:
+    """As a store keeps it: a call that differs is wrong in state 0."""
+    agreed = one.agreed
+    row = {"calls": agreed.calls, "instructions": agreed.instructions, "firings": agreed.firings,
+           "functions": sorted(agreed.functions), "refused": agreed.refused,
+           "encodings": {name: sorted(code.hex() for code in codes)
+                         for name, codes in agreed.encodings.items()},
+           "lengths": {str(size): count for size, count in agreed.lengths.items()},
+           "reasons": dict(agreed.reasons), "report": one.report, "problem": one.problem}
+    wrong = one.word == DIFFERS
+    lines = (str(one.report.get("what", "")),) if wrong else ()
+    return Finding(one.call.encode(), one.word, 0 if wrong else None, lines=lines,
+                   note=json.dumps(row))
+
+
+def from_finding(one: Finding) -> Checked:
+    """:raises ValueError: for what ``to_finding`` has not made."""
+    row = json.loads(one.note)
+    try:
+        agreed = Agreement(
+            int(row["calls"]), int(row["instructions"]), int(row["firings"]),
+            set(row["functions"]),
+            {name: {bytes.fromhex(code) for code in codes}
+             for name, codes in row["encodings"].items()},
+            Counter({int(size): int(count) for size, count in row["lengths"].items()}),
+            Counter(row["reasons"]), int(row["refused"]))
+        return Checked(one.code.decode(), one.word, agreed, dict(row["report"]),
+                       str(row["problem"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError("a cross-check of another shape") from error
