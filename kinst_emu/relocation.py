@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
+from kinst.laboratory.foreign import judged
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.outcome import Mismatch
 from kinst.laboratory.relocation import tested
@@ -15,7 +16,8 @@ HEX = re.compile(r"\s*(?:[0-9a-fA-F]{2}\s*){1,4096}")
 
 
 def assert_relocates(
-    arch: str, code: bytes | str, *, states: int = 2, seed: int = 1, host: bool = False
+    arch: str, code: bytes | str, *, states: int = 2, seed: int = 1, host: bool = False,
+    relocator: str | None = None,
 ) -> list[str]:
     """Assert that instructions do displaced what they do in place: registers, flags, memory, the
     next pc and faults, from random states.
@@ -24,6 +26,7 @@ def assert_relocates(
     :param code: bytes, hexadecimal digits, or assembler (``"call *8(%r12)"``; not for riscv64).
     :param states: random states for each instruction.
     :param host: the host's own CPU is a judge, too (amd64 on an x86-64 host).
+    :param relocator: a program that speaks the protocol of docs/trial.md is judged instead.
     :return: the verdict of each instruction: ``copy``, ``rewrite ...``, ``emulate ...``; also
         ``refuse: ...`` and ``not executed: ...``, which assert nothing.
     :raises AssertionError: when an instruction does not, with both states.
@@ -31,7 +34,13 @@ def assert_relocates(
     """
     if arch not in ARCHITECTURES:
         raise KinstError(f"'{arch}' is no architecture: {', '.join(ARCHITECTURES)}")
-    found = tested(arch, list(_instructions(arch, code)), seed, states, host)
+    codes = list(_instructions(arch, code))
+    if relocator is not None:
+        if host:
+            raise KinstError("host=True judges our own relocation: leave it away with relocator=")
+        found = judged(relocator, arch, codes, seed, states)
+    else:
+        found = tested(arch, codes, seed, states, host)
     wrong = [one.mismatch for one in found if one.mismatch is not None]
     if wrong:
         raise AssertionError("\n".join(_report(arch, wrong)))

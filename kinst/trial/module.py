@@ -17,6 +17,8 @@ PROBES = 0x8000  # chains in the table of probes, by an address's low bits
 MAX_CHAIN = 1 << 16
 EVERY = -1  # kpd_off: all instructions
 MODULE = "kinst.ko"
+NAMES, MAX_NAME = 1 << 20, 128  # bytes of all names, and of one
+M_WAITOK_ZERO = 0x102
 FRAME = 4096  # bytes below the stack pointer, where the arguments are placed
 
 
@@ -51,6 +53,8 @@ class KinstModule:
         self._patch = self.function("kinst_patch_tracepoint")
         self._kernel = machine.read_u64(machine.symbol("linker_kernel_file").address)
         table = machine.symbol("kinst_probetab").address
+        self._names = self._name_at = 0
+        self._named(b"")  # before any snapshot is taken
         self._table = machine.read_u64(table)
         if not self._table:
             raise KinstError(f"{MODULE} was not initialised by the kernel: see what it said when "
@@ -92,9 +96,23 @@ class KinstModule:
         machine.pc = self._make
         return back
 
+    def _named(self, text: bytes) -> int:
+        """A name in the guest's memory: the module keeps the pointer, and compares by it."""
+        if not self._names:
+            self._names = Caller(self.machine).call(
+                self.machine.symbol("kmem_malloc").address, [NAMES, M_WAITOK_ZERO], "kmem_malloc")
+            if not self._names:
+                raise KinstError("the guest has no memory for the trial's names")
+        if self._name_at + len(text) + 1 > NAMES:
+            self._name_at = 0  # those of long ago: the guest's memory was put back since
+        at = self._names + self._name_at
+        self.machine.write(at, text + b"\0")
+        self._name_at += len(text) + 1
+        return at
+
     def _arguments(self, caller: Caller, name: str, address: int, size: int) -> list[int]:
-        text = name.encode()
-        at = caller.place(text + b"\0")
+        text = name.encode()[: MAX_NAME - 1]
+        at = self._named(text)
         symbol = caller.place(self._symbol.build({"name": at, "value": address, "size": size}))
         description = caller.place(self._description.build(
             {"kpd_func": text, "kpd_mod": b"kernel", "kpd_off": EVERY}))

@@ -35,7 +35,7 @@ from kinst_emu.trial_report import as_json, page, show
 from kinst_emu.trials import Setting, compare, execute, functions_of, located
 
 MODULES = ["kinst.ko"]
-COPIES = 50_000
+COPIES = 52_000
 CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
 LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
 
