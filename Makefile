@@ -73,6 +73,7 @@ bench: $(STAMP)
 	bench/actions
 	bench/dwarf
 	bench/answers
+	bench/sweep
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info

@@ -76,15 +76,8 @@ class Store:
         try:
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._db.execute("PRAGMA trusted_schema = OFF")
-            (application,) = self._db.execute("PRAGMA application_id").fetchone()
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            if not application and not tables and not must_exist:
-                self._db.execute("PRAGMA journal_mode = WAL")
-                self._db.executescript(
-                    f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; "
-                    f"PRAGMA user_version = {FORMAT}; COMMIT;")
-            elif application != APPLICATION:
+            application, version = self._begun(must_exist)
+            if application != APPLICATION:
                 raise KinstError(f"{path}: is no store of results (--store writes one)")
             elif version != FORMAT:
                 raise KinstError(f"{path}: a store of format {version}, this program has {FORMAT}")
@@ -92,6 +85,23 @@ class Store:
         except sqlite3.Error as error:
             raise KinstError(f"{path}: {error}") from None
         self._words: dict[str, int] = {}
+
+    def _begun(self, must_exist: bool) -> tuple[int, int]:
+        """What the file is, and its format; a new one is made, by one of those that want to."""
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not tables and not must_exist:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+                if not tables:
+                    for statement in SCHEMA.split(";\n"):
+                        self._db.execute(statement)
+                    self._db.execute(f"PRAGMA application_id = {APPLICATION}")
+                    self._db.execute(f"PRAGMA user_version = {FORMAT}")
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        return int(application), int(version)
 
     def close(self) -> None:
         self._db.close()

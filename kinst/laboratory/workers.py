@@ -88,7 +88,7 @@ class Cluster(Workers):
         lost = (self._dask.KilledWorker, self._dask.client.FutureCancelledError)
         numbers: dict[Any, int] = {}
         waiting = iter(range(len(parts)))
-        running = self._dask.as_completed()
+        running = self._dask.as_completed(loop=client.loop)
 
         def submit(number: int) -> None:
             future = client.submit(function, parts[number], pure=False)

@@ -1,7 +1,8 @@
 """Which lines of the module's source decided what becomes of an instruction.
 
 The module is stepped through, once for the instruction in question and once for one that needs
-nothing special; what only the first comes to is what decided, and the last of it is named.
+nothing special; what only the first comes to is what decided, and the last of it is named, in each
+function.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from emu.machine import Until
 from kinst.trial.bed import NAME, Bed, Sample
 from kinst.trial.module import MODULE
 
+FUNCTIONS = 4  # that are named
 STEPS = 20_000  # instructions that are stepped through
 Describe = Callable[[int], str]  # of an address: function  file:line
 
@@ -21,17 +23,21 @@ def deciding(bed: Bed, code: bytes, plain: bytes, state: int, describe: Describe
     """
     made, done = _lines(bed, code, state, describe)
     made_plain, done_plain = _lines(bed, plain, state, describe)
-    words = [f"{word} {line}" for word, line in (
-        ("decided in", _last(made, made_plain)), ("carried out in", _last(done, done_plain)))
-        if line]
+    words = [f"{word} {', '.join(lines)}" for word, lines in (
+        ("decided in", _own(made, made_plain)), ("carried out in", _own(done, done_plain)))
+        if lines]
     return "; ".join(words)
 
 
-def _last(lines: list[str], others: list[str]) -> str:
-    """The last line that the others do not come to; else the last one."""
+def _own(lines: list[str], others: list[str]) -> list[str]:
+    """Of each function, the last line that the others do not come to, the last functions first; the
+    last line of all where there is none."""
     known = set(others)
-    own = [line for line in lines if line not in known]
-    return (own or lines or [""])[-1]
+    found: dict[str, str] = {}
+    for line in reversed(lines):
+        if line not in known:
+            found.setdefault(line.partition(" ")[0], line)
+    return list(found.values())[:FUNCTIONS] or lines[-1:]
 
 
 def _lines(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[list[str], list[str]]:
