@@ -7,12 +7,16 @@ from dtrace.kernel_types import kernel_types
 from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
 from emu.elf import Image, Symbol
+from emu.errors import MemoryAccessError
 from images import catalog
 from images.boots import booted
 from kinst.laboratory.finding import Finding, finding
 from kinst.trial.bed import Bed
 from kinst.trial.deciding import deciding
 from kinst.trial.execution import tried
+from kinst.trial.fbt_module import FbtModule
+from kinst.trial.fbt_verdicts import fbt_verdicts, sites
+from kinst.trial.module import KinstModule, ProviderModule
 from kinst.trial.verdicts import Verdicts, verdicts
 
 
@@ -25,8 +29,10 @@ class Setting:
     memory: int
     seed: int
     states: int
+    provider: str = "kinst"
 
 
+PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
 _beds: dict[Setting, Bed] = {}  # of this process
 
 
@@ -35,7 +41,8 @@ def bed_of(setting: Setting) -> Bed:
     if setting not in _beds:
         _beds.clear()
         image = catalog.find(setting.kernel, setting.modules)
-        _beds[setting] = Bed(booted(image, setting.memory), kernel_types(image), setting.seed)
+        _beds[setting] = Bed(booted(image, setting.memory), kernel_types(image), setting.seed,
+                             PROVIDERS[setting.provider])
     return _beds[setting]
 
 
@@ -55,8 +62,22 @@ def compare(part: tuple[Setting, list[tuple[str, int]]]) -> Verdicts:
     functions = [symbol for name, address in names for symbol in symbols.named(name)
                  if symbol.address == address and symbol.size]
     found = Verdicts()
-    for one in verdicts(bed, functions[: len(names)]):
+    look = fbt_verdicts if setting.provider == "fbt" else verdicts
+    for one in look(bed, functions[: len(names)]):
         found.merge(one)
+    return found
+
+
+def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
+    """The instructions at which FBT's probes stand, each with its first place."""
+    bed, found = bed_of(setting), dict[bytes, str]()
+    for function in functions:
+        try:
+            entry, returns = sites(bed, function)
+        except MemoryAccessError:
+            continue
+        for one in [*([entry] if entry is not None else ()), *returns]:
+            found.setdefault(one.code, f"{function.name}+{one.offset}")
     return found
 
 

@@ -10,7 +10,7 @@ from kinst.amd64.classify import Call, Indirect
 from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import KinstModule, MadeProbe
+from kinst.trial.module import MadeProbe, ProviderModule
 
 CALL, DIRECT_CALL, RIP_RELATIVE, MOD_DIRECT = 1, 2, 4, 16  # KINST_F_*
 ENCODED = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
@@ -21,6 +21,7 @@ DIRECTION = 1 << 10
 class Amd64Trial(TrialArch):
     prologue: ClassVar[bytes] = b"\x55"  # push %rbp
     nothing: ClassVar[bytes] = b"\x90"
+    returns: ClassVar[bytes] = b"\xc3"
     flags: ClassVar[str] = "rflags"
     random_flags: ClassVar[int] = STATUS
     interrupts: ClassVar[int] = RFLAGS_IF
@@ -76,7 +77,7 @@ class Amd64Trial(TrialArch):
             case _:
                 return Becomes("emulate", length)
 
-    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
         """The thread's own."""
         machine = module.machine
         thread = machine.read_u64(machine.read_register("gs_base"))

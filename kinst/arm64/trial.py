@@ -8,7 +8,7 @@ from kinst.arm64.trap import PSTATE_I
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import KinstModule, MadeProbe
+from kinst.trial.module import MadeProbe, ProviderModule
 
 CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
@@ -16,6 +16,7 @@ CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 class Arm64Trial(TrialArch):
     prologue: ClassVar[bytes] = bytes.fromhex("fd7bbfa9")  # stp x29, x30, [sp, #-16]!
     nothing: ClassVar[bytes] = bytes.fromhex("1f2003d5")
+    returns: ClassVar[bytes] = bytes.fromhex("c0035fd6")
     fixed: ClassVar[frozenset[str]] = frozenset({"x18"})  # the CPU's own data
     flags: ClassVar[str] = "pstate"
     random_flags: ClassVar[int] = CONDITIONS
@@ -38,7 +39,7 @@ class Arm64Trial(TrialArch):
         word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
         return Becomes(word, len(code))
 
-    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
         """The probe's own."""
         return module.probe.get(probe.data, "kp_tramp")
 

@@ -9,12 +9,13 @@ from kinst.riscv64.bench import Riscv64Bench
 from kinst.riscv64.trap import SIE
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import KinstModule, MadeProbe
+from kinst.trial.module import MadeProbe, ProviderModule
 
 
 class Riscv64Trial(TrialArch):
     prologue: ClassVar[bytes] = bytes.fromhex("06e4")  # c.sdsp ra, 8(sp)
     nothing: ClassVar[bytes] = bytes.fromhex("13000000")
+    returns: ClassVar[bytes] = bytes.fromhex("8280")
     fixed: ClassVar[frozenset[str]] = frozenset({"zero", "gp", "tp"})
     flags: ClassVar[str] = "sstatus"
     random_flags: ClassVar[int] = 0
@@ -38,7 +39,7 @@ class Riscv64Trial(TrialArch):
         word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
         return Becomes(word, len(code))
 
-    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
         """The probe's own."""
         return module.probe.get(probe.data, "kp_tramp")
 

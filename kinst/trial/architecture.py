@@ -8,7 +8,7 @@ from typing import ClassVar
 from emu.parts import Parts
 from kinst.code.verdict import Verdict
 from kinst.trial.layout import Layout
-from kinst.trial.module import KinstModule, MadeProbe
+from kinst.trial.module import MadeProbe, ProviderModule
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Becomes:
 
 class TrialArch(ABC):
     """:cvar prologue: instructions that a function has to begin with, that the module takes it.
-    :cvar nothing: an instruction without effect.
+    :cvar nothing: an instruction without effect; ``returns`` one that ends a function.
     :cvar fixed: general registers that the kernel itself needs, whatever runs.
     :cvar random_flags: bits of the flags register that are set at random; ``interrupts`` is the
         one that masks or admits interrupts (``interrupts_on`` of it admits them),
@@ -43,6 +43,7 @@ class TrialArch(ABC):
 
     prologue: ClassVar[bytes]
     nothing: ClassVar[bytes]
+    returns: ClassVar[bytes]
     fixed: ClassVar[frozenset[str]] = frozenset()
     flags: ClassVar[str]
     random_flags: ClassVar[int]
@@ -63,7 +64,7 @@ class TrialArch(ABC):
         """Our verdict in the same words."""
 
     @abstractmethod
-    def trampoline(self, module: KinstModule, probe: MadeProbe) -> int:
+    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
         """Where the module executes a probe's instruction, with interrupts on."""
 
     @abstractmethod

@@ -19,7 +19,7 @@ from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.laboratory.outcome import Memory, Outcome
 from kinst.trap import TRAPS
 from kinst.trial.architecture import TRIALS
-from kinst.trial.module import KinstModule, MadeProbe
+from kinst.trial.module import KinstModule, MadeProbe, ProviderModule
 
 PAGE = 4096
 DATA_PAGES, STACK_PAGES = 2, 8
@@ -72,10 +72,11 @@ class Bed:
     :raises KinstError: when the module cannot be used.
     """
 
-    def __init__(self, machine: UnicornMachine, types: Types, seed: int) -> None:
+    def __init__(self, machine: UnicornMachine, types: Types, seed: int,
+                 module: type[ProviderModule] = KinstModule) -> None:
         self.machine, self.seed = machine, seed
         self.arch, self.trap = TRIALS[machine.arch.name], TRAPS[machine.arch.name]
-        self.module = KinstModule(machine, types)
+        self.module = module(machine, types)
         symbols = machine.image.symbols
         self.function = max((f for f in symbols.functions()
                              if not machine.image.module_at(f.address)), key=lambda f: f.size)
@@ -165,21 +166,27 @@ class Bed:
         return self.function.size - 2 * LANDING
 
     def size_of(self, code: bytes) -> int:
-        size = len(self.arch.prologue) + len(code)
-        return size + -size % len(self.arch.prologue) if len(self.arch.prologue) > 1 else size
+        before, after = self.around(code)
+        size, grain = len(before) + len(code) + len(after), len(self.arch.prologue)
+        return size + -size % grain
+
+    def around(self, code: bytes) -> tuple[bytes, bytes]:
+        """What stands before and behind an instruction."""
+        return self.module.around(self.arch.prologue, self.arch.returns, code,
+                                  self.trap.is_prologue(code))
 
     def place(self, codes: Sequence[bytes]) -> list[Placed]:
         """Put instructions into the bed and let the module make and enable their probes."""
-        machine, prologue = self.machine, self.arch.prologue
+        machine = self.machine
         machine.restore(self.base)
         at, samples, content = self.function.address, list[Sample](), bytearray()
         for code in codes:
-            samples.append(Sample(code, at + len(prologue)))
-            size = self.size_of(code)
-            content += (prologue + code).ljust(size, self.trap.breakpoint(4)[:1])
+            (before, after), size = self.around(code), self.size_of(code)
+            samples.append(Sample(code, at + len(before)))
+            content += (before + code + after).ljust(size, self.trap.breakpoint(4)[:1])
             at += size
         machine.write_code(self.function.address, bytes(content))
-        found = [self._made(sample, len(prologue)) for sample in samples]
+        found = [self._made(sample) for sample in samples]
         self.made = machine.snapshot()
         # What it writes, so that each can be executed with its own breakpoint alone: the targets
         # of others' jumps lie among them.
@@ -192,9 +199,10 @@ class Bed:
         self.restart()
         return found
 
-    def _made(self, sample: Sample, before: int) -> Placed:
-        begin = sample.address - before
-        error = self.module.make(NAME, begin, before + len(sample.code))
+    def _made(self, sample: Sample) -> Placed:
+        before, after = self.around(sample.code)
+        begin, end = sample.address - len(before), sample.after + len(after)
+        error = self.module.make(NAME, begin, end - begin)
         probes = self.module.probes(sample.address, sample.after)
         return Placed(sample, probes.get(sample.address), error)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 from emu.machine import Until
 from kinst.trial.bed import NAME, Bed, Sample
-from kinst.trial.module import MODULE
 
 FUNCTIONS = 4  # that are named
 STEPS = 20_000  # instructions that are stepped through
@@ -42,12 +41,13 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
 
 def _lines(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[list[str], list[str]]:
     """The lines of the module that are executed to make the probe, and to carry it out."""
-    machine, prologue = bed.machine, bed.arch.prologue
+    machine, (before, after) = bed.machine, bed.around(code)
     machine.restore(bed.base)
     begin = bed.function.address
-    sample = Sample(code, begin + len(prologue))
-    size = len(prologue) + len(code)
-    machine.write_code(begin, (prologue + code).ljust(size + 16, bed.trap.breakpoint(4)[:1]))
+    sample = Sample(code, begin + len(before))
+    content = before + code + after
+    size = len(content)
+    machine.write_code(begin, content.ljust(size + 16, bed.trap.breakpoint(4)[:1]))
     back = bed.module.enter(NAME, begin, size)
     made = _stepped(bed, {back}, describe)
     placed = bed.place([code])[0]
@@ -62,7 +62,7 @@ def _lines(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[list[
 
 def _stepped(bed: Bed, ends: set[int], describe: Describe) -> list[str]:
     machine = bed.machine
-    module = next(m for m in machine.image.modules if m.name == MODULE)
+    module = next(m for m in machine.image.modules if m.name == bed.module.file)
     found: list[str] = []
     for pc in _addresses(bed, ends):
         if module.address <= pc < module.end:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kinst.code.verdict import summary
 from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.trial.bed import CALM, JUMPS, POINTERS, Bed, Placed, Sample
+from kinst.trial.module import KinstModule
 
 INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
 BATCH = 400  # instructions that are placed at once
@@ -80,6 +81,8 @@ def _truths(bed: Bed, sample: Sample, states: int) -> dict[int, Outcome]:
 def _word(bed: Bed, one: Placed) -> str:
     if one.probe is None:
         return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
+    if not isinstance(bed.module, KinstModule):
+        return "emulate"  # FBT does nothing else
     return bed.arch.becomes(bed.module.probe, one.probe).word
 
 

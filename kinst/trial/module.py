@@ -1,11 +1,13 @@
-"""FreeBSD's own kinst, as a machine runs it: its functions are called in the guest, and what it
-makes is read back by its own types.
+"""FreeBSD's own providers, as a machine runs them: their functions are called in the guest, and what they
+make is read back by their own types.
 
 Behaviour: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
 of probes by the low bits of their addresses).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dwarf.types import Types
 from emu.call import Caller
@@ -35,41 +37,64 @@ class MadeProbe:
     data: bytes
 
 
-class KinstModule:
-    """The module in a booted machine.
+class ProviderModule(ABC):
+    """A provider of FreeBSD's in a booted machine.
 
+    :cvar file: the module's file; ``maker`` its function that makes a function's probes,
+        ``patcher`` the one that writes a breakpoint, ``value`` the member that says what.
     :raises KinstError: when it is not loaded, or its types are not known.
     """
 
+    file: ClassVar[str]
+    maker: ClassVar[str]
+    patcher: ClassVar[str]
+    value: ClassVar[str]
+    probe: Layout
+
     def __init__(self, machine: UnicornMachine, types: Types) -> None:
-        self.machine = machine
-        if not any(module.name == MODULE for module in machine.image.modules):
-            raise KinstError(f"{MODULE} is not loaded: give --module {MODULE}")
-        self.probe = Layout(types, "struct kinst_probe")
-        self._description = Layout(types, "dtrace_kinst_probedesc_t")
-        self.types = types
+        self.machine, self.types = machine, types
+        if not any(module.name == self.file for module in machine.image.modules):
+            raise KinstError(f"{self.file} is not loaded: give --module {self.file}")
         self._symbol = Layout(types, "linker_symval_t")
-        self._make = self.function("kinst_make_probe")
-        self._patch = self.function("kinst_patch_tracepoint")
+        self._make, self._patch = self.function(self.maker), self.function(self.patcher)
         self._kernel = machine.read_u64(machine.symbol("linker_kernel_file").address)
-        table = machine.symbol("kinst_probetab").address
         self._names = self._name_at = 0
         self._named(b"")  # before any snapshot is taken
-        self._table = machine.read_u64(table)
-        if not self._table:
-            raise KinstError(f"{MODULE} was not initialised by the kernel: see what it said when "
-                             "it booted (kinst boot)")
+
+    def initialised(self, table: str) -> int:
+        """Where the module's table of probes is.
+
+        :raises KinstError: when there is none.
+        """
+        found = self.machine.read_u64(self.machine.symbol(table).address)
+        if not found:
+            raise KinstError(f"{self.file} was not initialised by the kernel: see what it said "
+                             "when it booted (kinst boot)")
+        return found
 
     def holds(self, address: int) -> bool:
         """Whether an address is in the module's code."""
         module = self.machine.image.module_at(address)
-        return module is not None and module.name == MODULE
+        return module is not None and module.name == self.file
 
     def function(self, name: str) -> int:
         for symbol in self.machine.image.symbols.named(name):
-            if symbol.module == MODULE:
+            if symbol.module == self.file:
                 return symbol.address
-        raise KinstError(f"{MODULE} has no function '{name}': it is another version of kinst")
+        raise KinstError(f"{self.file} has no function '{name}': it is of another version")
+
+    @abstractmethod
+    def asked(self, name: bytes) -> bytes:
+        """What the maker is given beside the function, to be placed in memory."""
+
+    @abstractmethod
+    def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool
+               ) -> tuple[bytes, bytes]:
+        """What has to stand before and behind an instruction, for the module to take it."""
+
+    @abstractmethod
+    def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
+        """Its probes on the instructions in [begin, end), by address."""
 
     def make(self, name: str, address: int, size: int) -> int:
         """Let it make the probes of a function, as DTrace asks it to.
@@ -80,7 +105,7 @@ class KinstModule:
         caller = Caller(self.machine)
         with caller.passing():
             arguments = self._arguments(caller, name, address, size)
-            return caller.call(self._make, arguments, "kinst_make_probe") & 0xFFFFFFFF
+            return caller.call(self._make, arguments, self.maker) & 0xFFFFFFFF
 
     def enter(self, name: str, address: int, size: int) -> int:
         """As ``make``, but only to where it begins: the machine can be stepped from there.
@@ -112,11 +137,39 @@ class KinstModule:
 
     def _arguments(self, caller: Caller, name: str, address: int, size: int) -> list[int]:
         text = name.encode()[: MAX_NAME - 1]
-        at = self._named(text)
-        symbol = caller.place(self._symbol.build({"name": at, "value": address, "size": size}))
-        description = caller.place(self._description.build(
-            {"kpd_func": text, "kpd_mod": b"kernel", "kpd_off": EVERY}))
-        return [self._kernel, 0, symbol, description]
+        symbol = caller.place(self._symbol.build(
+            {"name": self._named(text), "value": address, "size": size}))
+        return [self._kernel, 0, symbol, caller.place(self.asked(text))]
+
+    def enable(self, probe: MadeProbe) -> None:
+        """Let it put its breakpoint over an instruction."""
+        value = self.probe.get(probe.data, self.value)
+        caller = Caller(self.machine)
+        caller.call(self._patch, [probe.place, value], self.patcher)
+        self.machine.engine.remove_translations(probe.address, probe.address + 16)
+
+
+class KinstModule(ProviderModule):
+    """:raises KinstError: when it is not loaded, or its types are not known."""
+
+    file = MODULE
+    maker = "kinst_make_probe"
+    patcher = "kinst_patch_tracepoint"
+    value = "kp_patchval"
+
+    def __init__(self, machine: UnicornMachine, types: Types) -> None:
+        super().__init__(machine, types)
+        self.probe = Layout(types, "struct kinst_probe")
+        self._description = Layout(types, "dtrace_kinst_probedesc_t")
+        self._table = self.initialised("kinst_probetab")
+
+    def asked(self, name: bytes) -> bytes:
+        return self._description.build({"kpd_func": name, "kpd_mod": b"kernel", "kpd_off": EVERY})
+
+    def around(self, prologue: bytes, returns: bytes, code: bytes, is_prologue: bool
+               ) -> tuple[bytes, bytes]:
+        """A prologue stands before it, so that the module takes it for a function."""
+        return prologue, b""
 
     def probes(self, begin: int, end: int) -> dict[int, MadeProbe]:
         """Its probes on the instructions in [begin, end), by address."""
@@ -142,10 +195,3 @@ class KinstModule:
         if first + count > PROBES:
             raw += self.machine.read(self._table, 8 * (first + count - PROBES))
         return [int.from_bytes(raw[i : i + 8], "little") for i in range(0, len(raw), 8)]
-
-    def enable(self, probe: MadeProbe) -> None:
-        """Let it put its breakpoint over an instruction."""
-        value = self.probe.get(probe.data, "kp_patchval")
-        caller = Caller(self.machine)
-        caller.call(self._patch, [probe.place, value], "kinst_patch_tracepoint")
-        self.machine.engine.remove_translations(probe.address, probe.address + 16)

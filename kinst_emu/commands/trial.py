@@ -32,9 +32,16 @@ from kinst_emu.relocate_report import show as show_relocations
 from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count, parse_size
 from kinst_emu.trial_report import as_json, page, show
-from kinst_emu.trials import Setting, compare, execute, functions_of, located
+from kinst_emu.trials import (
+    PROVIDERS,
+    Setting,
+    compare,
+    execute,
+    functions_of,
+    located,
+    sites_of,
+)
 
-MODULES = ["kinst.ko"]
 COPIES = 52_000
 CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
 LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
@@ -64,6 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "memory order; - is standard input")
     parser.add_argument("--assemble", metavar="CODE",
                         help="execute these instead: instructions in assembler; ';' separates them")
+    parser.add_argument("--provider", choices=sorted(PROVIDERS), default="kinst",
+                        help="whose module: kinst.ko's, or fbt.ko's entries and returns "
+                        "(%(default)s)")
     parser.add_argument("--part", choices=["verdicts", "execution"],
                         help="only what the module decides, or only what it does")
     parser.add_argument("--copies", default=str(COPIES), metavar="N",
@@ -97,9 +107,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError("give a kernel (-k IMAGE), or a program with --relocator and --arch")
     if arguments.arch is not None:
         raise KinstError("--arch is for --relocator; a kernel has its own")
-    image = catalog.find(arguments.kernel, arguments.module or MODULES)
+    provider = arguments.provider
+    image = catalog.find(arguments.kernel, arguments.module or [f"{provider}.ko"])
     setting = Setting(str(image.path), tuple(str(m.path) for m in image.modules),
-                      parse_size(arguments.memory), seed, states)
+                      parse_size(arguments.memory), seed, states, provider)
     arch = arch_of(image).name
     with Sweep(arguments) as jobs:
         compared = None
@@ -107,10 +118,15 @@ def run(arguments: argparse.Namespace) -> int:
             compared = _compared(setting, image, arguments, jobs)
         report, places = Report(), dict[bytes, str]()
         if arguments.part != "verdicts":
-            places = _places(image, arch, arguments)
+            if provider == "fbt" and arguments.encodings is arguments.assemble is None:
+                functions = _drawn(seed, arguments.random, functions_of(image, arguments.function))
+                places = sites_of(setting, functions)
+            else:
+                places = _places(image, arch, arguments)
             _executed(setting, image, arch, places, jobs, report)
             _locate(setting, arch, report)
     words = " ".join(f"--module {module}" for module in setting.modules)
+    words += f" --provider {provider}" if provider != "kinst" else ""
     result = Result(arch, seed, places, report, None,
                     f"kinst trial -k {setting.kernel} {words}")
     if arguments.json:
@@ -222,7 +238,7 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
               report: Report) -> None:
-    key = Key("trial", ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
+    key = Key("trial", f"{setting.provider}: " + ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
                                  for m in image.modules), arch, setting.seed, setting.states)
     if jobs.store is not None:
         jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
