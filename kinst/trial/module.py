@@ -1,5 +1,5 @@
-"""FreeBSD's own providers, as a machine runs them: their functions are called in the guest, and what they
-make is read back by their own types.
+"""FreeBSD's own providers, as a machine runs them: their functions are called in the guest, and
+what they make is read back by their own types.
 
 Behaviour: sys/cddl/dev/kinst of FreeBSD 15.0 (kinst_make_probe, kinst_patch_tracepoint, the table
 of probes by the low bits of their addresses).

@@ -238,8 +238,9 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
               report: Report) -> None:
-    key = Key("trial", f"{setting.provider}: " + ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
-                                 for m in image.modules), arch, setting.seed, setting.states)
+    modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
+                        for m in image.modules)
+    key = Key("trial", f"{setting.provider}: {modules}", arch, setting.seed, setting.states)
     if jobs.store is not None:
         jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
                          places)
