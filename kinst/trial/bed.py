@@ -113,6 +113,9 @@ class Bed:
         self.base = machine.snapshot()
         self._cpu = machine.read_register(machine.arch.per_cpu)
         self._thread = machine.read_u64(self._cpu)
+        end = self.function.address + self.function.size
+        # FBT has probes on every function from the beginning, also on the one that stood here.
+        self._old = {p.place for p in self.module.probes(self.function.address, end).values()}
         self.fault_at = 0  # where the last fault was, as its trap frame says
         self.made: Snapshot = self.base  # the probes are made, and none is enabled
 
@@ -203,8 +206,10 @@ class Bed:
         before, after = self.around(sample.code)
         begin, end = sample.address - len(before), sample.after + len(after)
         error = self.module.make(NAME, begin, end - begin)
-        probes = self.module.probes(sample.address, sample.after)
-        return Placed(sample, probes.get(sample.address), error)
+        probe = self.module.probes(sample.address, sample.after).get(sample.address)
+        if probe is not None and probe.place in self._old:
+            probe = None
+        return Placed(sample, probe, error)
 
     # -- executions ---------------------------------------------------------------------------
 
