@@ -191,7 +191,7 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             one = section(elf, name)
             if one is not None:
                 found[name] = _content(elf, one)
-        if elf.header["e_type"] == "ET_REL":
+        if elf.header["e_type"] == "ET_REL" and found:
             return _linked(path, found)
         return found
 

@@ -22,7 +22,7 @@ M_WAITOK_ZERO = 0x102  # malloc(9)
 class CallError(KinstError):
     """A call did not return; ``console`` is what the guest wrote meanwhile."""
 
-    def __init__(self, text: str, console: bytes) -> None:
+    def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
         self.console = console
 

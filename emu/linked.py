@@ -152,8 +152,8 @@ def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleF
         for path in sorted(directory.glob("*" + SUFFIX))[:MAX_MODULES]:
             try:
                 file = ModuleFile(path)
+                if name.encode() in bytes(file.data) and name in file.provides:
+                    return file
             except ImageError:
                 continue  # not asked for
-            if name.encode() in bytes(file.data) and name in file.provides:
-                return file
     return None

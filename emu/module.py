@@ -179,6 +179,8 @@ class ModuleFile:
         self.symtab = found[0] if found else dynamic[0] if dynamic else None
         if self.symtab is None:
             raise ImageError(f"{self.path}: not a kernel module: it has no symbols")
+        if any(s.kind in (SYMTAB, DYNSYM) and s.link >= len(self.sections) for s in self.sections):
+            raise ValueError
         self.build_id = next((build_id_of(self.content(s)) for s in self.sections
                               if s.kind == NOTE and s.name == ".note.gnu.build-id"), "")
 
@@ -323,7 +325,7 @@ class ModuleFile:
         """:raises ImageError: when its metadata is damaged."""
         try:
             return self._says[0]
-        except struct.error:
+        except (struct.error, OverflowError):
             raise ImageError(f"{self.path}: damaged: its metadata leads nowhere") from None
 
     @property
@@ -334,7 +336,7 @@ class ModuleFile:
         """
         try:
             return self._says[1]
-        except struct.error:
+        except (struct.error, OverflowError):
             raise ImageError(f"{self.path}: damaged: its metadata leads nowhere") from None
 
 

@@ -31,7 +31,7 @@ KEPT = 4  # boots of one kernel, made by so many versions of this program
 class BootError(KinstError):
     """The kernel did not get to its prompt; ``console`` is what it wrote."""
 
-    def __init__(self, text: str, console: bytes) -> None:
+    def __init__(self, text: str, console: bytes = b"") -> None:
         super().__init__(text)
         self.console = console
 

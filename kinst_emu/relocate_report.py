@@ -14,6 +14,7 @@ from kinst.laboratory.laboratory import ON_HOST
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import Report
 from kinst.trap import TRAPS
+from kinst.trial.execution import BY_MODULE
 
 MAX_KINDS = 20  # of mismatches, one of each, that are shown
 MAX_SHOWN = 20  # encodings that are shown one by one
@@ -151,4 +152,5 @@ def junit(result: Result, what: str = "kinst relocate") -> bytes:
 
 def _states(one: Finding) -> int:
     """How many states a repetition needs; those with a number of their own come by themselves."""
-    return (one.state or 0) % 1000 + 1
+    state = one.state or 0
+    return (state % 1000 if one.how == BY_MODULE else state) + 1

@@ -6,6 +6,7 @@ from dtrace.debug_data import Sources, debug_index
 from dtrace.kernel_types import kernel_types
 from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
+from emu.call import CallError
 from emu.elf import Image, Symbol
 from emu.errors import MemoryAccessError
 from images import catalog
@@ -96,7 +97,10 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
         line = sources.line(pc).rpartition("/sys/")[2] or sources.line(pc)
         return f"{frames[0].name if frames else image.symbols.where(pc)} ({line})"
 
-    return deciding(bed, one.code, plain, one.state or 0, describe)
+    try:
+        return deciding(bed, one.code, plain, one.state or 0, describe)
+    except (CallError, DebugDataError):
+        return ""
 
 
 def functions_of(image: Image, names: list[str]) -> list[Symbol]:

@@ -38,6 +38,9 @@ def flatten(image: Image) -> bytes:
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    if image.modules:
+        raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
+                           "away, or carry a booted state over")
     if image.entry - min(s.virtual for s in image.segments) < HEADER:
         return ["-kernel", str(image.path)]  # no room for a header; linked where it is to run
     (directory / "Image").write_bytes(flatten(image))

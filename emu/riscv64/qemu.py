@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emu.elf import Image
+from emu.errors import MachineError
 from emu.qemu.board import QemuBoard
 from emu.riscv64 import registers
 from emu.riscv64.board import RAM_BASE
@@ -28,6 +29,9 @@ SUPERVISOR, MACHINE = 1, 3
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
+    if image.modules:
+        raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
+                           "away, or carry a booted state over")
     return ["-kernel", str(image.path)]
 
 

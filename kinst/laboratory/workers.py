@@ -5,9 +5,11 @@ that was lost is done again by another worker.
 """
 
 import importlib
-import multiprocessing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from emu.errors import KinstError
@@ -41,26 +43,30 @@ class Here(Workers):
         yield from enumerate(map(function, parts))
 
 
-class _Numbered:
-    """A function that gives the part's number with its result."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
-
-    def __call__(self, part: tuple[int, Any]) -> tuple[int, Any]:
-        return part[0], self.function(part[1])
-
-
 class Processes(Workers):
-    """Processes on this machine."""
+    """Processes on this machine; one that is lost is replaced."""
 
     def __init__(self, jobs: int) -> None:
         self._jobs = min(jobs, MAX_JOBS)
 
     def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
                 ) -> Iterator[tuple[int, Result]]:
-        with multiprocessing.get_context("spawn").Pool(self._jobs) as pool:
-            yield from pool.imap_unordered(_Numbered(function), enumerate(parts))
+        rest, losses = set(range(len(parts))), 0
+        while rest:
+            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("spawn"))
+            try:
+                futures = {pool.submit(function, parts[number]): number for number in sorted(rest)}
+                for future in as_completed(futures):
+                    result = future.result()
+                    rest.discard(futures[future])
+                    yield futures[future], result
+            except BrokenProcessPool:
+                losses += 1
+                if losses > LOSSES:
+                    raise KinstError(f"--jobs: {losses} times a process was lost with its part of "
+                                     "the sweep: is there too little memory?") from None
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Cluster(Workers):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dwarf.types import Types
-from emu.call import Caller
+from emu.call import Caller, CallError
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.unicorn.machine import Snapshot, UnicornMachine
@@ -35,6 +35,7 @@ CALM, JUMPS, POINTERS = 1000, 2000, 3000
 M_WAITOK_ZERO = 0x102
 NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
+LOST = -1  # instead of an error number: the module panics, or does not return
 NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
 EXCEPTION = "a fault"
 MASK = (1 << 64) - 1
@@ -63,6 +64,14 @@ class Placed:
     probe: MadeProbe | None
     error: int
     patch: bytes = b""
+
+
+class _Lost(Exception):
+    """The module did not come back from making a probe."""
+
+    def __init__(self, sample: Sample) -> None:
+        super().__init__()
+        self.sample = sample
 
 
 class Bed:
@@ -180,6 +189,16 @@ class Bed:
 
     def place(self, codes: Sequence[bytes]) -> list[Placed]:
         """Put instructions into the bed and let the module make and enable their probes."""
+        rest, lost = list(codes), list[Placed]()
+        while True:
+            try:
+                return [*self._place(rest), *lost]
+            except _Lost as error:
+                rest.remove(error.sample.code)
+                lost.append(Placed(error.sample, None, LOST))
+
+    def _place(self, codes: Sequence[bytes]) -> list[Placed]:
+        """:raises _Lost: for an instruction that the module panics at."""
         machine = self.machine
         machine.restore(self.base)
         at, samples, content = self.function.address, list[Sample](), bytearray()
@@ -205,7 +224,10 @@ class Bed:
     def _made(self, sample: Sample) -> Placed:
         before, after = self.around(sample.code)
         begin, end = sample.address - len(before), sample.after + len(after)
-        error = self.module.make(NAME, begin, end - begin)
+        try:
+            error = self.module.make(NAME, begin, end - begin)
+        except CallError:
+            raise _Lost(sample) from None
         probe = self.module.probes(sample.address, sample.after).get(sample.address)
         if probe is not None and probe.place in self._old:
             probe = None

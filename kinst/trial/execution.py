@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kinst.code.verdict import summary
 from kinst.laboratory.outcome import Mismatch, Outcome
-from kinst.trial.bed import CALM, JUMPS, POINTERS, Bed, Placed, Sample
+from kinst.trial.bed import CALM, JUMPS, LOST, POINTERS, Bed, Placed, Sample
 from kinst.trial.module import KinstModule
 
 INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
@@ -36,7 +36,12 @@ class Tried:
 
 def tried(bed: Bed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
     """Try encodings: each with so many random states."""
-    for batch in _batches(bed, codes):
+    length = bed.machine.arch.instruction_length
+    whole = [code for code in codes if length(code) == len(code)]
+    for code in codes:
+        if length(code) != len(code):
+            yield Tried(code, "refuse: is not one instruction")
+    for batch in _batches(bed, whole):
         yield from _batch(bed, batch, states)
 
 
@@ -79,6 +84,8 @@ def _truths(bed: Bed, sample: Sample, states: int) -> dict[int, Outcome]:
 
 
 def _word(bed: Bed, one: Placed) -> str:
+    if one.probe is None and one.error == LOST:
+        return "refuse: the module panics, or does not return"
     if one.probe is None:
         return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
     if not isinstance(bed.module, KinstModule):

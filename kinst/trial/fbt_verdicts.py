@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
+from emu.call import CallError
 from emu.elf import Symbol
 from emu.errors import MemoryAccessError
 from kinst import fbt
 from kinst.code.listing import Instruction, exclusion, instructions
 from kinst.trial.bed import Bed
 from kinst.trial.fbt_module import FbtModule
-from kinst.trial.verdicts import LEFT_OUT, OURS_ALONE, PROBES, Example, Verdicts
+from kinst.trial.verdicts import LEFT_OUT, LOST, OURS_ALONE, PROBES, Example, Verdicts
 
 
 def fbt_verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
@@ -20,7 +21,12 @@ def fbt_verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
             bed.machine.restore(bed.base)
             made = 0
         found = Verdicts(functions=1)
-        made += _compare(bed, function, found)
+        try:
+            made += _compare(bed, function, found)
+        except CallError as error:
+            bed.machine.restore(bed.base)
+            made = 0
+            found.differ(LOST, Example(function.name, b"", str(error), ""))
         yield found
     bed.machine.restore(bed.base)
 

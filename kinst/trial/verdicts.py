@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from emu.call import CallError
 from emu.elf import Symbol
 from emu.errors import MemoryAccessError
 from kinst.code.listing import exclusion, instructions
@@ -14,6 +15,7 @@ from kinst.trial.bed import Bed
 EXAMPLES = 5  # of a kind of difference that are kept
 PROBES = 60_000  # that are made before the guest's memory is put back
 LEFT_OUT = "the function is left out by the module alone"
+LOST = "the module panics, or does not return"
 OURS_ALONE = "the function is left out by us alone"
 
 
@@ -69,7 +71,12 @@ def verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
             machine.restore(bed.base)
             made = 0
         found = Verdicts(functions=1)
-        made += _compare(bed, function, found)
+        try:
+            made += _compare(bed, function, found)
+        except CallError as error:
+            bed.machine.restore(bed.base)
+            made = 0
+            found.differ(LOST, Example(function.name, b"", str(error), ""))
         yield found
     machine.restore(bed.base)
 

@@ -44,6 +44,7 @@ from kinst_emu.trials import (
 
 COPIES = 52_000
 CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
+MAX_STATES = 999
 LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
 
 EXAMPLES = (
@@ -92,6 +93,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     states, seed = (parse_count(getattr(arguments, name), f"--{name}")
                     for name in ("states", "seed"))
+    if states > MAX_STATES:
+        raise KinstError(f"--states {states}: at most {MAX_STATES}")
     chosen = [bool(arguments.function), arguments.all, arguments.random is not None,
               arguments.encodings is not None, arguments.assemble is not None]
     if sum(chosen) != 1:
@@ -112,6 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
     setting = Setting(str(image.path), tuple(str(m.path) for m in image.modules),
                       parse_size(arguments.memory), seed, states, provider)
     arch = arch_of(image).name
+    given = arguments.encodings is not None or arguments.assemble is not None
+    if given and arguments.part == "verdicts":
+        raise KinstError("--part verdicts is for functions: leave --encodings or --assemble away")
     with Sweep(arguments) as jobs:
         compared = None
         if arguments.part != "execution" and arguments.encodings is arguments.assemble is None:
@@ -123,12 +129,12 @@ def run(arguments: argparse.Namespace) -> int:
                 places = sites_of(setting, functions)
             else:
                 places = _places(image, arch, arguments)
-            _executed(setting, image, arch, places, jobs, report)
+            _executed(setting, image, arch, places, jobs, report, given)
             _locate(setting, arch, report)
-    words = " ".join(f"--module {module}" for module in setting.modules)
+    words = " ".join(f"--module {shlex.quote(module)}" for module in setting.modules)
     words += f" --provider {provider}" if provider != "kinst" else ""
     result = Result(arch, seed, places, report, None,
-                    f"kinst trial -k {setting.kernel} {words}")
+                    f"kinst trial -k {shlex.quote(setting.kernel)} {words}")
     if arguments.json:
         print(json.dumps(as_json(result, compared, image)))
     else:
@@ -144,6 +150,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
     """A relocator in another process, on flat memory."""
+    if arguments.provider != "kinst":
+        raise KinstError("--provider: is not for --relocator")
     for option in ("module", "part", "html"):
         if getattr(arguments, option):
             raise KinstError(f"--{option}: is not for --relocator")
@@ -237,11 +245,11 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 
 
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
-              report: Report) -> None:
+              report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
                         for m in image.modules)
     key = Key("trial", f"{setting.provider}: {modules}", arch, setting.seed, setting.states)
-    if jobs.store is not None:
+    if jobs.store is not None and not given:
         jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
                          places)
     found: dict[bytes, Finding] = {}
