@@ -15,6 +15,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from elftools.elf.enums import ENUM_E_MACHINE
+
+from emu.architectures import ARCHITECTURES
 from emu.elf import ELF_MAGIC, MAX_SECTIONS, SYMBOL, SymbolTable, build_id_of, read_file
 from emu.errors import ImageError
 from emu.relocation import RELOCATIONS, relocations
@@ -37,8 +40,6 @@ PAGE = 4096
 MAX_SIZE = 64 << 20  # bytes of a module, in its file or in memory
 MAX_RECORDS = 4096
 MAX_TEXT = 256
-MACHINES = {62: "X86_64", 183: "AARCH64", 243: "RISCV"}
-ARCHITECTURES = {"X86_64": "amd64", "AARCH64": "arm64", "RISCV": "riscv64"}
 METADATA_SET = "set_modmetadata_set"
 
 
@@ -88,9 +89,11 @@ class ModuleFile:
     def _read(self) -> None:
         (_ident, kind, machine, _version, _entry, programs, sections, _flags, _size, program_size,
          program_count, section_size, section_count, names) = HEADER.unpack_from(self.data)
-        if machine not in MACHINES:
+        found = {ENUM_E_MACHINE.get(f"EM_{a.elf_machine}"): a for a in ARCHITECTURES.values()}
+        if machine not in found:
             raise ImageError(f"{self.path}: made for another machine (ELF machine {machine})")
-        self.machine, self.relocatable = MACHINES[machine], kind == ET_REL
+        self.arch, self.relocatable = found[machine], kind == ET_REL
+        self.machine = self.arch.elf_machine
         if kind not in (ET_REL, ET_DYN):
             raise ImageError(f"{self.path}: not a kernel module (ELF type {kind}); a kernel goes "
                              "to -k")
@@ -248,7 +251,7 @@ class ModuleFile:
         :param debug: names of a relocatable file's sections that are not loaded: in them, instead
             of in memory.
         """
-        types = RELOCATIONS[ARCHITECTURES[self.machine]]
+        types = RELOCATIONS[self.arch.name]
         for section in self.sections:
             if section.kind != RELA or section.link >= len(self.sections):
                 continue

@@ -5,10 +5,9 @@ from typing import ClassVar
 
 from kinst.arm64.bench import Arm64Bench
 from kinst.arm64.trap import PSTATE_I
-from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe, ProviderModule
+from kinst.trial.module import MadeProbe
 
 CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 
@@ -34,14 +33,6 @@ class Arm64Trial(TrialArch):
 
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy", 4)
-
-    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
-        word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
-        return Becomes(word, len(code))
-
-    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
-        """The probe's own."""
-        return module.probe.get(probe.data, "kp_tramp")
 
     def not_executed(self, code: bytes) -> str | None:
         return self._bench.not_executed(code)

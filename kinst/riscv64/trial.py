@@ -4,12 +4,11 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.riscv64.bench import Riscv64Bench
 from kinst.riscv64.trap import SIE
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe, ProviderModule
+from kinst.trial.module import MadeProbe
 
 
 class Riscv64Trial(TrialArch):
@@ -34,14 +33,6 @@ class Riscv64Trial(TrialArch):
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy",
                        layout.get(probe.data, "kp_md.instlen"))
-
-    def ours(self, code: bytes, verdict: Verdict) -> Becomes:
-        word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
-        return Becomes(word, len(code))
-
-    def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
-        """The probe's own."""
-        return module.probe.get(probe.data, "kp_tramp")
 
     def not_executed(self, code: bytes) -> str | None:
         return self._bench.not_executed(code)

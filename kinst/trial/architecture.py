@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.parts import Parts
-from kinst.code.verdict import Verdict
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.trial.layout import Layout
 from kinst.trial.module import MadeProbe, ProviderModule
 
@@ -59,13 +59,14 @@ class TrialArch(ABC):
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         """What the module has decided."""
 
-    @abstractmethod
     def ours(self, code: bytes, verdict: Verdict) -> Becomes:
         """Our verdict in the same words."""
+        word = {Copy: "copy", Rewrite: "rewrite", Refuse: "refuse"}.get(type(verdict), "emulate")
+        return Becomes(word, len(code))
 
-    @abstractmethod
     def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
-        """Where the module executes a probe's instruction, with interrupts on."""
+        """Where the module executes a probe's instruction, with interrupts on: the probe's own."""
+        return module.probe.get(probe.data, "kp_tramp")
 
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dwarf.types import Types
-from emu.call import Caller, CallError
+from emu.call import M_WAITOK_ZERO, Caller, CallError
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.unicorn.machine import Snapshot, UnicornMachine
@@ -32,7 +32,6 @@ LONG = 5_000_000  # and of one that is interrupted
 LIMIT = 50_000  # instructions of one execution
 # States from these numbers on have addresses in the stack alone, of code, of data.
 CALM, JUMPS, POINTERS = 1000, 2000, 3000
-M_WAITOK_ZERO = 0x102
 NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
 LOST = -1  # instead of an error number: the module panics, or does not return

@@ -2,33 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from emu.call import CallError
 from emu.elf import Symbol
 from emu.errors import MemoryAccessError
 from kinst import fbt
 from kinst.code.listing import Instruction, exclusion, instructions
 from kinst.trial.bed import Bed
 from kinst.trial.fbt_module import FbtModule
-from kinst.trial.verdicts import LEFT_OUT, LOST, OURS_ALONE, PROBES, Example, Verdicts
+from kinst.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
 
 
 def fbt_verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the sites, function by function."""
-    bed.machine.restore(bed.base)
-    made = 0
-    for function in functions:
-        if made > PROBES:
-            bed.machine.restore(bed.base)
-            made = 0
-        found = Verdicts(functions=1)
-        try:
-            made += _compare(bed, function, found)
-        except CallError as error:
-            bed.machine.restore(bed.base)
-            made = 0
-            found.differ(LOST, Example(function.name, b"", str(error), ""))
-        yield found
-    bed.machine.restore(bed.base)
+    return each(bed, functions, _compare)
 
 
 def sites(bed: Bed, function: Symbol) -> tuple[Instruction | None, list[Instruction]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dwarf.types import Types
-from emu.call import Caller
+from emu.call import M_WAITOK_ZERO, Caller
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst.trial.layout import Layout
@@ -20,7 +20,6 @@ MAX_CHAIN = 1 << 16
 EVERY = -1  # kpd_off: all instructions
 MODULE = "kinst.ko"
 NAMES, MAX_NAME = 1 << 20, 128  # bytes of all names, and of one
-M_WAITOK_ZERO = 0x102
 FRAME = 4096  # bytes below the stack pointer, where the arguments are placed
 
 

@@ -1,7 +1,7 @@
 """What the module would do with every instruction of a function, beside what we would."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from emu.call import CallError
@@ -61,8 +61,17 @@ class Verdicts:
             mine.extend(some[: EXAMPLES - len(mine)])
 
 
+# Looks at one function, and says how many probes the module has made.
+Compare = Callable[[Bed, Symbol, Verdicts], int]
+
+
 def verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the verdicts on the functions' instructions, function by function."""
+    return each(bed, functions, _compare)
+
+
+def each(bed: Bed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
+    """Compare function by function, with the guest's memory put back in between."""
     machine = bed.machine
     machine.restore(bed.base)
     made = 0
@@ -72,9 +81,9 @@ def verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
             made = 0
         found = Verdicts(functions=1)
         try:
-            made += _compare(bed, function, found)
+            made += compare(bed, function, found)
         except CallError as error:
-            bed.machine.restore(bed.base)
+            machine.restore(bed.base)
             made = 0
             found.differ(LOST, Example(function.name, b"", str(error), ""))
         yield found
