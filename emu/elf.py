@@ -78,6 +78,9 @@ class Symbol:
         return self.module.removesuffix(".ko")
 
 
+MAX_FOUND = 4096  # names that are kept with what was found
+
+
 class SymbolTable:
     """Symbols by name and by address.
 
@@ -90,6 +93,7 @@ class SymbolTable:
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
         self._questions = 0  # so far, by name
+        self._found: dict[str, Symbol | None] = {}  # by ``find``
         self._addresses: list[int] = []
         self._labels: list[tuple[int, int, int, int]] | None = None
 
@@ -141,6 +145,13 @@ class SymbolTable:
 
     def find(self, name: str) -> Symbol | None:
         """The first symbol of that name; faster than ``named`` for one question."""
+        if name not in self._found:
+            if len(self._found) >= MAX_FOUND:
+                self._found.clear()
+            self._found[name] = self._find(name)
+        return self._found[name]
+
+    def _find(self, name: str) -> Symbol | None:
         if self._by_name is not None:
             found = self.named(name)
             return found[0] if found else None

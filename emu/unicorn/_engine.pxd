@@ -321,6 +321,8 @@ cdef class Engine:
     cdef hook_del_fn hook_del
     cdef list windows
     cdef dict seam_hooks  # their numbers, by address
+    cdef dict left_hooks  # of stops that could not be removed, likewise
+    cdef int most_left  # of them, before they are looked through
     cdef object port_in
     cdef object port_out
     cdef object system_in

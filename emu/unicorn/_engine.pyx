@@ -678,6 +678,8 @@ cdef class Engine:
         self.pc_register = pc_register
         self.windows = []
         self.seam_hooks = {}
+        self.left_hooks = {}
+        self.most_left = MAX_STOPS
         self.error = None
         memset(&self.system, 0, sizeof(self.system))
         self._ok("use exits", self.ctl(self.uc, ctl_word(CTL_USE_EXITS, 1, CTL_WRITE), 1))
@@ -999,6 +1001,12 @@ cdef class Engine:
         wanted = set(addresses)
         if len(wanted) > MAX_STOPS:
             raise ValueError(f"at most {MAX_STOPS} stop addresses")
+        if <int>len(self.left_hooks) > self.most_left:
+            # Unicorn asks all hooks for each instruction that it translates.
+            for address in list(self.left_hooks):
+                if self._remove_hook(address, self.left_hooks[address]):
+                    del self.left_hooks[address]
+            self.most_left = 2 * <int>len(self.left_hooks) + MAX_STOPS
         i = 0
         while i < c.stop_count:
             address = c.stops[i]
@@ -1006,14 +1014,18 @@ cdef class Engine:
                 wanted.discard(address)
                 i += 1
                 continue
-            self._remove_hook(address, c.stop_hooks[i])
+            if not self._remove_hook(address, c.stop_hooks[i]):
+                self.left_hooks[address] = c.stop_hooks[i]
             c.stop_count -= 1
             c.stops[i] = c.stops[c.stop_count]
             c.stop_hooks[i] = c.stop_hooks[c.stop_count]
             self._drop(address, address + 1)
         for address in sorted(wanted):
-            self._ok("set a stop", self.hook_add(
-                self.uc, &hook, HOOK_CODE, <void *>stop_hook, c, address, address))
+            if address in self.left_hooks:
+                hook = self.left_hooks.pop(address)
+            else:
+                self._ok("set a stop", self.hook_add(
+                    self.uc, &hook, HOOK_CODE, <void *>stop_hook, c, address, address))
             c.stops[c.stop_count] = address
             c.stop_hooks[c.stop_count] = hook
             c.stop_count += 1
@@ -1097,6 +1109,11 @@ cdef class Engine:
         self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     # -- the clock ----------------------------------------------------------------------------
+
+    @property
+    def stops_left(self):
+        """Stops that are not wanted any more and could not be removed: not mapped meanwhile."""
+        return len(self.left_hooks)
 
     @property
     def now(self):

@@ -116,6 +116,18 @@ def test_a_stop_address_that_a_limit_falls_on_too_is_seen(image):
         assert again.run(Until(time=later)).reason is StopReason.TIME and again.now >= later
 
 
+def test_stops_where_nothing_is_mapped_do_not_pile_up(image):
+    """Unicorn asks every one of them for each instruction that it translates."""
+    machine = start(image)
+    machine.run(Until(addresses=[machine.symbol("clock_interrupt").address]))
+    nowhere = [0x12345678000 + 0x1000 * page for page in range(8)]
+    for turn in range(40):
+        machine.run(Until(addresses=[nowhere[turn % 8]], instructions=machine.instructions + 5))
+    machine.step()
+    unmapped = sum(machine.translate(address) is None for address in nowhere)  # amd64: all
+    assert machine.engine.stops_left == unmapped
+
+
 CALLS = ['strlen("hello")', 'memcmp("abc", "abd", 3)', 'strtoul("1234zz", 0, 10)',
          'strcmp("a", "a")', "fibonacci(9)", "strlen(buf(300))"]
 
