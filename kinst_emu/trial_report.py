@@ -26,8 +26,8 @@ def show(result: Result, compared: Verdicts | None, image: Image) -> None:
               f"({m.verdict}, state {m.state})")
         for line in m.differences():
             print(f"    {line}")
-        if m.source:
-            print(f"    {m.source}")
+        for line in m.source.splitlines():
+            print(f"    {line}")
         print(f"    again: {result.again(m)}")
         if len(some) > 1:
             print(f"    and {len(some) - 1} more of {name} (--json lists them)")
@@ -113,7 +113,7 @@ def page(result: Result, compared: Verdicts | None, image: Image) -> str:
                           [(count, word) for word, count in report.verdicts.most_common()]))
         for (_verdict, name), some in result.mismatched().items():
             m = some[0]
-            lines = "\n".join([*m.differences(), *([m.source] if m.source else []),
+            lines = "\n".join([*m.differences(), *m.source.splitlines(),
                                f"again: {result.again(m)}"])
             out.append(f"<h3>{esc(name)}: {len(some)} mishandled</h3><p><code>"
                        f"{esc(result.places[m.code])}: {esc(m.code.hex(' '))} "

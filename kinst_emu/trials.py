@@ -19,11 +19,15 @@ from kinst.trial.fbt_module import FbtModule
 from kinst.trial.fbt_verdicts import fbt_verdicts, sites
 from kinst.trial.module import KinstModule, ProviderModule
 from kinst.trial.verdicts import Verdicts, verdicts
+from kinst_emu.sweeps import check_identity
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A kernel and modules, as every worker finds them, and the random states."""
+    """A kernel and modules, as every worker finds them, and the random states.
+
+    :param identity: of the kernel with its modules; a worker that finds another refuses.
+    """
 
     kernel: str
     modules: tuple[str, ...]
@@ -31,8 +35,11 @@ class Setting:
     seed: int
     states: int
     provider: str = "kinst"
+    identity: str = ""
 
 
+NO_LINE = "?"
+MERGED = 8  # functions that are named where the compiler gives no line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
 _beds: dict[Setting, Bed] = {}  # of this process
 
@@ -42,6 +49,7 @@ def bed_of(setting: Setting) -> Bed:
     if setting not in _beds:
         _beds.clear()
         image = catalog.find(setting.kernel, setting.modules)
+        check_identity(image, setting.identity)
         _beds[setting] = Bed(booted(image, setting.memory), kernel_types(image), setting.seed,
                              PROVIDERS[setting.provider])
     return _beds[setting]
@@ -83,7 +91,7 @@ def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
 
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
-    """The lines of the module's source that decided."""
+    """The lines of the module's source that decided, one a row."""
     bed = bed_of(setting)
     image = bed.machine.image
     sources = Sources(image)
@@ -93,9 +101,15 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
         return ""
 
     def describe(pc: int) -> str:
-        frames = index.stack(pc)
-        line = sources.line(pc).rpartition("/sys/")[2] or sources.line(pc)
-        return f"{frames[0].name if frames else image.symbols.where(pc)} ({line})"
+        frames, line = index.stack(pc), sources.line(pc)
+        name = frames[0].name if frames else image.symbols.where(pc)
+        if line == NO_LINE and frames:
+            # What compilers merge from several places loses its line: it may be any of these.
+            inside = [one.name for low, high in frames[-1].pieces
+                      for one in index.inside(low, high)]
+            merged = ", ".join(list(dict.fromkeys(n for n in inside if n != name))[:MERGED])
+            return f"{name} (no line of its own{f'; inlined here: {merged}' * bool(merged)})"
+        return f"{name} ({line.rpartition('/sys/')[2] or line})"
 
     try:
         return deciding(bed, one.code, plain, one.state or 0, describe)

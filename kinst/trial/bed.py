@@ -372,9 +372,10 @@ class Bed:
                 continue
             below = max(0, min(PAGE, end - address)) if address >= self.stack[0] else 0
             if like is not None and below:
-                truth = like.get(address, content)
-                now = bytes(new if was != did else was for new, was, did in zip(
-                    now[:below], content[:below], truth[:below], strict=True)) + now[below:]
+                was, did = content[:below], like.get(address, content)[:below]
+                mine = was if was == did else bytes(new if old != then else old for new, old, then
+                                                    in zip(now[:below], was, did, strict=True))
+                now = mine + now[below:]
             if now != content:
                 found[address] = now
         return found
@@ -399,9 +400,10 @@ class Bed:
         values, _vectors = self.state(number)
         state = _Guess(self, values | self._fixed | {self.machine.arch.sp: self.sp})
         try:
-            return [sample.after, verdict.next_pc(state) & MASK]
+            pc = verdict.next_pc(state) & MASK
         except MemoryAccessError:
             return [sample.after]
+        return [sample.after, pc] if self.machine.translate(pc) is not None else [sample.after]
 
 
 @dataclass

@@ -1,31 +1,60 @@
 """Which lines of the module's source decided what becomes of an instruction.
 
 The module is stepped through, once for the instruction in question and once for one that needs
-nothing special; what only the first comes to is what decided, and the last of it is named, in each
-function.
+nothing special.  What only the first comes to is what decided, and the last of it is named, in each
+function.  So is what the module keeps of the instruction, where that is something else than of the
+other one, with the lines that wrote it.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from emu.machine import Until
 from kinst.trial.bed import NAME, Bed, Sample
+from kinst.trial.module import MadeProbe
 
 FUNCTIONS = 4  # that are named
+WRITERS = 3  # lines that wrote a member, that are named
 STEPS = 20_000  # instructions that are stepped through
+SHOWN = 16  # bytes of a member that are shown
 Describe = Callable[[int], str]  # of an address: function  file:line
 
 
+@dataclass
+class _Steps:
+    """:param lines: of the module, as they are come to.
+    :param writers: of the members of its probe, the lines that changed them.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    writers: dict[str, list[str]] = field(default_factory=dict)
+    probe: bytes = b""
+
+
 def deciding(bed: Bed, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
-    """The lines that made the probe what it is, and that carried it out.
+    """The lines that made the probe what it is, and that carried it out, one a row.
 
     :param plain: an instruction that can be copied, for comparison.
     """
-    made, done = _lines(bed, code, state, describe)
-    made_plain, done_plain = _lines(bed, plain, state, describe)
-    words = [f"{word} {', '.join(lines)}" for word, lines in (
-        ("decided in", _own(made, made_plain)), ("carried out in", _own(done, done_plain)))
-        if lines]
-    return "; ".join(words)
+    made, done = _steps(bed, code, state, describe)
+    made_plain, done_plain = _steps(bed, plain, state, describe)
+    rows = [f"{word} {', '.join(lines)}" for word, lines in (
+        ("decided in", _own(made.lines, made_plain.lines)),
+        ("carried out in", _own(done.lines, done_plain.lines))) if lines]
+    return "\n".join(rows + _kept(bed, made, made_plain))
+
+
+def _kept(bed: Bed, made: _Steps, plain: _Steps) -> list[str]:
+    """The members of the probe that are not those of the other one, each with who wrote it."""
+    rows = []
+    for path, offset, size in bed.module.probe.members():
+        value, other = (one.probe[offset : offset + size] for one in (made, plain))
+        if value == other or path not in made.writers:
+            continue
+        text = (hex(int.from_bytes(value, "little")) if size <= 8
+                else value[:SHOWN].hex(" ") + " ..." * (size > SHOWN))
+        rows.append(f"{path} is {text}, written by {', '.join(made.writers[path][-WRITERS:])}")
+    return rows
 
 
 def _own(lines: list[str], others: list[str]) -> list[str]:
@@ -39,36 +68,57 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
     return list(found.values())[:FUNCTIONS] or lines[-1:]
 
 
-def _lines(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[list[str], list[str]]:
-    """The lines of the module that are executed to make the probe, and to carry it out."""
+def _steps(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
+    """Making the probe, and carrying it out."""
     machine, (before, after) = bed.machine, bed.around(code)
-    machine.restore(bed.base)
     begin = bed.function.address
     sample = Sample(code, begin + len(before))
     content = before + code + after
     size = len(content)
-    machine.write_code(begin, content.ljust(size + 16, bed.trap.breakpoint(4)[:1]))
-    back = bed.module.enter(NAME, begin, size)
-    made = _stepped(bed, {back}, describe)
+
+    def make(watch: MadeProbe | None) -> _Steps:
+        machine.restore(bed.base)
+        machine.write_code(begin, content.ljust(size + 16, bed.trap.breakpoint(4)[:1]))
+        return _stepped(bed, {bed.module.enter(NAME, begin, size)}, describe, watch)
+
+    made = make(None)
+    probe = bed.module.probes(sample.address, sample.after).get(sample.address)
+    if probe is not None:
+        made = make(probe)  # it is there again: nothing else has happened
     placed = bed.place([code])[0]
     if placed.probe is None:
-        return made, []
+        return made, _Steps()
     bed.enable(placed, True)
     bed.prepare(sample, state)
-    done = _stepped(bed, {sample.after}, describe)
+    done = _stepped(bed, {sample.after}, describe, None)
     bed.restart()
     return made, done
 
 
-def _stepped(bed: Bed, ends: set[int], describe: Describe) -> list[str]:
-    machine = bed.machine
+def _stepped(bed: Bed, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
+    """:param watch: the probe whose members' writers are looked for."""
+    machine, found = bed.machine, _Steps()
+    size = bed.module.probe.size
+    members = bed.module.probe.members()
     module = next(m for m in machine.image.modules if m.name == bed.module.file)
-    found: list[str] = []
+    line, last = "", 0
+    before = machine.read(watch.place, size) if watch is not None else b""
     for pc in _addresses(bed, ends):
+        if watch is not None and (now := machine.read(watch.place, size)) != before:
+            # What the kernel writes (malloc, memcpy) is of the module's line that called it.
+            line = describe(last) if last else line
+            for path, offset, length in members:
+                part = slice(offset, offset + length)
+                if now[part] != before[part]:
+                    writers = found.writers.setdefault(path, [])
+                    if line not in writers:
+                        writers.append(line)
+            before = now
         if module.address <= pc < module.end:
-            line = describe(pc)
-            if not found or found[-1] != line:
-                found.append(line)
+            line, last = describe(pc), pc
+            if not found.lines or found.lines[-1] != line:
+                found.lines.append(line)
+    found.probe = machine.read(watch.place, size) if watch is not None else bytes(size)
     return found
 
 
@@ -79,4 +129,3 @@ def _addresses(bed: Bed, ends: set[int]) -> Iterator[int]:
         machine.run(Until(instructions=machine.instructions + 1))
         if machine.pc in ends or machine.pc in bed.faults:
             return
-

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dwarf.types import Structure, Types, find_member, size_of, strip
+from dwarf.types import Pointer, Structure, Types, find_member, size_of, strip
 from emu.errors import KinstError
+
+MAX_MEMBERS = 1000
 
 
 @dataclass
@@ -45,6 +47,20 @@ class Layout:
                     structure = inner
             self._known[path] = offset, size
         return self._known[path]
+
+    def members(self) -> list[tuple[str, int, int]]:
+        """(path, offset, bytes) of every member but structures and pointers; of unions all."""
+        found, waiting = list[tuple[str, int, int]](), [("", self._structure, 0)]
+        while waiting and len(found) < MAX_MEMBERS:
+            path, structure, begin = waiting.pop()
+            for member in structure.members:
+                inner, name = strip(member.type), path + member.name
+                offset = begin + member.offset // 8
+                if isinstance(inner, Structure):
+                    waiting.append((f"{name}." if member.name else path, inner, offset))
+                elif member.name and not isinstance(inner, Pointer):
+                    found.append((name, offset, size_of(inner)))
+        return sorted(found, key=lambda one: one[1])
 
     def get(self, data: bytes, path: str) -> int:
         """A number, or a pointer, of a structure's bytes; unsigned."""

@@ -43,6 +43,7 @@ def test_what_the_module_mishandles_is_found_and_located(arch, tmp_path):
     assert {one["bytes"] for one in found["mishandled"]} == set(WRONG[arch].split()) - {"88008037"}
     for one in found["mishandled"]:
         assert "kinst_" in one["source"] and ".c:" in one["source"] and one["differences"]
+        assert " written by kinst_" in one["source"]  # what it keeps of the instruction
 
 
 @pytest.mark.parametrize("arch", ARCHES)
