@@ -2,6 +2,7 @@
 instruction in place."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from kinst.laboratory.bed import Bed
 from kinst.laboratory.bench import BENCHES, Bench
@@ -92,6 +93,7 @@ class ForeignLaboratory(Laboratory):
             for address, data in done.stores:
                 state.store(address, len(data), int.from_bytes(data, "little"))
         except Unreachable:
+            self.relocator.again()  # it waits for what it wanted to load
             return Outcome(values, tuple(vectors), {}, 0, "memory that cannot be reached")
         values |= done.registers
         for index, value in done.vectors.items():
@@ -109,13 +111,9 @@ def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: i
     :param program: its command line.
     :raises KinstError: when it cannot be run, or does not keep to the protocol.
     """
-    relocator = Relocator(program)
-    laboratory = ForeignLaboratory(BENCHES[arch](), TRAPS[arch], seed, relocator)
-    try:
+    with closing(Relocator(program)) as relocator, closing(
+            ForeignLaboratory(BENCHES[arch](), TRAPS[arch], seed, relocator)) as laboratory:
         return [laboratory.judge_one(code, states) for code in codes]
-    finally:
-        laboratory.close()
-        relocator.close()
 
 
 def judge(part: Part) -> list[Finding]:

@@ -2,15 +2,19 @@
 one JSON object a line (docs/trial.md, "A relocator of your own").
 """
 
+import hashlib
 import json
 import os
+import re
 import selectors
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from emu.errors import KinstError
 
@@ -18,7 +22,8 @@ PATIENCE = 20.0  # seconds for an answer
 MAX_LINE = 1 << 16  # bytes
 MAX_BODY = 512  # bytes of a trampoline
 MAX_LOADS, MAX_STORES, MAX_DATA = 64, 64, 4096
-MASK = (1 << 64) - 1
+MASK, VECTOR_MASK = (1 << 64) - 1, (1 << 128) - 1
+VECTOR = re.compile(r"[0-9]{1,3}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,22 @@ class Emulated:
     stores: list[tuple[int, bytes]] = field(default_factory=list)
 
 
+def identity(command: str) -> str:
+    """A relocator's command line, and sixteen digits that change when a file that it names does.
+
+    :raises KinstError: when it cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        for word in shlex.split(command):
+            path = Path(shutil.which(word) or word)
+            if path.is_file():
+                digest.update(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise KinstError(f"--relocator {command}: {error}") from None
+    return f"{command} ({digest.hexdigest()[:16]})"
+
+
 class Relocator:
     """A program that relocates.
 
@@ -67,25 +88,26 @@ class Relocator:
 
     def __init__(self, command: str) -> None:
         self.command = command
+        self._number = 0
+        self._asked: dict[str, object] = {}
+        self._begin()
+
+    def _begin(self) -> None:
         try:
-            words = shlex.split(command)
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+                shlex.split(self.command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         except (OSError, ValueError, IndexError) as error:
             text = error.strerror if isinstance(error, OSError) else str(error)
-            raise KinstError(f"--relocator {command}: cannot be run: {text}") from None
-        self._selector = selectors.DefaultSelector()
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+            raise self._trouble(f"cannot be run: {text}") from None
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+        for stream in (self._in, self._out):
+            os.set_blocking(stream.fileno(), False)
         self._buffer = b""
-        self._number = 0
 
     def close(self) -> None:
-        self._selector.close()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        for stream in (self._in, self._out):
+            stream.close()
         try:
             self._process.wait(1)
         except subprocess.TimeoutExpired:
@@ -95,12 +117,30 @@ class Relocator:
     def _trouble(self, what: str) -> KinstError:
         return KinstError(f"--relocator {self.command}: {what}")
 
+    def again(self) -> None:
+        """Begin anew, with the instruction that was asked of last: an emulation was left."""
+        self.close()
+        self._begin()
+        if self._asked:
+            self._send(self._asked)
+            self._receive()
+
+    def _wait(self, stream: IO[bytes], event: int, end: float, what: str) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, event)
+            left = end - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise self._trouble(f"{what} within {PATIENCE:.0f} seconds")
+
     def _send(self, row: Mapping[str, object]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(row).encode() + b"\n")
-        except OSError:
-            raise self._trouble(self._ended()) from None
+        rest, end = json.dumps(row).encode() + b"\n", time.monotonic() + PATIENCE
+        while rest:
+            try:
+                rest = rest[self._in.write(rest) or 0 :]
+            except OSError:
+                raise self._trouble(self._ended()) from None
+            if rest:
+                self._wait(self._in, selectors.EVENT_WRITE, end, "it does not read what it is sent")
 
     def _ended(self) -> str:
         try:
@@ -110,15 +150,12 @@ class Relocator:
         return f"it has ended, with status {status}"
 
     def _receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
         end = time.monotonic() + PATIENCE
         while b"\n" not in self._buffer:
             if len(self._buffer) > MAX_LINE:
                 raise self._trouble(f"a line of more than {MAX_LINE} bytes")
-            left = end - time.monotonic()
-            if left <= 0 or not self._selector.select(left):
-                raise self._trouble(f"no answer within {PATIENCE:.0f} seconds")
-            got = self._process.stdout.read(MAX_LINE)
+            self._wait(self._out, selectors.EVENT_READ, end, "no answer")
+            got = self._out.read(MAX_LINE)
             if not got:
                 raise self._trouble(self._ended())
             self._buffer += got
@@ -134,14 +171,15 @@ class Relocator:
     def ask(self, arch: str, address: int, code: bytes, trampoline: int) -> Answer:
         """What becomes of an instruction."""
         self._number += 1
-        self._send({"id": self._number, "architecture": arch, "address": address,
-                    "bytes": code.hex(), "trampoline": trampoline})
+        self._asked = {"id": self._number, "architecture": arch, "address": address,
+                       "bytes": code.hex(), "trampoline": trampoline}
+        self._send(self._asked)
         row = self._receive()
         if row.get("id") != self._number:
             raise self._trouble(f"an answer with the id {row.get('id')!r} to the request "
                                 f"{self._number}")
         if isinstance(row.get("refuse"), str):
-            return Refuses(row["refuse"][:200])
+            return Refuses("".join(c if c.isprintable() else "?" for c in row["refuse"][:200]))
         if row.get("emulate") is True:
             return Emulates()
         body, back = self._bytes(row.get("bytes"), MAX_BODY), row.get("back")
@@ -186,10 +224,9 @@ class Relocator:
         found = Emulated(pc & MASK, {name: value & MASK for name, value in changed.items()})
         vectors = row.get("vectors", {})
         if not isinstance(vectors, dict) or not all(
-                name.isascii() and name.isdecimal() and type(value) is int
-                for name, value in vectors.items()):
+                VECTOR.fullmatch(name) and type(value) is int for name, value in vectors.items()):
             raise self._trouble("'vectors' that are not numbers by numbers")
-        found.vectors.update((int(name), value) for name, value in vectors.items())
+        found.vectors.update((int(name), value & VECTOR_MASK) for name, value in vectors.items())
         for one in stores:
             if not (isinstance(one, list) and len(one) == 2 and type(one[0]) is int):
                 raise self._trouble("a store that is not [address, bytes]")

@@ -8,7 +8,7 @@ import pytest
 from emu.errors import KinstError
 from kinst.laboratory import protocol
 from kinst.laboratory.foreign import judged
-from kinst.laboratory.protocol import Relocator
+from kinst.laboratory.protocol import Relocator, identity
 
 EXAMPLE = f"{sys.executable} {Path(__file__).parents[3] / 'examples' / 'relocator.py'}"
 MISTAKEN = f"{sys.executable} {Path(__file__).parent / 'mistaken.py'}"
@@ -82,6 +82,8 @@ def test_what_upstream_does_right_is_not_reported(arch):
      " flush=True)", "without 'pc'"),
     ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else "
      "{'pc': 1, 'registers': {'nothing': 1}}), flush=True)", "changes 'nothing'"),
+    ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else "
+     "{'pc': 1, 'vectors': {'1' * 5000: 1}}), flush=True)", "'vectors' that are not"),
 ])
 def test_what_is_no_answer_is_one_clear_line(tmp_path, body, says):
     with pytest.raises(KinstError, match=says) as error:
@@ -95,3 +97,46 @@ def test_a_program_that_is_not_there_or_silent_is_one_clear_line(tmp_path, monke
     monkeypatch.setattr(protocol, "PATIENCE", 0.2)
     with pytest.raises(KinstError, match="no answer within"):
         judged(program(tmp_path, "pass"), "amd64", [b"\x90"], 1, 1)
+
+
+def test_a_program_that_does_not_read_does_not_hold_us(tmp_path, monkeypatch):
+    path = tmp_path / "relocator.py"
+    path.write_text("import time\nwhile True:\n"
+                    "    print('{\"id\": 1, \"emulate\": true}', flush=True)\n    time.sleep(60)\n")
+    monkeypatch.setattr(protocol, "PATIENCE", 0.3)
+    relocator = Relocator(f"{sys.executable} {path}")
+    monkeypatch.setattr(protocol, "PATIENCE", 5.0)
+    assert relocator.ask("amd64", 0, b"\x90", 0) == protocol.Emulates()
+    monkeypatch.setattr(protocol, "PATIENCE", 0.3)
+    with pytest.raises(KinstError, match="does not read what it is sent within"):
+        relocator.emulate({"x" * 300_000: 1}, lambda address, size: b"")
+    relocator.close()
+
+
+def test_what_a_refusal_says_is_printed_as_one_line(tmp_path):
+    body = "print(json.dumps({'id': row['id'], 'refuse': 'no\\n\\x1b[31m'}), flush=True)"
+    (found,) = judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
+    assert found.word == "refuse: no??[31m"
+
+
+def test_a_load_that_cannot_be_is_wrong_and_the_next_instruction_is_judged(tmp_path):
+    body = """if 'state' in row:
+    for page in range(60):
+        print(json.dumps({'load': (page << 32) + 4092, 'size': 8}), flush=True)
+        if not sys.stdin.readline():
+            sys.exit(0)
+    print(json.dumps({'pc': 1}), flush=True)
+elif row['bytes'] == '90':
+    print(json.dumps({'id': row['id'], 'emulate': True}), flush=True)
+else:
+    print(json.dumps({'id': row['id'], 'refuse': 'the next'}), flush=True)"""
+    first, second = judged(program(tmp_path, body), "amd64", [b"\x90", b"\xcc"], 1, 1)
+    assert first.wrong and "memory that cannot be reached" in "".join(first.differences())
+    assert second.word == "refuse: the next"
+
+
+def test_a_relocator_s_results_are_of_the_files_that_it_is_made_of(tmp_path):
+    command = program(tmp_path, "pass")
+    before = identity(command)
+    program(tmp_path, "sys.exit(0)")
+    assert identity(command) != before and identity(command).startswith(command)
