@@ -108,6 +108,11 @@ class ModuleFile:
                     max(alignment, 1))
             for name, kind_, flags, address, offset, size, link, info, alignment, _entry in heads]
         self._names_section = names
+        # They may overlap in a file that is made for it.
+        if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
+            raise ImageError(f"{self.path}: its tables of relocations and symbols have more than "
+                             f"{MAX_SIZE >> 20} MiB")
+        self._symbols: dict[Section, list[tuple[str, int, int, int]]] = {}
         self.segments: list[tuple[int, int, int, int, int]] = []
         self.dynamic = 0
         if self.relocatable:
@@ -212,6 +217,11 @@ class ModuleFile:
 
     def symbols_of(self, section: Section) -> list[tuple[str, int, int, int]]:
         """(name, binding, section's number, value) of a symbol table, in its order."""
+        if section not in self._symbols:
+            self._symbols[section] = self._read_symbols(section)
+        return self._symbols[section]
+
+    def _read_symbols(self, section: Section) -> list[tuple[str, int, int, int]]:
         text = self.content(self.sections[section.link])
         return [(_text(text, name), info >> 4, index, value) for name, info, _o, index, value, _s
                 in SYMBOL.iter_unpack(_whole(self.content(section), SYMBOL.size))]

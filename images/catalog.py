@@ -103,11 +103,14 @@ def find(text: str, modules: Sequence[str] = ()) -> elf.Image:
             raise ImageError(f"{text}: no such file, and no image of that name; see: kinst images")
     found = elf.load(path)
     arch_of(found)
-    return with_modules(found, [_module(found, name) for name in modules])
+    return with_modules(found, [module_path(found, name) for name in modules])
 
 
-def _module(image: elf.Image, name: str) -> Path:
-    """A module that a user named."""
+def module_path(image: elf.Image, name: str) -> Path:
+    """The file of a module that a user named: a file, or the name of one beside the kernel.
+
+    :raises ImageError: when there is none.
+    """
     path, directory = Path(name), image.path.parent
     found = [path]
     if path.name == name:
@@ -151,6 +154,10 @@ def add(path: Path, name: str | None = None) -> KnownImage:
             for module in modules_beside(path):
                 shutil.copyfile(module, Path(directory) / module.name)
             target.mkdir(exist_ok=True)
+            new = {file.name for file in Path(directory).iterdir()}
+            for old in target.iterdir():  # of the kernel that had this name
+                if old.name not in new and old.suffix in (SUFFIX, ".debug"):
+                    old.unlink()
             for file in Path(directory).iterdir():
                 os.replace(file, target / file.name)
     except OSError as error:

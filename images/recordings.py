@@ -6,7 +6,7 @@ from pathlib import Path
 from emu import elf
 from emu.elf import Image
 from emu.errors import ImageError
-from emu.linked import with_modules
+from emu.linked import SUFFIX, with_modules
 from emu.machine import StopReason, Until
 from emu.module import ModuleFile
 from emu.progress import PROGRESS
@@ -29,6 +29,9 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
     :param given: the user's files of modules; those not given are looked for beside the kernel.
     :raises ReplayError: when it is not here, or another one.
     """
+    for file in given if modules else ():
+        if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
+            raise ReplayError(f"{path}: is without the module {file}: leave it away")
     if name is not None:
         image = _behind(path, catalog.find(name), modules, given)
         if image.identity != build_id:
@@ -55,9 +58,10 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
 
     :raises ReplayError: when one is not here, or of another build.
     """
+    files = [catalog.module_path(image, name) for name in given]
     if not modules:
-        return with_modules(image, [Path(file) for file in given])
-    theirs = {Path(file).name: Path(file) for file in given}
+        return with_modules(image, files)
+    theirs = {file.name: file for file in files}
     paths = [theirs.get(name, image.path.parent / name) for name, _id in modules]
     for (name, build_id), file in zip(modules, paths, strict=True):
         if not file.is_file():

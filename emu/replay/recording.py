@@ -138,6 +138,10 @@ class Recorder:
         if machine.patches or machine.runner is not None:
             raise ReplayError(f"{path}: a recording begins on a machine without probes, and that "
                               "is not recorded already")
+        for module in machine.image.modules:
+            if not MODULE.fullmatch(module.name):
+                raise ReplayError(f"{path}: a recording cannot name the module {module.name!r}: "
+                                  "give the file another name")
         self.machine = machine
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
