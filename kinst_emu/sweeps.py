@@ -3,12 +3,14 @@ it is."""
 
 import argparse
 import contextlib
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 from dwarf.debug_file import DebugDataError, opened, section
+from emu.elf import Image
 from emu.errors import KinstError
 from kinst.laboratory.store import Store
 from kinst.laboratory.workers import Workers, workers
@@ -50,6 +52,13 @@ class Sweep:
         self.workers.close()
         if self.store is not None:
             self.store.close()
+
+
+def check_identity(image: Image, identity: str) -> None:
+    """:raises KinstError: when a worker has found another kernel than whoever sends the work."""
+    if image.identity != identity:
+        raise KinstError(f"{image.path}: a worker on {socket.gethostname()} finds another kernel, "
+                         "or other modules, there than this machine")
 
 
 def compiler_of(path: Path) -> str:

@@ -19,6 +19,7 @@ from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.faults import FaultyCrosscheck
 from kinst.crosscheck.lockstep import Divergence, TooLongError
 from kinst.laboratory.finding import Finding
+from kinst_emu.sweeps import check_identity
 
 LIMIT = 1_000_000  # instructions of a call
 AGREES, DIFFERS, NOT_COMPARED, WAITED = "agrees", "differs", "not compared", "waited too long"
@@ -32,6 +33,7 @@ class Pair:
     modules: tuple[str, ...]
     memory: int
     fault: str
+    identity: str = ""
 
 
 @dataclass
@@ -55,7 +57,9 @@ _checks: dict[Pair, Crosscheck] = {}  # of this process
 def crosscheck_of(pair: Pair) -> Crosscheck:
     if pair not in _checks:
         _checks.clear()
-        machine = booted(catalog.find(pair.kernel, pair.modules), pair.memory)
+        image = catalog.find(pair.kernel, pair.modules)
+        check_identity(image, pair.identity)
+        machine = booted(image, pair.memory)
         machine.console.text.clear()
         _checks[pair] = (FaultyCrosscheck(machine, pair.fault) if pair.fault
                          else Crosscheck(machine))

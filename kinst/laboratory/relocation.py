@@ -74,10 +74,17 @@ def work(part: Part) -> list[Finding]:
     return tested(arch, codes, seed, states, host)
 
 
+def made_by(arch: str, *more: str) -> str:
+    """What decides results in the laboratory: changes when our code does.
+
+    :param more: modules that have a part in it, too.
+    """
+    return fingerprint((*MADE_BY, f"kinst.{arch}", *more), ("unicorn", "capstone"))
+
+
 def key_of(arch: str, seed: int, states: int, host: bool) -> Key:
     """Under which a store keeps results of our relocation: of this version of the tables."""
-    made_by = fingerprint((*MADE_BY, f"kinst.{arch}"), ("unicorn", "capstone"))
-    return Key("relocate", f"{made_by}{' and the host' * host}", arch, seed, states)
+    return Key("relocate", f"{made_by(arch)}{' and the host' * host}", arch, seed, states)
 
 
 def relocate(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
 from kinst.laboratory.finding import Finding, from_text, to_text
 
@@ -33,6 +34,7 @@ CREATE TABLE place (build INTEGER NOT NULL REFERENCES build, encoding INTEGER NO
     REFERENCES encoding, place TEXT NOT NULL, PRIMARY KEY (build, encoding)) WITHOUT ROWID;
 """
 QUESTIONS = 500  # questions at once
+MAX_DETAIL = 16 << 20  # characters
 PATIENCE = 60  # seconds that another sweep may hold the file
 
 
@@ -64,6 +66,19 @@ class Build:
     architecture: str
     path: str
     compiler: str
+
+
+# What reading a file that somebody else has written comes to.
+DAMAGE = (sqlite3.Error, ValueError, TypeError, RecursionError)
+
+
+def _finding(code: object, word: object, detail: object) -> Finding:
+    """:raises ValueError: for what no sweep has written."""
+    if not (isinstance(code, bytes) and isinstance(word, str) and isinstance(detail, str)):
+        raise ValueError("a result that is none")
+    if len(detail) > MAX_DETAIL:
+        raise ValueError(f"a result of {len(detail)} characters")
+    return from_text(code, word, detail)
 
 
 class Store:
@@ -193,19 +208,24 @@ class Store:
                         "encoding.id = result.encoding JOIN word ON word.id = result.word WHERE "
                         "subject = ? AND seed = ? AND states = ? AND architecture = ? AND code IN "
                         f"({marks})", (subject, key.seed, key.states, key.architecture, *some)):
-                    yield from_text(bytes(code), str(word), detail)
-        except (sqlite3.Error, ValueError, TypeError) as error:
+                    yield _finding(code, word, detail)
+        except DAMAGE as error:
             raise KinstError(f"{self.path}: damaged: {error}") from None
 
     def builds(self) -> list[Build]:
         """All builds, in the order of their sweeps."""
         try:
-            return [Build(int(number), *(str(text) for text in rest)) for number, *rest in
-                    self._db.execute(
-                        "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
-                        "build JOIN subject ON subject.id = build.subject ORDER BY build.id")]
-        except sqlite3.Error as error:
-            raise KinstError(f"{self.path}: {error}") from None
+            found = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
+                     self._db.execute(
+                         "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
+                         "build JOIN subject ON subject.id = build.subject ORDER BY build.id")]
+        except DAMAGE as error:
+            raise KinstError(f"{self.path}: damaged: {error}") from None
+        for build in found:
+            if build.architecture not in ARCHITECTURES:
+                raise KinstError(f"{self.path}: damaged: results of the architecture "
+                                 f"'{build.architecture[:40]}'")
+        return found
 
     def results(self, build: Build) -> Iterator[tuple[str, Finding]]:
         """(place, finding) of every encoding of a build that has a result; of several seeds and
@@ -218,8 +238,8 @@ class Store:
                 "word.id = result.word WHERE place.build = ? GROUP BY place.encoding ORDER BY code",
                 (build.number,))
             for code, place, word, detail in rows:
-                yield str(place), from_text(bytes(code), str(word), detail)
-        except (sqlite3.Error, ValueError, TypeError) as error:
+                yield str(place), _finding(code, word, detail)
+        except DAMAGE as error:
             raise KinstError(f"{self.path}: damaged: {error}") from None
 
     def digest_rows(self) -> list[tuple[object, ...]]:

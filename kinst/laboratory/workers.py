@@ -5,6 +5,8 @@ that was lost is done again by another worker.
 """
 
 import importlib
+import itertools
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,7 +19,8 @@ from emu.errors import KinstError
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 MAX_JOBS = 64
-AHEAD = 4  # parts that wait at each worker of a cluster
+AHEAD = 4  # parts that wait for each thread of a cluster
+EVERY = 5.0  # seconds after which a cluster's workers are counted again
 LOSSES = 20  # workers that may be lost with one part before it is taken to be what ends them
 WAIT = 30  # seconds for a scheduler to answer
 
@@ -87,6 +90,7 @@ class Cluster(Workers):
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise KinstError(f"--cluster {address}: no scheduler answers there: {text}") from None
         self._address = address
+        self._threads, self._ask_at = 0, 0.0
 
     def results(self, function: Callable[[Part], Result], parts: Sequence[Part]
                 ) -> Iterator[tuple[int, Result]]:
@@ -101,10 +105,12 @@ class Cluster(Workers):
             numbers[future] = number
             running.add(future)
 
-        for _ in range(AHEAD * max(1, len(client.nthreads()))):
-            number = next(waiting, None)
-            if number is not None:
+        def fill() -> None:
+            """Give everybody enough to do: workers may have come."""
+            for number in itertools.islice(waiting, max(0, self._room() - len(numbers))):
                 submit(number)
+
+        fill()
         for future in running:
             number = numbers.pop(future)
             try:
@@ -116,10 +122,15 @@ class Cluster(Workers):
                                      f"worker that it is given to ({LOSSES} are lost)") from None
                 submit(number)
                 continue
-            following = next(waiting, None)
-            if following is not None:
-                submit(following)
+            fill()
             yield number, result
+
+    def _room(self) -> int:
+        """How many parts are given away at once."""
+        if time.monotonic() >= self._ask_at:
+            self._threads = sum(self._client.nthreads().values())
+            self._ask_at = time.monotonic() + EVERY
+        return AHEAD * max(1, self._threads)
 
     def close(self) -> None:
         self._client.close()

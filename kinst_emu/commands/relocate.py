@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise KinstError("give --encodings or --assemble: not both")
         if not arguments.arch:
             raise KinstError(f"{option} needs --arch amd64, arm64 or riscv64")
-        if arguments.kernel or arguments.function:
-            raise KinstError(f"{option} tests no kernel: leave -k and FUNCTION away")
+        if arguments.kernel or arguments.function or arguments.module:
+            raise KinstError(f"{option} tests no kernel: leave -k, --module and FUNCTION away")
     if arguments.assemble is not None:
         arch = arguments.arch
         places = {code: text for text, code in assemble(arch, arguments.assemble)}

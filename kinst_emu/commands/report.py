@@ -10,6 +10,7 @@ from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
 from emu.progress import PROGRESS
 from kinst.laboratory.comparing import Comparison, Place, compare
+from kinst.laboratory.finding import Finding
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.store import Build, Store
 from kinst_emu.terminal import parse_count
@@ -103,7 +104,8 @@ def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tupl
 
 def _places(rows: list[Place]) -> list[dict[str, Any]]:
     return [{"place": place, "bytes": finding.code.hex(), "word": finding.word,
-             "differences": finding.differences()} for place, finding in rows]
+             "differences": finding.differences(), "source": finding.source}
+            for place, finding in rows]
 
 
 def _as_json(found: Comparison, one: Build, two: Build) -> dict[str, Any]:
@@ -128,11 +130,20 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
           f"{len(found.broke)} broke")
     for (a, b), count in found.changed.most_common():
         print(f"{count:>9}  {a} in A, {b} in B")
-    text = ARCHITECTURES[one.architecture].disassemble
+    def text(finding: Finding) -> str:
+        if one.kind == "xval":
+            return finding.code.decode("utf-8", "replace")
+        disassemble = ARCHITECTURES[one.architecture].disassemble
+        return f"{finding.code.hex(' ')}  {disassemble(finding.code, CODE)}"
+
+    said = set[str]()  # sources
     for what, rows in (("fixed", found.fixed), ("broke", found.broke),
                        ("only in A, wrong", found.only_wrong[0]),
                        ("only in B, wrong", found.only_wrong[1])):
         for place, finding in rows[:SHOWN]:
-            print(f"{what}: {place}: {finding.code.hex(' ')}  {text(finding.code, CODE)}")
+            print(f"{what}: {place}: {text(finding)}")
+            for line in finding.source.splitlines() if finding.source not in said else ():
+                print(f"    {line}")
+            said.add(finding.source)
         if len(rows) > SHOWN:
             print(f"{what}: and {len(rows) - SHOWN} more (--json lists them)")

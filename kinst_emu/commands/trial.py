@@ -17,7 +17,8 @@ from kinst.code.verdict import Copy
 from kinst.laboratory.finding import Finding
 from kinst.laboratory.foreign import judge
 from kinst.laboratory.memory_map import CODE
-from kinst.laboratory.relocation import Report
+from kinst.laboratory.protocol import identity
+from kinst.laboratory.relocation import Report, made_by
 from kinst.laboratory.store import Key
 from kinst.laboratory.sweep import sweep
 from kinst.trap import TRAPS
@@ -42,7 +43,7 @@ from kinst_emu.trials import (
     sites_of,
 )
 
-COPIES = 52_000
+COPIES, MEMORY = 52_000, "512M"
 CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
 MAX_STATES = 999
 LOCATED = 40  # kinds of mistakes of which the lines of the source are looked for
@@ -77,12 +78,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "(%(default)s)")
     parser.add_argument("--part", choices=["verdicts", "execution"],
                         help="only what the module decides, or only what it does")
-    parser.add_argument("--copies", default=str(COPIES), metavar="N",
+    parser.add_argument("--copies", metavar="N",
                         help="with --all: execute so many of the encodings that are copied, at "
-                        "random (%(default)s); 'all' of them takes longer")
+                        f"random ({COPIES}); 'all' of them takes longer")
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
     parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
-    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM ({MEMORY})")
     sweep_options(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE",
@@ -100,6 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
     if sum(chosen) != 1:
         raise KinstError("say what is to be judged, in one way: functions, --all, --random N, "
                          "--encodings FILE or --assemble CODE")
+    if arguments.copies is not None and not arguments.all:
+        raise KinstError("--copies is for --all: what else is given is executed as a whole")
+    if arguments.store is not None and arguments.part == "verdicts":
+        raise KinstError("--store keeps what is executed: it is not for --part verdicts")
     for name in ("junit", "html"):
         path = getattr(arguments, name)
         if path and not path.parent.is_dir():
@@ -112,8 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError("--arch is for --relocator; a kernel has its own")
     provider = arguments.provider
     image = catalog.find(arguments.kernel, arguments.module or [f"{provider}.ko"])
-    setting = Setting(str(image.path), tuple(str(m.path) for m in image.modules),
-                      parse_size(arguments.memory), seed, states, provider)
+    setting = Setting(str(image.path.absolute()),
+                      tuple(str(m.path.absolute()) for m in image.modules),
+                      parse_size(arguments.memory or MEMORY), seed, states, provider,
+                      image.identity)
     arch = arch_of(image).name
     given = arguments.encodings is not None or arguments.assemble is not None
     if given and arguments.part == "verdicts":
@@ -130,9 +137,9 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 places = _places(image, arch, arguments)
             _executed(setting, image, arch, places, jobs, report, given)
-            _locate(setting, arch, report)
     words = " ".join(f"--module {shlex.quote(module)}" for module in setting.modules)
     words += f" --provider {provider}" if provider != "kinst" else ""
+    words += f" --memory {shlex.quote(arguments.memory)}" if arguments.memory else ""
     result = Result(arch, seed, places, report, None,
                     f"kinst trial -k {shlex.quote(setting.kernel)} {words}")
     if arguments.json:
@@ -152,7 +159,7 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
     """A relocator in another process, on flat memory."""
     if arguments.provider != "kinst":
         raise KinstError("--provider: is not for --relocator")
-    for option in ("module", "part", "html"):
+    for option in ("module", "part", "html", "memory"):
         if getattr(arguments, option):
             raise KinstError(f"--{option}: is not for --relocator")
     image = None if arguments.kernel is None else catalog.find(arguments.kernel)
@@ -168,7 +175,8 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
         arch = arguments.arch
         places = given_encodings(arguments, arch)
     report, found = Report(), dict[bytes, Finding]()
-    key = Key("relocator", arguments.relocator, arch, seed, states)
+    key = Key("relocator", f"{identity(arguments.relocator)} by {made_by(arch)}", arch, seed,
+              states)
     with Sweep(arguments) as jobs, progress_bar(len(places), "encodings") as progress:
         if jobs.store is not None and image is not None:
             jobs.store.begin(key, image.kernel_identity, str(image.path), compiler_of(image.path),
@@ -237,7 +245,7 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
     elif arguments.all and arguments.copies != "all":
         copies = [code for code in codes
                   if isinstance(TRAPS[arch].classify(code, CODE)[1], Copy)]
-        count = parse_count(arguments.copies, "--copies")
+        count = COPIES if arguments.copies is None else parse_count(arguments.copies, "--copies")
         drawn = set(random.Random(seed).sample(copies, min(count, len(copies))))
         others = set(codes).difference(copies)
         codes = [code for code in codes if code in drawn or code in others]
@@ -248,7 +256,9 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
               report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
                         for m in image.modules)
-    key = Key("trial", f"{setting.provider}: {modules}", arch, setting.seed, setting.states)
+    judge = made_by(arch, "kinst.trial", "emu.call")
+    key = Key("trial", f"{setting.provider}: {modules}; by {judge}", arch, setting.seed,
+              setting.states)
     if jobs.store is not None and not given:
         jobs.store.begin(key, image.kernel_identity, setting.kernel, compiler_of(image.path),
                          places)
@@ -260,6 +270,9 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
             progress(len(findings))
     for code in places:
         report.add(found[code])
+    _locate(setting, arch, report)
+    if jobs.store is not None:
+        jobs.store.put(key, report.mismatches)
 
 
 def _locate(setting: Setting, arch: str, report: Report) -> None:

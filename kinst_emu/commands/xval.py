@@ -63,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     calls = _calls(image, arguments, seed)
     for call in calls:
         check(image, parse(call))
-    pair = Pair(str(image.path), tuple(str(m.path) for m in image.modules), memory,
-                arguments.fault)
+    pair = Pair(str(image.path.absolute()), tuple(str(m.path.absolute()) for m in image.modules),
+                memory, arguments.fault, image.identity)
     agreed, reports = Agreement(), list[dict[str, Any]]()
     problems, waited = list[str](), list[str]()
     with Sweep(arguments) as jobs:
@@ -96,7 +96,7 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
         return
     made_by = fingerprint(MADE_BY, ("unicorn",))
     key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
-              f"{image.identity}", arch_of(image).name, 0, 0)
+              f"{image.identity} with {pair.memory >> 20} MB", arch_of(image).name, 0, 0)
     distinct = {call.encode(): call.partition("(")[0] for call in calls}
     if jobs.store is not None:
         jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path), distinct)
@@ -104,7 +104,11 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
         for findings in sweep(list(distinct), check_part, lambda some: (pair, some), jobs.workers,
                               jobs.store, key, CHUNK):
             for finding in findings:
-                yield from_finding(finding)
+                try:
+                    yield from_finding(finding)
+                except ValueError as error:
+                    raise KinstError(f"{jobs.store.path if jobs.store else 'a worker'}: damaged: "
+                                     f"{error}") from None
             advance(len(findings))
 
 

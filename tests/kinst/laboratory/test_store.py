@@ -1,5 +1,7 @@
 import contextlib
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -80,6 +82,52 @@ def test_a_file_that_is_no_store_is_refused(tmp_path, content, says):
     with pytest.raises(KinstError, match=says):
         Store(path)
     assert path.read_bytes() == content
+
+
+def report(*words):
+    """Exit status, output and errors of kinst report."""
+    done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", "report", *words],
+                          capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("statement", [
+    "UPDATE encoding SET code = 1000000000000",
+    "UPDATE result SET detail = 7",
+    "UPDATE result SET detail = '" + "[" * 100_000 + "'",
+    "UPDATE result SET detail = '[]'",
+    "UPDATE build SET architecture = 'vax'",
+    "UPDATE build SET path = x'ff'",
+    "DROP TABLE word",
+])
+def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement):
+    path = tmp_path / "s.db"
+    store = Store(path)
+    store.begin(KEY, "kernel 1", "/k", "clang 19", {WRONG.code: "f+1"})
+    store.put(KEY, [WRONG])
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(statement)
+        db.commit()
+    status, _shown, error = report(path)
+    if "path" in statement:
+        assert not status
+    else:
+        assert status == 1 and error.startswith(f"kinst: {path}: ") and error.count("\n") == 1
+
+
+def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
+    path = tmp_path / "s.db"
+    store = Store(path)
+    call = Finding(b"strlen(3)", "agrees")
+    for subject, one in (("a", call), ("b", Finding(call.code, "differs", 0, source="f (x.c:3)"))):
+        key = Key("xval", subject, "arm64", 0, 0)
+        store.begin(key, "kernel", "/k", "", {call.code: "strlen"})
+        store.put(key, [one])
+    store.close()
+    status, shown, error = report(path, "--compare", "1", "2")
+    assert (status, error) == (1, "")
+    assert "broke: strlen: strlen(3)\n    f (x.c:3)\n" in shown
 
 
 def test_somebody_elses_database_is_left_alone(tmp_path):
