@@ -90,7 +90,7 @@ STYLE = """
 :root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
 code, pre { font-family: ui-monospace, monospace; font-size: .9em; }
-pre { overflow-x: auto; padding: .5rem; border: 1px solid; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; padding: .5rem; border: 1px solid; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem .8rem .2rem 0; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 section { margin-block: 2rem; }

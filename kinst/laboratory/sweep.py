@@ -9,17 +9,20 @@ from kinst.laboratory.workers import Workers
 
 Part = TypeVar("Part")
 CHUNK = 200  # encodings of a part
+MOST = 5  # times as many, where much is left to be done: parts cost something, too
+SHARE = 30  # parts that what is left is good for at least, until they are of CHUNK
 
 
 def sweep(
     codes: Sequence[bytes], work: Callable[[Part], list[Finding]],
     part: Callable[[list[bytes]], Part], workers: Workers, store: Store | None = None,
-    key: Key | None = None, chunk: int = CHUNK,
+    key: Key | None = None, chunk: int = CHUNK, most: int = MOST,
 ) -> Iterator[list[Finding]]:
     """What becomes of the encodings, in any order, some at a time.
 
     :param work: a function of a module, of a part that ``part`` makes of some encodings.
     :param key: under which the store keeps them.
+    :param chunk: encodings of a part, up to ``most`` times as many at first.
     """
     rest = list(codes)
     if store is not None and key is not None:
@@ -27,7 +30,11 @@ def sweep(
         if known:
             yield list(known.values())
         rest = [code for code in rest if code not in known]
-    pieces = [rest[at : at + chunk] for at in range(0, len(rest), chunk)]
+    pieces, at = list[list[bytes]](), 0
+    while at < len(rest):
+        size = min(most * chunk, max(chunk, (len(rest) - at) // SHARE))
+        pieces.append(rest[at : at + size])
+        at += size
     for _number, findings in workers.results(work, [part(piece) for piece in pieces]):
         if store is not None and key is not None:
             store.put(key, findings)

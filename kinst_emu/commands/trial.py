@@ -265,7 +265,7 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
     found: dict[bytes, Finding] = {}
     with progress_bar(len(places), "encodings") as progress:
         for findings in sweep(list(places), execute, lambda some: (setting, some), jobs.workers,
-                              jobs.store, key, CHUNK):
+                              jobs.store, key, CHUNK, most=1):
             found |= {one.code: one for one in findings}
             progress(len(findings))
     for code in places:

@@ -102,7 +102,7 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
         jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path), distinct)
     with progress_bar(len(distinct), "calls") as advance:
         for findings in sweep(list(distinct), check_part, lambda some: (pair, some), jobs.workers,
-                              jobs.store, key, CHUNK):
+                              jobs.store, key, CHUNK, most=1):
             for finding in findings:
                 try:
                     yield from_finding(finding)
