@@ -81,9 +81,10 @@ class Processes(Workers):
 def _keep_memory() -> None:
     """Dask starts its workers with MALLOC_TRIM_THRESHOLD_=65536: glibc gives memory back to the
     system again and again then, and a part takes a third longer (mallopt(3))."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-    for parameter, value in MALLOPT.items() if mallopt is not None else ():
-        mallopt(parameter, value)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        for parameter, value in MALLOPT.items():
+            mallopt(parameter, value)
 
 
 @dataclass(frozen=True)
