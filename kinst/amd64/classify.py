@@ -1,6 +1,7 @@
 """Verdicts for amd64 instructions (Intel SDM volume 2; opcode names as there)."""
 
 import functools
+import re
 import struct
 from dataclasses import dataclass
 from typing import ClassVar
@@ -215,6 +216,8 @@ ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
     "CLWB INVLPG").split())
 CS_AC_READ = 1  # capstone.h
+RIP_RELATIVE = re.compile(  # a byte that may be its ModRM: mod 0, r/m 5 (SDM 2A, 2.1.5)
+    b"[" + b"".join(b"\\x%02x" % (register << 3 | 5) for register in range(8)) + b"]")
 NOT_KNOWN = Refuse("is not known")
 
 
@@ -235,6 +238,8 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
 
 def literal(code: bytes, address: int) -> tuple[int, int] | None:
     """What the first instruction of ``code`` reads relative to itself: (address, bytes)."""
+    if not RIP_RELATIVE.search(code, 1):
+        return None
     i = next(_decoder().disasm(code, address, 1), None)
     if i is None or i.id in ADDRESS_ONLY:
         return None

@@ -35,17 +35,44 @@ def image_code(image: Image, function: Symbol) -> bytes:
     return image.virtual_to_file(function.address, function.size)
 
 
-def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
-    """The data in a function that its instructions read: [begin, end) offsets, in order.
+class _Decoded:
+    """A function's bytes, each offset decoded when it is asked for, once."""
 
-    What is found may have been decoded as instructions before: it is looked for anew then.
-    """
+    def __init__(self, trap: GuestTrap, code: bytes, address: int) -> None:
+        self.trap, self.code, self.address = trap, code, address
+        self._verdicts: dict[int, tuple[int, Verdict]] = {}
+        self._literals: dict[int, tuple[int, int] | None] = {}
+
+    def at(self, offset: int) -> tuple[int, Verdict]:
+        """Length and verdict of the instruction at an offset."""
+        found = self._verdicts.get(offset)
+        if found is None:
+            found = self._verdicts[offset] = self.trap.classify(
+                self.code[offset : offset + 16], self.address + offset)
+        return found
+
+    def literal(self, offset: int) -> tuple[int, int] | None:
+        """What it reads relative to itself."""
+        if offset not in self._literals:
+            self._literals[offset] = self.trap.literal(
+                self.code[offset : offset + 16], self.address + offset)
+        return self._literals[offset]
+
+
+def literals(trap: GuestTrap, code: bytes, address: int) -> list[tuple[int, int]]:
+    """The data in a function that its instructions read: [begin, end) offsets, in order."""
+    return _literals(_Decoded(trap, code, address))
+
+
+def _literals(decoded: _Decoded) -> list[tuple[int, int]]:
+    """What is found may have been decoded as instructions before: it is looked for anew then."""
+    code, address = decoded.code, decoded.address
     before: list[tuple[int, int]] = []
     found: list[tuple[int, int]] = []
     for _round in range(MAX_ROUNDS):
         ranges = []
-        for at, length, _end in _pieces(trap, code, address, found):
-            target = trap.literal(code[at : at + 16], address + at) if length else None
+        for at, length, _end in _pieces(decoded, found):
+            target = decoded.literal(at) if length else None
             if target is not None and address <= target[0] < address + len(code):
                 begin = target[0] - address
                 ranges.append((begin, min(begin + target[1], len(code))))
@@ -65,19 +92,18 @@ def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def _pieces(trap: GuestTrap, code: bytes, address: int,
-            data: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+def _pieces(decoded: _Decoded, data: list[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """(offset, length, end) of the instructions around the data.  A length of 0 is of data, which
     ends at ``end``, or of what is no instruction: nothing comes behind it."""
-    at, number = 0, 0
-    while at < len(code):
-        length = trap.classify(code[at : at + 16], address + at)[0]
+    at, number, size = 0, 0, len(decoded.code)
+    while at < size:
+        length = decoded.at(at)[0]
         while number < len(data) and data[number][1] <= at:
             number += 1
         if number < len(data) and at + max(length, 1) > data[number][0]:
             yield at, 0, data[number][1]
             at = data[number][1]
-        elif not length or at + length > len(code):
+        elif not length or at + length > size:
             yield at, 0, 0
             return
         else:
@@ -90,16 +116,15 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
 
     :param code: the function's bytes.
     """
-    exclusive = False
-    for at, length, end in _pieces(trap, code, function.address,
-                                   literals(trap, code, function.address)):
+    exclusive, decoded = False, _Decoded(trap, code, function.address)
+    for at, length, end in _pieces(decoded, _literals(decoded)):
         address, piece = function.address + at, code[at : at + 16]
         if not length:
             # What comes behind what is no instruction cannot be known.
             yield Instruction(at, address, code[at : end or at + 16],
                               Refuse(DATA if end else "is not an instruction"))
             continue
-        verdict = trap.classify(piece, address)[1]
+        verdict = decoded.at(at)[1]
         exclusive = exclusive or trap.starts_exclusive(piece)
         if exclusive:
             verdict = Refuse(EXCLUSIVE)
