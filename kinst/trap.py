@@ -100,6 +100,8 @@ class GuestTrap(ABC):
     :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
     :cvar frame_register: holds the trap frame's address there.
     :cvar scratch: a word of the kernel that its breakpoint path writes.
+    :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
+        each is.
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
     """
 
@@ -117,6 +119,7 @@ class GuestTrap(ABC):
     called: ClassVar[bool]
     seam_code: ClassVar[bytes] = b""
     frame_register: ClassVar[str]
+    saved: ClassVar[Mapping[str, str]] = {}
     segment: ClassVar[str] = ""
     scratch: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0

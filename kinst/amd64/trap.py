@@ -34,6 +34,11 @@ class Amd64Trap(GuestTrap):
     frame_register: ClassVar[str] = "rsp"
     segment: ClassVar[str] = "gs_base"
     scratch: ClassVar[str] = "dtrace_invop_calltrap_addr"
+    saved: ClassVar[Mapping[str, str]] = {  # Intel SDM 3A, 6.14.2
+        "rip": "the address behind INT3", "cs": "the code segment that was executed in",
+        "rflags": "the flags; IF (bit 9) is cleared when an interrupt gate is gone through",
+        "rsp": "the stack pointer before the CPU pushed these five words",
+        "ss": "the stack segment"}
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:

@@ -34,6 +34,10 @@ class Arm64Trap(CalledSeam):
     cpu_mask: ClassVar[int] = PSTATE_I
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(BRK, 7)  # EXCP_BKPT
     frame_register: ClassVar[str] = "x0"
+    saved: ClassVar[Mapping[str, str]] = {  # Arm ARM D1.3, D24.2.40
+        "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: the PSTATE that was interrupted",
+        "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
+        "far": "FAR_EL1: not of a breakpoint: what an earlier fault has left"}
     names: ClassVar[dict[str, str]] = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:

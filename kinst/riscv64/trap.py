@@ -42,6 +42,10 @@ class Riscv64Trap(CalledSeam):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(EBREAK, 0xFFFFFFFF, short=C_EBREAK)
     direct_breakpoint: ClassVar[Breakpoint] = Breakpoint(RESERVED, 2, bias=4, short=RESERVED)
     frame_register: ClassVar[str] = "a0"
+    saved: ClassVar[Mapping[str, str]] = {  # RISC-V privileged manual, 12.1
+        "sepc": "the address of EBREAK", "scause": "the cause: 3 is a breakpoint",
+        "stval": "the trap's value: zero, or the breakpoint's address",
+        "sstatus": "the status: SPIE (bit 5) has what SIE (bit 1) was, SPP (bit 8) the privilege"}
     short_nop: ClassVar[bytes] = C_NOP
     names: ClassVar[dict[str, str]] = {"pc": "sepc"}
 

@@ -1,0 +1,1 @@
+"""One firing of one probe, told in steps from the real run."""

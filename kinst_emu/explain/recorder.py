@@ -1,0 +1,207 @@
+"""One firing of one probe as the machine goes through it: every instruction, the trap frame.
+
+The firing takes the long way: the kernel's vectors, the handler in Python, on arm64 and riscv64 the
+second breakpoint through the vectors again (``kinst.breakpoints``, path ``double``).  The machine
+that it is looked at on is not used for anything else: each instruction is a stop of Unicorn's.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import unicorn
+
+from emu.elf import Symbol
+from emu.errors import KinstError, MemoryAccessError
+from emu.machine import Stop, Until
+from emu.unicorn.machine import Go, UnicornMachine
+from kinst.breakpoints import DOUBLE, Breakpoints, Fire, NativeState
+from kinst.code.listing import Instruction
+from kinst.code.verdict import Refuse
+from kinst.probe_table import Probe
+from kinst.shared import ProbeKind
+from kinst.trap import CpuState
+
+MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
+SLOT = 64  # bytes of a trampoline that are read
+
+
+@dataclass(frozen=True)
+class Row:
+    """An instruction that was executed.
+
+    :param registers: before it: the general ones and the flags.
+    """
+
+    address: int
+    code: bytes
+    registers: dict[str, int]
+
+
+@dataclass
+class Frame:
+    """A trap frame, where the kernel's vectors have built it.
+
+    :param row: the number of the row before which the seam was come to.
+    :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
+        return path takes them from there (on amd64 the handler restores the registers itself).
+    """
+
+    row: int
+    address: int
+    breakpoint: int
+    before: bytes
+    after: bytes = b""
+
+
+@dataclass
+class Firing:
+    """What was seen of it; each number is the machine's.
+
+    :param original: the bytes at the probed instruction; ``patched`` while the probe is enabled.
+    :param rows: from the breakpoint to the instruction where the run goes on, which is the last.
+    :param frames: of the breakpoint, and of the second one where there is one.
+    :param slot: the trampoline's address, 0: there is none; ``trampoline`` its bytes.
+    :param second: the address of the second breakpoint; 0: there is none.
+    :param fired: the number of the row before which the probe's clause was run.
+    """
+
+    architecture: str
+    function: Symbol
+    instruction: Instruction
+    number: int
+    hit: int
+    original: bytes = b""
+    patched: bytes = b""
+    rows: list[Row] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    slot: int = 0
+    trampoline: bytes = b""
+    second: int = 0
+    fired: int = 0
+    complete: bool = False
+
+
+class Recorder:
+    """:param machine: where a kernel waits; not to be used for anything else afterwards.
+    :raises KinstError: when the instruction cannot be probed.
+    """
+
+    def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1,
+                 fire: Fire | None = None) -> None:
+        self.machine, self._fire = machine, fire
+        self._breakpoints = Breakpoints(machine, self._fired, DOUBLE, python=True)
+        table = self._breakpoints.instructions(function)
+        found = next((i for i in table if i.offset == offset), None)
+        if found is None:
+            raise KinstError(f"{function.name}+{offset}: no instruction begins there; kinst disas "
+                             f"{function.name} lists them")
+        if isinstance(found.verdict, Refuse):
+            raise KinstError(f"{function.name}+{offset}: cannot be probed: it "
+                             f"{found.verdict.reason}")
+        self.table = table
+        number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
+        self.firing = Firing(machine.arch.name, function, found, number, hit)
+        self._hits = 0
+        self._began = self._waiting = False
+
+    def record(self, workload: Callable[[], object]) -> Firing:
+        """Run something, and keep what becomes of the wanted firing in it.
+
+        :raises KinstError: when it does not come to that.
+        """
+        firing, machine = self.firing, self.machine
+        at, size = firing.instruction.address, len(firing.instruction.code)
+        firing.original = machine.read(at, size)
+        self._breakpoints.trapped = self._trapped
+        if machine.runner is not None:
+            raise KinstError("the machine is recorded: explain a firing on another one")
+        with self._enabled(), self._each_instruction():
+            firing.patched = machine.read(at, size)
+            known = self._breakpoints.dispatcher.template(at)
+            workload()
+            if known is not None and known[1] and firing.complete:
+                firing.slot, firing.trampoline = known[1], machine.read(known[1], SLOT)
+        where = f"{firing.function.name}+{firing.instruction.offset}"
+        if not self._began:
+            raise KinstError(f"{where}: it was executed {self._hits} times; there is no firing "
+                             f"number {firing.hit}: give another call")
+        if not firing.complete:
+            raise KinstError(f"{where}: the run did not go on within {MAX_ROWS} instructions "
+                             "behind the breakpoint")
+        return firing
+
+    @contextlib.contextmanager
+    def _enabled(self) -> Iterator[None]:
+        self._breakpoints.enable()
+        try:
+            yield
+        finally:
+            self._breakpoints.disable()
+
+    @contextlib.contextmanager
+    def _each_instruction(self) -> Iterator[None]:
+        machine = self.machine
+        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
+        machine.engine.flush_translations()  # blocks that are known have no such stop
+        machine.runner = self
+        try:
+            yield
+        finally:
+            machine.runner = None
+            machine.uc.hook_del(hook)
+
+    def entered(self, kind: str, name: str, value: bytes) -> None:
+        """What comes in from outside (``emu.unicorn.machine.Runner``): it is the call's own."""
+
+    def run(self, until: Until, go: Go) -> Stop:
+        """Where a run ends, no instruction is executed that could tell of it."""
+        stop = go(until)
+        if self._began and not self.firing.complete and not self.machine.engine.frozen:
+            pc = self.machine.pc
+            self._executed(self.machine.uc, pc, self._length(pc), None)
+        return stop
+
+    def _length(self, pc: int) -> int:
+        try:
+            return self.machine.arch.instruction_length(self.machine.read(pc, 16)) or 1
+        except MemoryAccessError:
+            return 0
+
+    def _executed(self, _uc: unicorn.Uc, address: int, size: int, _data: object) -> None:
+        firing, machine = self.firing, self.machine
+        if firing.complete or len(firing.rows) > MAX_ROWS:
+            return
+        if not self._began:
+            if address != firing.instruction.address:
+                return
+            self._hits += 1
+            if self._hits != firing.hit:
+                return
+            self._began = True
+        elif self._waiting:
+            frame = firing.frames[-1]
+            if self._breakpoints.trap.called:
+                frame.after = machine.read(frame.address, machine.arch.trap_frame.size)
+            self._waiting = False
+        registers = {name: machine.read_register(name) for name in machine.arch.registers}
+        registers[machine.arch.pc] = address
+        firing.rows.append(Row(address, machine.read(address, size), registers))
+        firing.complete = len(firing.rows) > 1 and not machine.engine.frozen
+
+    def _fired(self, probe: Probe, state: CpuState | NativeState) -> None:
+        if self._began and not self.firing.complete:
+            self.firing.fired = len(self.firing.rows)
+            if self._fire is not None:
+                self._fire(probe, state)
+
+    def _trapped(self, address: int, frame: int) -> None:
+        """At the seam: the kernel's vectors have built a trap frame."""
+        firing, machine = self.firing, self.machine
+        if not self._began or firing.complete:
+            return
+        if address != firing.instruction.address:
+            firing.second = address
+        content = machine.read(frame, machine.arch.trap_frame.size)
+        firing.frames.append(Frame(len(firing.rows), frame, address, content))
+        self._waiting = True

@@ -1,0 +1,262 @@
+"""The steps of an explanation, from what was recorded: what a page, a terminal and plain text show.
+
+A step is data: nothing in it is formatted for one of them.  Every number in it is the recording's.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from emu.arch import Arch
+from kinst.code.listing import Instruction
+from kinst.code.verdict import Copy, Rewrite, summary
+from kinst.trap import TRAPS
+from kinst_emu.explain.recorder import Firing, Frame, Row
+
+AROUND = 6  # instructions before and behind the probed one
+
+
+@dataclass(frozen=True)
+class Table:
+    """:param marked: numbers of the rows that the text is about: what has changed."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    marked: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Step:
+    """:param name: one word, to go to it by."""
+
+    name: str
+    title: str
+    parts: tuple[str | Table, ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """How places are spoken of.
+
+    :param where: an address, as ``function+offset``.
+    :param source: its ``file:line``; empty where nothing is known.
+    """
+
+    arch: Arch
+    where: Callable[[int], str]
+    source: Callable[[int], str]
+
+
+def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[Step]:
+    """A recorded firing, step by step."""
+    made = [_function(firing, table, words), _patch(firing, words), _exception(firing, words)]
+    if firing.frames:
+        first = firing.frames[0]
+        made += [_vector("vector", "The kernel's vector builds a trap frame",
+                         firing.rows[1 : first.row], words),
+                 _frame(first, words)]
+    made += [_lookup(firing, words), _verdict(firing, words)]
+    if firing.slot:
+        made.append(_trampoline(firing, words))
+    made += _back(firing, words)
+    made.append(_after(firing, words))
+    return made
+
+
+def _hex(data: bytes) -> str:
+    return data.hex(" ")
+
+
+def _function(firing: Firing, table: Sequence[Instruction], words: Words) -> Step:
+    at = next(i for i, one in enumerate(table) if one.offset == firing.instruction.offset)
+    begin = max(0, at - AROUND)
+    rows = []
+    for one in table[begin : at + AROUND + 1]:
+        instruction = words.arch.disassemble(one.code, one.address)
+        rows.append((str(one.offset), _hex(one.code), instruction, summary(one.verdict),
+                     words.source(one.address)))
+    name = f"{firing.function.name}+{firing.instruction.offset}"
+    return Step("function", f"The instruction at {name}", (
+        f"{firing.function.name} begins at {firing.function.address:#x} and has "
+        f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
+        f"be probed; this is the {_ordinal(firing.hit)} time that it is come to.",
+        Table(("offset", "bytes", "instruction", "verdict", "source"), tuple(rows),
+              frozenset({at - begin}))))
+
+
+def _ordinal(number: int) -> str:
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
+
+
+def _patch(firing: Firing, words: Words) -> Step:
+    changed = sum(a != b for a, b in zip(firing.original, firing.patched, strict=True))
+    length = words.arch.instruction_length(firing.patched) or len(firing.patched)
+    text = words.arch.disassemble(firing.patched[:length], firing.instruction.address)
+    return Step("patch", "The breakpoint is written over it", (
+        f"Enabling the probe changes {changed} of its {len(firing.original)} bytes.",
+        Table(("", "bytes", "instruction"), (
+            ("before", _hex(firing.original),
+             words.arch.disassemble(firing.original, firing.instruction.address)),
+            ("after", _hex(firing.patched), text)), frozenset({1}))))
+
+
+def _differences(before: Row, after: Row) -> list[tuple[str, str, str]]:
+    return [(name, f"{before.registers[name]:#x}", f"{value:#x}")
+            for name, value in after.registers.items() if before.registers[name] != value]
+
+
+def _exception(firing: Firing, words: Words) -> Step:
+    first, second = firing.rows[0], firing.rows[1]
+    saved = TRAPS[firing.architecture].saved
+    parts: list[str | Table] = [
+        f"The CPU comes to the breakpoint at {first.address:#x}, and takes an exception: the next "
+        f"instruction is at {second.address:#x}, {words.where(second.address)}. Of the general "
+        "registers and the flags these are others there:",
+        Table(("register", "at the breakpoint", "at the vector"),
+              tuple(_differences(first, second)))]
+    if firing.frames:
+        frame, layout = firing.frames[0], words.arch.trap_frame
+        rows = []
+        for name, meaning in saved.items():
+            offset, size = layout.fields[name]
+            value = int.from_bytes(frame.before[offset : offset + size], "little")
+            rows.append((name, f"{value:#x}", meaning))
+        parts += ["What the CPU itself has saved, as the trap frame has it later:",
+                  Table(("field", "value", "what it is"), tuple(rows))]
+    return Step("exception", "The CPU takes the exception", tuple(parts))
+
+
+def _vector(name: str, title: str, rows: Sequence[Row], words: Words) -> Step:
+    shown = [(words.where(row.address), words.arch.disassemble(row.code, row.address))
+             for row in rows]
+    return Step(name, title, (
+        f"{len(rows)} instructions are executed:", Table(("where", "instruction"), tuple(shown))))
+
+
+def _fields(frame: Frame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
+    """(field, address, bytes, value, value afterwards)."""
+    for name, (offset, size) in words.arch.trap_frame.fields.items():
+        before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
+                         for content in (frame.before, frame.after))
+        yield name, frame.address + offset, size, before, after
+
+
+def _frame(frame: Frame, words: Words) -> Step:
+    rows, marked = list[tuple[str, ...]](), set[int]()
+    for name, address, _size, before, after in _fields(frame, words):
+        if before != after:
+            marked.add(len(rows))
+        rows.append((f"{address:#x}", name, f"{before:#x}", f"{after:#x}" if frame.after else ""))
+    text = (f"The trap frame is at {frame.address:#x}. "
+            + (f"The handler changes {len(marked)} of its words; the kernel's return path takes "
+               "the registers from it." if frame.after else
+               "The handler takes the interrupted registers from it, and goes on with them."))
+    heads = ("address", "field", "as the vector has saved it", "as the handler leaves it")
+    kept = 4 if frame.after else 3
+    return Step("frame", "The trap frame", (
+        text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))))
+
+
+def _lookup(firing: Firing, words: Words) -> Step:
+    trap = TRAPS[firing.architecture]
+    pc = trap.names.get(words.arch.pc, words.arch.pc)
+    parts = []
+    if firing.frames:
+        offset, size = words.arch.trap_frame.fields[pc]
+        value = int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
+        bias = value - firing.frames[0].breakpoint
+        parts.append(f"The frame's {pc} is {value:#x}. "
+                     + (f"It is {bias} behind the breakpoint, whose address is then "
+                        if bias else "It is the breakpoint's address, ")
+                     + f"{firing.frames[0].breakpoint:#x}.")
+    parts.append(f"The probe on that address is number {firing.number + 1}: "
+                 f"kinst::{firing.function.name}:{firing.instruction.offset}. Its clause is run "
+                 "now, on the registers of the frame.")
+    return Step("lookup", "The handler looks the address up", tuple(parts))
+
+
+def _verdict(firing: Firing, words: Words) -> Step:
+    verdict, code = firing.instruction.verdict, firing.instruction.code
+    word = summary(verdict)
+    text = words.arch.disassemble(code, firing.instruction.address)
+    if isinstance(verdict, Copy):
+        why = ("Nothing in it depends on where it stands: it is copied, and executed elsewhere as "
+               "it is.")
+    elif isinstance(verdict, Rewrite):
+        why = ("It says where something is by the distance from itself: it is written anew, so "
+               "that it means the same from the trampoline.")
+    else:
+        why = ("It depends on where it stands, or decides where the run goes on: a copy elsewhere "
+               "would not do the same. Its effect is carried out on the saved registers.")
+    parts: list[str | Table] = [f"{text}: {word}. {why}"]
+    if not isinstance(verdict, Copy | Rewrite):
+        parts.append(f"As the tables have it: {verdict}")
+    return Step("verdict", f"The verdict: {word}", tuple(parts))
+
+
+def _trampoline(firing: Firing, words: Words) -> Step:
+    arch, rows, at = words.arch, list[tuple[str, ...]](), firing.slot
+    executed = {row.address: row for row in firing.rows}
+    marked = set[int]()
+    while at in executed or at == firing.second:
+        row = executed.get(at)
+        code = row.code if row else firing.trampoline[at - firing.slot :][:4]
+        if at != firing.second:
+            marked.add(len(rows))
+        rows.append((f"{at:#x}", _hex(code), arch.disassemble(code, at)))
+        at += len(code)
+    used = firing.trampoline[: at - firing.slot]
+    parts: list[str | Table] = [
+        f"The trampoline is at {firing.slot:#x}, {firing.slot - firing.instruction.address:+#x} "
+        "from the instruction. These of its instructions are executed:",
+        Table(("address", "bytes", "instruction"), tuple(rows), frozenset(marked))]
+    rest = firing.trampoline[len(used) : len(used) + 8]
+    if not firing.second:
+        parts.append(f"Behind its jump stands the address that it goes to: {_hex(rest)}, "
+                     f"{int.from_bytes(rest, 'little'):#x}.")
+    if isinstance(firing.instruction.verdict, Rewrite):
+        code, address = firing.instruction.code, firing.instruction.address
+        parts.append(f"At its own place it was {arch.disassemble(code, address)} ({_hex(code)}); "
+                     "the same bytes in the trampoline would be "
+                     f"{arch.disassemble(code, firing.slot)}.")
+    return Step("trampoline", "The trampoline", tuple(parts))
+
+
+def _back(firing: Firing, words: Words) -> list[Step]:
+    """From the handler to where the run goes on."""
+    if not firing.frames:
+        return []
+    ends = [frame.row for frame in firing.frames[1:]] or [len(firing.rows) - 1]
+    rows = firing.rows[firing.frames[0].row : ends[0]]
+    slot = [i for i, row in enumerate(rows)
+            if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
+    made = [_vector("return", "The kernel returns from the exception",
+                    rows[: slot[0]] if slot and firing.slot else rows, words)]
+    if firing.second and len(firing.frames) > 1:
+        second = firing.frames[1]
+        entered = rows[slot[-1] + 1 :] if slot else []
+        changed = [f"{name}: {before:#x}, then {after:#x}"
+                   for name, _a, _s, before, after in _fields(second, words) if before != after]
+        made.append(Step("second", "The second breakpoint", (
+            f"Behind the displaced instruction, at {firing.second:#x}, stands another breakpoint. "
+            f"{len(entered)} instructions of the vector later a trap frame is at "
+            f"{second.address:#x} again, and the handler changes it so that the run goes on behind "
+            f"the probed instruction: {'; '.join(changed)}.",
+            Table(("where", "instruction"), tuple(
+                (words.where(row.address), words.arch.disassemble(row.code, row.address))
+                for row in firing.rows[second.row : len(firing.rows) - 1])))))
+    return made
+
+
+def _after(firing: Firing, words: Words) -> Step:
+    first, last = firing.rows[0], firing.rows[-1]
+    rows, marked = list[tuple[str, ...]](), set[int]()
+    for name, value in first.registers.items():
+        now = last.registers[name]
+        if now != value:
+            marked.add(len(rows))
+        rows.append((name, f"{value:#x}", f"{now:#x}"))
+    return Step("after", "The run goes on as if nothing had happened", (
+        f"At {last.address:#x}, {words.where(last.address)}, with the registers as the instruction "
+        "at its own place would have left them:",
+        Table(("register", "before", "after"), tuple(rows), frozenset(marked))))

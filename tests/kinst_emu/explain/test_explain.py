@@ -1,0 +1,202 @@
+"""What an explanation says is what the machine did."""
+
+import html
+import json
+from dataclasses import replace
+
+import pytest
+
+from dtrace.calls import Evaluation, parse
+from emu.call import Caller
+from emu.errors import KinstError
+from emu.machine import StopReason, Until
+from images import catalog
+from images.boots import booted
+from kinst.code.listing import image_code, instructions
+from kinst.code.verdict import Refuse, summary
+from kinst.trap import TRAPS
+from kinst_emu.commands.explain import words_of
+from kinst_emu.explain.page import page
+from kinst_emu.explain.recorder import Recorder, Row
+from kinst_emu.explain.steps import Table, steps
+from kinst_emu.explain.text import text
+from tests.conftest import ARCHES, MEMORY
+from tests.kinst_emu.test_front import refused, run
+
+CALL = 'strtoul("-0x12zz", 0, 16)'
+FUNCTION = "strtoul"
+
+
+def machine_of(arch):
+    return booted(catalog.find(f"teaching/{arch}"), MEMORY)
+
+
+def call(machine, what=CALL):
+    return Evaluation(Caller(machine, 1_000_000)).run(parse(what))
+
+
+def executed(arch):
+    """Offsets in the function that the call comes to, and the registers before and after each."""
+    machine = machine_of(arch)
+    function = machine.symbol(FUNCTION)
+    addresses = {function.address + i.offset: i.offset
+                 for i in Recorder(machine, function, 0).table}
+    found = {}
+
+    class Done(Exception):
+        pass
+
+    def workload():
+        caller = Caller(machine, 1_000_000)
+        run_until = machine.run
+
+        def stepped(until):
+            while machine.pc not in until.addresses or machine.pc in addresses:
+                offset, before = addresses.get(machine.pc), registers(machine)
+                run_until(Until(instructions=machine.instructions + 1))
+                if offset is not None and offset not in found:
+                    found[offset] = before, registers(machine)
+            return type("Stop", (), {"reason": StopReason.ADDRESS, "pc": machine.pc})()
+
+        machine.run = stepped
+        try:
+            Evaluation(caller).run(parse(CALL))
+        finally:
+            del machine.run
+
+    workload()
+    return found
+
+
+def registers(machine):
+    return {name: machine.read_register(name) for name in machine.arch.registers}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_each_instruction_ends_as_it_does_without_a_probe(arch):
+    truth = executed(arch)
+    assert len(truth) > 10
+    machine = machine_of(arch)
+    function, base = machine.symbol(FUNCTION), machine.snapshot()
+    words, kinds = words_of(machine.image), set()
+    for offset, (before, after) in truth.items():
+        machine.restore(base)
+        recorder = Recorder(machine, function, offset)
+        verdict = next(i.verdict for i in recorder.table if i.offset == offset)
+        kinds.add(summary(verdict))
+        firing = recorder.record(lambda: call(machine))
+        assert (firing.rows[0].registers, firing.rows[-1].registers) == (before, after), offset
+        trap = TRAPS[arch]
+        size = len(firing.original)
+        assert firing.original == firing.instruction.code
+        assert firing.patched == (trap.breakpoint(size) + firing.original)[:size] or (
+            firing.patched.startswith(trap.breakpoint(size)))
+        assert firing.frames[0].breakpoint == function.address + offset
+        assert bool(firing.slot) == (summary(verdict) in ("copy", "rewrite"))
+        assert bool(firing.second) == (bool(firing.slot) and trap.second_breakpoint)
+        told = steps(firing, recorder.table, words)
+        assert [step.name for step in told][:3] == ["function", "patch", "exception"]
+    assert {"copy", "emulate"} <= kinds
+
+
+@pytest.fixture(scope="module", params=ARCHES)
+def recorded(request):
+    machine = machine_of(request.param)
+    recorder = Recorder(machine, machine.symbol(FUNCTION), 0)
+    firing = recorder.record(lambda: call(machine))
+    return firing, recorder.table, words_of(machine.image)
+
+
+def changed(recorded, **fields):
+    """The names of the steps that are others when the recording is."""
+    firing, table, words = recorded
+    before = {step.name: step for step in steps(firing, table, words)}
+    after = {step.name: step for step in steps(replace(firing, **fields), table, words)}
+    assert set(before) == set(after)
+    return {name for name in before if before[name] != after[name]}
+
+
+def test_another_byte_of_the_trampoline_is_told(recorded):
+    firing = recorded[0]
+    at = next(i for i, row in enumerate(firing.rows) if row.address == firing.slot)
+    row = firing.rows[at]
+    other = Row(row.address, bytes((row.code[0] ^ 1, *row.code[1:])), row.registers)
+    rows = [*firing.rows[:at], other, *firing.rows[at + 1 :]]
+    assert "trampoline" in changed(recorded, rows=rows)
+
+
+def test_another_word_of_the_trap_frame_is_told(recorded):
+    firing = recorded[0]
+    frame = firing.frames[0]
+    layout = recorded[2].arch.trap_frame
+    for name, (offset, _size) in layout.fields.items():
+        content = bytearray(frame.before)
+        content[offset] ^= 1
+        told = changed(recorded, frames=[replace(frame, before=bytes(content)),
+                                         *firing.frames[1:]])
+        assert "frame" in told, name
+        assert ("exception" in told) == (name in TRAPS[firing.architecture].saved), name
+
+
+def test_another_register_and_other_bytes_are_told(recorded):
+    firing = recorded[0]
+    last = firing.rows[-1]
+    for name in last.registers:
+        other = Row(last.address, last.code, last.registers | {name: last.registers[name] ^ 4})
+        assert "after" in changed(recorded, rows=[*firing.rows[:-1], other]), name
+    assert changed(recorded, patched=bytes(len(firing.patched))) == {"patch"}
+    assert changed(recorded, original=bytes(len(firing.original))) == {"patch"}
+    assert {"function", "trampoline"} & changed(recorded, slot=firing.slot + 1, hit=2)
+
+
+def test_a_page_has_all_that_the_text_has(recorded):
+    firing, table, words = recorded
+    told = steps(firing, table, words)
+    shown = page("<title>", "about & more", told)
+    plain = "\n".join(text(told))
+    assert len(shown.encode()) < 400 << 10
+    assert "http:" not in shown and "https:" not in shown and "&lt;title&gt;" in shown
+    for step in told:
+        assert html.escape(step.title) in shown and step.title in plain
+        for part in step.parts:
+            for row in part.rows if isinstance(part, Table) else ():
+                for cell in row:
+                    assert html.escape(cell) in shown and cell in plain
+
+
+@pytest.mark.parametrize("words, says", [
+    (["strlen", "-c", 'strlen("a")'], "say FUNCTION:OFFSET"),
+    (["strlen:x", "-c", 'strlen("a")'], "'strlen:x': the offset is a decimal"),
+    (["nothing:0", "-c", 'strlen("a")'], "nothing"),
+    (["strlen:1000", "-c", 'strlen("a")'], "no instruction begins there"),
+    (["strlen:0", "-c", 'strlen("a")', "--hit", "0"], "--hit must be a positive number"),
+    (["strlen:0", "-c", 'strlen("a")', "--hit", "3"], "there is no firing number 3"),
+    (["strcmp:0", "-c", 'strlen("a")'], "it was executed 0 times"),
+    (["strlen:0", "-c", "strlen("], "strlen("),
+    (["strlen:0", "-c", 'strlen("a")', "--html", "/nowhere/x.html"], "/nowhere"),
+])
+def test_what_cannot_be_told_is_one_clear_line(words, says):
+    refused(run("kinst", "explain", "-k", "teaching/amd64", *words), says)
+
+
+def test_the_command_prints_text_json_or_a_page(tmp_path):
+    words = ("kinst", "explain", "-k", "teaching/riscv64", "strlen:0", "-c", 'strlen("abc")')
+    plain = run(*words)
+    assert plain.returncode == 0 and "1. The instruction at strlen+0" in plain.stdout
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["firing"]["rows"][0]["address"] == found["firing"]["address"]
+    assert [step["name"] for step in found["steps"]][-1] == "after"
+    path = tmp_path / "page.html"
+    assert run(*words, "--html", str(path)).stdout == ""
+    assert path.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_an_instruction_that_is_refused_is_said():
+    machine = machine_of("amd64")
+    trap = TRAPS["amd64"]
+    function, offset = next(
+        (f, i.offset) for f in machine.image.symbols.functions() if f.size
+        for i in instructions(trap, image_code(machine.image, f), f)
+        if isinstance(i.verdict, Refuse))
+    with pytest.raises(KinstError, match=rf"{function.name}\+{offset}: cannot be probed: it "):
+        Recorder(machine, function, offset)
