@@ -69,7 +69,8 @@ def compiler_of(path: Path) -> str:
             text = b"" if found is None else bytes(found.data()[:1 << 12])
     except (DebugDataError, OSError):
         return ""
-    words = dict.fromkeys(part.decode("utf-8", "replace") for part in text.split(b"\0") if part)
+    words = dict.fromkeys(part.decode("utf-8", "replace") for part in text.split(b"\0")
+                          if part and not part.startswith(b"$"))  # $NetBSD: ... $ of source files
     return "; ".join(words)[:MAX_COMPILER]
 
 
