@@ -42,8 +42,8 @@ class Sweep:
         store: Path | None = arguments.store
         if store is not None and not store.parent.is_dir():
             raise KinstError(f"--store {store}: there is no such directory")
-        self.store = None if store is None else Store(store)
         self.workers: Workers = workers(max(jobs, 1), arguments.cluster)
+        self.store = None if store is None else Store(store)
 
     def __enter__(self) -> Self:
         return self

@@ -113,7 +113,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
 
     try:
         return deciding(bed, one.code, plain, one.state or 0, describe)
-    except (CallError, DebugDataError):
+    except (CallError, DebugDataError, MemoryAccessError):
         return ""
 
 

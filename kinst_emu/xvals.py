@@ -22,7 +22,8 @@ from kinst.laboratory.finding import Finding
 from kinst_emu.sweeps import check_identity
 
 LIMIT = 1_000_000  # instructions of a call
-AGREES, DIFFERS, NOT_COMPARED, WAITED = "agrees", "differs", "not compared", "waited too long"
+WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
+    "agrees", "differs", "not compared", "waited too long")
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,14 @@ def to_finding(one: Checked) -> Finding:
 
 def from_finding(one: Finding) -> Checked:
     """:raises ValueError: for what ``to_finding`` has not made."""
-    row = json.loads(one.note)
     try:
+        row = json.loads(one.note)
+        report = row["report"]
+        if one.word not in WORDS or not (report == {} or _is_report(report)) or not (
+                all(type(text) is str for text in (row["problem"], *row["functions"],
+                                                   *row["reasons"]))
+                and all(type(count) is int for count in row["reasons"].values())):
+            raise ValueError("a cross-check of another shape")
         agreed = Agreement(
             int(row["calls"]), int(row["instructions"]), int(row["firings"]),
             set(row["functions"]),
@@ -138,7 +145,15 @@ def from_finding(one: Finding) -> Checked:
              for name, codes in row["encodings"].items()},
             Counter({int(size): int(count) for size, count in row["lengths"].items()}),
             Counter(row["reasons"]), int(row["refused"]))
-        return Checked(one.code.decode(), one.word, agreed, dict(row["report"]),
-                       str(row["problem"]))
-    except (KeyError, TypeError, AttributeError) as error:
+        return Checked(one.code.decode(), one.word, agreed, report, row["problem"])
+    except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError("a cross-check of another shape") from error
+
+
+def _is_report(row: Any) -> bool:
+    """Whether it is as ``_report`` makes them."""
+    texts = [row["call"], row["what"], *(row[name] for name in ("where", "instruction", "line")
+                                         if name in row)]
+    return (type(row["address"]) is int and all(type(text) is str for text in texts)
+            and all(type(one["name"]) is str and type(one["ours"]) is type(one["qemu"]) is int
+                    for one in row["registers"]))

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,12 @@ def test_a_number_that_native_code_knows_is_not_defined_again():
         again = {n for n in NUMBER.findall(path.read_text())
                  if n in native} - {"MAX_REGISTERS"}  # of gdb's protocol: another thing
         assert not again, f"{path}: {again}"
+
+
+def test_every_package_is_in_what_is_installed():
+    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())
+                 ["tool"]["setuptools"]["packages"])
+    there = {".".join(path.parent.relative_to(ROOT).parts)
+             for top in {name.partition(".")[0] for name in listed}
+             for path in (ROOT / top).rglob("__init__.py")}
+    assert there == listed

@@ -1,9 +1,11 @@
 """Somebody else's relocator in the laboratory: its trampolines and emulations, held to the
 instruction in place."""
 
+import socket
 from collections.abc import Sequence
 from contextlib import closing
 
+from emu.errors import KinstError
 from kinst.laboratory.bed import Bed
 from kinst.laboratory.bench import BENCHES, Bench
 from kinst.laboratory.emulated_state import EmulatedState, Unreachable
@@ -11,10 +13,18 @@ from kinst.laboratory.finding import Finding, finding
 from kinst.laboratory.laboratory import UNKNOWN, Laboratory
 from kinst.laboratory.memory_map import CODE, MASK, SLOTS
 from kinst.laboratory.outcome import Mismatch, Outcome
-from kinst.laboratory.protocol import Answer, Emulates, Refuses, Relocated, Relocator
+from kinst.laboratory.protocol import (
+    Answer,
+    Emulates,
+    Refuses,
+    Relocated,
+    Relocator,
+    identity,
+)
 from kinst.trap import TRAPS, GuestTrap
 
-Part = tuple[str, str, int, int, list[bytes]]  # program, architecture, seed, states, encodings
+# program, architecture, seed, states, encodings, the program's identity
+Part = tuple[str, str, int, int, list[bytes], str]
 STEPS = 64  # instructions of a trampoline, beside what the displaced one repeats
 BY_PROGRAM = "by the relocator"
 
@@ -118,5 +128,8 @@ def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: i
 
 def judge(part: Part) -> list[Finding]:
     """``judged``, for workers."""
-    program, arch, seed, states, codes = part
+    program, arch, seed, states, codes, wanted = part
+    if identity(program) != wanted:
+        raise KinstError(f"--relocator {program}: a worker on {socket.gethostname()} finds other "
+                         "files of it than this machine")
     return judged(program, arch, codes, seed, states)

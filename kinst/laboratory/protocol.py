@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from emu.errors import KinstError
+from emu.printable import printable
 
 PATIENCE = 20.0  # seconds for an answer
 MAX_LINE = 1 << 16  # bytes
@@ -115,7 +116,7 @@ class Relocator:
             self._process.wait()
 
     def _trouble(self, what: str) -> KinstError:
-        return KinstError(f"--relocator {self.command}: {what}")
+        return KinstError(f"--relocator {self.command}: {printable(what)}")
 
     def again(self) -> None:
         """Begin anew, with the instruction that was asked of last: an emulation was left."""
@@ -179,7 +180,7 @@ class Relocator:
             raise self._trouble(f"an answer with the id {row.get('id')!r} to the request "
                                 f"{self._number}")
         if isinstance(row.get("refuse"), str):
-            return Refuses("".join(c if c.isprintable() else "?" for c in row["refuse"][:200]))
+            return Refuses(printable(row["refuse"]))
         if row.get("emulate") is True:
             return Emulates()
         body, back = self._bytes(row.get("bytes"), MAX_BODY), row.get("back")
@@ -220,7 +221,7 @@ class Relocator:
             raise self._trouble("an emulation without 'pc', 'registers' and 'stores'")
         for name, value in changed.items():
             if name not in registers or type(value) is not int:
-                raise self._trouble(f"an emulation changes '{name}'"[:200])
+                raise self._trouble(f"an emulation changes '{name}'")
         found = Emulated(pc & MASK, {name: value & MASK for name, value in changed.items()})
         vectors = row.get("vectors", {})
         if not isinstance(vectors, dict) or not all(

@@ -14,7 +14,9 @@ from kinst.laboratory.workers import Workers
 from kinst.trap import TRAPS
 
 # What decides a result: the tables and what executes them.
-MADE_BY = ("kinst", "kinst.code", "kinst.laboratory.laboratory", "emu.unicorn")
+MADE_BY = ("kinst", "kinst.code", "emu", "emu.unicorn", *(f"kinst.laboratory.{name}" for name in (
+    "bed", "bench", "emulated_state", "finding", "foreign", "laboratory", "memory_map", "outcome",
+    "protocol", "relocation")))
 
 
 @dataclass
@@ -79,7 +81,7 @@ def made_by(arch: str, *more: str) -> str:
 
     :param more: modules that have a part in it, too.
     """
-    return fingerprint((*MADE_BY, f"kinst.{arch}", *more), ("unicorn", "capstone"))
+    return fingerprint((*MADE_BY, f"kinst.{arch}", f"emu.{arch}", *more), ("unicorn", "capstone"))
 
 
 def key_of(arch: str, seed: int, states: int, host: bool) -> Key:

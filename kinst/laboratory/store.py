@@ -6,6 +6,7 @@ each build, so that a second kernel runs only what is new, and two can be compar
 has done is written as it goes: a killed one goes on where it was.
 """
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
+from emu.printable import printable
 from kinst.laboratory.finding import Finding, from_text, to_text
 
 FORMAT = 1
@@ -34,7 +36,8 @@ CREATE TABLE place (build INTEGER NOT NULL REFERENCES build, encoding INTEGER NO
     REFERENCES encoding, place TEXT NOT NULL, PRIMARY KEY (build, encoding)) WITHOUT ROWID;
 """
 QUESTIONS = 500  # questions at once
-MAX_DETAIL = 16 << 20  # characters
+MAX_DETAIL = 16 << 20  # bytes of a value
+MAX_TABLES, MAX_BUILDS = 100, 100_000
 PATIENCE = 60  # seconds that another sweep may hold the file
 
 
@@ -76,9 +79,14 @@ def _finding(code: object, word: object, detail: object) -> Finding:
     """:raises ValueError: for what no sweep has written."""
     if not (isinstance(code, bytes) and isinstance(word, str) and isinstance(detail, str)):
         raise ValueError("a result that is none")
-    if len(detail) > MAX_DETAIL:
-        raise ValueError(f"a result of {len(detail)} characters")
     return from_text(code, word, detail)
+
+
+def _expected() -> set[tuple[object, ...]]:
+    """What a store's tables are."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return Store._schema(db)
 
 
 class Store:
@@ -91,15 +99,26 @@ class Store:
         try:
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._db.execute("PRAGMA trusted_schema = OFF")
+            self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_DETAIL)
             application, version = self._begun(must_exist)
             if application != APPLICATION:
                 raise KinstError(f"{path}: is no store of results (--store writes one)")
             elif version != FORMAT:
                 raise KinstError(f"{path}: a store of format {version}, this program has {FORMAT}")
+            if self._schema(self._db) != _expected():
+                raise KinstError(f"{path}: damaged: its tables are not a store's")
             self._db.execute("PRAGMA synchronous = NORMAL")
         except sqlite3.Error as error:
-            raise KinstError(f"{path}: {error}") from None
+            raise self._damaged(error) from None
         self._words: dict[str, int] = {}
+
+    @staticmethod
+    def _schema(db: sqlite3.Connection) -> set[tuple[object, ...]]:
+        """All tables, indexes, views and triggers: views may be without end."""
+        return set(db.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {MAX_TABLES}"))
+
+    def _damaged(self, error: Exception) -> KinstError:
+        return KinstError(f"{self.path}: damaged: {printable(error)}")
 
     def _begun(self, must_exist: bool) -> tuple[int, int]:
         """What the file is, and its format; a new one is made, by one of those that want to."""
@@ -165,8 +184,8 @@ class Store:
                 self._db.executemany(
                     "INSERT OR REPLACE INTO place (build, encoding, place) VALUES (?, ?, ?)",
                     ((build, numbers[code], place) for code, place in places.items()))
-        except sqlite3.Error as error:
-            raise KinstError(f"{self.path}: {error}") from None
+        except (sqlite3.Error, KeyError) as error:
+            raise self._damaged(error) from None
 
     def put(self, key: Key, findings: Sequence[Finding]) -> None:
         """Keep results, all of them or none."""
@@ -180,8 +199,8 @@ class Store:
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     ((subject, numbers[one.code], key.seed, key.states, self._word(one.word),
                       to_text(one)) for one in findings))
-        except sqlite3.Error as error:
-            raise KinstError(f"{self.path}: {error}") from None
+        except (sqlite3.Error, KeyError) as error:
+            raise self._damaged(error) from None
 
     def _word(self, text: str) -> int:
         if text not in self._words:
@@ -210,7 +229,7 @@ class Store:
                         f"({marks})", (subject, key.seed, key.states, key.architecture, *some)):
                     yield _finding(code, word, detail)
         except DAMAGE as error:
-            raise KinstError(f"{self.path}: damaged: {error}") from None
+            raise self._damaged(error) from None
 
     def builds(self) -> list[Build]:
         """All builds, in the order of their sweeps."""
@@ -218,13 +237,14 @@ class Store:
             found = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
                      self._db.execute(
                          "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
-                         "build JOIN subject ON subject.id = build.subject ORDER BY build.id")]
+                         "build JOIN subject ON subject.id = build.subject ORDER BY build.id "
+                         f"LIMIT {MAX_BUILDS}")]
         except DAMAGE as error:
-            raise KinstError(f"{self.path}: damaged: {error}") from None
+            raise self._damaged(error) from None
         for build in found:
             if build.architecture not in ARCHITECTURES:
                 raise KinstError(f"{self.path}: damaged: results of the architecture "
-                                 f"'{build.architecture[:40]}'")
+                                 f"'{printable(build.architecture, 40)}'")
         return found
 
     def results(self, build: Build) -> Iterator[tuple[str, Finding]]:
@@ -240,7 +260,7 @@ class Store:
             for code, place, word, detail in rows:
                 yield str(place), _finding(code, word, detail)
         except DAMAGE as error:
-            raise KinstError(f"{self.path}: damaged: {error}") from None
+            raise self._damaged(error) from None
 
     def digest_rows(self) -> list[tuple[object, ...]]:
         """Everything a sweep has found, in an order of its own: two stores of one sweep are equal.

@@ -17,11 +17,13 @@ def sweep(
     codes: Sequence[bytes], work: Callable[[Part], list[Finding]],
     part: Callable[[list[bytes]], Part], workers: Workers, store: Store | None = None,
     key: Key | None = None, chunk: int = CHUNK, most: int = MOST,
+    final: Callable[[Finding], bool] = lambda finding: True,
 ) -> Iterator[list[Finding]]:
     """What becomes of the encodings, in any order, some at a time.
 
     :param work: a function of a module, of a part that ``part`` makes of some encodings.
     :param key: under which the store keeps them.
+    :param final: whether a result is one, and not of this time alone.
     :param chunk: encodings of a part, up to ``most`` times as many at first.
     """
     rest = list(codes)
@@ -37,5 +39,5 @@ def sweep(
         at += size
     for _number, findings in workers.results(work, [part(piece) for piece in pieces]):
         if store is not None and key is not None:
-            store.put(key, findings)
+            store.put(key, [one for one in findings if final(one)])
         yield findings

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from dwarf.types import Pointer, Structure, Types, find_member, size_of, strip
 from emu.errors import KinstError
 
-MAX_MEMBERS = 1000
+MAX_MEMBERS, MAX_SIZE = 1000, 1 << 20
 
 
 @dataclass
@@ -29,6 +29,8 @@ class Layout:
             raise KinstError(f"the debug data has no '{self.name}': give the module's own (its "
                              ".ko.debug beside it)")
         self._structure, self.size = found[0], size_of(found[0])
+        if self.size > MAX_SIZE:
+            raise KinstError(f"damaged debug data: {self.name} has {self.size} bytes")
 
     def has(self, member: str) -> bool:
         return find_member(self._structure, member) is not None
@@ -51,9 +53,11 @@ class Layout:
     def members(self) -> list[tuple[str, int, int]]:
         """(path, offset, bytes) of every member but structures and pointers; of unions all."""
         found, waiting = list[tuple[str, int, int]](), [("", self._structure, 0)]
-        while waiting and len(found) < MAX_MEMBERS:
+        for _ in range(MAX_MEMBERS):  # structures within structures
+            if not waiting:
+                break
             path, structure, begin = waiting.pop()
-            for member in structure.members:
+            for member in structure.members[:MAX_MEMBERS]:
                 inner, name = strip(member.type), path + member.name
                 offset = begin + member.offset // 8
                 if isinstance(inner, Structure):

@@ -8,6 +8,7 @@ from typing import Any
 
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
+from emu.printable import printable
 from emu.progress import PROGRESS
 from kinst.laboratory.comparing import Comparison, Place, compare
 from kinst.laboratory.finding import Finding
@@ -84,8 +85,9 @@ def _row(build: Build) -> dict[str, Any]:
 
 def _name(build: Build) -> str:
     compiler = f", {build.compiler}" if build.compiler else ""
-    return (f"{build.kind} of {build.path} ({build.architecture}, {build.identity[:12]}{compiler})"
-            f"; judged: {build.subject[:60]}")
+    return (f"{build.kind} of {printable(build.path)} ({build.architecture}, "
+            f"{printable(build.identity, 12)}{printable(compiler)}); "
+            f"judged: {printable(build.subject)}")
 
 
 def _compared(arguments: argparse.Namespace, one: tuple[Store, Build], two: tuple[Store, Build]
@@ -123,13 +125,13 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
     print(f"A {_name(one)}\nB {_name(two)}")
     print(f"{'A':>9} {'B':>9}")
     for word, _count in (found.words[0] + found.words[1]).most_common():
-        print(f"{found.words[0][word]:>9} {found.words[1][word]:>9}  {word}")
+        print(f"{found.words[0][word]:>9} {found.words[1][word]:>9}  {printable(word)}")
     print(f"{found.wrong[0]:>9} {found.wrong[1]:>9}  wrong")
     print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that the other has not")
     print(f"of those in both {found.same} are the same, {len(found.fixed)} fixed, "
           f"{len(found.broke)} broke")
     for (a, b), count in found.changed.most_common():
-        print(f"{count:>9}  {a} in A, {b} in B")
+        print(f"{count:>9}  {printable(a)} in A, {printable(b)} in B")
     def text(finding: Finding) -> str:
         if one.kind == "xval":
             return finding.code.decode("utf-8", "replace")
@@ -141,9 +143,9 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
                        ("only in A, wrong", found.only_wrong[0]),
                        ("only in B, wrong", found.only_wrong[1])):
         for place, finding in rows[:SHOWN]:
-            print(f"{what}: {place}: {text(finding)}")
+            print(f"{what}: {printable(place)}: {printable(text(finding))}")
             for line in finding.source.splitlines() if finding.source not in said else ():
-                print(f"    {line}")
+                print(f"    {printable(line)}")
             said.add(finding.source)
         if len(rows) > SHOWN:
             print(f"{what}: and {len(rows) - SHOWN} more (--json lists them)")

@@ -101,8 +101,16 @@ def run(arguments: argparse.Namespace) -> int:
     if sum(chosen) != 1:
         raise KinstError("say what is to be judged, in one way: functions, --all, --random N, "
                          "--encodings FILE or --assemble CODE")
-    if arguments.copies is not None and not arguments.all:
-        raise KinstError("--copies is for --all: what else is given is executed as a whole")
+    if arguments.copies is not None:
+        if not arguments.all or arguments.provider != "kinst" or arguments.part == "verdicts":
+            raise KinstError("--copies is for --all of kinst's execution: what else is given is "
+                             "executed as a whole")
+        if arguments.copies != "all":
+            parse_count(arguments.copies, "--copies")
+    if arguments.random is not None:
+        parse_count(arguments.random, "--random")
+    if arguments.encodings not in (None, "-") and not Path(arguments.encodings).exists():
+        raise KinstError(f"--encodings {arguments.encodings}: there is no such file")
     if arguments.store is not None and arguments.part == "verdicts":
         raise KinstError("--store keeps what is executed: it is not for --part verdicts")
     for name in ("junit", "html"):
@@ -175,14 +183,17 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
         arch = arguments.arch
         places = given_encodings(arguments, arch)
     report, found = Report(), dict[bytes, Finding]()
-    key = Key("relocator", f"{identity(arguments.relocator)} by {made_by(arch)}", arch, seed,
+    program = identity(arguments.relocator)
+    key = Key("relocator", f"{program} by {made_by(arch)}", arch, seed,
               states)
     with Sweep(arguments) as jobs, progress_bar(len(places), "encodings") as progress:
-        if jobs.store is not None and image is not None:
+        given = arguments.encodings is not None or arguments.assemble is not None
+        if jobs.store is not None and image is not None and not given:
             jobs.store.begin(key, image.kernel_identity, str(image.path), compiler_of(image.path),
                              places)
         for findings in sweep(list(places), judge,
-                              lambda some: (arguments.relocator, arch, seed, states, some),
+                              lambda some: (arguments.relocator, arch, seed, states, some,
+                                            program),
                               jobs.workers, jobs.store, key, CHUNK):
             found |= {one.code: one for one in findings}
             progress(len(findings))
@@ -255,7 +266,7 @@ def _places(image: Image, arch: str, arguments: argparse.Namespace) -> dict[byte
 def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str], jobs: Sweep,
               report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
-                        for m in image.modules)
+                        for m in reversed(image.modules))  # the judged one first
     judge = made_by(arch, "kinst.trial", "emu.call")
     key = Key("trial", f"{setting.provider}: {modules}; by {judge}", arch, setting.seed,
               setting.states)

@@ -28,7 +28,8 @@ from kinst_emu.xvals import DIFFERS, WAITED, Checked, Pair, checked, from_findin
 from kinst_emu.xvals import check as check_part
 
 CHUNK = 5  # calls of a part
-MADE_BY = ("kinst.crosscheck", "emu.unicorn", "emu.qemu")  # what a result depends on
+# What a result depends on, beside the architecture's own folders.
+MADE_BY = ("kinst", "kinst.code", "kinst.crosscheck", "emu", "emu.unicorn", "emu.qemu")
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 
 EXAMPLES = (
@@ -94,15 +95,17 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
         for call in progress(calls, "calls"):
             yield checked(pair, call)
         return
-    made_by = fingerprint(MADE_BY, ("unicorn",))
+    arch = arch_of(image).name
+    made_by = fingerprint((*MADE_BY, f"kinst.{arch}", f"emu.{arch}"), ("unicorn",))
     key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
-              f"{image.identity} with {pair.memory >> 20} MB", arch_of(image).name, 0, 0)
+              f"{image.identity} with {pair.memory >> 20} MB", arch, 0, 0)
     distinct = {call.encode(): call.partition("(")[0] for call in calls}
     if jobs.store is not None:
         jobs.store.begin(key, image.identity, pair.kernel, compiler_of(image.path), distinct)
     with progress_bar(len(distinct), "calls") as advance:
         for findings in sweep(list(distinct), check_part, lambda some: (pair, some), jobs.workers,
-                              jobs.store, key, CHUNK, most=1):
+                              jobs.store, key, CHUNK, most=1,
+                              final=lambda one: one.word != WAITED):
             for finding in findings:
                 try:
                     yield from_finding(finding)

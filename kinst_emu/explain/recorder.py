@@ -20,10 +20,10 @@ from kinst.code.listing import Instruction
 from kinst.code.verdict import Refuse
 from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
+from kinst.trampoline import SLOT
 from kinst.trap import CpuState
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
-SLOT = 64  # bytes of a trampoline that are read
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,7 @@ class Recorder:
         self.firing = Firing(machine.arch.name, function, found, number, hit)
         self._hits = 0
         self._began = self._waiting = False
+        self._failure: KinstError | None = None
 
     def record(self, workload: Callable[[], object]) -> Firing:
         """Run something, and keep what becomes of the wanted firing in it.
@@ -123,6 +124,8 @@ class Recorder:
             if known is not None and known[1] and firing.complete:
                 firing.slot, firing.trampoline = known[1], machine.read(known[1], SLOT)
         where = f"{firing.function.name}+{firing.instruction.offset}"
+        if self._failure is not None:
+            raise KinstError(f"{where}: cannot be looked at: {self._failure}")
         if not self._began:
             raise KinstError(f"{where}: it was executed {self._hits} times; there is no firing "
                              f"number {firing.hit}: give another call")
@@ -159,7 +162,7 @@ class Recorder:
         stop = go(until)
         if self._began and not self.firing.complete and not self.machine.engine.frozen:
             pc = self.machine.pc
-            self._executed(self.machine.uc, pc, self._length(pc), None)
+            self._executed(self.machine.uc, pc, 0, None)
         return stop
 
     def _length(self, pc: int) -> int:
@@ -168,7 +171,15 @@ class Recorder:
         except MemoryAccessError:
             return 0
 
-    def _executed(self, _uc: unicorn.Uc, address: int, size: int, _data: object) -> None:
+    def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
+        """Unicorn keeps an exception to itself here, and the machine would never end."""
+        if self._failure is None:
+            try:
+                self._look(address)
+            except KinstError as error:
+                self._failure = error
+
+    def _look(self, address: int) -> None:
         firing, machine = self.firing, self.machine
         if firing.complete or len(firing.rows) > MAX_ROWS:
             return
@@ -186,7 +197,8 @@ class Recorder:
             self._waiting = False
         registers = {name: machine.read_register(name) for name in machine.arch.registers}
         registers[machine.arch.pc] = address
-        firing.rows.append(Row(address, machine.read(address, size), registers))
+        code = machine.read(address, self._length(address))
+        firing.rows.append(Row(address, code, registers))
         firing.complete = len(firing.rows) > 1 and not machine.engine.frozen
 
     def _fired(self, probe: Probe, state: CpuState | NativeState) -> None:

@@ -211,7 +211,8 @@ def _trampoline(firing: Firing, words: Words) -> Step:
         "from the instruction. These of its instructions are executed:",
         Table(("address", "bytes", "instruction"), tuple(rows), frozenset(marked))]
     rest = firing.trampoline[len(used) : len(used) + 8]
-    if not firing.second:
+    jump = TRAPS[firing.architecture].jump
+    if jump and used.endswith(jump):
         parts.append(f"Behind its jump stands the address that it goes to: {_hex(rest)}, "
                      f"{int.from_bytes(rest, 'little'):#x}.")
     if isinstance(firing.instruction.verdict, Rewrite):
@@ -228,6 +229,11 @@ def _back(firing: Firing, words: Words) -> list[Step]:
         return []
     ends = [frame.row for frame in firing.frames[1:]] or [len(firing.rows) - 1]
     rows = firing.rows[firing.frames[0].row : ends[0]]
+    if not firing.frames[0].after:
+        return [Step("return", "The handler goes on directly", (
+            "It does not return into the vector: it sets the registers and the flags as the frame "
+            f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as IRETQ would "
+            "do.",))]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
     made = [_vector("return", "The kernel returns from the exception",

@@ -2,17 +2,20 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu.errors import KinstError
+from kinst.crosscheck.agreement import Agreement
 from kinst.laboratory.comparing import compare
 from kinst.laboratory.finding import Finding, from_text, to_text
 from kinst.laboratory.store import Key, Store
 from kinst.laboratory.sweep import sweep
 from kinst.laboratory.workers import Here, Processes, Workers
+from kinst_emu.xvals import Checked, from_finding, to_finding
 
 KEY = Key("relocate", "tables 1", "amd64", 1, 2)
 GOOD = Finding(b"\x90", "copy")
@@ -99,6 +102,11 @@ def report(*words):
     "UPDATE build SET architecture = 'vax'",
     "UPDATE build SET path = x'ff'",
     "DROP TABLE word",
+    "CREATE TRIGGER t AFTER INSERT ON word BEGIN DELETE FROM word; END",
+    "DROP TABLE build; CREATE VIEW build AS WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SELECT "
+    "id + 1 FROM c) SELECT id, 'x' AS identity, 1 AS subject, 'amd64' AS architecture, 'p' AS "
+    "path, 'c' AS compiler, 0 AS begun FROM c",
+    "UPDATE build SET architecture = CAST(x'0a1b5b33316dff' AS TEXT)",
 ])
 def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement):
     path = tmp_path / "s.db"
@@ -107,13 +115,14 @@ def test_a_store_that_somebody_has_changed_is_one_clear_line(tmp_path, statement
     store.put(KEY, [WRONG])
     store.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
-        db.execute(statement)
+        db.executescript(statement)
         db.commit()
     status, _shown, error = report(path)
-    if "path" in statement:
+    if "SET path" in statement:
         assert not status
     else:
         assert status == 1 and error.startswith(f"kinst: {path}: ") and error.count("\n") == 1
+        assert "\x1b" not in error
 
 
 def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
@@ -128,6 +137,28 @@ def test_a_report_names_calls_as_calls_and_the_lines_that_decided(tmp_path):
     status, shown, error = report(path, "--compare", "1", "2")
     assert (status, error) == (1, "")
     assert "broke: strlen: strlen(3)\n    f (x.c:3)\n" in shown
+
+
+@pytest.mark.parametrize("note", [
+    "", "[", "[" * 100_000, "{}", '{"calls": Infinity}', '{"report": {}}',
+])
+def test_a_cross_check_that_nobody_made_is_refused(note):
+    with pytest.raises(ValueError):
+        from_finding(Finding(b"f(1)", "differs", 0, note=note))
+
+
+def test_a_cross_check_comes_back_from_its_finding():
+    agreed = Agreement(1, 20, 3, {"f"}, {"copy": {b"\x90"}}, Counter({1: 3}), Counter({"why": 1}), 2)
+    one = Checked("f(1)", "agrees", agreed)
+    assert from_finding(to_finding(one)) == one
+    report = {"call": "f(1)", "what": "a register", "address": 5,
+              "registers": [{"name": "rax", "ours": 1, "qemu": 2}]}
+    wrong = Checked("f(1)", "differs", agreed, report)
+    assert from_finding(to_finding(wrong)) == wrong
+    for broken in ({**report, "call": 1}, {**report, "address": "x"}, {"call": "f(1)"},
+                   {**report, "registers": [{"name": "rax", "ours": 1}]}):
+        with pytest.raises(ValueError):
+            from_finding(to_finding(Checked("f(1)", "differs", agreed, broken)))
 
 
 def test_somebody_elses_database_is_left_alone(tmp_path):

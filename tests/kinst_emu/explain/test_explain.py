@@ -43,9 +43,6 @@ def executed(arch):
                  for i in Recorder(machine, function, 0).table}
     found = {}
 
-    class Done(Exception):
-        pass
-
     def workload():
         caller = Caller(machine, 1_000_000)
         run_until = machine.run
@@ -89,13 +86,14 @@ def test_each_instruction_ends_as_it_does_without_a_probe(arch):
         trap = TRAPS[arch]
         size = len(firing.original)
         assert firing.original == firing.instruction.code
-        assert firing.patched == (trap.breakpoint(size) + firing.original)[:size] or (
-            firing.patched.startswith(trap.breakpoint(size)))
+        written = trap.breakpoint(size)
+        assert firing.patched == written + firing.original[len(written) :]
         assert firing.frames[0].breakpoint == function.address + offset
         assert bool(firing.slot) == (summary(verdict) in ("copy", "rewrite"))
         assert bool(firing.second) == (bool(firing.slot) and trap.second_breakpoint)
         told = steps(firing, recorder.table, words)
         assert [step.name for step in told][:3] == ["function", "patch", "exception"]
+        assert all(part.rows for step in told for part in step.parts if isinstance(part, Table))
     assert {"copy", "emulate"} <= kinds
 
 
@@ -146,7 +144,8 @@ def test_another_register_and_other_bytes_are_told(recorded):
         assert "after" in changed(recorded, rows=[*firing.rows[:-1], other]), name
     assert changed(recorded, patched=bytes(len(firing.patched))) == {"patch"}
     assert changed(recorded, original=bytes(len(firing.original))) == {"patch"}
-    assert {"function", "trampoline"} & changed(recorded, slot=firing.slot + 1, hit=2)
+    assert changed(recorded, hit=2) == {"function"}
+    assert "trampoline" in changed(recorded, slot=firing.slot + 1)
 
 
 def test_a_page_has_all_that_the_text_has(recorded):
