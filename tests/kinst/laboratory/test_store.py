@@ -148,7 +148,8 @@ def test_a_cross_check_that_nobody_made_is_refused(note):
 
 
 def test_a_cross_check_comes_back_from_its_finding():
-    agreed = Agreement(1, 20, 3, {"f"}, {"copy": {b"\x90"}}, Counter({1: 3}), Counter({"why": 1}), 2)
+    agreed = Agreement(1, 20, 3, {"f"}, {"copy": {b"\x90"}}, Counter({1: 3}), Counter({"why": 1}),
+                       2)
     one = Checked("f(1)", "agrees", agreed)
     assert from_finding(to_finding(one)) == one
     report = {"call": "f(1)", "what": "a register", "address": 5,
