@@ -102,8 +102,10 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
 
     def describe(pc: int) -> str:
         frames, line = index.stack(pc), sources.line(pc)
-        name = frames[0].name if frames else image.symbols.where(pc)
-        if line == NO_LINE and frames:
+        if not frames:
+            return ""  # a linker's veneer
+        name = frames[0].name
+        if line == NO_LINE:
             # What compilers merge from several places loses its line: it may be any of these.
             inside = [one.name for low, high in frames[-1].pieces
                       for one in index.inside(low, high)]

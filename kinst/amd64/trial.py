@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from emu.amd64.registers import RFLAGS_IF
-from kinst.amd64.bench import STATUS, Amd64Bench
+from kinst.amd64.bench import PREFIXES, STATUS, Amd64Bench
 from kinst.amd64.classify import Call, Indirect
 from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
@@ -16,6 +16,7 @@ CALL, DIRECT_CALL, RIP_RELATIVE, MOD_DIRECT = 1, 2, 4, 16  # KINST_F_*
 ENCODED = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()
 MASK = (1 << 64) - 1
 DIRECTION = 1 << 10
+HLT = b"\xf4"
 
 
 class Amd64Trial(TrialArch):
@@ -86,6 +87,8 @@ class Amd64Trial(TrialArch):
         return machine.read_u64(machine.read_u64(thread + own) + at)
 
     def not_executed(self, code: bytes) -> str | None:
+        if code.lstrip(PREFIXES) == HLT:
+            return "it waits for an interrupt"
         return self._bench.not_executed(code)
 
 

@@ -36,6 +36,7 @@ NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
 LOST = -1  # instead of an error number: the module panics, or does not return
 NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
+REPEATS = "it repeats itself for too long"  # a string instruction with a random count
 EXCEPTION = "a fault"
 MASK = (1 << 64) - 1
 
@@ -277,6 +278,8 @@ class Bed:
             return self._outcome(stop.pc, {})
         if stop.reason is StopReason.ADDRESS:
             return self._outcome(stop.pc, None)
+        if stop.pc == sample.address:
+            return self._lost(REPEATS, 0)
         self.prepare(sample, number)  # somewhere else: one instruction alone
         machine.run(Until(instructions=machine.instructions + 1))
         return self._outcome(machine.pc, None)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from emu.machine import Until
+from emu.module import Module
 from kinst.trial.bed import NAME, Bed, Sample
 from kinst.trial.module import MadeProbe
 
@@ -17,7 +18,8 @@ FUNCTIONS = 4  # that are named
 WRITERS = 3  # lines that wrote a member, that are named
 STEPS = 20_000  # instructions that are stepped through
 SHOWN = 16  # bytes of a member that are shown
-Describe = Callable[[int], str]  # of an address: function  file:line
+AWAY = 5_000_000  # instructions of a function of the kernel that it calls
+Describe = Callable[[int], str]  # of an address: function  file:line; empty where there is none
 
 
 @dataclass
@@ -100,7 +102,7 @@ def _stepped(bed: Bed, ends: set[int], describe: Describe, watch: MadeProbe | No
     machine, found = bed.machine, _Steps()
     size = bed.module.probe.size
     members = bed.module.probe.members()
-    module = next(m for m in machine.image.modules if m.name == bed.module.file)
+    module = _module(bed)
     line, last = "", 0
     before = machine.read(watch.place, size) if watch is not None else b""
     for pc in _addresses(bed, ends):
@@ -115,17 +117,35 @@ def _stepped(bed: Bed, ends: set[int], describe: Describe, watch: MadeProbe | No
                         writers.append(line)
             before = now
         if module.address <= pc < module.end:
-            line, last = describe(pc), pc
-            if not found.lines or found.lines[-1] != line:
+            line, last = describe(pc) or line, pc
+            if line and (not found.lines or found.lines[-1] != line):
                 found.lines.append(line)
     found.probe = machine.read(watch.place, size) if watch is not None else bytes(size)
     return found
 
 
+def _module(bed: Bed) -> Module:
+    return next(m for m in bed.machine.image.modules if m.name == bed.module.file)
+
+
 def _addresses(bed: Bed, ends: set[int]) -> Iterator[int]:
-    machine = bed.machine
+    """Where it is, instruction by instruction; what the module calls is one."""
+    machine, module, stops = bed.machine, _module(bed), [*ends, *bed.faults]
     for _ in range(STEPS):
-        yield machine.pc
+        before = machine.pc
+        yield before
         machine.run(Until(instructions=machine.instructions + 1))
-        if machine.pc in ends or machine.pc in bed.faults:
+        if module.address <= before < module.end and not module.address <= machine.pc < module.end:
+            back = _return_address(bed)
+            if module.address <= back < module.end and machine.pc not in stops:
+                machine.run(Until(addresses=[back, *stops],
+                                  instructions=machine.instructions + AWAY))
+        if machine.pc in stops:
             return
+
+
+def _return_address(bed: Bed) -> int:
+    """Where a function goes on that has just been called."""
+    machine = bed.machine
+    link = machine.arch.link
+    return machine.read_u64(machine.sp) if link is None else machine.read_register(link)

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from kinst.code.verdict import summary
 from kinst.laboratory.outcome import Mismatch, Outcome
-from kinst.trial.bed import CALM, JUMPS, LOST, POINTERS, Bed, Placed, Sample
+from kinst.trial.bed import CALM, JUMPS, LOST, POINTERS, REPEATS, Bed, Placed, Sample
 from kinst.trial.module import KinstModule
 
 INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
 BATCH = 400  # instructions that are placed at once
-NO_STACK = "not executed: it leaves the kernel without its stack"
+NO_STACK = "not executed: it leaves the kernel without its stack, or does not end"
 BY_MODULE = "by the module"
 IN_MODULE = "where it faults, the module's own code faults"
 
@@ -63,14 +63,17 @@ def _batch(bed: Bed, codes: list[bytes], states: int) -> Iterator[Tried]:
 
 
 def _truths(bed: Bed, sample: Sample, states: int) -> dict[int, Outcome]:
-    """What happens in place, by the states in which the kernel can go on."""
+    """What happens in place, by the states in which the kernel can go on, and it comes to an end.
+    """
     found = {}
     for number in range(states):
         for state in (number, CALM + number):
             # Where it faults, the kernel's handler is left at its begin: its frame lies in the
             # stack that the next state lays out again; differences are confirmed from a restart.
             outcome = bed.in_place(sample, state)
-            if bed.has_stack(outcome):
+            if outcome.fault == REPEATS:
+                bed.restart()
+            elif bed.has_stack(outcome):
                 found[state] = outcome
                 break
     if all(outcome.fault for outcome in found.values()):
