@@ -94,8 +94,10 @@ class Recorder:
         table = self._breakpoints.instructions(function)
         found = next((i for i in table if i.offset == offset), None)
         if found is None:
-            raise KinstError(f"{function.name}+{offset}: no instruction begins there; kinst disas "
-                             f"{function.name} lists them")
+            near = sorted((i.offset for i in table), key=lambda at: abs(at - offset))[:2]
+            raise KinstError(f"{function.name}+{offset}: no instruction begins there; the nearest "
+                             f"are at {' and '.join(map(str, sorted(near)))} (kinst disas "
+                             f"{function.name} lists all)")
         if isinstance(found.verdict, Refuse):
             raise KinstError(f"{function.name}+{offset}: cannot be probed: it "
                              f"{found.verdict.reason}")
