@@ -15,7 +15,7 @@ from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, Until
 from emu.unicorn.machine import Go, UnicornMachine
-from kinst.breakpoints import DOUBLE, Breakpoints, Fire, NativeState
+from kinst.breakpoints import DOUBLE, Breakpoints, NativeState
 from kinst.code.listing import Instruction
 from kinst.code.verdict import Refuse
 from kinst.probe_table import Probe
@@ -63,7 +63,7 @@ class Firing:
     :param frames: of the breakpoint, and of the second one where there is one.
     :param slot: the trampoline's address, 0: there is none; ``trampoline`` its bytes.
     :param second: the address of the second breakpoint; 0: there is none.
-    :param fired: the number of the row before which the probe's clause was run.
+    :param fired: the number of the row before which the probe fires: its clauses are run there.
     """
 
     architecture: str
@@ -87,9 +87,9 @@ class Recorder:
     :raises KinstError: when the instruction cannot be probed.
     """
 
-    def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1,
-                 fire: Fire | None = None) -> None:
-        self.machine, self._fire = machine, fire
+    def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1
+                 ) -> None:
+        self.machine = machine
         self._breakpoints = Breakpoints(machine, self._fired, DOUBLE, python=True)
         table = self._breakpoints.instructions(function)
         found = next((i for i in table if i.offset == offset), None)
@@ -203,11 +203,9 @@ class Recorder:
         firing.rows.append(Row(address, code, registers))
         firing.complete = len(firing.rows) > 1 and not machine.engine.frozen
 
-    def _fired(self, probe: Probe, state: CpuState | NativeState) -> None:
+    def _fired(self, _probe: Probe, _state: CpuState | NativeState) -> None:
         if self._began and not self.firing.complete:
             self.firing.fired = len(self.firing.rows)
-            if self._fire is not None:
-                self._fire(probe, state)
 
     def _trapped(self, address: int, frame: int) -> None:
         """At the seam: the kernel's vectors have built a trap frame."""

@@ -127,10 +127,12 @@ def _exception(firing: Firing, words: Words) -> Step:
 
 
 def _vector(name: str, title: str, rows: Sequence[Row], words: Words) -> Step:
-    shown = [(words.where(row.address), words.arch.disassemble(row.code, row.address))
-             for row in rows]
-    return Step(name, title, (
-        f"{len(rows)} instructions are executed:", Table(("where", "instruction"), tuple(shown))))
+    return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words)))
+
+
+def _executed(rows: Sequence[Row], words: Words) -> Table:
+    return Table(("where", "instruction"), tuple(
+        (words.where(row.address), words.arch.disassemble(row.code, row.address)) for row in rows))
 
 
 def _fields(frame: Frame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
@@ -170,8 +172,8 @@ def _lookup(firing: Firing, words: Words) -> Step:
                         if bias else "It is the breakpoint's address, ")
                      + f"{firing.frames[0].breakpoint:#x}.")
     parts.append(f"The probe on that address is number {firing.number + 1}: "
-                 f"kinst::{firing.function.name}:{firing.instruction.offset}. Its clause is run "
-                 "now, on the registers of the frame.")
+                 f"kinst::{firing.function.name}:{firing.instruction.offset}. It fires here: D "
+                 "clauses on it would be run now, on the registers of the frame.")
     return Step("lookup", "The handler looks the address up", tuple(parts))
 
 
@@ -198,9 +200,8 @@ def _trampoline(firing: Firing, words: Words) -> Step:
     arch, rows, at = words.arch, list[tuple[str, ...]](), firing.slot
     executed = {row.address: row for row in firing.rows}
     marked = set[int]()
-    while at in executed or at == firing.second:
-        row = executed.get(at)
-        code = row.code if row else firing.trampoline[at - firing.slot :][:4]
+    while at in executed:
+        code = executed[at].code
         if at != firing.second:
             marked.add(len(rows))
         rows.append((f"{at:#x}", _hex(code), arch.disassemble(code, at)))
@@ -248,9 +249,7 @@ def _back(firing: Firing, words: Words) -> list[Step]:
             f"{len(entered)} instructions of the vector later a trap frame is at "
             f"{second.address:#x} again, and the handler changes it so that the run goes on behind "
             f"the probed instruction: {'; '.join(changed)}.",
-            Table(("where", "instruction"), tuple(
-                (words.where(row.address), words.arch.disassemble(row.code, row.address))
-                for row in firing.rows[second.row : len(firing.rows) - 1])))))
+            _executed(firing.rows[second.row : len(firing.rows) - 1], words))))
     return made
 
 
