@@ -1,22 +1,14 @@
 """D programs that run on a machine of a Python program."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from dtrace.d.errors import DError
-from dtrace.d.lexer import Macros
-from dtrace.d.program import Compiler
-from dtrace.d.types import Universe
-from dtrace.debug_data import debug_index
-from dtrace.libraries import needed
-from dtrace.run.kernel import GuestState, KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.kernel_session import kernel_session
 from dtrace.run.options import Options
-from dtrace.run.session import Session, defaults
+from dtrace.run.session import Session
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
-from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
 
 if TYPE_CHECKING:
@@ -61,31 +53,9 @@ class Program:
         for name, value in options.items():
             chosen.set(name, None if value is True else str(value))
         chosen.set("quiet", None)
-        kernel = self._machine.kernel
-        image, types = breakpoints.image, kernel.prototypes.types()
-        probes = KernelProbes(breakpoints, unsafe,
-                              None if types is None else lambda: debug_index(image))
-        compiler = Compiler(
-            probes, lambda name, value: chosen.set(name, value, inside=True),
-            lambda: defaults(chosen), lambda: chosen.number("strsize"),
-            lambda: chosen.given("zdefs"), Universe(types), KernelSurroundings(
-                image, types, probes, lambda content: compiler.place(content),
-                self.messages.append))
-        words = ["program", *map(str, arguments)]
-        try:
-            if not chosen.given("nolibs"):
-                for text in needed(kernel.arch, types is not None,
-                                   [self._source, *words]).values():
-                    compiler.library(text)
-            compiled = compiler.compile(self._source, Macros(words, {}, False))
-        except DError as error:
-            raise KinstError(f"the program does not compile: {error.said(True)}") from None
-        guest = GuestState(probes, types, stops=False)
-        session = Session(
-            compiler, chosen, KernelSymbols(image, guest.lines), io.StringIO(),
-            self.messages.append, guest, self._took)
-        session.link(compiled)
-        return session
+        return kernel_session(
+            breakpoints, self._machine.kernel.prototypes.types(), self._source,
+            ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took)
 
     def _took(self, row: Row) -> None:
         if "actions" in row:

@@ -31,7 +31,7 @@ from dwarf.types import (
 )
 from emu.architectures import arch_of
 from emu.elf import Image
-from emu.errors import KinstError
+from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, StopReason
 from emu.progress import PROGRESS
 from emu.unicorn.machine import Alarm
@@ -39,7 +39,7 @@ from kinst.breakpoints import Breakpoints, NativeState
 from kinst.functions import matches
 from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
-from kinst.trap import TRAPS
+from kinst.trap import TRAPS, CpuState
 
 
 @dataclass
@@ -310,7 +310,9 @@ class GuestState:
         assert isinstance(breakpoints, Breakpoints)
         self._probes, self._types, self._breakpoints = probes, types, breakpoints
         self._machine = breakpoints.machine
-        self._state = NativeState(breakpoints.dispatcher, list(self._machine.arch.registers))
+        # The interrupted registers in a firing, unless who lets it fire has others.
+        self.state: CpuState | NativeState = NativeState(
+            breakpoints.dispatcher, list(self._machine.arch.registers))
         self._stacks: Stacks | None = None
         self._runtime: Runtime | None = None
 
@@ -360,6 +362,14 @@ class GuestState:
     def pc(self) -> int:
         return self._machine.pc
 
+    @property
+    def thread(self) -> int:
+        """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
+        try:
+            return self._machine.read_u64(self._machine.read_register(self._machine.arch.per_cpu))
+        except MemoryAccessError:
+            return 0
+
     def run(self, workload: Callable[[], None], due: int | None,
             ring: Callable[[], int | None]) -> None:
         """Run something while the probes are enabled.
@@ -407,7 +417,7 @@ class GuestState:
     def _read(self, register: str) -> int:
         if self._fired() is None:
             return self._machine.read_register(register)
-        return self._state.get(register)
+        return self.state.get(register)
 
     def _walk(self) -> Stacks:
         if self._stacks is None:
@@ -429,7 +439,7 @@ class GuestState:
             return []
         fired = self._fired()
         own = int(fired is not None and fired.provider == "fbt")
-        read = self._machine.read_register if fired is None else self._state.get
+        read = self._machine.read_register if fired is None else self.state.get
         found = list(self._walk().addresses(read, frames + own))[own:]
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
                 for pc, is_return in found]

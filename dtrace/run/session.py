@@ -14,6 +14,7 @@ from typing import IO
 
 from dtrace.bpf._runtime import NATIVE, Runtime
 from dtrace.bpf.assembler import ProgramTooLarge
+from dtrace.bpf.interpreter import Interpreter, Narrate
 from dtrace.bpf.layout import ARGUMENTS, Context, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
@@ -29,6 +30,8 @@ from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
 from emu.devices import cmos
 from emu.errors import KinstError
+from kinst.breakpoints import NativeState
+from kinst.trap import CpuState
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
@@ -186,7 +189,7 @@ class Session:
         self.runtime.thread = 1
         self.linked = linked
         verify(linked.code, linked.offsets.values(), {*NATIVE, *self.hosted.helpers()})
-        base = self.runtime.load(linked.code)
+        base = self._base = self.runtime.load(linked.code)
         for number, probe in probes.items():
             self._by_probe[number] = _Fired(
                 probe, base + linked.offsets[program[number]], first[number])
@@ -276,6 +279,31 @@ class Session:
         self.hosted.token[0] = None
         self.firings += 1
         self.runtime.fire(fired.entry)
+
+    def narrated(self, probe: int, state: CpuState | NativeState, narrate: Narrate) -> None:
+        """Let a kernel's probe fire, in Python.
+
+        :param probe: its ID.
+        :param state: the interrupted registers.
+        :param narrate: is told of each instruction before it is executed.
+        """
+        assert self.guest is not None
+        fired, kept, faults = self._by_probe[probe], self.guest.state, self.runtime.faults
+        self.guest.state, self.now = state, self.guest.now
+        self._context(fired, ())
+        self.runtime.thread = self.guest.thread
+        self.runtime.faults = self._told
+        self.firings += 1
+        try:
+            Interpreter(self.runtime, self.linked.code, narrate).run(
+                fired.entry - self._base, Region.CONTEXT.address)
+        finally:
+            self.guest.state, self.runtime.faults = kept, faults
+
+    def _told(self, _number: int, fault: int, value: int, at: int) -> None:
+        """Of a fault by the executor in Python, which knows no clauses."""
+        clause = self.runtime.read(Region.CONTEXT.address + Context.CLAUSE, 8)
+        self._fault(int.from_bytes(clause, "little"), fault, value, at)
 
     def _context(self, fired: _Fired, arguments: Sequence[int]) -> None:
         """What the probe's program is given."""

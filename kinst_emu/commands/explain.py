@@ -20,10 +20,12 @@ from emu.replacing import replacing
 from images import catalog
 from images.boots import booted
 from kinst_emu.completion import kernel_option
+from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.page import page
 from kinst_emu.explain.recorder import Firing, Recorder
-from kinst_emu.explain.steps import Step, Table, Words, steps
+from kinst_emu.explain.steps import Step, Table, Words, steps, what_if
 from kinst_emu.explain.text import text
+from kinst_emu.explain.what_if import WHAT_IFS
 from kinst_emu.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
@@ -32,6 +34,7 @@ EXAMPLES = (
 )
 
 MAX_DIGITS = 12
+LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
 
 
@@ -41,6 +44,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="the probed instruction, like strlen:4 (kinst disas lists them)")
     parser.add_argument("-c", dest="call", metavar="CALL", required=True,
                         help="what makes the probe fire, e.g. 'strlen(\"hello\")'")
+    parser.add_argument("-n", dest="clause", metavar="CLAUSE",
+                        help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is "
+                        "narrated, too")
+    parser.add_argument("--what-if", choices=WHAT_IFS,
+                        help="also do it wrong: copy a position-dependent instruction as it is; "
+                        "let two threads share the trampoline")
     parser.add_argument("--hit", default="1", metavar="N",
                         help="tell the Nth firing of it (%(default)s)")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
@@ -60,13 +69,28 @@ def run(arguments: argparse.Namespace) -> int:
     function, offset = _place(image, arguments.place)
     check(image, program, prototypes := Prototypes(image))
     machine = booted(image, parse_size(arguments.memory))
+    base = machine.snapshot() if arguments.what_if else None
     recorder = Recorder(machine, function, offset, hit)
+    if arguments.clause is not None:
+        recorder.clause(arguments.clause, prototypes.types())
     with PROGRESS.working(f"calling {arguments.call}"):
-        evaluation = Evaluation(Caller(machine, limit), prototypes)
+        caller = Caller(machine, limit)
+        placed, evaluation = caller.placed(), Evaluation(caller, prototypes)
         firing = recorder.record(lambda: evaluation.run(program))
     told = steps(firing, recorder.table, words_of(image))
+    wrong = None
+    if base is not None:
+        machine.restore(base)
+        caller.placed_again(placed)
+        caller.limit = min(limit, LIMIT)
+        other = Recorder(machine, function, offset, hit, arguments.what_if)
+        with PROGRESS.working(f"calling {arguments.call}, wrongly"):
+            evaluation = Evaluation(caller, prototypes)
+            wrong = other.record(lambda: evaluation.run(program))
+        told += what_if(firing, wrong, words_of(image))
     if arguments.json:
         print(json.dumps({"firing": as_json(firing),
+                          "what-if": None if wrong is None else as_json(wrong),
                           "steps": [step_as_json(step) for step in told]}))
     elif not arguments.html:
         for line in text(told):
@@ -122,7 +146,16 @@ def as_json(firing: Firing) -> dict[str, Any]:
         "frames": [{"row": frame.row, "address": frame.address, "breakpoint": frame.breakpoint,
                     "before": frame.before.hex(), "after": frame.after.hex()}
                    for frame in firing.frames],
+        "what-if": firing.what_if, "strayed": firing.strayed,
+        "clause": None if firing.narration is None else narration_as_json(firing.narration),
     }
+
+
+def narration_as_json(narration: Narration) -> dict[str, Any]:
+    return {"text": narration.text, "left": narration.left, "aggregated": narration.aggregated,
+            "instructions": [{"place": one.place, "text": one.text, "line": one.line,
+                              "before": one.before, "after": one.after, "told": one.told()}
+                             for one in narration.instructions]}
 
 
 def step_as_json(step: Step) -> dict[str, Any]:

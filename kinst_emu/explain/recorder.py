@@ -11,19 +11,23 @@ from dataclasses import dataclass, field
 
 import unicorn
 
+from dwarf.types import Types
 from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
-from emu.machine import Stop, Until
+from emu.machine import Stop, StopReason, Until
 from emu.unicorn.machine import Go, UnicornMachine
 from kinst.breakpoints import DOUBLE, Breakpoints, NativeState
 from kinst.code.listing import Instruction
-from kinst.code.verdict import Refuse
+from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
 from kinst.trap import CpuState
+from kinst_emu.explain.clause import Clause, Narration
+from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
+STRAYED = 4  # instructions that are kept of a run that does not go on as it should
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,12 @@ class Firing:
     :param frames: of the breakpoint, and of the second one where there is one.
     :param slot: the trampoline's address, 0: there is none; ``trampoline`` its bytes.
     :param second: the address of the second breakpoint; 0: there is none.
-    :param fired: the number of the row before which the probe fires: its clauses are run there.
+    :param fired: the number of the row before which the probe fires: its clause is run there.
+    :param narration: what the clause did, where there is one.
+    :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
+    :param strayed: the number of the row where a run left the trampoline for a place that nobody
+        waits for; 0: it did not.
+    :param ended: why the call did not come to its end, with what was done wrong.
     """
 
     architecture: str
@@ -79,6 +88,11 @@ class Firing:
     trampoline: bytes = b""
     second: int = 0
     fired: int = 0
+    narration: Narration | None = None
+    what_if: str = ""
+    other: Instruction | None = None
+    strayed: int = 0
+    ended: str = ""
     complete: bool = False
 
 
@@ -87,11 +101,11 @@ class Recorder:
     :raises KinstError: when the instruction cannot be probed.
     """
 
-    def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1
-                 ) -> None:
+    def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1,
+                 what_if: str = "") -> None:
         self.machine = machine
-        self._breakpoints = Breakpoints(machine, self._fired, DOUBLE, python=True)
-        table = self._breakpoints.instructions(function)
+        made = Breakpoints(machine, self._fired, DOUBLE, python=True)
+        table = made.instructions(function)
         found = next((i for i in table if i.offset == offset), None)
         if found is None:
             near = sorted((i.offset for i in table), key=lambda at: abs(at - offset))[:2]
@@ -101,12 +115,42 @@ class Recorder:
         if isinstance(found.verdict, Refuse):
             raise KinstError(f"{function.name}+{offset}: cannot be probed: it "
                              f"{found.verdict.reason}")
+        where = f"{function.name}+{offset}"
+        if what_if == COPY:
+            if isinstance(found.verdict, Copy):
+                raise KinstError(f"{where}: --what-if copy: it is copied as it is, and rightly: "
+                                 "choose one that is rewritten or emulated (kinst disas "
+                                 f"{function.name} shows the verdicts)")
+            made = CopyingBreakpoints(machine, self._fired, found.code)
+        other = None
+        if what_if == SHARE:
+            other = sharing(table, found)
+            if not isinstance(found.verdict, Copy | Rewrite) or other is None:
+                raise KinstError(f"{where}: --what-if share: it has no trampoline (it is "
+                                 f"{summary(found.verdict)}d), or no other instruction of "
+                                 f"{function.name} has one")
+        self._breakpoints = made
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
-        self.firing = Firing(machine.arch.name, function, found, number, hit)
+        self.firing = Firing(machine.arch.name, function, found, number, hit, what_if=what_if,
+                             other=other)
+        self._slot = self._others_slot = 0
+        if other is not None:
+            self._breakpoints.add(function, ProbeKind.OFFSET, other)
         self._hits = 0
         self._began = self._waiting = False
         self._failure: KinstError | None = None
+        self._clause: Clause | None = None
+
+    def clause(self, text: str, types: Types | None) -> None:
+        """Have a D clause on the probe.
+
+        :param types: of the kernel; None where it has none.
+        :raises KinstError: when it does not compile, or is not for this probe alone.
+        """
+        firing = self.firing
+        self._clause = Clause(self._breakpoints, types, firing.function,
+                              firing.instruction.offset, firing.number, text)
 
     def record(self, workload: Callable[[], object]) -> Firing:
         """Run something, and keep what becomes of the wanted firing in it.
@@ -121,20 +165,32 @@ class Recorder:
             raise KinstError("the machine is recorded: explain a firing on another one")
         with self._enabled(), self._each_instruction():
             firing.patched = machine.read(at, size)
-            known = self._breakpoints.dispatcher.template(at)
-            workload()
-            if known is not None and known[1] and firing.complete:
-                firing.slot, firing.trampoline = known[1], machine.read(known[1], SLOT)
+            self._slot = self._slot_of(at)
+            if firing.other is not None:
+                self._others_slot = self._slot_of(firing.other.address)
+            try:
+                workload()
+            except KinstError as error:
+                if not firing.what_if or not (firing.complete or firing.strayed):
+                    raise
+                firing.ended = "" if firing.strayed else str(error)
+            if self._slot and (firing.complete or firing.strayed):
+                firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         where = f"{firing.function.name}+{firing.instruction.offset}"
         if self._failure is not None:
             raise KinstError(f"{where}: cannot be looked at: {self._failure}")
         if not self._began:
             raise KinstError(f"{where}: it was executed {self._hits} times; there is no firing "
                              f"number {firing.hit}: give another call")
-        if not firing.complete:
+        if not firing.complete and not firing.strayed:
             raise KinstError(f"{where}: the run did not go on within {MAX_ROWS} instructions "
                              "behind the breakpoint")
         return firing
+
+    def _slot_of(self, address: int) -> int:
+        """The address of an instruction's trampoline; 0: it has none."""
+        known = self._breakpoints.dispatcher.template(address)
+        return known[1] if known is not None else 0
 
     @contextlib.contextmanager
     def _enabled(self) -> Iterator[None]:
@@ -185,6 +241,9 @@ class Recorder:
         firing, machine = self.firing, self.machine
         if firing.complete or len(firing.rows) > MAX_ROWS:
             return
+        if firing.strayed and len(firing.rows) >= firing.strayed + STRAYED:
+            machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
+            return
         if not self._began:
             if address != firing.instruction.address:
                 return
@@ -197,15 +256,36 @@ class Recorder:
             if self._breakpoints.trap.called:
                 frame.after = machine.read(frame.address, machine.arch.trap_frame.size)
             self._waiting = False
+        if firing.what_if and firing.rows and not firing.strayed and self._strays(address):
+            firing.strayed = len(firing.rows)
         registers = {name: machine.read_register(name) for name in machine.arch.registers}
         registers[machine.arch.pc] = address
         code = machine.read(address, self._length(address))
         firing.rows.append(Row(address, code, registers))
-        firing.complete = len(firing.rows) > 1 and not machine.engine.frozen
+        firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
+                           and not firing.strayed)
 
-    def _fired(self, _probe: Probe, _state: CpuState | NativeState) -> None:
-        if self._began and not self.firing.complete:
+    def _strays(self, address: int) -> bool:
+        """Whether the trampoline is left, neither for where the run goes on nor by a second
+        breakpoint."""
+        last = self.firing.rows[-1].address
+        return (self._slot <= last < self._slot + SLOT
+                and not self._slot <= address < self._slot + SLOT and self.machine.engine.frozen
+                and self._breakpoints.dispatcher.second(last) is None)
+
+    def _fired(self, probe: Probe, state: CpuState | NativeState) -> None:
+        if probe.id != self.firing.number + 1:
+            return
+        wanted = self._began and not self.firing.complete
+        if wanted:
             self.firing.fired = len(self.firing.rows)
+        if self._clause is not None:
+            narration = self._clause.fire(state, wanted)
+            self.firing.narration = narration or self.firing.narration
+        if wanted and self._others_slot:  # the other thread's handler has written its own there
+            with self.machine.unrecorded():
+                self.machine.write(self._slot, self.machine.read(self._others_slot, SLOT))
+            self.machine.engine.remove_translations(self._slot, self._slot + SLOT)
 
     def _trapped(self, address: int, frame: int) -> None:
         """At the seam: the kernel's vectors have built a trap frame."""

@@ -3,6 +3,7 @@
 A step is data: nothing in it is formatted for one of them.  Every number in it is the recording's.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from emu.arch import Arch
 from kinst.code.listing import Instruction
 from kinst.code.verdict import Copy, Rewrite, summary
 from kinst.trap import TRAPS
+from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import Firing, Frame, Row
+from kinst_emu.explain.what_if import COPY
 
 AROUND = 6  # instructions before and behind the probed one
 
@@ -54,7 +57,10 @@ def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[St
         made += [_vector("vector", "The kernel's vector builds a trap frame",
                          firing.rows[1 : first.row], words),
                  _frame(first, words)]
-    made += [_lookup(firing, words), _verdict(firing, words)]
+    made.append(_lookup(firing, words))
+    if firing.narration is not None:
+        made.append(_clause(firing.narration))
+    made.append(_verdict(firing, words))
     if firing.slot:
         made.append(_trampoline(firing, words))
     made += _back(firing, words)
@@ -171,10 +177,34 @@ def _lookup(firing: Firing, words: Words) -> Step:
                      + (f"It is {bias} behind the breakpoint, whose address is then "
                         if bias else "It is the breakpoint's address, ")
                      + f"{firing.frames[0].breakpoint:#x}.")
+    clauses = ("D clauses on it would be run" if firing.narration is None
+               else "its clause is run")
     parts.append(f"The probe on that address is number {firing.number + 1}: "
-                 f"kinst::{firing.function.name}:{firing.instruction.offset}. It fires here: D "
-                 "clauses on it would be run now, on the registers of the frame.")
+                 f"kinst::{firing.function.name}:{firing.instruction.offset}. It fires here: "
+                 f"{clauses} now, on the registers of the frame.")
     return Step("lookup", "The handler looks the address up", tuple(parts))
+
+
+def _clause(narration: Narration) -> Step:
+    rows, lines = list[tuple[str, ...]](), narration.text.splitlines()
+    said = 0
+    for one in narration.instructions:
+        source = ""
+        if one.line != said and 0 < one.line <= len(lines):
+            source = lines[one.line - 1].strip()
+        said = one.line
+        rows.append((str(one.place), one.text, one.told(), source))
+    parts: list[str | Table] = [
+        f"{narration.text.strip()} was compiled to BPF; {len(rows)} instructions of it are "
+        "executed, by the executor in Python:",
+        Table(("number", "BPF", "what it does", "line"), tuple(rows))]
+    for row in narration.left:
+        parts.append(f"It leaves: {json.dumps(row)}")
+    for row in narration.aggregated:
+        parts.append(f"Aggregated by now: {json.dumps(row)}")
+    if not narration.left and not narration.aggregated:
+        parts.append("It records nothing.")
+    return Step("clause", "The D clause is run", tuple(parts))
 
 
 def _verdict(firing: Firing, words: Words) -> Step:
@@ -265,3 +295,61 @@ def _after(firing: Firing, words: Words) -> Step:
         f"At {last.address:#x}, {words.where(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked))))
+
+
+def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
+    """What became of the same firing when it was done wrong, beside what should have."""
+    instruction, arch = right.instruction, words.arch
+    begin = next((i for i, row in enumerate(wrong.rows) if wrong.slot <= row.address
+                  < wrong.slot + len(wrong.trampoline)), 0)
+    if wrong.what_if == COPY:
+        title = "What if it were copied as it is?"
+        why = (f"Its verdict is {summary(instruction.verdict)}. Here its bytes were copied into a "
+               f"trampoline instead, at {wrong.slot:#x}, and executed there:")
+    else:
+        title = "What if another thread used the same trampoline?"
+        assert wrong.other is not None
+        other = arch.disassemble(wrong.other.code, wrong.other.address)
+        why = (f"When the handler had answered, the trampoline at {wrong.slot:#x} was written "
+               f"again, as by a thread that comes to {wrong.function.name}+{wrong.other.offset} "
+               f"({other}) just then and has the same trampoline. Then this thread went on:")
+    last = wrong.strayed or len(wrong.rows) - 1
+    parts: list[str | Table] = [why, Table(
+        ("where", "bytes", "instruction"), tuple(
+            (words.where(row.address), _hex(row.code), arch.disassemble(row.code, row.address))
+            for row in [*_inside(wrong, begin), wrong.rows[last]]), frozenset({0}))]
+    after = right.rows[-1].registers, wrong.rows[last].registers
+    rows = [(name, f"{value:#x}", f"{after[1][name]:#x}")
+            for name, value in after[0].items() if after[1][name] != value]
+    if wrong.strayed:
+        at = wrong.rows[wrong.strayed].address
+        there = right.rows[-1].address
+        if at != there:
+            why = f"It should have gone on at {there:#x}, {words.where(there)}."
+        elif TRAPS[wrong.architecture].second_breakpoint:
+            why = ("That is where it should go on; but the second breakpoint was left out, and the "
+                   "handler still waits for it.")
+        else:
+            why = "That is where it should go on, but the handler is waiting at another address."
+        parts.append(f"From there the run came to {at:#x}, {words.where(at)}. {why} It was stopped.")
+    if wrong.ended:
+        parts.append(f"The call came to no good end: {wrong.ended}.")
+    if rows:
+        parts += ["What is not as the instruction at its own place leaves it:",
+                  Table(("register", "as it should be", "as it was"), tuple(rows))]
+    else:
+        parts.append("All registers are as they should be there"
+                     + ("." if wrong.ended or wrong.strayed else
+                        ": with these values it makes no difference."))
+    return [Step("what-if", title, tuple(parts))]
+
+
+
+def _inside(firing: Firing, begin: int) -> list[Row]:
+    """What is executed in the trampoline, from the first time on."""
+    found = []
+    for row in firing.rows[begin:]:
+        if not firing.slot <= row.address < firing.slot + len(firing.trampoline):
+            break
+        found.append(row)
+    return found

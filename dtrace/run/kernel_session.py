@@ -1,0 +1,52 @@
+"""A D program compiled and linked for the probes of an emulated kernel."""
+
+import io
+from collections.abc import Callable, Sequence
+
+from dtrace.d.errors import DError
+from dtrace.d.lexer import Macros
+from dtrace.d.program import Compiler
+from dtrace.d.types import Universe
+from dtrace.debug_data import debug_index
+from dtrace.libraries import needed
+from dtrace.run.kernel import GuestState, KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.options import Options
+from dtrace.run.session import Session, defaults
+from dtrace.run.structured import Row
+from dwarf.types import Types
+from emu.errors import KinstError
+from kinst.breakpoints import Breakpoints
+
+
+def kernel_session(
+    breakpoints: Breakpoints, types: Types | None, source: str, words: Sequence[str],
+    options: Options, unsafe: bool, say: Callable[[str], None], sink: Callable[[Row], None],
+) -> Session:
+    """The program's probes are made among ``breakpoints``; nothing is enabled yet.
+
+    :param types: of the kernel; None where it has none.
+    :param words: ``$0`` and the arguments behind it.
+    :param say: is given what dtrace(1) says on standard error.
+    :param sink: is given what firings leave, as objects.
+    :raises KinstError: when the program does not compile, or may not run.
+    """
+    image = breakpoints.image
+    probes = KernelProbes(breakpoints, unsafe, None if types is None else lambda: debug_index(image))
+    compiler = Compiler(
+        probes, lambda name, value: options.set(name, value, inside=True),
+        lambda: defaults(options), lambda: options.number("strsize"),
+        lambda: options.given("zdefs"), Universe(types),
+        KernelSurroundings(image, types, probes, lambda content: compiler.place(content), say))
+    try:
+        if not options.given("nolibs"):
+            for text in needed(breakpoints.arch.name, types is not None,
+                               [source, *words]).values():
+                compiler.library(text)
+        compiled = compiler.compile(source, Macros(list(words), {}, False))
+    except DError as error:
+        raise KinstError(f"the program does not compile: {error.said(True)}") from None
+    guest = GuestState(probes, types, stops=False)
+    session = Session(compiler, options, KernelSymbols(image, guest.lines), io.StringIO(), say,
+                      guest, sink)
+    session.link(compiled)
+    return session
