@@ -31,7 +31,8 @@ def kernel_session(
     :raises KinstError: when the program does not compile, or may not run.
     """
     image = breakpoints.image
-    probes = KernelProbes(breakpoints, unsafe, None if types is None else lambda: debug_index(image))
+    probes = KernelProbes(breakpoints, unsafe,
+                          None if types is None else lambda: debug_index(image))
     compiler = Compiler(
         probes, lambda name, value: options.set(name, value, inside=True),
         lambda: defaults(options), lambda: options.number("strsize"),

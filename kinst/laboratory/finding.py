@@ -1,7 +1,7 @@
 """What became of one encoding, as it is kept, sent and shown."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from kinst.laboratory.outcome import Mismatch
@@ -31,6 +31,13 @@ class Finding:
     source: str = ""
     mismatch: Mismatch | None = field(default=None, compare=False, repr=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Most have a code and a word alone; they are sent by the hundred thousand."""
+        values = [getattr(self, one.name) for one in FIELDS]
+        while len(values) > 2 and values[-1] == FIELDS[len(values) - 1].default:
+            values.pop()
+        return Finding, tuple(values)
+
     @property
     def wrong(self) -> bool:
         return self.state is not None
@@ -42,6 +49,9 @@ class Finding:
     def differences(self) -> list[str]:
         """One line for everything that differs, in place first."""
         return list(self.lines)
+
+
+FIELDS = fields(Finding)
 
 
 def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", judged: str = "",

@@ -8,9 +8,9 @@ from kinst.laboratory.store import Key, Store
 from kinst.laboratory.workers import Workers
 
 Part = TypeVar("Part")
-CHUNK = 200  # encodings of a part
-MOST = 5  # times as many, where much is left to be done: parts cost something, too
-SHARE = 30  # parts that what is left is good for at least, until they are of CHUNK
+CHUNK = 500  # encodings of a part
+MOST = 4  # times as many, where much is left to be done: parts cost something, too
+SHARE = 10  # parts that what is left is good for at least, until they are of CHUNK
 
 
 def sweep(

@@ -22,7 +22,7 @@ from emu.errors import KinstError
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 MAX_JOBS = 64
-AHEAD = 4  # parts that wait for each thread of a cluster
+AHEAD = 2  # parts that wait for each thread of a cluster
 EVERY = 5.0  # seconds after which a cluster's workers are counted again
 LOSSES = 20  # workers that may be lost with one part before it is taken to be what ends them
 # malloc.h: mallopt's parameters, and what glibc itself comes to when nobody sets one (malloc.c)
@@ -96,10 +96,15 @@ class Work:
     part: Any
 
 
-def on_worker(work: Work) -> Any:
-    """A part, on a worker of a cluster."""
+def on_worker(work: Work) -> bytes:
+    """A part, on a worker of a cluster; as Dask sends it, which else looks at each object of the
+    result, and does it in the thread that keeps up the worker's connections."""
     _keep_memory()
-    return work.function(work.part)
+    return bytes(_protocol().serialize_bytes(work.function(work.part)))
+
+
+def _protocol() -> Any:
+    return importlib.import_module("distributed.protocol")
 
 
 class Cluster(Workers):
@@ -144,7 +149,7 @@ class Cluster(Workers):
         for future in running:
             number = numbers.pop(future)
             try:
-                result = future.result()
+                result = _protocol().deserialize_bytes(future.result())
             except lost:
                 losses[number] += 1
                 if losses[number] > LOSSES:

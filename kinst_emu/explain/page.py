@@ -1,8 +1,9 @@
 """Steps as a page: one file, nothing from elsewhere, readable without scripts, which step."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from kinst_emu.explain.beside import Beside
 from kinst_emu.explain.steps import Step, Table
 
 STYLE = """
@@ -30,6 +31,10 @@ button { font: inherit; color: inherit; background: transparent; border: 1px sol
   border-radius: .3rem; padding: .3rem .8rem; min-height: 2.75rem; }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
 @media (min-width: 110rem) { body { font-size: 1.25rem; max-width: 100rem; } }
+.beside { display: grid; gap: 1rem 2rem; grid-template-columns: minmax(0, 1fr); }
+.beside h3 { font-size: 1rem; margin: 0; }
+@media (min-width: 60rem) {
+  .beside { grid-template-columns: repeat(var(--columns), minmax(0, 1fr)); } }
 @media print { .keys { display: none; } }
 """
 
@@ -65,10 +70,33 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 def page(title: str, about: str, steps: Sequence[Step]) -> str:
     """:param about: a sentence below the title."""
-    return "\n".join(_lines(title, about, steps)) + "\n"
+    sections = [(step.name, step.title, _parts(step, step.title)) for step in steps]
+    return "\n".join(_lines(title, about, sections)) + "\n"
 
 
-def _lines(title: str, about: str, steps: Sequence[Step]) -> Iterator[str]:
+def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> str:
+    """Steps in columns, one for each architecture."""
+    titles = [next(step.title for step in steps if step is not None) for _name, steps in found]
+
+    def content(number: int) -> Iterator[str]:
+        yield f'<div class="beside" style="--columns:{len(names)}">'
+        for name, step in zip(names, found[number][1], strict=True):
+            yield f"<div><h3>{html.escape(name)}</h3>"
+            if step is None:
+                yield "<p>There is no such step.</p>"
+            else:
+                yield from _parts(step, f"{name}: {step.title}")
+            yield "</div>"
+        yield "</div>"
+
+    sections = [(found[n][0], step_title, content(n)) for n, step_title in enumerate(titles)]
+    return "\n".join(_lines(title, about, sections)) + "\n"
+
+
+Section = tuple[str, str, Iterable[str]]  # name, title, content
+
+
+def _lines(title: str, about: str, sections: Sequence[Section]) -> Iterator[str]:
     esc = html.escape
     yield "<!DOCTYPE html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
@@ -77,8 +105,8 @@ def _lines(title: str, about: str, steps: Sequence[Step]) -> Iterator[str]:
     yield f"<title>{esc(title)}</title><style>{STYLE}</style></head><body>"
     yield f"<header><h1>{esc(title)}</h1><p>{esc(about)}</p></header>"
     yield '<nav aria-label="Steps"><ol>'
-    for step in steps:
-        yield f'<li><a href="#{esc(step.name)}">{esc(step.title)}</a></li>'
+    for name, heading, _content in sections:
+        yield f'<li><a href="#{esc(name)}">{esc(heading)}</a></li>'
     yield "</ol></nav>"
     yield ('<div class="keys" role="group" aria-label="Stepping" hidden>'
            '<button id="previous" type="button">Previous (p)</button>'
@@ -86,17 +114,23 @@ def _lines(title: str, about: str, steps: Sequence[Step]) -> Iterator[str]:
            '<button id="all" type="button">All (a)</button>'
            '<span id="at" role="status"></span></div>')
     yield "<main>"
-    for number, step in enumerate(steps, 1):
-        name = esc(step.name)
-        yield (f'<section id="{name}" aria-labelledby="{name}-title">'
-               f'<h2 id="{name}-title" tabindex="-1">{number}. {esc(step.title)}</h2>')
-        for part in step.parts:
-            if isinstance(part, Table):
-                yield from _table(part, step.title)
-            else:
-                yield f"<p>{esc(part)}</p>"
+    for number, (name, heading, content) in enumerate(sections, 1):
+        yield (f'<section id="{esc(name)}" aria-labelledby="{esc(name)}-title">'
+               f'<h2 id="{esc(name)}-title" tabindex="-1">{number}. {esc(heading)}</h2>')
+        yield from content
         yield "</section>"
     yield f"</main><script>{SCRIPT}</script></body></html>"
+
+
+def _parts(step: Step, title: str) -> Iterator[str]:
+    tables = sum(isinstance(part, Table) for part in step.parts)
+    number = 0
+    for part in step.parts:
+        if isinstance(part, Table):
+            number += 1
+            yield from _table(part, f"{title}, table {number}" if tables > 1 else title)
+        else:
+            yield f"<p>{html.escape(part)}</p>"
 
 
 def _table(table: Table, title: str) -> Iterator[str]:

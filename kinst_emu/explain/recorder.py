@@ -27,6 +27,7 @@ from kinst_emu.explain.clause import Clause, Narration
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
+STACK = 128  # bytes of the stack that are kept
 STRAYED = 4  # instructions that are kept of a run that does not go on as it should
 
 
@@ -58,6 +59,17 @@ class Frame:
     after: bytes = b""
 
 
+@dataclass(frozen=True)
+class Stack:
+    """What the stack pointer leads to.
+
+    :param content: whole words; less than ``STACK`` bytes where no more is mapped.
+    """
+
+    address: int
+    content: bytes
+
+
 @dataclass
 class Firing:
     """What was seen of it; each number is the machine's.
@@ -69,6 +81,7 @@ class Firing:
     :param second: the address of the second breakpoint; 0: there is none.
     :param fired: the number of the row before which the probe fires: its clause is run there.
     :param narration: what the clause did, where there is one.
+    :param stacks: by the number of the row before which it was so.
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
         waits for; 0: it did not.
@@ -89,6 +102,7 @@ class Firing:
     second: int = 0
     fired: int = 0
     narration: Narration | None = None
+    stacks: dict[int, Stack] = field(default_factory=dict)
     what_if: str = ""
     other: Instruction | None = None
     strayed: int = 0
@@ -251,7 +265,8 @@ class Recorder:
             if self._hits != firing.hit:
                 return
             self._began = True
-        elif self._waiting:
+        waited = self._waiting
+        if waited:
             frame = firing.frames[-1]
             if self._breakpoints.trap.called:
                 frame.after = machine.read(frame.address, machine.arch.trap_frame.size)
@@ -264,6 +279,17 @@ class Recorder:
         firing.rows.append(Row(address, code, registers))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
+        if len(firing.rows) == 1 or waited or firing.complete:
+            firing.stacks[len(firing.rows) - 1] = self._stack()
+
+    def _stack(self) -> Stack:
+        at = self.machine.sp & ~7
+        for size in (STACK, -at & 0xFFF or STACK):  # the next page may not be there
+            try:
+                return Stack(at, self.machine.read(at, size))
+            except MemoryAccessError:
+                continue
+        return Stack(at, b"")
 
     def _strays(self, address: int) -> bool:
         """Whether the trampoline is left, neither for where the run goes on nor by a second

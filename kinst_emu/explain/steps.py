@@ -29,11 +29,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Step:
-    """:param name: one word, to go to it by."""
+    """:param name: one word, to go to it by.
+    :param row: the number of the recorded row that the machine is at then.
+    """
 
     name: str
     title: str
     parts: tuple[str | Table, ...]
+    row: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,15 @@ class Words:
 def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[Step]:
     """A recorded firing, step by step."""
     made = [_function(firing, table, words), _patch(firing, words), _exception(firing, words)]
+    seam = firing.frames[0].row if firing.frames else 1
     if firing.frames:
-        first = firing.frames[0]
         made += [_vector("vector", "The kernel's vector builds a trap frame",
-                         firing.rows[1 : first.row], words),
-                 _frame(first, words)]
-    made.append(_lookup(firing, words))
+                         firing.rows[1:seam], words, seam),
+                 _frame(firing.frames[0], words)]
+    made.append(_lookup(firing, words, seam))
     if firing.narration is not None:
-        made.append(_clause(firing.narration))
-    made.append(_verdict(firing, words))
+        made.append(_clause(firing.narration, seam))
+    made.append(_verdict(firing, words, seam))
     if firing.slot:
         made.append(_trampoline(firing, words))
     made += _back(firing, words)
@@ -129,11 +132,12 @@ def _exception(firing: Firing, words: Words) -> Step:
             rows.append((name, f"{value:#x}", meaning))
         parts += ["What the CPU itself has saved, as the trap frame has it later:",
                   Table(("field", "value", "what it is"), tuple(rows))]
-    return Step("exception", "The CPU takes the exception", tuple(parts))
+    return Step("exception", "The CPU takes the exception", tuple(parts), 1)
 
 
-def _vector(name: str, title: str, rows: Sequence[Row], words: Words) -> Step:
-    return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words)))
+def _vector(name: str, title: str, rows: Sequence[Row], words: Words, row: int) -> Step:
+    return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words)),
+                row)
 
 
 def _executed(rows: Sequence[Row], words: Words) -> Table:
@@ -162,10 +166,11 @@ def _frame(frame: Frame, words: Words) -> Step:
     heads = ("address", "field", "as the vector has saved it", "as the handler leaves it")
     kept = 4 if frame.after else 3
     return Step("frame", "The trap frame", (
-        text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))))
+        text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))),
+        frame.row)
 
 
-def _lookup(firing: Firing, words: Words) -> Step:
+def _lookup(firing: Firing, words: Words, row: int) -> Step:
     trap = TRAPS[firing.architecture]
     pc = trap.names.get(words.arch.pc, words.arch.pc)
     parts = []
@@ -182,10 +187,10 @@ def _lookup(firing: Firing, words: Words) -> Step:
     parts.append(f"The probe on that address is number {firing.number + 1}: "
                  f"kinst::{firing.function.name}:{firing.instruction.offset}. It fires here: "
                  f"{clauses} now, on the registers of the frame.")
-    return Step("lookup", "The handler looks the address up", tuple(parts))
+    return Step("lookup", "The handler looks the address up", tuple(parts), row)
 
 
-def _clause(narration: Narration) -> Step:
+def _clause(narration: Narration, row: int) -> Step:
     rows, lines = list[tuple[str, ...]](), narration.text.splitlines()
     said = 0
     for one in narration.instructions:
@@ -198,16 +203,14 @@ def _clause(narration: Narration) -> Step:
         f"{narration.text.strip()} was compiled to BPF; {len(rows)} instructions of it are "
         "executed, by the executor in Python:",
         Table(("number", "BPF", "what it does", "line"), tuple(rows))]
-    for row in narration.left:
-        parts.append(f"It leaves: {json.dumps(row)}")
-    for row in narration.aggregated:
-        parts.append(f"Aggregated by now: {json.dumps(row)}")
+    parts += [f"It leaves: {json.dumps(left)}" for left in narration.left]
+    parts += [f"Aggregated by now: {json.dumps(one)}" for one in narration.aggregated]
     if not narration.left and not narration.aggregated:
         parts.append("It records nothing.")
-    return Step("clause", "The D clause is run", tuple(parts))
+    return Step("clause", "The D clause is run", tuple(parts), row)
 
 
-def _verdict(firing: Firing, words: Words) -> Step:
+def _verdict(firing: Firing, words: Words, row: int) -> Step:
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
@@ -223,7 +226,7 @@ def _verdict(firing: Firing, words: Words) -> Step:
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite):
         parts.append(f"As the tables have it: {verdict}")
-    return Step("verdict", f"The verdict: {word}", tuple(parts))
+    return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
 
 def _trampoline(firing: Firing, words: Words) -> Step:
@@ -251,7 +254,8 @@ def _trampoline(firing: Firing, words: Words) -> Step:
         parts.append(f"At its own place it was {arch.disassemble(code, address)} ({_hex(code)}); "
                      "the same bytes in the trampoline would be "
                      f"{arch.disassemble(code, firing.slot)}.")
-    return Step("trampoline", "The trampoline", tuple(parts))
+    at_slot = next(i for i, row in enumerate(firing.rows) if row.address == firing.slot)
+    return Step("trampoline", "The trampoline", tuple(parts), at_slot)
 
 
 def _back(firing: Firing, words: Words) -> list[Step]:
@@ -264,11 +268,12 @@ def _back(firing: Firing, words: Words) -> list[Step]:
         return [Step("return", "The handler goes on directly", (
             "It does not return into the vector: it sets the registers and the flags as the frame "
             f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as IRETQ would "
-            "do.",))]
+            "do.",), firing.frames[0].row)]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
     made = [_vector("return", "The kernel returns from the exception",
-                    rows[: slot[0]] if slot and firing.slot else rows, words)]
+                    rows[: slot[0]] if slot and firing.slot else rows, words,
+                    firing.frames[0].row + (slot[0] if slot and firing.slot else len(rows)))]
     if firing.second and len(firing.frames) > 1:
         second = firing.frames[1]
         entered = rows[slot[-1] + 1 :] if slot else []
@@ -279,7 +284,7 @@ def _back(firing: Firing, words: Words) -> list[Step]:
             f"{len(entered)} instructions of the vector later a trap frame is at "
             f"{second.address:#x} again, and the handler changes it so that the run goes on behind "
             f"the probed instruction: {'; '.join(changed)}.",
-            _executed(firing.rows[second.row : len(firing.rows) - 1], words))))
+            _executed(firing.rows[second.row : len(firing.rows) - 1], words)), second.row))
     return made
 
 
@@ -294,7 +299,8 @@ def _after(firing: Firing, words: Words) -> Step:
     return Step("after", "The run goes on as if nothing had happened", (
         f"At {last.address:#x}, {words.where(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
-        Table(("register", "before", "after"), tuple(rows), frozenset(marked))))
+        Table(("register", "before", "after"), tuple(rows), frozenset(marked))),
+        len(firing.rows) - 1)
 
 
 def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
@@ -331,7 +337,8 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
                    "handler still waits for it.")
         else:
             why = "That is where it should go on, but the handler is waiting at another address."
-        parts.append(f"From there the run came to {at:#x}, {words.where(at)}. {why} It was stopped.")
+        parts.append(f"From there the run came to {at:#x}, {words.where(at)}. {why} It was "
+                     "stopped.")
     if wrong.ended:
         parts.append(f"The call came to no good end: {wrong.ended}.")
     if rows:
@@ -341,7 +348,7 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
         parts.append("All registers are as they should be there"
                      + ("." if wrong.ended or wrong.strayed else
                         ": with these values it makes no difference."))
-    return [Step("what-if", title, tuple(parts))]
+    return [Step("what-if", title, tuple(parts), len(right.rows) - 1)]
 
 
 

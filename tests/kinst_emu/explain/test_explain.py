@@ -15,7 +15,7 @@ from images.boots import booted
 from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import Refuse, summary
 from kinst.trap import TRAPS
-from kinst_emu.commands.explain import words_of
+from kinst_emu.explain.explained import words_of
 from kinst_emu.explain.page import page
 from kinst_emu.explain.recorder import Recorder, Row
 from kinst_emu.explain.steps import Table, steps

@@ -1,0 +1,126 @@
+"""A kernel booted, a probe made, a call: what became of one firing."""
+
+from dataclasses import dataclass
+
+from dtrace.calls import Evaluation, check, parse
+from dtrace.debug_data import Sources
+from dtrace.prototypes import Prototypes
+from dtrace.symbols import sized_functions
+from dwarf.debug_file import DebugDataError
+from emu.architectures import arch_of
+from emu.call import DEFAULT_LIMIT, Caller
+from emu.elf import Image, Symbol
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from images.boots import booted
+from kinst_emu.explain.recorder import Firing, Recorder
+from kinst_emu.explain.steps import Step, Words, steps, what_if
+
+MAX_DIGITS = 12
+LIMIT = 100_000  # instructions of a call that goes wrong
+LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
+MEMORY = 512 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """:param place: ``FUNCTION:OFFSET``.
+    :param call: what makes the probe fire.
+    :param hit: which of its firings, from 1.
+    :param clause: D for it; empty: none.
+    :param what_if: what is to be done wrong, too; empty: nothing.
+    :param limit: instructions after which the call is given up.
+    :param memory: of the guest, bytes.
+    """
+
+    place: str
+    call: str
+    hit: int = 1
+    clause: str = ""
+    what_if: str = ""
+    limit: int = DEFAULT_LIMIT
+    memory: int = MEMORY
+
+
+@dataclass(frozen=True)
+class Explained:
+    """:param wrong: the same firing done wrong, when that was asked for."""
+
+    image: Image
+    asked: Asked
+    firing: Firing
+    wrong: Firing | None
+    steps: list[Step]
+    words: Words
+
+    @property
+    def title(self) -> str:
+        firing = self.firing
+        return (f"A breakpoint at {firing.function.name}+{firing.instruction.offset}, "
+                f"{firing.architecture}")
+
+    @property
+    def about(self) -> str:
+        return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
+                f"{self.asked.call}; every number is of one run.")
+
+
+def explain(image: Image, asked: Asked) -> Explained:
+    """:raises KinstError: when there is no such instruction, firing, or call."""
+    program = parse(asked.call)
+    function, offset = place(image, asked.place)
+    check(image, program, prototypes := Prototypes(image))
+    machine = booted(image, asked.memory)
+    base = machine.snapshot() if asked.what_if else None
+    recorder = Recorder(machine, function, offset, asked.hit)
+    if asked.clause:
+        recorder.clause(asked.clause, prototypes.types())
+    caller = Caller(machine, asked.limit)
+    placed = caller.placed()
+    with PROGRESS.working(f"calling {asked.call}"):
+        evaluation = Evaluation(caller, prototypes)
+        firing = recorder.record(lambda: evaluation.run(program))
+    words, wrong = words_of(image), None
+    told = steps(firing, recorder.table, words)
+    if base is not None:
+        machine.restore(base)
+        caller.placed_again(placed)
+        caller.limit = min(asked.limit, LIMIT)
+        other = Recorder(machine, function, offset, asked.hit, asked.what_if)
+        with PROGRESS.working(f"calling {asked.call}, wrongly"):
+            again = Evaluation(caller, prototypes)
+            wrong = other.record(lambda: again.run(program))
+        told += what_if(firing, wrong, words)
+    return Explained(image, asked, firing, wrong, told, words)
+
+
+def place(image: Image, text: str) -> tuple[Symbol, int]:
+    """``FUNCTION:OFFSET``.
+
+    :raises KinstError: when it is none.
+    """
+    name, colon, digits = text.rpartition(":")
+    if not colon or not name.strip(":"):
+        raise KinstError(f"'{text}': say FUNCTION:OFFSET, like strlen:4")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < MAX_DIGITS):
+        raise KinstError(f"'{text}': the offset is a decimal number of bytes, like strlen:4")
+    return sized_functions(image, name)[0], int(digits)
+
+
+def words_of(image: Image) -> Words:
+    """How the places of a kernel are spoken of."""
+    sources = Sources(image)
+
+    def source(address: int) -> str:
+        try:
+            line = sources.line(address) if sources.known else ""
+        except DebugDataError:
+            return ""
+        return "" if line == "?" else line.rpartition("/sys/")[2] or line
+
+    def where(address: int) -> str:
+        label = None if image.symbols.function_at(address) else image.symbols.label_at(address)
+        return (f"{label.name}+{address - label.address:#x}" if label is not None
+                and address - label.address < LABELLED else image.symbols.where(address))
+
+    return Words(arch_of(image), where, source)
