@@ -21,6 +21,7 @@ COMMANDS = {
     "trace": "show an instruction trace: as text, calls, a flame graph, for Perfetto",
     "diff": "where two recorded runs part",
     "explain": "tell one firing of a probe, step by step",
+    "quiz": "exercises: what a breakpoint, a trap frame, a trampoline hold",
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in one",
     "line": "the code of a source line, or the source lines of an instruction",

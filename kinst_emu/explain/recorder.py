@@ -212,6 +212,7 @@ class Recorder:
         try:
             yield
         finally:
+            self.machine.engine.detour.thaw()  # a run that strayed has not come to its end
             self._breakpoints.disable()
 
     @contextlib.contextmanager

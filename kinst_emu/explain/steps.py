@@ -254,7 +254,8 @@ def _trampoline(firing: Firing, words: Words) -> Step:
         parts.append(f"At its own place it was {arch.disassemble(code, address)} ({_hex(code)}); "
                      "the same bytes in the trampoline would be "
                      f"{arch.disassemble(code, firing.slot)}.")
-    at_slot = next(i for i, row in enumerate(firing.rows) if row.address == firing.slot)
+    at_slot = next((i for i, row in enumerate(firing.rows) if row.address == firing.slot),
+                   len(firing.rows) - 1)
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
 
 

@@ -1,0 +1,109 @@
+"""``kinst quiz``: exercises, from instructions of a kernel."""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from emu.architectures import ARCHITECTURES
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from emu.replacing import replacing
+from images import catalog
+from images.boots import booted
+from kinst_emu.completion import kernel_option
+from kinst_emu.quiz.marking import mark
+from kinst_emu.quiz.questions import LEVELS, Question, questions
+from kinst_emu.quiz.sheet import sheet
+from kinst_emu.terminal import check_writable, parse_count, parse_size
+
+EXAMPLES = (
+    "kinst quiz --arch riscv64",
+    "kinst quiz -k kernel --level 4 --seed 7",
+    "kinst quiz --arch arm64 --sheet 10 --html sheet.html",
+)
+MAX_QUESTIONS = 1_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kernel_option(parser, required=False)
+    add = parser.add_argument
+    add("--arch", choices=list(ARCHITECTURES), help="on that teaching kernel (amd64)")
+    add("--level", metavar="N", help="one kind of question: " + "; ".join(
+        f"{level}, {what}" for level, what in LEVELS.items()) + " (all in turn)")
+    add("--seed", default="1", metavar="S", help="other questions (%(default)s)")
+    add("--questions", metavar="N", help="end after so many (5)")
+    add("--sheet", metavar="N", help="no answers are asked for: print N questions, answers behind")
+    add("--html", type=Path, metavar="FILE", help="write the sheet as a page")
+    add("--json", action="store_true", help="print the sheet as objects, one a line")
+    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    level = None if arguments.level is None else parse_count(arguments.level, "--level")
+    if level is not None and level not in LEVELS:
+        raise KinstError(f"--level {level}: there are {min(LEVELS)} to {max(LEVELS)}")
+    seed = parse_count(arguments.seed, "--seed")
+    if arguments.sheet is None and (arguments.html or arguments.json):
+        raise KinstError("--html and --json are for a sheet: give --sheet N")
+    if arguments.sheet is not None and arguments.questions is not None:
+        raise KinstError("--sheet and --questions both say how many: give one of them")
+    option = "--questions" if arguments.sheet is None else "--sheet"
+    count = parse_count(arguments.sheet or arguments.questions or "5", option)
+    if count > MAX_QUESTIONS:
+        raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions")
+    if arguments.html:
+        check_writable(arguments.html, "--html")
+    if arguments.kernel is not None and arguments.arch is not None:
+        raise KinstError("--arch chooses a teaching kernel: without -k")
+    image = catalog.find(arguments.kernel or f"teaching/{arguments.arch or 'amd64'}",
+                         arguments.module)
+    machine = booted(image, parse_size(arguments.memory))
+    asked = itertools.islice(questions(machine, seed, level), count)
+    if arguments.sheet is None:
+        return _ask(asked, count)
+    with PROGRESS.working("running the questions"):
+        found = list(asked)
+    about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
+             f"seed {seed}. Each answer is what the machine did.")
+    if arguments.html:
+        with replacing(arguments.html) as file:
+            file.write(sheet("Breakpoints, trap frames, trampolines", about, found).encode())
+    if arguments.json:
+        for one in found:
+            print(json.dumps({"level": one.level, "text": one.text, "answer": one.answer,
+                              "why": one.why}))
+    elif not arguments.html:
+        _print(about, found)
+    return 0
+
+
+def _ask(asked: Iterator[Question], count: int) -> int:
+    """Questions and answers, line by line; the end of the input ends them."""
+    right = answered = 0
+    for number, question in enumerate(asked, 1):
+        print(f"{number}/{count}, level {question.level}: {LEVELS[question.level]}")
+        for line in question.text:
+            print(f"    {line}")
+        print("> ", end="", flush=True)
+        line = sys.stdin.readline()
+        if not line or line.strip().lower() in ("q", "quit"):
+            print()
+            break
+        answered += 1
+        marked = mark(question, line)
+        right += marked.right
+        print(f"{marked.said}\n", flush=True)
+    print(f"{right} of {answered} right")
+    return 0
+
+
+def _print(about: str, found: list[Question]) -> None:
+    print(about)
+    for number, question in enumerate(found, 1):
+        print(f"\n{number}.", "\n   ".join(question.text))
+    print("\nAnswers")
+    for number, question in enumerate(found, 1):
+        print(f"{number}. {question.shown}: {question.why}")

@@ -1,0 +1,136 @@
+"""Runs one instruction under a breakpoint, from a random state, on a kernel that waits."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from emu.elf import Symbol
+from emu.errors import KinstError
+from emu.machine import Until
+from emu.unicorn.machine import UnicornMachine
+from kinst.code.listing import Instruction, exclusion
+from kinst.code.verdict import Refuse, summary
+from kinst.laboratory.bench import BENCHES
+from kinst.probe_table import ProbeTable
+from kinst.trap import TRAPS
+from kinst_emu.explain.recorder import Firing, Recorder
+
+MAX_STEPS = 5_000  # of a breakpoint, there and back
+TRIES = 2_000  # functions that are looked through for an instruction
+MASK = (1 << 64) - 1
+BELOW = 0x1000  # bytes between the stack pointer and the memory that random pointers lead to
+ROOM = 0x400
+STACK = 0x80  # bytes above the stack pointer that are filled
+FILL = bytes.fromhex("5aa5c33c96690ff0")
+MAX_SIZE = 1 << 14  # bytes of a function
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A firing from a random state.
+
+    :param function: where the instruction is.
+    :param registers: before it, by name.
+    """
+
+    function: Symbol
+    instruction: Instruction
+    registers: dict[str, int]
+    firing: Firing
+
+    @property
+    def after(self) -> dict[str, int]:
+        """The registers where the run goes on."""
+        return self.firing.rows[-1].registers
+
+
+class Experimenter:
+    """Instructions of a kernel and what becomes of them, by chance.
+
+    :param machine: where a kernel waits; it is as before after each experiment.
+    """
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine, self.trap = machine, TRAPS[machine.arch.name]
+        self.bench = BENCHES[machine.arch.name]()
+        self._base = machine.snapshot()
+        self._memory = (machine.sp - BELOW - ROOM) & ~15  # where random pointers lead to
+        # The stack pointer and what the kernel keeps in others stay.
+        arch = machine.arch
+        self._flags, self._bits = self.bench.flags
+        kept = {arch.sp, arch.pc, arch.per_cpu, self.trap.status, self._flags,
+                *self.bench.control}
+        self._random = [name for name in self.bench.general
+                        if name in arch.registers and name not in kept]
+        self._table = ProbeTable(machine)
+        self._functions = [f for f in machine.image.symbols.functions()
+                           if 0 < f.size <= MAX_SIZE and not exclusion(self.trap, f.name)]
+
+    def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, Instruction]:
+        """One whose verdict has that word.
+
+        :raises KinstError: when none is found.
+        """
+        for _ in range(TRIES):
+            function = generator.choice(self._functions)
+            found = [i for i in self._known(function) if summary(i.verdict).startswith(word)]
+            if found:
+                return function, generator.choice(found)
+        raise KinstError(f"{self.machine.image.path.name}: among {TRIES} functions there is no "
+                         f"instruction whose verdict is {word}: choose another --level")
+
+    def _known(self, function: Symbol) -> Sequence[Instruction]:
+        """Instructions that every CPU model can execute."""
+        try:
+            table = self._table.instructions(function)
+        except KinstError:
+            return []
+        return [i for i in table if isinstance(i.verdict, Refuse)
+                or (self.bench.not_executed(i.code) is None and not self.bench.repeats(i.code))]
+
+    def run(self, generator: random.Random, function: Symbol, instruction: Instruction
+            ) -> Experiment | None:
+        """Fire a probe on it once, from a random state; None when it does not come to its end."""
+        return self._run(function, instruction, self._state(generator), b"")
+
+    def depends_on_memory(self, one: Experiment, register: str) -> bool:
+        """Whether a register would be another with other memory."""
+        values = {name: one.registers[name] for name in [*self._random, self._flags] if name}
+        again = self._run(one.function, one.instruction, values, FILL)
+        return again is None or again.after[register] != one.after[register]
+
+    def _run(self, function: Symbol, instruction: Instruction, values: dict[str, int],
+             fill: bytes) -> Experiment | None:
+        """:param fill: what the stack and the memory that pointers lead to are filled with."""
+        machine = self.machine
+        machine.restore(self._base)
+        recorder = Recorder(machine, function, instruction.offset)
+
+        def workload() -> None:
+            if fill:
+                machine.write(self._memory, fill * (ROOM // len(fill)))
+                machine.write(machine.sp, fill * (STACK // len(fill)))
+            for name, value in values.items():
+                machine.write_register(name, value)
+            machine.pc = instruction.address
+            machine.run(Until(instructions=machine.instructions + 1))
+
+        try:
+            firing = recorder.record(workload)
+        except KinstError:
+            return None
+        finally:
+            machine.restore(self._base)
+        if not firing.frames or len(firing.rows) > MAX_STEPS:
+            return None
+        return Experiment(function, instruction, firing.rows[0].registers, firing)
+
+    def _state(self, generator: random.Random) -> dict[str, int]:
+        values = {name: generator.choice((
+                      self._memory + generator.randrange(0, ROOM, 8), generator.randrange(0, 64),
+                      generator.getrandbits(32), -generator.randrange(1, 64) & MASK))
+                  for name in self._random}
+        if self._flags:
+            values[self._flags] = (self.machine.read_register(self._flags) & ~self._bits
+                                   | generator.getrandbits(64) & self._bits)
+        return values

@@ -1,0 +1,43 @@
+"""Marks answers."""
+
+from dataclasses import dataclass
+
+from kinst_emu.quiz.questions import WORDS, Question
+
+MAX_LENGTH = 80  # characters of an answer
+
+
+@dataclass(frozen=True)
+class Mark:
+    """:param said: what is said to who has answered."""
+
+    right: bool
+    said: str
+
+
+def mark(question: Question, given: str) -> Mark:
+    """Numbers in any base that C knows, also negative ones; words in full or their first letters.
+    """
+    read = _read(question, given.strip().lower()[:MAX_LENGTH])
+    if read is None:
+        wanted = (f"one of {', '.join(WORDS)}" if isinstance(question.answer, str)
+                  else "a number, like 0x1f or 31")
+        return Mark(False, f"That is not {wanted}. It is {question.shown}. {question.why}")
+    if read == question.answer:
+        return Mark(True, f"Right. {question.why}")
+    overlooked = question.mistakes.get(read, "")
+    return Mark(False, " ".join(part for part in (
+        "No.", overlooked, f"It is {question.shown}.", question.why) if part))
+
+
+def _read(question: Question, given: str) -> int | str | None:
+    if isinstance(question.answer, str):
+        found = [word for word in WORDS if given and word.startswith(given)]
+        return found[0] if len(found) == 1 else None
+    digits = given.replace("_", "")
+    try:
+        value = int(digits, 16 if digits.lstrip("-").startswith("0x") else 10)
+    except ValueError:
+        return None
+    bits = 32 if 0 <= question.answer < 1 << 32 and value < 0 else 64
+    return value & (1 << bits) - 1
