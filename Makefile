@@ -3,6 +3,7 @@
 # make images  build the teaching kernel for amd64, arm64 and riscv64
 # make sanitize  build the native core with AddressSanitizer and UndefinedBehaviorSanitizer, and run
 #              the tests under them
+# make docs    build the documentation as a site, in build/site
 # make bench   run the benchmarks (real kernels: KINST_KERNELS=DIR)
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ STAMP := $(VENV)/.installed
 SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld)
 KERNELS := $(foreach arch,amd64 arm64 riscv64,images/build/$(arch)/kernel)
 
-.PHONY: all demo test images lint bench sanitize clean setup
+.PHONY: all demo test images lint bench sanitize clean setup docs
 
 all: setup
 
@@ -44,6 +45,10 @@ lint: $(STAMP)
 test: lint $(KERNELS)
 	sh ./setup-system.sh qemu
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
+	@echo build/site/index.html
 
 # A copy of the house, so that what is built for use stays what it is.
 SANITIZED := build/sanitize

@@ -28,6 +28,7 @@ from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
 STACK = 128  # bytes of the stack that are kept
+MAX_SEEN = 300_000  # instructions of a call that goes wrong, those of firings among them
 STRAYED = 4  # instructions that are kept of a run that does not go on as it should
 
 
@@ -151,7 +152,7 @@ class Recorder:
         self._slot = self._others_slot = 0
         if other is not None:
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
-        self._hits = 0
+        self._hits = self._seen = 0
         self._began = self._waiting = False
         self._failure: KinstError | None = None
         self._clause: Clause | None = None
@@ -254,10 +255,13 @@ class Recorder:
 
     def _look(self, address: int) -> None:
         firing, machine = self.firing, self.machine
+        self._seen += 1
+        if firing.what_if and self._seen > MAX_SEEN:
+            self._give_up(address)
         if firing.complete or len(firing.rows) > MAX_ROWS:
             return
         if firing.strayed and len(firing.rows) >= firing.strayed + STRAYED:
-            machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
+            self._give_up(address)
             return
         if not self._began:
             if address != firing.instruction.address:
@@ -291,6 +295,12 @@ class Recorder:
             except MemoryAccessError:
                 continue
         return Stack(at, b"")
+
+    def _give_up(self, address: int) -> None:
+        """End a run that went wrong.  In the middle of a firing the clock stands, which stops go
+        by."""
+        self.machine.engine.detour.thaw()
+        self.machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))
 
     def _strays(self, address: int) -> bool:
         """Whether the trampoline is left, neither for where the run goes on nor by a second

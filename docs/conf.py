@@ -1,0 +1,77 @@
+"""The documentation as a site: ``make docs``; its links are checked, every warning is an error."""
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+project = "kinst-emu"
+author = "the authors of kinst-emu"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+html_theme = "furo"
+html_title = "kinst-emu"
+html_copy_source = False
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+nitpicky = False
+suppress_warnings = ["misc.highlighting_failure"]
+COLUMNS = 100
+
+
+def _commands(folder: Path) -> None:
+    """The reference of commands, by their own words."""
+    from kinst_emu.commands import kdtrace
+    from kinst_emu.commands.kinst import COMMANDS
+    from kinst_emu.examples import show_examples
+
+    lines = ["# Commands", "", "What each says with `--help`.", ""]
+    for name, text in COMMANDS.items():
+        module = importlib.import_module(f"kinst_emu.commands.{name}")
+        parser = argparse.ArgumentParser(
+            prog=f"kinst {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
+        show_examples(parser, text, module.EXAMPLES)
+        module.add_options(parser)
+        lines += [f"## kinst {name}", "", "```text", parser.format_help().rstrip(), "```", ""]
+    lines += ["## kdtrace", "", "```text", kdtrace._parser().format_help().rstrip(), "```", ""]
+    _write(folder / "commands.md", lines)
+
+
+def _python(folder: Path) -> None:
+    """The reference of the Python interface, by its docstrings."""
+    import kinst_emu
+
+    lines = ["# Python", "", "As the docstrings have it; [Python](../python.md) tells it in order.",
+             ""]
+    for name in kinst_emu.__all__:
+        thing = getattr(kinst_emu, name)
+        if isinstance(thing, type):
+            kind, options = "autoclass", ["   :members:", "   :show-inheritance:"]
+        elif callable(thing):
+            kind, options = "autofunction", []
+        else:
+            continue
+        lines += [f"## {name}", "", "```{eval-rst}",
+                  f".. {kind}:: {thing.__module__}.{thing.__name__}", *options, "```", ""]
+    _write(folder / "python.md", lines)
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    """Only what has changed is built again."""
+    path.parent.mkdir(exist_ok=True)
+    content = "\n".join(lines)
+    if not path.exists() or path.read_text() != content:
+        path.write_text(content)
+
+
+def setup(app: Sphinx) -> None:
+    os.environ["COLUMNS"] = str(COLUMNS)
+    _commands(Path(app.srcdir) / "reference")
+    _python(Path(app.srcdir) / "reference")

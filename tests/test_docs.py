@@ -1,0 +1,115 @@
+"""The documentation: its site is built without a warning, and the tutorial's commands do what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+FAILS = " # fails"
+PROGRAMS = {"kinst": "kinst", "kdtrace": "kdtrace"}
+
+
+def built(source, out):
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html",
+         "-d", str(out / "trees"), str(source), str(out / "site")],
+        capture_output=True, text=True, check=False, timeout=300, env=os.environ)
+
+
+@pytest.fixture
+def docs(tmp_path):
+    copy = tmp_path / "docs"
+    shutil.copytree(ROOT / "docs", copy, ignore=shutil.ignore_patterns("_build", "reference"))
+    return copy
+
+
+def test_the_site_is_built_without_a_warning_and_has_every_page(docs, tmp_path):
+    done = built(docs, tmp_path)
+    assert done.returncode == 0, done.stderr
+    pages = {path.stem for path in (tmp_path / "site").glob("*.html")}
+    assert {path.stem for path in docs.glob("*.md")} <= pages
+    commands = (tmp_path / "site" / "reference" / "commands.html").read_text()
+    assert "kinst explain" in commands and "--what-if" in commands
+    python = (tmp_path / "site" / "reference" / "python.html").read_text()
+    assert "assert_relocates" in python and "breakpoint" in python
+
+
+@pytest.mark.parametrize("broken", ["[there](nowhere.md)", "[there](d.md#no-such-heading)"])
+def test_a_broken_link_fails_the_site(docs, tmp_path, broken):
+    with (docs / "calls.md").open("a") as file:
+        file.write(f"\n{broken}\n")
+    done = built(docs, tmp_path)
+    assert done.returncode != 0 and "calls.md" in done.stderr
+
+
+def sessions():
+    """(command, its lines in the tutorial)."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", TUTORIAL.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line[2:], []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def masked(line):
+    """Without what another compiler of the teaching kernel changes: numbers, bytes, widths."""
+    line = re.sub(r"\b[0-9a-f]{2}( [0-9a-f]{2})+\b", "#", line)
+    line = re.sub(r"\b(0x[0-9a-f]+|[0-9]+|[0-9a-f]{6,})\b", "#", line)
+    return " ".join(line.split()).replace("-", "")
+
+
+def missing(wanted, printed):
+    """The first line of the tutorial that is not printed in its order."""
+    lines, at, free = [masked(line) for line in printed.splitlines()], 0, True
+    for line in wanted:
+        if line == "...":
+            free = True
+            continue
+        found = next((n for n in range(at, len(lines)) if lines[n] == masked(line)), None)
+        if found is None or (not free and found != at):
+            return line
+        at, free = found + 1, False
+    return None
+
+
+def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    for name, function in PROGRAMS.items():
+        path = binaries / name
+        path.write_text(f"#!{sys.executable}\nimport sys\nfrom kinst_emu.entry import {function}\n"
+                        f"if __name__ == '__main__':\n    sys.exit({function}())\n")
+        path.chmod(0o755)
+    environment = dict(os.environ, PATH=os.pathsep.join(
+        [str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    wrong, seen = [], 0
+    for command, wanted in sessions():
+        done = subprocess.run(command.removesuffix(FAILS), shell=True, capture_output=True,
+                              text=True, check=False, cwd=tmp_path, env=environment, timeout=120)
+        seen += 1
+        if done.returncode != int(command.endswith(FAILS)):
+            wrong.append((command, done.returncode, done.stderr))
+            continue
+        absent = missing(wanted, done.stdout + done.stderr)
+        if absent is not None:
+            wrong.append((command, absent, done.stdout[-2000:]))
+    assert seen >= 18 and not wrong, wrong[0]
+    assert (tmp_path / "three.html").stat().st_size > 20_000
+
+
+def test_a_line_that_is_not_printed_is_seen():
+    assert missing(["a", "...", "c"], "a\nb\nc\n") is None
+    assert missing(["a", "c"], "a\nb\nc\n") == "c"
+    assert missing(["...", "x 12"], "a\nx 0x7\n") is None
+    assert missing(["...", "y 12"], "a\nx 0x7\n") == "y 12"
