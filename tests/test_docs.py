@@ -1,4 +1,4 @@
-"""The documentation: its site is built without a warning, and the tutorial's commands do what it says."""
+"""The site is built without a warning, and the tutorial's commands print what it says."""
 
 import os
 import re

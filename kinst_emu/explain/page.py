@@ -14,7 +14,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 1rem/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper);
   margin: 0 auto; max-width: 75rem; padding: 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-block: 2rem .5rem; }
+h1 { font-size: 1.5rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
 a { color: var(--link); }
 code, td { font-family: ui-monospace, monospace; font-size: .875rem; }
 .scroll { overflow-x: auto; }
@@ -23,9 +23,10 @@ th, td { text-align: left; padding: .15rem 1rem .15rem 0; white-space: nowrap;
   vertical-align: top; }
 th { border-bottom: 1px solid var(--line); font-size: .875rem; }
 mark { background: var(--mark); color: inherit; font-weight: 600; }
+p, h1, h2, h3, li { overflow-wrap: anywhere; }
 nav ol { columns: 18rem; padding-left: 1.5rem; }
 .keys { position: sticky; top: 0; background: var(--paper); border-bottom: 1px solid var(--line);
-  padding-block: .5rem; display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
+  padding: .5rem 0; display: flex; flex-wrap: wrap; gap: .5rem; align-items: center; }
 .keys[hidden] { display: none; }
 button { font: inherit; color: inherit; background: transparent; border: 1px solid var(--line);
   border-radius: .3rem; padding: .3rem .8rem; min-height: 2.75rem; }
@@ -57,7 +58,8 @@ SCRIPT = """
     if (e.ctrlKey || e.altKey || e.metaKey) { return; }
     var name = { n: 'next', ArrowRight: 'next', p: 'previous', ArrowLeft: 'previous',
       a: 'all' }[e.key];
-    if (name && !(e.key.indexOf('Arrow') === 0 && e.target.closest('.scroll'))) { act[name](); }
+    var scrolls = e.target.closest && e.target.closest('.scroll');
+    if (name && !(e.key.indexOf('Arrow') === 0 && scrolls)) { act[name](); }
   });
   document.querySelectorAll('nav a').forEach(function (link, i) {
     link.addEventListener('click', function () { if (at >= 0) { show(i, true); } }); });
@@ -108,11 +110,11 @@ def _lines(title: str, about: str, sections: Sequence[Section]) -> Iterator[str]
     for name, heading, _content in sections:
         yield f'<li><a href="#{esc(name)}">{esc(heading)}</a></li>'
     yield "</ol></nav>"
-    yield ('<div class="keys" role="group" aria-label="Stepping" hidden>'
+    yield ('<nav class="keys" aria-label="Stepping" hidden>'
            '<button id="previous" type="button">Previous (p)</button>'
            '<button id="next" type="button">Next (n)</button>'
            '<button id="all" type="button">All (a)</button>'
-           '<span id="at" role="status"></span></div>')
+           '<span id="at" role="status"></span></nav>')
     yield "<main>"
     for number, (name, heading, content) in enumerate(sections, 1):
         yield (f'<section id="{esc(name)}" aria-labelledby="{esc(name)}-title">'

@@ -31,12 +31,14 @@ class Experiment:
 
     :param function: where the instruction is.
     :param registers: before it, by name.
+    :param table: the function's instructions.
     """
 
     function: Symbol
     instruction: Instruction
     registers: dict[str, int]
     firing: Firing
+    table: Sequence[Instruction]
 
     @property
     def after(self) -> dict[str, int]:
@@ -123,7 +125,7 @@ class Experimenter:
             machine.restore(self._base)
         if not firing.frames or len(firing.rows) > MAX_STEPS:
             return None
-        return Experiment(function, instruction, firing.rows[0].registers, firing)
+        return Experiment(function, instruction, firing.rows[0].registers, firing, recorder.table)
 
     def _state(self, generator: random.Random) -> dict[str, int]:
         values = {name: generator.choice((

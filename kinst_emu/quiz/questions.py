@@ -128,13 +128,14 @@ class _Maker:
                 answer, why = "rewrite", (
                     f"The trampoline begins with {firing.trampoline[: len(code)].hex(' ')}: what "
                     "it refers to by distance is the same from there only with another distance.")
-        mistakes: Mistakes = {"copy": "A copy elsewhere would not do the same, or must not be executed there.",
-                    "emulate": "Emulated is what decides where the run goes on, or cannot be "
-                    "executed elsewhere in any form.",
-                    "rewrite": "Rewritten is what refers to memory by its distance from itself, "
-                    "and can do so from elsewhere.",
-                    "refuse": "Refused is what cannot be probed at all: exclusive accesses, data, "
-                    "what is no instruction."}
+        mistakes: Mistakes = {
+            "copy": "A copy elsewhere would not do the same, or must not be executed there.",
+            "emulate": "Emulated is what decides where the run goes on, or cannot be executed "
+            "elsewhere in any form.",
+            "rewrite": "Rewritten is what refers to memory by its distance from itself, and can do "
+            "so from elsewhere.",
+            "refuse": "Refused is what cannot be probed at all: exclusive accesses, data, what is "
+            "no instruction."}
         mistakes.pop(answer)
         return Question(1, number, (
             text, "A kinst probe on it: what becomes of the instruction? (copy, rewrite, emulate, "

@@ -12,7 +12,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { font: 1rem/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper);
   margin: 0 auto; max-width: 60rem; padding: 1rem; }
-li { margin-block: 0 1.5rem; break-inside: avoid; }
+li { margin: 0 0 1.5rem; break-inside: avoid; }
 code { font: .875rem ui-monospace, monospace; overflow-wrap: anywhere; }
 .line { border-bottom: 1px solid var(--line); height: 2.5rem; max-width: 30rem; }
 .answers { margin-top: 3rem; border-top: 2px solid var(--line); }

@@ -23,8 +23,8 @@ from tests.kinst_emu.test_commands import refused, run
 COUNT = 200
 TRIPLES = {"amd64": "x86_64", "arm64": "aarch64", "riscv64": "riscv64"}
 SAVED_PC = {"arm64": "elr_el1", "riscv64": "sepc"}
-MC = next(filter(None, map(shutil.which, ("llvm-mc", *(f"llvm-mc-{n}" for n in range(22, 13, -1))))),
-          None)
+NAMES = ("llvm-mc", *(f"llvm-mc-{n}" for n in range(22, 13, -1)))
+MC = next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def asked(image, count, seed, level=None):

@@ -1,0 +1,90 @@
+"""The pages are HTML, and can be read by everybody, at any width."""
+
+import itertools
+
+import pytest
+
+from images import catalog
+from images.boots import booted
+from kinst_emu.explain.beside import beside
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.page import page, page_beside
+from kinst_emu.quiz.questions import questions
+from kinst_emu.quiz.sheet import sheet
+from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
+from tests.conftest import ARCHES, MEMORY
+
+CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("<%d>", regs[0]); }'
+LARGEST = 400 << 10
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    made = {}
+    every = {}
+    for arch in ARCHES:
+        every[arch] = explain(catalog.find(f"teaching/{arch}"), Asked(
+            "strlen:0", 'strlen("hello")', clause=CLAUSE, what_if="share"))
+        made[arch] = page(every[arch].title, every[arch].about, every[arch].steps)
+    made["beside"] = page_beside("three", "about", ARCHES, beside(
+        {arch: one.steps for arch, one in every.items()}))
+    machine = booted(catalog.find("teaching/arm64"), MEMORY)
+    made["sheet"] = sheet("title", "about", list(itertools.islice(questions(machine, 1, None), 5)))
+    paths = []
+    for name, content in made.items():
+        path = folder / f"{name}.html"
+        path.write_text(content)
+        paths.append(path)
+    return paths
+
+
+def test_pages_are_html_and_small(pages):
+    for path in pages:
+        assert not parse_errors(path), path.name
+        assert path.stat().st_size < LARGEST
+        assert "http://" not in path.read_text() and "https://" not in path.read_text()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
+    for path in pages:
+        found = checked(path, width, tmp_path)
+        assert found["width"] == width and found["passes"] > 10, (path.name, found)
+        assert not found["violations"] and not found["wide"], (path.name, found)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_axe_finds_nothing_while_steps_are_gone_through_and_in_the_dark(pages, tmp_path):
+    act = "for (var i = 0; i < 3; i++) document.getElementById('next').click();"
+    found = checked(pages[0], 360, tmp_path, act)
+    assert not found["violations"] and not found["wide"], found
+    found = checked(pages[0], 1280, tmp_path, dark=True)
+    assert not found["violations"], found
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_axe_finds_what_is_wrong(pages, tmp_path):
+    broken = tmp_path / "broken.html"
+    broken.write_text(pages[0].read_text().replace('<html lang="en">', "<html>").replace(
+        "color: var(--text)", "color: #eee", 1))
+    names = {name for name, _nodes in checked(broken, 1280, tmp_path)["violations"]}
+    assert "html-has-lang" in names
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_keys_go_through_the_steps_in_a_browser(pages, tmp_path):
+    act = """
+      function key(k) { document.body.dispatchEvent(new KeyboardEvent('keydown', {key: k,
+        bubbles: true})); }
+      var seen = [];
+      function note() { seen.push(document.querySelectorAll('main > section:not([hidden])').length
+        + ':' + document.getElementById('at').textContent); }
+      note(); key('n'); note(); key('ArrowRight'); note(); key('p'); note(); key('a'); note();
+      document.title = seen.join('|');
+    """
+    shown = checked(pages[0], 1280, tmp_path, act)["shown"].split("|")
+    count = shown[0].split(":")[0]
+    assert shown == [f"{count}:all {count} steps", f"1:step 1 of {count}", f"1:step 2 of {count}",
+                     f"1:step 1 of {count}", f"{count}:all {count} steps"]
