@@ -534,29 +534,35 @@ cdef void action_failed(Dispatch *d) noexcept with gil:
     (<Dispatcher>d.owner).acted()
 
 
+cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
+    """Record a firing."""
+    cdef Record *r = &d.records[d.record_count]
+    cdef uint32_t k
+    r.probe = probe
+    r.time = d.clock.instructions
+    for k in range(ARGUMENTS):
+        r.arguments[k] = get(d, d.arguments[k])
+    if d.probes[probe].provider == AT_RETURN:
+        r.arguments[1] = get(d, d.result)
+    d.record_count += 1
+    if d.record_count == RECORDS:
+        full(d)
+
+
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
-    cdef uint32_t k
-    cdef Record *r
     while i != NONE:
         d.probes[i].count += 1
         d.firings += 1
         if d.action.run != NULL:
+            if d.records != NULL:
+                keep(d, i)
             act(d, i)
             if d.probes[i].told:
                 tell(d, i)
         elif not d.counting_only:
             if d.records != NULL:
-                r = &d.records[d.record_count]
-                r.probe = i
-                r.time = d.clock.instructions
-                for k in range(ARGUMENTS):
-                    r.arguments[k] = get(d, d.arguments[k])
-                if d.probes[i].provider == AT_RETURN:
-                    r.arguments[1] = get(d, d.result)
-                d.record_count += 1
-                if d.record_count == RECORDS:
-                    full(d)
+                keep(d, i)
             else:
                 tell(d, i)
         i = d.probes[i].next
@@ -1737,8 +1743,8 @@ cdef class Dispatcher:
     # -- firings ------------------------------------------------------------------------------
 
     def record(self, how):
-        """What a firing does: ``"count"`` only counts, ``"record"`` keeps a record, ``"tell"``
-        calls ``fire(number, dispatcher)``."""
+        """What a firing does: ``"count"`` only counts, ``"record"`` keeps a record, also where it
+        is handled natively, ``"tell"`` calls ``fire(number, dispatcher)``."""
         self.unchanging()
         cdef Dispatch *d = &self.d
         free(d.records)

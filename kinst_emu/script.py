@@ -48,11 +48,13 @@ from images.recordings import from_start, played
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst_emu import plot
 from kinst_emu.json_lines import JsonLines
-from kinst_emu.terminal import parse_count, parse_size, show_byte
+from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
+from kinst_emu.trace_page.collected import Collected
+from kinst_emu.trace_page.page import write
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
 WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
-         "plot=", "replay=", "module="]
+         "plot=", "report=", "replay=", "module="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -241,7 +243,10 @@ class _Kernel:
             self.machine = booted(self.image, memory)
         if self.player is None:
             self.machine.console.text.clear()
-        self.breakpoints = Breakpoints(self.machine, path=path)
+        self.breakpoints = Breakpoints(self.machine, path=path, records="report" in given)
+        self.collected = Collected(f"{self.image.path.name} for {self.machine.arch.name}",
+                                   self.workload or f"--replay {given.get('replay', '')}")
+        self.breakpoints.dispatcher.sink = lambda: self.collected.take(self.breakpoints)
         self.types = self.prototypes.types()
         self.probes = KernelProbes(
             self.breakpoints, "unsafe" in given,
@@ -316,6 +321,11 @@ class _Run:
         picture = self.line.words_given.get("plot")
         if picture is not None:
             plot.check(picture)
+        report = self.line.words_given.get("report")
+        if report is not None:
+            if self.kernel is None:
+                raise KinstError("--report: is of a kernel's probes: give one with -k")
+            check_writable(Path(report), "--report")
         emitted = self.line.words_given.get("emit-elf")
         if "e" in self.line.flags and emitted is None:
             return 0
@@ -365,6 +375,10 @@ class _Run:
         finally:
             if picture is not None:
                 plot.draw(session.aggregated(), session.timed(), picture)
+            if report is not None and kernel is not None:
+                kernel.collected.take(kernel.breakpoints)
+                kernel.collected.aggregated(session.aggregated())
+                write(Path(report), kernel.collected, kernel.breakpoints)
 
     def _traced(self, session: Session, rows: JsonLines | None) -> int:
         """Run the trace; the exit status."""

@@ -3,6 +3,7 @@
 import argparse
 import functools
 import sys
+from pathlib import Path
 
 from dtrace.actions import Action, Stack
 from dtrace.calls import Evaluation, Statement, check, parse
@@ -28,9 +29,11 @@ from kinst.trap import CpuState
 from kinst_emu import script
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
-from kinst_emu.terminal import parse_count, parse_size, run_command
+from kinst_emu.terminal import check_writable, parse_count, parse_size, run_command
 from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
+from kinst_emu.trace_page.collected import Collected, Watched
+from kinst_emu.trace_page.page import write
 
 PROGRAM_OPTIONS = ("-s", "-x", "-i", "-F", "-C", "-w", "-Z", "-e", "-b", "-V", "-S")
 PROGRAM_WORDS = ("--emit-elf", "--plot", "--replay")
@@ -72,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         help="list probes, do not run; all of fbt, when none are described")
     add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
     add("--json", action="store_true", help="print one JSON object a line")
+    add("--report", type=Path, metavar="FILE",
+        help="write a page of the whole trace: code with counts, a timeline, stacks")
     add("--digest", action="store_true",
         help="print the SHA-256 of memory, registers, devices, clock and console at the end")
     add("-v", dest="verbose", action="store_true",
@@ -124,7 +129,12 @@ def _main() -> int:
     prototypes = None if arguments.unchecked else Prototypes(image)
     program = None if arguments.listing else _program(image, arguments.call, prototypes)
     memory = parse_size(arguments.memory)
-    output = (Json if arguments.json else Text)(arguments.quiet)
+    output: TraceOutput = (Json if arguments.json else Text)(arguments.quiet)
+    if arguments.report is not None:
+        if arguments.listing or arguments.machine == "qemu":
+            raise KinstError("--report: is of a trace on our own machine, not with -l, not with "
+                             "--machine qemu")
+        check_writable(arguments.report, "--report")
     if arguments.output is not None:
         _append_to(arguments.output)
     if arguments.machine == "qemu" and not arguments.listing:
@@ -138,15 +148,22 @@ def _main() -> int:
         machine.console.text.clear()
     breakpoints = Breakpoints(
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
-        records=not arguments.quiet,
+        records=not arguments.quiet or arguments.report is not None,
     )
+    collected = Collected(f"{image.path.name} for {machine.arch.name}", arguments.call or "")
+    if arguments.report is not None:
+        output = Watched(output, collected, frames is not None)
     trace = Trace(breakpoints, output, _actions(machine, frames))
     with PROGRESS.working("making the probes"):
         _make(breakpoints, arguments, output)
     if arguments.listing:
         _list(breakpoints, arguments.verbose, output)
         return 0
-    return _trace(trace, program, arguments.call, limit, prototypes, arguments.digest)
+    try:
+        return _trace(trace, program, arguments.call, limit, prototypes, arguments.digest)
+    finally:
+        if arguments.report is not None:
+            write(arguments.report, collected, breakpoints)
 
 
 def _actions(machine: Machine, frames: int | None) -> list[Action]:

@@ -1,0 +1,1 @@
+"""A whole trace as a page: kdtrace --report."""

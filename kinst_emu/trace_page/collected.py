@@ -1,0 +1,187 @@
+"""What a page of a trace is made of, while it runs."""
+
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dtrace.debug_data import Sources
+from dtrace.run.structured import Row
+from dwarf.debug_file import DebugDataError
+from dwarf.types import Type
+from dwarf.values import Memory
+from emu.elf import KERNEL
+from kinst.breakpoints import Breakpoints
+from kinst.code.verdict import summary
+from kinst.probe_table import Probe
+from kinst_emu.trace_output import TraceOutput
+
+MAX_FIRINGS = 1_000_000  # whose times are kept
+MAX_STACKS = 20_000  # different ones
+MAX_FUNCTIONS = 150  # whose code is shown
+MAX_ROWS = 4_000  # instructions that are shown
+
+
+@dataclass(frozen=True)
+class Line:
+    """An instruction of a function.
+
+    :param count: firings of the probe on it; None: it has none.
+    """
+
+    offset: int
+    address: int
+    text: str
+    verdict: str
+    source: str
+    count: int | None
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function that had firings."""
+
+    name: str
+    module: str
+    count: int
+    lines: list[Line]
+
+
+@dataclass
+class Collected:
+    """A trace.
+
+    :param kernel: what was traced, and ``workload`` what it did.
+    :param times: instructions executed before each firing, and ``probes`` which it was, from 0.
+    :param total: of all firings, also those that are not kept.
+    :param names: of probes, as provider:module:function:name, by number.
+    :param stacks: outermost frame first.
+    :param code: functions with the most firings first; ``left_out``: how many are not shown.
+    """
+
+    kernel: str
+    workload: str
+    times: "array[int]" = field(default_factory=lambda: array("Q"))
+    probes: "array[int]" = field(default_factory=lambda: array("I"))
+    total: int = 0
+    names: dict[int, str] = field(default_factory=dict)
+    functions: dict[int, str] = field(default_factory=dict)
+    stacks: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    aggregations: list[Row] = field(default_factory=list)
+    code: list[Code] = field(default_factory=list)
+    left_out: int = 0
+
+    def firing(self, time: int, probe: int) -> None:
+        self.total += 1
+        if len(self.times) < MAX_FIRINGS:
+            self.times.append(time)
+            self.probes.append(probe)
+
+    def stack(self, frames: Sequence[str], count: int = 1) -> None:
+        """:param frames: innermost first."""
+        known = tuple(reversed(frames))
+        if known in self.stacks or len(self.stacks) < MAX_STACKS:
+            self.stacks[known] += count
+
+    def take(self, breakpoints: Breakpoints) -> None:
+        """The records that there are."""
+        for number, time, *_registers in breakpoints.dispatcher.records():
+            self.firing(time, number)
+
+    def aggregated(self, rows: Sequence[Row]) -> None:
+        """The aggregations at the end; counts by a stack are stacks, too."""
+        self.aggregations = list(rows)
+        for aggregation in rows:
+            given = aggregation["rows"]
+            for row in given if isinstance(given, list) else ():
+                if not isinstance(row, dict):
+                    continue
+                keys, value = row["keys"], row["value"]
+                for key in keys if isinstance(keys, list) else ():
+                    if isinstance(key, list) and key and isinstance(value, int) and value > 0:
+                        self.stack([str(frame) for frame in key], value)
+
+    def finish(self, breakpoints: Breakpoints, sources: Sources) -> None:
+        """Look at the probes, and at the code under them."""
+        counts: dict[tuple[str, int], dict[int, int]] = {}
+        for number in range(len(breakpoints.probes)):
+            address, _code, index, _kind, count, _removed = breakpoints.dispatcher.probe(number)
+            function = breakpoints.functions[index]
+            known = counts.setdefault((function.name, function.address), {})
+            known[address] = max(known.get(address, 0), count)
+        for number in set(self.probes):
+            self.names[number] = ":".join(breakpoints.names(number))
+            self.functions[number] = breakpoints.names(number)[2]
+        order = sorted((key for key, known in counts.items() if any(known.values())),
+                       key=lambda key: -sum(counts[key].values()))
+        symbols = {(f.name, f.address): f for f in breakpoints.functions}
+        shown = 0
+        for key in order[:MAX_FUNCTIONS]:
+            function = symbols[key]
+            table = breakpoints.instructions(function)
+            if shown + len(table) > MAX_ROWS and shown:
+                break
+            shown += len(table)
+            lines = [Line(i.offset, i.address,
+                          breakpoints.arch.disassemble(i.code, i.address), summary(i.verdict),
+                          _source(sources, i.address), counts[key].get(i.address))
+                     for i in table[:MAX_ROWS]]
+            self.code.append(Code(function.name, function.module_name,
+                                  sum(counts[key].values()), lines))
+        self.left_out = len(order) - len(self.code)
+
+
+def _source(sources: Sources, address: int) -> str:
+    try:
+        line = sources.line(address) if sources.known else ""
+    except DebugDataError:
+        return ""
+    return "" if line == "?" else line.rpartition("/sys/")[2] or line
+
+
+class Watched(TraceOutput):
+    """Prints as another output does, and collects.
+
+    :param stacks: whether actions print stacks.
+    """
+
+    def __init__(self, inner: TraceOutput, collected: Collected, stacks: bool) -> None:
+        super().__init__(inner.quiet)
+        self._inner, self._collected, self._stacks = inner, collected, stacks
+
+    def begin(self) -> None:
+        self._inner.begin()
+
+    def firing(self, probe: Probe, instructions: int | None = None,
+               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+        self._collected.firing(instructions or 0, probe.id - 1)
+        if self._stacks and lines:
+            self._collected.stack([line.strip() for line in lines])
+        self._inner.firing(probe, instructions, registers, lines)
+
+    def byte(self, byte: int) -> None:
+        self._inner.byte(byte)
+
+    def end_line(self) -> None:
+        self._inner.end_line()
+
+    def failure(self, error: str, stack: Sequence[str]) -> None:
+        self._inner.failure(error, stack)
+
+    def rewritten(self, text: Sequence[str]) -> None:
+        self._inner.rewritten(text)
+
+    def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
+        self._inner.result(memory, call, kind, bits)
+
+    def digest(self, digest: str) -> None:
+        self._inner.digest(digest)
+
+    def listing(self) -> None:
+        self._inner.listing()
+
+    def listed(self, number: int, provider: str, module: str, function: str, name: str) -> None:
+        self._inner.listed(number, provider, module, function, name)
+
+    def left_out(self, where: str, instruction: str, reason: str, module: str = KERNEL) -> None:
+        self._inner.left_out(where, instruction, reason, module)

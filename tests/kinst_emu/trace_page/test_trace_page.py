@@ -1,0 +1,160 @@
+"""The page of a trace says what the trace was."""
+
+import html
+import json
+import random
+import re
+from collections import Counter
+
+import pytest
+
+from kinst_emu.trace_page.collected import Code, Collected, Line
+from kinst_emu.trace_page.page import FIRST, page
+from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
+from tests.conftest import ARCHES
+from tests.kinst_emu.test_commands import refused, run
+
+CALL = 'strtoul("-0x12zz", 0, 16)'
+LARGEST = 3 << 20
+OPENED = 2_000  # milliseconds
+ROW = re.compile(r'<tr class="h(\d)"><td class="n"><i>(\d*)</i></td><td class="n">(\d+)</td>')
+
+
+def traced(tmp_path, arch, *words):
+    path = tmp_path / "trace.html"
+    done = run("kdtrace", "-k", f"teaching/{arch}", *words, "-c", CALL, "--report", str(path))
+    assert done.returncode == 0, done.stderr
+    return done.stdout, path.read_text()
+
+
+def listed(text):
+    """(instruction, probe) of the firings that the page lists."""
+    part = text[text.index('id="firings"'):]
+    return [(int(time), html.unescape(probe)) for time, probe in re.findall(
+        r'<tr><td class="n">(\d+)</td><td>([^<]*)</td></tr>', part)]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
+    printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--json")
+    rows = [json.loads(line) for line in printed.splitlines()]
+    fired = [(row["instructions"], row["probe"]) for row in rows if "probe" in row]
+    assert len(fired) > 40 and listed(text) == fired[:FIRST]
+    counts = Counter(int(probe.rpartition(":")[2]) for _time, probe in fired)
+    shown = {int(offset): int(count) for _heat, count, offset in ROW.findall(text) if count}
+    assert {offset: count for offset, count in shown.items() if count} == dict(counts)
+    heats = {int(offset): int(heat) for heat, _count, offset in ROW.findall(text)}
+    most = max(counts, key=lambda offset: counts[offset])
+    assert heats[most] == 9 and all(heats[o] <= heats[most] for o in counts)
+    assert f"{len(fired)} firings" in text
+    printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--stack", "-q")
+    flames = re.findall(r"<title>(kernel`strtoul[^<]*): (\d+)</title>", text)
+    assert sum(int(count) for _name, count in flames) == len(fired)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, arch):
+    printed, _text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--json")
+    plain = [(row["instructions"], row["probe"]) for row in map(json.loads, printed.splitlines())
+             if "probe" in row]
+    _printed, text = traced(tmp_path, arch, "-q", "-n", "kinst::strtoul: { @n[probename] = "
+                            "count(); @s[stack()] = count(); @q = quantize(vtimestamp); }")
+    assert listed(text) == plain[:FIRST]
+    aggregated = text[text.index('id="aggregations"') : text.index('id="stacks"')]
+    counts = Counter(probe.rpartition(":")[2] for _time, probe in plain)
+    pairs = dict(re.findall(r'<tr><td>(\d+)</td><td class="n">(\d+)</td>', aggregated))
+    assert {name: int(count) for name, count in pairs.items() if name in counts} == {
+        name: counts[name] for name in pairs if name in counts}
+    assert set(counts) <= set(pairs) or len(counts) > 40
+    assert "@q = quantize()" in aggregated
+    flames = re.findall(r"<title>(kernel`strtoul[^<]*): (\d+)</title>", text)
+    assert sum(int(count) for _name, count in flames) == len(plain)
+
+
+def test_a_report_disturbs_nothing(tmp_path):
+    digests = []
+    for more in ([], ["--report", str(tmp_path / "a.html")]):
+        done = run("kdtrace", "-k", "teaching/riscv64", "-q", "-n",
+                   "fbt::: { @[probefunc] = count(); }", "-c", CALL, "--digest", *more)
+        digests.append([line for line in done.stdout.splitlines() if line.startswith("digest")])
+    assert digests[0] == digests[1] != []
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["-l", "-n", "kinst::strlen:", "--report", "x.html"], "--report"),
+    (["-n", "kinst::strlen:", "-c", 'strlen("a")', "--report", "/no/such/x.html"], "--report"),
+    (["-n", "kinst::strlen: { exit(0); }", "-c", 'strlen("a")', "--report", "/no/x.html"],
+     "--report")])
+def test_what_can_be_no_report_is_refused_before_anything_runs(words, said):
+    refused(run("kdtrace", "-k", "teaching/arm64", *words), said, "dtrace")
+
+
+def large(firings):
+    """A trace as large as a page may be of."""
+    generator = random.Random(1)
+    trace = Collected("kernel for amd64", "boot")
+    names = [f"function_{n}" for n in range(200)]
+    for number in range(2_000):
+        trace.names[number] = f"kinst:kernel:{names[number % 200]}:{number}"
+        trace.functions[number] = names[number % 200]
+    for time in range(firings):
+        trace.firing(10 * time, generator.randrange(2_000))
+    for number in range(6_000):
+        trace.stack([f"kernel`{generator.choice(names)}+0x{n:x}" for n in range(12)],
+                    number % 7 + 1)
+    for number in range(60):
+        trace.aggregations.append({"aggregation": f"@a{number}", "function": "count", "rows": [
+            {"keys": [names[n]], "value": generator.randrange(10_000)} for n in range(200)]})
+    for n in range(150):
+        trace.code.append(Code(names[n], "kernel", 26, [
+            Line(4 * i, 0x1000 + 4 * i, "ldp x29, x30, [sp, #0x10] <&>", "copy",
+                 f"kern/kern_{n}.c:{i}", i) for i in range(26)]))
+    return trace
+
+
+@pytest.fixture(scope="module")
+def largest(tmp_path_factory):
+    path = tmp_path_factory.mktemp("trace") / "large.html"
+    path.write_text(page(large(100_000)))
+    return path
+
+
+def test_a_page_of_100000_firings_is_html_and_small(largest):
+    assert largest.stat().st_size < LARGEST
+    assert not parse_errors(largest)
+    assert "http://" not in largest.read_text() and "https://" not in largest.read_text()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_in_a_trace_s_page(tmp_path, width):
+    traced(tmp_path, "amd64", "-q", "-n",
+           "kinst::str*: { @n[probename] = count(); @s[stack()] = count(); }")
+    found = checked(tmp_path / "trace.html", width, tmp_path)
+    assert not found["violations"] and not found["wide"] and found["passes"] > 10, found
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_the_search_finds_instructions_and_functions(largest, tmp_path):
+    act = """
+      var box = document.getElementById('search');
+      function say(word) { box.value = word; box.dispatchEvent(new Event('input'));
+        return document.getElementById('found').textContent + '/'
+          + document.querySelectorAll('details.code:not([hidden])').length; }
+      document.title = [say('function_149'), say('kern_7.c'), say('nothing such'),
+        say('')].join('|');
+      document.body.replaceChildren(document.createElement('main'));
+    """
+    shown = checked(largest, 1280, tmp_path, act)["shown"].split("|")
+    assert shown == ["1 functions, 26 instructions/1", "1 functions, 26 instructions/1",
+                     "0 functions, 0 instructions/0", "/150"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_the_page_of_100000_firings_opens_in_two_seconds(largest, tmp_path):
+    act = """
+      document.title = String(performance.now());
+      document.body.replaceChildren(document.createElement('main'));
+    """
+    took = min(float(checked(largest, 1280, tmp_path, act)["shown"]) for _ in range(2))
+    assert 0 < took < OPENED
