@@ -53,6 +53,13 @@ say "7. A run is the same run every time: its clock counts instructions, nothing
 show "kinst boot -q -k teaching/riscv64 --digest"
 show "kdtrace -k teaching/riscv64 --digest -n fbt::: -c boot | tail -n 4"
 
+say "8. And the firing of step 4 again, told step by step: the bytes, what the CPU saves, the trap frame,
+   the trampoline, the way back, on a page of its own."
+show "kinst explain -k teaching/amd64 strlen:16 -c 'strlen(\"hello\")' --html explanation.html"
+say "   It is here: $PWD/explanation.html (open it in a browser; n and p go through the steps). In a
+   terminal: .venv/bin/kinst explain -k teaching/amd64 strlen:16 -c 'strlen(\"hello\")'"
+
 say "FreeBSD's own kernel: '.venv/bin/kinst images fetch 15.0-RELEASE/amd64' (its boot takes a second),
 then -k 15.0-RELEASE/amd64 with boot, call, disas and kdtrace, with functions of its own: malloc, say.
-From Python: docs/python.md. Every command has examples: .venv/bin/kdtrace --help"
+From Python: docs/python.md. An hour of learning: docs/tutorial.md. Every command has examples:
+.venv/bin/kdtrace --help"

@@ -211,8 +211,8 @@ def _code(trace: Collected) -> Iterator[str]:
 def _function(code: Code, most: int, is_open: bool) -> Iterator[str]:
     esc = html.escape
     name = f"{code.module}`{code.name}"
-    yield (f'<details class="code" data-name="{esc(name)}"{" open" * is_open}><summary>{esc(name)}: '
-           f"{code.count}</summary>"
+    yield (f'<details class="code" data-name="{esc(name)}"{" open" * is_open}>'
+           f"<summary>{esc(name)}: {code.count}</summary>"
            f'<div class="scroll" role="group" tabindex="0" aria-label="{esc(name)}"><table><thead>'
            '<tr><th scope="col" class="n">firings</th><th scope="col" class="n">offset</th>'
            '<th scope="col">instruction</th><th scope="col">verdict</th>'

@@ -1,0 +1,95 @@
+"""The clause that is narrated does what the native executor does."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+
+from images import catalog
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.steps import Table, steps
+from tests.conftest import ARCHES
+from tests.kinst_emu.test_commands import refused, run
+
+CALL = 'strlen("hello")'
+SP = {"amd64": 20, "arm64": 31, "riscv64": 2}
+CLAUSE = ("/regs[%d] != 0 && n < 100/ { n++; trace(regs[%d]); this->x = n * 3; "
+          'printf("%%d", this->x); @[probefunc] = sum(n); }')
+
+
+def clause(arch):
+    return CLAUSE % (SP[arch], SP[arch])
+
+
+def told(arch, offset=0, **more):
+    return explain(catalog.find(f"teaching/{arch}"),
+                   Asked(f"strlen:{offset}", CALL, clause=clause(arch), **more))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_what_a_narrated_clause_leaves_is_what_the_native_executor_leaves(arch):
+    offset = {"amd64": 16, "arm64": 4, "riscv64": 14}[arch]
+    done = run("kdtrace", "-k", f"teaching/{arch}", "-q", "--json", "-n",
+               f"kinst::strlen:{offset} {clause(arch)}", "-c", CALL)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    fired = [row for row in rows if "actions" in row]
+    assert len(fired) == 6
+    for hit in (1, 4):
+        narration = told(arch, offset, hit=hit).firing.narration
+        (left,) = narration.left
+        assert left["actions"] == fired[hit - 1]["actions"]
+        (aggregation,) = narration.aggregated
+        assert aggregation["rows"] == [{"keys": ["strlen"], "value": hit * (hit + 1) // 2}]
+
+
+def test_each_instruction_is_told_with_what_it_did():
+    firing = told("arm64").firing
+    found = firing.narration.instructions
+    for one, following in itertools.pairwise(found):
+        assert one.after == following.before and one.following == following.place
+    calls = [one for one in found if one.text.startswith("call ") and "pc" not in one.text]
+    assert calls and all(f"gives {one.after[0]:#x}" in one.told() or "+" in one.told()
+                         for one in calls)
+    assert any("is compared: taken" in one.told() for one in found)
+    assert any("is written to" in one.told() for one in found)
+
+
+def test_another_register_in_the_narration_is_another_step():
+    explained = told("riscv64")
+    firing = explained.firing
+
+    def step(changed):
+        return next(s for s in steps(changed, [firing.instruction], explained.words)
+                    if s.name == "clause")
+
+    at = next(i for i, one in enumerate(firing.narration.instructions)
+              if one.text.startswith("r0 = "))
+    one = firing.narration.instructions[at]
+    other = replace(one, after=(one.after[0] ^ 1, *one.after[1:]))
+    instructions = list(firing.narration.instructions)
+    instructions[at] = other
+    changed = replace(firing, narration=replace(firing.narration, instructions=instructions))
+    assert step(changed) != step(firing)
+    changed = replace(firing, narration=replace(firing.narration, left=[{"x": 1}]))
+    assert step(changed) != step(firing)
+
+
+def test_a_predicate_that_is_false_ends_the_clause_and_a_fault_is_told():
+    image = catalog.find("teaching/arm64")
+    asked = Asked("strlen:0", CALL, clause="/regs[0] == 1/ { trace(1); }")
+    narration = explain(image, asked).firing.narration
+    assert not narration.left and narration.instructions
+    found = explain(image, replace(asked, clause="{ trace(*(int *)8); }"))
+    assert any("invalid address" in str(row.get("error")) for row in found.firing.narration.left)
+    (step,) = (step for step in found.steps if step.name == "clause")
+    assert any(isinstance(part, Table) for part in step.parts)
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("{ trace(", "does not compile"), ("{ trace(nothing); }", "nothing"),
+    ("{ } kinst::strlen:4 { }", "-n"), ("{ } BEGIN { }", "-n"),
+    ("{ } fbt::strlen:entry { }", "-n")])
+def test_what_is_no_clause_of_this_probe_is_refused(text, said):
+    refused(run("kinst", "explain", "-k", "teaching/arm64", "strlen:0", "-c", CALL, "-n", text),
+            said)

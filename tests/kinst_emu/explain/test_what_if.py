@@ -1,0 +1,71 @@
+"""What is done wrong is done, and its consequences are those of the machine."""
+
+import pytest
+
+from images import catalog
+from images.boots import booted
+from kinst.code.verdict import Copy, Rewrite
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.recorder import Recorder
+from tests.conftest import ARCHES, MEMORY
+from tests.kinst_emu.test_commands import refused, run
+
+CALL = 'strtoul(" -0x12zz", 0, 16)'
+
+
+def done_wrong(arch, place, how):
+    return explain(catalog.find(f"teaching/{arch}"), Asked(place, CALL, what_if=how))
+
+
+def offsets(arch, kind):
+    """Of the instructions of strtoul of a kind."""
+    machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
+    table = Recorder(machine, machine.symbol("strtoul"), 0).table
+    return [i.offset for i in table if kind(i.verdict)]
+
+
+def test_a_copied_adr_computes_an_address_of_the_trampoline():
+    (offset, *_rest) = offsets("arm64", lambda verdict: isinstance(verdict, Rewrite))
+    explained = done_wrong("arm64", f"strtoul:{offset}", "copy")
+    right, wrong = explained.firing, explained.wrong
+    assert wrong.complete and wrong.rows[0].registers == right.rows[0].registers
+    assert wrong.trampoline.startswith(right.instruction.code)
+    different = {name for name, value in right.rows[-1].registers.items()
+                 if wrong.rows[-1].registers[name] != value}
+    (name,) = different
+    moved = wrong.rows[-1].registers[name] - right.rows[-1].registers[name]
+    assert moved % (1 << 64) == (wrong.slot - right.instruction.address) % (1 << 64)
+    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    assert explained.steps[-1].name == "what-if"
+    assert f"{right.rows[-1].registers[name]:#x}" in told
+    assert f"{wrong.rows[-1].registers[name]:#x}" in told
+
+
+def test_a_copied_return_leaves_the_trampoline_and_nobody_is_told():
+    emulated = offsets("amd64", lambda verdict: not isinstance(verdict, Copy | Rewrite))
+    explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
+    wrong = explained.wrong
+    assert wrong.strayed and not wrong.complete
+    assert wrong.rows[wrong.strayed].address == explained.firing.rows[-1].address
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
+    explained = done_wrong(arch, "strtoul:0", "share")
+    right, wrong = explained.firing, explained.wrong
+    inside = [row for row in wrong.rows if wrong.slot <= row.address < wrong.slot + 32]
+    assert inside[0].code != right.instruction.code
+    if isinstance(wrong.other.verdict, Copy):
+        assert inside[0].code == wrong.other.code
+    assert wrong.rows[0].registers == right.rows[0].registers
+    last = wrong.rows[wrong.strayed or -1]
+    assert last.registers != right.rows[-1].registers
+    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    assert inside[0].code.hex(" ") in told and f"{wrong.slot:#x}" in told
+
+
+@pytest.mark.parametrize(("place", "how", "said"), [
+    ("strtoul:0", "copy", "rightly"), ("strlen:12", "share", "no trampoline")])
+def test_what_can_show_nothing_is_refused(place, how, said):
+    refused(run("kinst", "explain", "-k", "teaching/arm64", place, "-c",
+                CALL if place.startswith("strtoul") else 'strlen("hello")', "--what-if", how), said)
