@@ -78,7 +78,8 @@ def page(title: str, about: str, steps: Sequence[Step]) -> str:
 
 def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> str:
     """Steps in columns, one for each architecture."""
-    titles = [next(step.title for step in steps if step is not None) for _name, steps in found]
+    titles = ["; ".join(dict.fromkeys(step.title for step in steps if step is not None))
+              for _name, steps in found]
 
     def content(number: int) -> Iterator[str]:
         yield f'<div class="beside" style="--columns:{len(names)}">'

@@ -15,6 +15,7 @@ from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import Firing, Frame, Row
 from kinst_emu.explain.what_if import COPY
 
+MASK = (1 << 64) - 1
 AROUND = 6  # instructions before and behind the probed one
 
 
@@ -251,12 +252,31 @@ def _trampoline(firing: Firing, words: Words) -> Step:
                      f"{int.from_bytes(rest, 'little'):#x}.")
     if isinstance(firing.instruction.verdict, Rewrite):
         code, address = firing.instruction.code, firing.instruction.address
-        parts.append(f"At its own place it was {arch.disassemble(code, address)} ({_hex(code)}); "
-                     "the same bytes in the trampoline would be "
-                     f"{arch.disassemble(code, firing.slot)}.")
+        parts += _displacement(firing, firing.instruction.verdict)
+        here, there = (arch.disassemble(code, at) for at in (address, firing.slot))
+        if here != there:
+            parts.append(f"At its own place it was {here} ({_hex(code)}); the same bytes in the "
+                         f"trampoline would be {there}.")
     at_slot = next((i for i, row in enumerate(firing.rows) if row.address == firing.slot),
                    len(firing.rows) - 1)
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
+
+
+def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
+    """What refers to something by distance, there and here: from the bytes."""
+    if verdict.displacement is None:
+        return []
+    at, code, length = verdict.displacement[0], firing.instruction.code, len(verdict.code)
+    made = []
+    for where, begin, held, size in (
+            ("At its own place", firing.instruction.address, code, len(code)),
+            ("In the trampoline", firing.slot, firing.trampoline, length)):
+        # The field is as far from the end in both: a short form may have become a long one.
+        field = held[at + size - length : at + size - length + 4]
+        distance = int.from_bytes(field, "little", signed=True)
+        made.append(f"{where} its displacement is {distance:+#x} ({_hex(field)}), which counts from "
+                    f"its end, {begin + size:#x}: {begin + size + distance & MASK:#x}.")
+    return made
 
 
 def _back(firing: Firing, words: Words) -> list[Step]:
