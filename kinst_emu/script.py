@@ -450,6 +450,9 @@ class _Run:
                 raise Failed(
                     f"failed to compile script {text}: {error.said(tags)}") from None
             tag = f"[{error.tag}] " if tags and error.tag else ""
+            if self.kernel is None and text.startswith(("kinst:", "fbt:")):
+                raise Failed(f"invalid probe specifier {text}: kinst and fbt need a kernel: -k "
+                             "IMAGE, like -k teaching/amd64") from None
             raise Failed(f"invalid probe specifier {text}: {tag}{error.text}") from None
 
     @property

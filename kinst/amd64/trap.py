@@ -36,7 +36,7 @@ class Amd64Trap(GuestTrap):
     scratch: ClassVar[str] = "dtrace_invop_calltrap_addr"
     saved: ClassVar[Mapping[str, str]] = {  # Intel SDM 3A, 6.14.2
         "rip": "the address behind INT3", "cs": "the code segment that was executed in",
-        "rflags": "the flags; IF (bit 9) is cleared when an interrupt gate is gone through",
+        "rflags": "the flags before; at the vector IF (bit 9) is clear",
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF

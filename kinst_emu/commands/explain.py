@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("-n", dest="clause", metavar="CLAUSE", default="",
         help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is narrated, too")
     add("--what-if", choices=WHAT_IFS, default="",
-        help="also do it wrong: copy a position-dependent instruction as it is; let two threads "
+        help="also do it wrong: copy a position-dependent instruction as it is; let two firings "
         "share the trampoline")
     add("--hit", default="1", metavar="N", help="tell the Nth firing of it (%(default)s)")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(path: Path, content: str) -> None:
     with replacing(path) as file:
         file.write(content.encode())
+    print(f"wrote {path}", file=sys.stderr)
 
 
 def _step_through(explained: Explained) -> None:

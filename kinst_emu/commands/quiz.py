@@ -14,7 +14,7 @@ from emu.replacing import replacing
 from images import catalog
 from images.boots import booted
 from kinst_emu.completion import kernel_option
-from kinst_emu.quiz.marking import mark
+from kinst_emu.quiz.marking import mark, readable, wanted
 from kinst_emu.quiz.questions import LEVELS, Question, questions
 from kinst_emu.quiz.sheet import sheet
 from kinst_emu.terminal import check_writable, parse_count, parse_size
@@ -25,6 +25,7 @@ EXAMPLES = (
     "kinst quiz --arch arm64 --sheet 10 --html sheet.html",
 )
 MAX_QUESTIONS = 1_000
+TRIES = 3  # lines that are no answer
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         with replacing(arguments.html) as file:
             file.write(sheet("Breakpoints, trap frames, trampolines", about, found).encode())
+        print(f"wrote {arguments.html}", file=sys.stderr)
     if arguments.json:
         for one in found:
             print(json.dumps({"level": one.level, "text": one.text, "answer": one.answer,
@@ -88,8 +90,8 @@ def _ask(asked: Iterator[Question], count: int) -> int:
         for line in question.text:
             print(f"    {line}")
         print("> ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line or line.strip().lower() in ("q", "quit"):
+        line = _answer(question)
+        if not line:
             print()
             break
         answered += 1
@@ -98,6 +100,19 @@ def _ask(asked: Iterator[Question], count: int) -> int:
         print(f"{marked.said}\n", flush=True)
     print(f"{right} of {answered} right")
     return 0
+
+
+def _answer(question: Question) -> str:
+    """The line that was typed; what is no answer is asked for again.  Empty: no more."""
+    line = ""
+    for _ in range(TRIES):
+        line = sys.stdin.readline()
+        if not line or line.strip().lower() in ("q", "quit"):
+            return ""
+        if readable(question, line):
+            break
+        print(f"That is not {wanted(question)}.\n> ", end="", flush=True)
+    return line
 
 
 def _print(about: str, found: list[Question]) -> None:

@@ -95,10 +95,13 @@ def explain(image: Image, asked: Asked) -> Explained:
 
 
 def place(image: Image, text: str) -> tuple[Symbol, int]:
-    """``FUNCTION:OFFSET``.
+    """``FUNCTION:OFFSET``, or kdtrace's ``kinst::FUNCTION:OFFSET``.
 
     :raises KinstError: when it is none.
     """
+    parts = text.split(":")
+    if len(parts) == 4 and parts[0] == "kinst":  # as kdtrace has it
+        text = ":".join(parts[2:])
     name, colon, digits = text.rpartition(":")
     if not colon or not name.strip(":"):
         raise KinstError(f"'{text}': say FUNCTION:OFFSET, like strlen:4")

@@ -284,7 +284,7 @@ class Recorder:
         firing.rows.append(Row(address, code, registers))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
-        if len(firing.rows) == 1 or waited or firing.complete:
+        if len(firing.rows) < 3 or waited or firing.complete:
             firing.stacks[len(firing.rows) - 1] = self._stack()
 
     def _stack(self) -> Stack:

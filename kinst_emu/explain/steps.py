@@ -4,18 +4,20 @@ A step is data: nothing in it is formatted for one of them.  Every number in it 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from emu.arch import Arch
 from kinst.code.listing import Instruction
 from kinst.code.verdict import Copy, Rewrite, summary
-from kinst.trap import TRAPS
+from kinst.trap import SEAM, TRAPS
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import Firing, Frame, Row
 from kinst_emu.explain.what_if import COPY
 
 MASK = (1 << 64) - 1
+NUMBER = re.compile(r"(?<![\w.])[0-9]{5,}(?![\w.])")  # shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
 
 
@@ -52,6 +54,11 @@ class Words:
     where: Callable[[int], str]
     source: Callable[[int], str]
 
+    def place(self, address: int) -> str:
+        """An address, and what stands there."""
+        name = self.where(address)
+        return f"{address:#x}" if name == f"{address:#x}" else f"{address:#x}, {name}"
+
 
 def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[Step]:
     """A recorded firing, step by step."""
@@ -59,7 +66,7 @@ def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[St
     seam = firing.frames[0].row if firing.frames else 1
     if firing.frames:
         made += [_vector("vector", "The kernel's vector builds a trap frame",
-                         firing.rows[1:seam], words, seam),
+                         firing.rows[1:seam], words, seam, _to_handler(firing)),
                  _frame(firing.frames[0], words)]
     made.append(_lookup(firing, words, seam))
     if firing.narration is not None:
@@ -120,8 +127,7 @@ def _exception(firing: Firing, words: Words) -> Step:
     saved = TRAPS[firing.architecture].saved
     parts: list[str | Table] = [
         f"The CPU comes to the breakpoint at {first.address:#x}, and takes an exception: the next "
-        f"instruction is at {second.address:#x}, {words.where(second.address)}. Of the general "
-        "registers and the flags these are others there:",
+        f"instruction is at {words.place(second.address)}. These registers have changed:",
         Table(("register", "at the breakpoint", "at the vector"),
               tuple(_differences(first, second)))]
     if firing.frames:
@@ -136,9 +142,16 @@ def _exception(firing: Firing, words: Words) -> Step:
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
 
 
-def _vector(name: str, title: str, rows: Sequence[Row], words: Words, row: int) -> Step:
-    return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words)),
-                row)
+def _vector(name: str, title: str, rows: Sequence[Row], words: Words, row: int, *more: str
+            ) -> Step:
+    return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words),
+                              *more), row)
+
+
+def _to_handler(firing: Firing) -> str:
+    how = "calls" if TRAPS[firing.architecture].called else "jumps to"
+    return (f"The last of them {how} what the kernel's pointer {SEAM} leads to: the handler. In "
+            "FreeBSD that is DTrace's; here it is this program, which works on the frame.")
 
 
 def _executed(rows: Sequence[Row], words: Words) -> Table:
@@ -226,7 +239,8 @@ def _verdict(firing: Firing, words: Words, row: int) -> Step:
                "would not do the same. Its effect is carried out on the saved registers.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite):
-        parts.append(f"As the tables have it: {verdict}")
+        shown = NUMBER.sub(lambda found: f"{int(found[0]):#x}", str(verdict))
+        parts.append(f"As the tables have it: {shown}")
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
 
@@ -265,7 +279,10 @@ def _trampoline(firing: Firing, words: Words) -> Step:
 def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
     """What refers to something by distance, there and here: from the bytes."""
     if verdict.displacement is None:
-        return []
+        behind = firing.trampoline.find(verdict.data) if verdict.data else -1
+        return [] if behind < 0 else [
+            f"Behind it, at {firing.slot + behind:#x}, stands the constant that it loads: "
+            f"{_hex(verdict.data)}, {int.from_bytes(verdict.data, 'little'):#x}."]
     at, code, length = verdict.displacement[0], firing.instruction.code, len(verdict.code)
     made = []
     for where, begin, held, size in (
@@ -274,7 +291,7 @@ def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
         # The field is as far from the end in both: a short form may have become a long one.
         field = held[at + size - length : at + size - length + 4]
         distance = int.from_bytes(field, "little", signed=True)
-        made.append(f"{where} its displacement is {distance:+#x} ({_hex(field)}), which counts from "
+        made.append(f"{where} its displacement is {distance:+#x} ({_hex(field)}), counted from "
                     f"its end, {begin + size:#x}: {begin + size + distance & MASK:#x}.")
     return made
 
@@ -318,7 +335,7 @@ def _after(firing: Firing, words: Words) -> Step:
             marked.add(len(rows))
         rows.append((name, f"{value:#x}", f"{now:#x}"))
     return Step("after", "The run goes on as if nothing had happened", (
-        f"At {last.address:#x}, {words.where(last.address)}, with the registers as the instruction "
+        f"At {words.place(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked))),
         len(firing.rows) - 1)
@@ -334,12 +351,13 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
         why = (f"Its verdict is {summary(instruction.verdict)}. Here its bytes were copied into a "
                f"trampoline instead, at {wrong.slot:#x}, and executed there:")
     else:
-        title = "What if another thread used the same trampoline?"
+        title = "What if another firing used the same trampoline?"
         assert wrong.other is not None
         other = arch.disassemble(wrong.other.code, wrong.other.address)
         why = (f"When the handler had answered, the trampoline at {wrong.slot:#x} was written "
-               f"again, as by a thread that comes to {wrong.function.name}+{wrong.other.offset} "
-               f"({other}) just then and has the same trampoline. Then this thread went on:")
+               f"again, as by another firing just then that has the same trampoline, of the probe "
+               f"at {wrong.function.name}+{wrong.other.offset} ({other}). Then the first one went "
+               "on:")
     last = wrong.strayed or len(wrong.rows) - 1
     parts: list[str | Table] = [why, Table(
         ("where", "bytes", "instruction"), tuple(
@@ -352,14 +370,13 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
         at = wrong.rows[wrong.strayed].address
         there = right.rows[-1].address
         if at != there:
-            why = f"It should have gone on at {there:#x}, {words.where(there)}."
+            why = f"It should have gone on at {words.place(there)}. It was stopped."
         elif TRAPS[wrong.architecture].second_breakpoint:
-            why = ("That is where it should go on; but the second breakpoint was left out, and the "
-                   "handler still waits for it.")
+            why = ("That is where it should go on; but it has not come by the second breakpoint: "
+                   "the handler still waits for it, with interrupts masked.")
         else:
-            why = "That is where it should go on, but the handler is waiting at another address."
-        parts.append(f"From there the run came to {at:#x}, {words.where(at)}. {why} It was "
-                     "stopped.")
+            why = "That is where it should go on: no jump behind the copy was needed."
+        parts.append(f"From there the run came to {words.place(at)}. {why}")
     if wrong.ended:
         parts.append(f"The call came to no good end: {wrong.ended}.")
     if rows:

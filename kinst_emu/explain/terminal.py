@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.console import Group, RenderableType
+from rich.constrain import Constrain
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, ScrollableContainer, Vertical
 from textual.widgets import Footer, Input, Static
 
 from kinst_emu.explain.recorder import Firing
@@ -19,18 +20,27 @@ from kinst_emu.explain.steps import Step, Table, Words
 MARK = "bold reverse"
 CODE_ROWS = 4  # instructions before and behind the one that is executed
 WORD = 8
+NARROW, SHARE = 100, 0.6  # columns, below which there are no panels; of the step beside them
+PARAGRAPH, LAST = 76, 48  # columns: of text; of a table's last column, which is wrapped
 
 
-def shown(step: Step) -> RenderableType:
-    """A step for rich."""
-    return Group(*(Padding(_table(part) if isinstance(part, Table) else Text(part), (0, 0, 1, 0))
+def shown(step: Step, width: int = PARAGRAPH) -> RenderableType:
+    """A step for rich.
+
+    :param width: of a paragraph.
+    """
+    return Group(*(Padding(_table(part) if isinstance(part, Table)
+                           else Constrain(Text(part), width), (0, 0, 1, 0))
                    for part in step.parts))
 
 
 def _table(table: Table) -> RichTable:
     found = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for head in table.heads:
-        found.add_column(Text(head), no_wrap=True)
+    for number, head in enumerate(table.heads):
+        widest = max(len(row[number]) for row in (table.heads, *table.rows))
+        wraps = number == len(table.heads) - 1 and widest > LAST
+        found.add_column(Text(head), no_wrap=not wraps, min_width=LAST if wraps else widest,
+                         max_width=LAST if wraps else None)
     for number, row in enumerate(table.rows):
         found.add_row(*(Text(cell) for cell in row),
                       style=MARK if number in table.marked else "")
@@ -47,7 +57,7 @@ class Stepper(App[None]):
     #title { height: 1; background: $primary; color: $text; padding: 0 1; }
     #step { width: 3fr; padding: 0 1; }
     #panels { width: 2fr; }
-    #panels VerticalScroll { border: round $primary; height: 1fr; padding: 0 1; }
+    #panels ScrollableContainer { border: round $primary; height: 1fr; padding: 0 1; }
     #code, #registers, #stack, #trampoline, #told { width: auto; }
     Screen.narrow #panels { display: none; }
     #goto { display: none; height: 3; }
@@ -55,7 +65,9 @@ class Stepper(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n,right,space", "next", "next"), ("p,left,backspace", "previous", "previous"),
-        ("g", "ask", "go to a step"), ("q", "quit", "quit")]
+        ("g", "ask", "go to a step"), ("down", "scroll(0, 3)", "down"),
+        ("up", "scroll(0, -3)", "up"), ("l", "scroll(8, 0)", "to the right"),
+        ("h", "scroll(-8, 0)", "to the left"), ("q", "quit", "quit")]
 
     def __init__(self, title: str, steps: Sequence[Step], firing: Firing, words: Words) -> None:
         super().__init__()
@@ -65,11 +77,11 @@ class Stepper(App[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal():
-            with VerticalScroll(id="step"):
+            with ScrollableContainer(id="step"):
                 yield Static(id="told", markup=False)
             with Vertical(id="panels"):
                 for name in ("code", "registers", "stack", "trampoline"):
-                    with VerticalScroll() as scroll:
+                    with ScrollableContainer() as scroll:
                         scroll.border_title = name
                         yield Static(id=name, markup=False)
         yield Input(id="goto", placeholder=f"step, 1 to {len(self.steps)}, or its name")
@@ -80,13 +92,17 @@ class Stepper(App[None]):
         self.query_one("#step").focus()
 
     def on_resize(self) -> None:
-        self.screen.set_class(self.size.width < 100, "narrow")
+        self.screen.set_class(self.size.width < NARROW, "narrow")
+        self._show(self.at)
 
     def action_next(self) -> None:
         self._show(self.at + 1)
 
     def action_previous(self) -> None:
         self._show(self.at - 1)
+
+    def action_scroll(self, columns: int, rows: int) -> None:
+        self.query_one("#step").scroll_relative(columns, rows, animate=False)
 
     def action_ask(self) -> None:
         asked = self.query_one("#goto", Input)
@@ -113,7 +129,8 @@ class Stepper(App[None]):
         self.at = max(0, min(len(self.steps) - 1, number))
         step = self.steps[self.at]
         self._put("title", Text(f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}"))
-        self._put("told", shown(step))
+        room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
+        self._put("told", shown(step, min(PARAGRAPH, max(20, int(room)))))
         self.query_one("#step").scroll_home(animate=False)
         for name, content in self.panels(step).items():
             self._put(name, content)

@@ -11,6 +11,8 @@ MARK = "*"  # before the rows that the text is about
 
 def text(steps: Sequence[Step]) -> Iterator[str]:
     """The lines of all steps."""
+    yield f"({MARK} marks what a step is about.)"
+    yield ""
     for number, step in enumerate(steps, 1):
         yield f"{number}. {step.title}"
         yield ""

@@ -18,11 +18,10 @@ class Mark:
 def mark(question: Question, given: str) -> Mark:
     """Numbers in any base that C knows, also negative ones; words in full or their first letters.
     """
-    read = _read(question, given.strip().lower()[:MAX_LENGTH])
+    read = _read(question, given)
     if read is None:
-        wanted = (f"one of {', '.join(WORDS)}" if isinstance(question.answer, str)
-                  else "a number, like 0x1f or 31")
-        return Mark(False, f"That is not {wanted}. It is {question.shown}. {question.why}")
+        return Mark(False, f"That is not {wanted(question)}. It is {question.shown}. "
+                           f"{question.why}")
     if read == question.answer:
         return Mark(True, f"Right. {question.why}")
     overlooked = question.mistakes.get(read, "")
@@ -30,7 +29,19 @@ def mark(question: Question, given: str) -> Mark:
         "No.", overlooked, f"It is {question.shown}.", question.why) if part))
 
 
+def readable(question: Question, given: str) -> bool:
+    """Whether it is an answer at all."""
+    return _read(question, given) is not None
+
+
+def wanted(question: Question) -> str:
+    """What an answer is."""
+    return (f"one of {', '.join(WORDS)}" if isinstance(question.answer, str)
+            else "a number, like 0x1f or 31")
+
+
 def _read(question: Question, given: str) -> int | str | None:
+    given = given.strip().lower()[:MAX_LENGTH]
     if isinstance(question.answer, str):
         found = [word for word in WORDS if given and word.startswith(given)]
         return found[0] if len(found) == 1 else None

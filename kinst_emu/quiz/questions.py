@@ -13,7 +13,7 @@ from kinst_emu.quiz.experiment import Experiment, Experimenter
 
 WORDS = ("copy", "rewrite", "emulate", "refuse")
 LEVELS = {1: "the verdict", 2: "the trap frame's pc", 3: "what stands in the trampoline",
-          4: "where the run goes on", 5: "a register behind the double breakpoint"}
+          4: "where the run goes on", 5: "a register where the run goes on"}
 ATTEMPTS = 200  # instructions that are tried for one question
 MASK = (1 << 64) - 1
 
@@ -203,7 +203,10 @@ class _Maker:
             question = (f"{where} It is copied there. What is the address of "
                         + ("the second breakpoint?" if firing.second else
                            "the jump back, behind it?"))
-            why = f"{where} What is copied there ends at {answer:#x}."
+            end = firing.slot + len(i.code)
+            why = f"What is copied there ends at {end:#x}."
+            if end != second:
+                why += f" A C.NOP fills up, so that it is {answer:#x}."
         mistakes.pop(answer, None)
         return Question(3, number, (self._line(one), question), answer, why, mistakes, one)
 

@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from emu.replacing import replacing
 from kinst.breakpoints import Breakpoints
 from kinst_emu.trace_page.collected import Code, Collected
 
-COLUMNS, ROWS = 160, 24  # of the timeline
+COLUMNS, FEWEST, ROWS = 160, 8, 24  # of the timeline
 CELL, HIGH, NAMES = 6, 18, 220  # pixels
 WIDTH, FRAME, NARROWEST, MOST_FRAMES = 1200, 18, 0.6, 1_500  # of the flame graph
 LETTER = 6.7
@@ -54,7 +55,7 @@ svg .f rect { stroke: #fff; stroke-width: .5; }
 .cells path { fill: var(--heat); }
 .search[hidden] { display: none; }
 """ + "".join(f".h{n} i {{ border-left-color: color-mix(in srgb, var(--heat) "
-              f"{100 * n // HEATS}%, transparent); }}\n" for n in range(1, HEATS + 1))
+              f"{20 + 80 * n // HEATS}%, transparent); }}\n" for n in range(1, HEATS + 1))
 SCRIPT = """
 (function () {
   var box = document.getElementById('search'), said = document.getElementById('found');
@@ -94,6 +95,7 @@ def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
         trace.finish(breakpoints, Sources(breakpoints.image))
         with replacing(path) as file:
             file.write(page(trace).encode())
+    print(f"dtrace: wrote {path}", file=sys.stderr)
 
 
 def _lines(trace: Collected) -> Iterator[str]:
@@ -145,16 +147,18 @@ def _timeline(trace: Collected) -> Iterator[str]:
         return
     first, last = min(trace.times), max(trace.times)
     span = max(1, last - first + 1)
+    columns = max(FEWEST, min(COLUMNS, len(trace.times) // 4))
     totals = Counter[str]()
     cells: dict[str, Counter[int]] = {}
     for time, probe in zip(trace.times, trace.probes, strict=True):
         name = trace.functions[probe]
         totals[name] += 1
-        cells.setdefault(name, Counter())[(time - first) * COLUMNS // span] += 1
+        cells.setdefault(name, Counter())[(time - first) * columns // span] += 1
     names = [name for name, _count in totals.most_common(ROWS)]
+    cell = CELL * COLUMNS / columns
     most = max(max(found.values()) for found in cells.values())
     height = HIGH * len(names) + 24
-    label = (f"Firings of {len(names)} functions over {span} instructions, in {COLUMNS} columns; "
+    label = (f"Firings of {len(names)} functions over {span} instructions, in {columns} columns; "
              "the counts are in the tables below.")
     if len(totals) > len(names):
         yield f"<p>The {len(names)} functions with the most firings, of {len(totals)}.</p>"
@@ -168,7 +172,7 @@ def _timeline(trace: Collected) -> Iterator[str]:
         by_heat: dict[int, list[str]] = {}
         for column, count in sorted(cells[name].items()):
             by_heat.setdefault(_heat(count, most), []).append(
-                f"M{NAMES + CELL * column} {y + 1}h{CELL}v{HIGH - 3}h-{CELL}z")
+                f"M{NAMES + cell * column:g} {y + 1}h{cell:g}v{HIGH - 3}h-{cell:g}z")
         for heat, paths in by_heat.items():
             yield f'<path opacity="{heat / HEATS:.2f}" d="{"".join(paths)}"/>'
         yield "</g>"
@@ -185,7 +189,8 @@ def _firings(trace: Collected) -> Iterator[str]:
         return
     yield ('<details><summary>in their order</summary><div class="scroll" role="group" '
            'tabindex="0" aria-label="The first firings"><table><thead><tr>'
-           '<th scope="col" class="n">instruction</th><th scope="col">probe</th></tr></thead>'
+           '<th scope="col" class="n">instructions before it</th>'
+           '<th scope="col">probe</th></tr></thead>'
            "<tbody>")
     for time, probe in zip(trace.times[:FIRST], trace.probes[:FIRST], strict=True):
         yield f'<tr><td class="n">{time}</td><td>{html.escape(trace.names[probe])}</td></tr>'
