@@ -314,18 +314,22 @@ class _Run:
         compiled = [self._compile(letter, text, source)
                     for (letter, text), source in zip(self.line.programs, sources, strict=True)]
         if "l" in self.line.modes:
+            if "report" in self.line.words_given:
+                raise KinstError("--report: is of a trace, and -l makes none")
             self._list(compiled)
             return 0
         if "S" in self.line.flags:
             self._show_code(compiled)
-        picture = self.line.words_given.get("plot")
-        if picture is not None:
-            plot.check(picture)
         report = self.line.words_given.get("report")
         if report is not None:
             if self.kernel is None:
                 raise KinstError("--report: is of a kernel's probes: give one with -k")
+            if "e" in self.line.flags:
+                raise KinstError("--report: is of a trace, and -e makes none")
             check_writable(Path(report), "--report")
+        picture = self.line.words_given.get("plot")
+        if picture is not None:
+            plot.check(picture)
         emitted = self.line.words_given.get("emit-elf")
         if "e" in self.line.flags and emitted is None:
             return 0

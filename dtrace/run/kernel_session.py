@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros
-from dtrace.d.program import Compiler
+from dtrace.d.program import Compiler, Probe
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
@@ -17,10 +17,23 @@ from dwarf.types import Types
 from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
 
+Choose = Callable[[tuple[str, str, str, str], Sequence[Probe]], Sequence[Probe]]
+
+
+class _Chosen(KernelProbes):
+    """Some of the probes of a description."""
+
+    choose: Choose | None = None
+
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+        found = super().match(parts)
+        return found if self.choose is None else self.choose(parts, found)
+
 
 def kernel_session(
     breakpoints: Breakpoints, types: Types | None, source: str, words: Sequence[str],
     options: Options, unsafe: bool, say: Callable[[str], None], sink: Callable[[Row], None],
+    choose: Choose | None = None,
 ) -> Session:
     """The program's probes are made among ``breakpoints``; nothing is enabled yet.
 
@@ -28,11 +41,12 @@ def kernel_session(
     :param words: ``$0`` and the arguments behind it.
     :param say: is given what dtrace(1) says on standard error.
     :param sink: is given what firings leave, as objects.
+    :param choose: which of the probes of a description are meant.
     :raises KinstError: when the program does not compile, or may not run.
     """
     image = breakpoints.image
-    probes = KernelProbes(breakpoints, unsafe,
-                          None if types is None else lambda: debug_index(image))
+    probes = _Chosen(breakpoints, unsafe, None if types is None else lambda: debug_index(image))
+    probes.choose = choose
     compiler = Compiler(
         probes, lambda name, value: options.set(name, value, inside=True),
         lambda: defaults(options), lambda: options.number("strsize"),

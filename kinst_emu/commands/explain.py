@@ -9,7 +9,6 @@ from pathlib import Path
 from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT
 from emu.errors import KinstError
-from emu.replacing import replacing
 from images import catalog
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain.beside import beside
@@ -18,6 +17,7 @@ from kinst_emu.explain.page import page, page_beside
 from kinst_emu.explain.record_json import explained_as_json
 from kinst_emu.explain.text import text, text_beside
 from kinst_emu.explain.what_if import WHAT_IFS
+from kinst_emu.page_file import write_page
 from kinst_emu.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
     explained = explain(catalog.find(arguments.kernel, arguments.module), asked)
     if arguments.html:
-        _write(arguments.html, page(explained.title, explained.about, explained.steps))
+        write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
     elif not arguments.html and not arguments.steps and sys.stdout.isatty() and sys.stdin.isatty():
@@ -75,12 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         for line in text(explained.steps):
             print(line)
     return 0
-
-
-def _write(path: Path, content: str) -> None:
-    with replacing(path) as file:
-        file.write(content.encode())
-    print(f"wrote {path}", file=sys.stderr)
 
 
 def _step_through(explained: Explained) -> None:
@@ -111,8 +105,8 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
     if arguments.html:
         about = (f"The teaching kernel, {asked.call}; every number is of one run on each "
                  "architecture.")
-        _write(arguments.html, page_beside(f"A breakpoint in {function}: {', '.join(names)}",
-                                           about, names, found))
+        title = f"A breakpoint in {function}: {', '.join(names)}"
+        write_page(arguments.html, page_beside(title, about, names, found), "kinst")
     if arguments.json:
         print(json.dumps({name: explained_as_json(one) for name, one in explained.items()}))
     elif not arguments.html:

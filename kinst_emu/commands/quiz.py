@@ -1,6 +1,7 @@
 """``kinst quiz``: exercises, from instructions of a kernel."""
 
 import argparse
+import io
 import itertools
 import json
 import sys
@@ -10,10 +11,10 @@ from pathlib import Path
 from emu.architectures import ARCHITECTURES
 from emu.errors import KinstError
 from emu.progress import PROGRESS
-from emu.replacing import replacing
 from images import catalog
 from images.boots import booted
 from kinst_emu.completion import kernel_option
+from kinst_emu.page_file import write_page
 from kinst_emu.quiz.marking import mark, readable, wanted
 from kinst_emu.quiz.questions import LEVELS, Question, questions
 from kinst_emu.quiz.sheet import sheet
@@ -26,6 +27,7 @@ EXAMPLES = (
 )
 MAX_QUESTIONS = 1_000
 TRIES = 3  # lines that are no answer
+LINE = 1_000  # characters of one
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sheet is not None and arguments.questions is not None:
         raise KinstError("--sheet and --questions both say how many: give one of them")
     option = "--questions" if arguments.sheet is None else "--sheet"
-    count = parse_count(arguments.sheet or arguments.questions or "5", option)
+    given = arguments.questions if arguments.sheet is None else arguments.sheet
+    count = parse_count("5" if given is None else given, option)
     if count > MAX_QUESTIONS:
         raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions")
     if arguments.html:
@@ -70,9 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
              f"seed {seed}. Each answer is what the machine did.")
     if arguments.html:
-        with replacing(arguments.html) as file:
-            file.write(sheet("Breakpoints, trap frames, trampolines", about, found).encode())
-        print(f"wrote {arguments.html}", file=sys.stderr)
+        write_page(arguments.html, sheet("Breakpoints, trap frames, trampolines", about, found),
+                   "kinst")
     if arguments.json:
         for one in found:
             print(json.dumps({"level": one.level, "text": one.text, "answer": one.answer,
@@ -84,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ask(asked: Iterator[Question], count: int) -> int:
     """Questions and answers, line by line; the end of the input ends them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     right = answered = 0
     for number, question in enumerate(asked, 1):
         print(f"{number}/{count}, level {question.level}: {LEVELS[question.level]}")
@@ -106,7 +110,7 @@ def _answer(question: Question) -> str:
     """The line that was typed; what is no answer is asked for again.  Empty: no more."""
     line = ""
     for _ in range(TRIES):
-        line = sys.stdin.readline()
+        line = sys.stdin.readline(LINE)
         if not line or line.strip().lower() in ("q", "quit"):
             return ""
         if readable(question, line):

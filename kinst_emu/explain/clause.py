@@ -16,6 +16,7 @@ from kinst.breakpoints import Breakpoints, NativeState
 from kinst.trap import CpuState
 
 MAX_NARRATED = 5_000  # instructions of BPF
+_ID_OF_FIRST = 100  # what D calls the first probe of a kernel
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ class Narrated:
             if operation == Jump.CALL:
                 given = ", ".join(_value(value) for value in self.before[1:6])
                 name = NAMES.get(i.immediate, i.immediate)
+                if self.following != self.place + 1:
+                    return f"{name}({given}) faults, and ends the clause"
                 return f"{name}({given}) gives {_value(self.after[0])}"
             if operation == Jump.JA:
                 return "it goes there"
@@ -71,11 +74,13 @@ class Narration:
     """What a clause did at the firing.
 
     :param text: the clause.
+    :param executed: instructions, of which at most MAX_NARRATED are kept.
     :param left: what its actions recorded, as ``kdtrace --json`` has it; faults, too.
     :param aggregated: all aggregations behind it.
     """
 
     text: str
+    executed: int = 0
     instructions: list[Narrated] = field(default_factory=list)
     left: list[Row] = field(default_factory=list)
     aggregated: list[Row] = field(default_factory=list)
@@ -94,14 +99,18 @@ class Clause:
         self.text = text
         self._rows: list[Row] = []
         self._said: list[str] = []
-        source = f"kinst:{function.module_name}:{function.name}:{offset}\n{text}"
-        self._session = kernel_session(breakpoints, types, source, ["explain"], options, False,
-                                       self._said.append, self._rows.append)
-        probes = {probe.number for one in self._session.enabled for probe in [one.probe]}
-        if len(probes) != 1 or len(breakpoints.probes) != number + 1:
+        parts = ("kinst", function.module_name, function.name, str(offset))
+        self._session = kernel_session(
+            breakpoints, types, f"{':'.join(parts)} {text}", ["explain"], options, False,
+            self._said.append, self._rows.append, lambda asked, found: (
+                found if asked != parts else
+                [probe for probe in found if probe.number == _ID_OF_FIRST + number]))
+        probes = {one.probe.number for one in self._session.enabled
+                  if not one.function.clause.hidden}  # what the compiler has added
+        if len(probes) != 1 or (probe := probes.pop()) != _ID_OF_FIRST + number:
             raise KinstError(f"-n: '{text}': give clauses of the explained probe alone: "
                              "[/PREDICATE/] { ACTIONS }")
-        (self._probe,) = probes
+        self._probe = probe
         self._lines = self._where()
 
     def _where(self) -> dict[int, int]:
@@ -111,7 +120,7 @@ class Clause:
             function = one.function
             at = linked.offsets[function.name]
             for i, line in zip(function.code.finish(), function.code.lines, strict=True):
-                found[at] = max(line - 1, 0)  # behind the line of the description
+                found[at] = line
                 at += 1 if i.wide is None else 2
         return found
 
@@ -120,9 +129,13 @@ class Clause:
         narration, went = Narration(self.text), list[tuple[int, Instruction, tuple[int, ...]]]()
 
         def narrate(at: int, instruction: Instruction, registers: Sequence[int]) -> None:
+            narration.executed += 1
             if wanted and len(went) <= MAX_NARRATED:
                 went.append((at, instruction, tuple(registers)))
 
+        if self._session.stopped:
+            narration.left = [{"said": "tracing had ended before: by exit()"}]
+            return narration if wanted else None
         self._rows.clear()
         self._said.clear()
         self._session.narrated(self._probe, state, narrate)

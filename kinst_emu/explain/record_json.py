@@ -36,7 +36,8 @@ def firing_as_json(firing: Firing) -> dict[str, Any]:
 
 
 def _narration(narration: Narration) -> dict[str, Any]:
-    return {"text": narration.text, "left": narration.left, "aggregated": narration.aggregated,
+    return {"text": narration.text, "executed": narration.executed,
+            "left": narration.left, "aggregated": narration.aggregated,
             "instructions": [{"place": one.place, "text": one.text, "line": one.line,
                               "before": one.before, "after": one.after, "told": one.told()}
                              for one in narration.instructions]}

@@ -86,7 +86,7 @@ class Firing:
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
         waits for; 0: it did not.
-    :param ended: why the call did not come to its end, with what was done wrong.
+    :param ended: why the call did not come to its end; empty: it did.
     """
 
     architecture: str
@@ -186,7 +186,7 @@ class Recorder:
             try:
                 workload()
             except KinstError as error:
-                if not firing.what_if or not (firing.complete or firing.strayed):
+                if not (firing.complete or firing.strayed):
                     raise
                 firing.ended = "" if firing.strayed else str(error)
             if self._slot and (firing.complete or firing.strayed):

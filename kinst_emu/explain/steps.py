@@ -214,9 +214,11 @@ def _clause(narration: Narration, row: int) -> Step:
         said = one.line
         rows.append((str(one.place), one.text, one.told(), source))
     parts: list[str | Table] = [
-        f"{narration.text.strip()} was compiled to BPF; {len(rows)} instructions of it are "
-        "executed, by the executor in Python:",
-        Table(("number", "BPF", "what it does", "line"), tuple(rows))]
+        f"{narration.text.strip()} was compiled to BPF; {narration.executed} instructions of it "
+        "are executed, by the executor in Python"
+        + (f"; the first {len(rows)}:" if len(rows) < narration.executed else ":")]
+    if rows:
+        parts.append(Table(("number", "BPF", "what it does", "line"), tuple(rows)))
     parts += [f"It leaves: {json.dumps(left)}" for left in narration.left]
     parts += [f"Aggregated by now: {json.dumps(one)}" for one in narration.aggregated]
     if not narration.left and not narration.aggregated:
@@ -337,7 +339,8 @@ def _after(firing: Firing, words: Words) -> Step:
     return Step("after", "The run goes on as if nothing had happened", (
         f"At {words.place(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
-        Table(("register", "before", "after"), tuple(rows), frozenset(marked))),
+        Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
+        *([f"The call came to no good end later: {firing.ended}."] if firing.ended else [])),
         len(firing.rows) - 1)
 
 

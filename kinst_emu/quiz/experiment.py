@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import unicorn
+
 from emu.elf import Symbol
 from emu.errors import KinstError
 from emu.machine import Until
@@ -20,8 +22,6 @@ TRIES = 2_000  # functions that are looked through for an instruction
 MASK = (1 << 64) - 1
 BELOW = 0x1000  # bytes between the stack pointer and the memory that random pointers lead to
 ROOM = 0x400
-STACK = 0x80  # bytes above the stack pointer that are filled
-FILL = bytes.fromhex("5aa5c33c96690ff0")
 MAX_SIZE = 1 << 14  # bytes of a function
 
 
@@ -67,6 +67,9 @@ class Experimenter:
         self._table = ProbeTable(machine)
         self._functions = [f for f in machine.image.symbols.functions()
                            if 0 < f.size <= MAX_SIZE and not exclusion(self.trap, f.name)]
+        if not self._functions:
+            raise KinstError(f"{machine.image.path.name}: has no functions with a size: nothing "
+                             "can be asked about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, Instruction]:
         """One whose verdict has that word.
@@ -93,28 +96,41 @@ class Experimenter:
     def run(self, generator: random.Random, function: Symbol, instruction: Instruction
             ) -> Experiment | None:
         """Fire a probe on it once, from a random state; None when it does not come to its end."""
-        return self._run(function, instruction, self._state(generator), b"")
+        return self._run(function, instruction, self._state(generator))
 
-    def depends_on_memory(self, one: Experiment, register: str) -> bool:
-        """Whether a register would be another with other memory."""
-        values = {name: one.registers[name] for name in [*self._random, self._flags] if name}
-        again = self._run(one.function, one.instruction, values, FILL)
-        return again is None or again.after[register] != one.after[register]
+    def reads_memory(self, one: Experiment) -> bool:
+        """Whether the instruction, at its own place, reads anything that is not in registers."""
+        machine, seen = self.machine, list[int]()
 
-    def _run(self, function: Symbol, instruction: Instruction, values: dict[str, int],
-             fill: bytes) -> Experiment | None:
-        """:param fill: what the stack and the memory that pointers lead to are filled with."""
+        def read(_uc: object, _access: int, address: int, *_more: object) -> None:
+            seen.append(address)
+
+        machine.restore(self._base)
+        self._enter(one.instruction, {name: one.registers[name]
+                                      for name in [*self._random, self._flags] if name})
+        hook = machine.uc.hook_add(unicorn.UC_HOOK_MEM_READ, read, begin=1, end=0)
+        machine.engine.flush_translations()
+        try:
+            machine.run(Until(instructions=machine.instructions + 1))
+        finally:
+            machine.uc.hook_del(hook)
+            machine.restore(self._base)
+        return bool(seen)
+
+    def _enter(self, instruction: Instruction, values: dict[str, int]) -> None:
+        """Registers as they are to be, at an instruction."""
+        for name, value in values.items():
+            self.machine.write_register(name, value)
+        self.machine.pc = instruction.address
+
+    def _run(self, function: Symbol, instruction: Instruction, values: dict[str, int]
+             ) -> Experiment | None:
         machine = self.machine
         machine.restore(self._base)
         recorder = Recorder(machine, function, instruction.offset)
 
         def workload() -> None:
-            if fill:
-                machine.write(self._memory, fill * (ROOM // len(fill)))
-                machine.write(machine.sp, fill * (STACK // len(fill)))
-            for name, value in values.items():
-                machine.write_register(name, value)
-            machine.pc = instruction.address
+            self._enter(instruction, values)
             machine.run(Until(instructions=machine.instructions + 1))
 
         try:

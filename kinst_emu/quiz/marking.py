@@ -16,8 +16,7 @@ class Mark:
 
 
 def mark(question: Question, given: str) -> Mark:
-    """Numbers in any base that C knows, also negative ones; words in full or their first letters.
-    """
+    """Numbers are decimal or hexadecimal, also negative; words in full, or their first letters."""
     read = _read(question, given)
     if read is None:
         return Mark(False, f"That is not {wanted(question)}. It is {question.shown}. "
@@ -37,7 +36,7 @@ def readable(question: Question, given: str) -> bool:
 def wanted(question: Question) -> str:
     """What an answer is."""
     return (f"one of {', '.join(WORDS)}" if isinstance(question.answer, str)
-            else "a number, like 0x1f or 31")
+            else f"a number of {question.bits} bits, like 0x1f or 31")
 
 
 def _read(question: Question, given: str) -> int | str | None:
@@ -50,5 +49,6 @@ def _read(question: Question, given: str) -> int | str | None:
         value = int(digits, 16 if digits.lstrip("-").startswith("0x") else 10)
     except ValueError:
         return None
-    bits = 32 if 0 <= question.answer < 1 << 32 and value < 0 else 64
-    return value & (1 << bits) - 1
+    if not -(1 << question.bits - 1) <= value < 1 << question.bits:
+        return None
+    return value & (1 << question.bits) - 1

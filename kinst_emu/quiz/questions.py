@@ -1,7 +1,7 @@
 """Questions from fresh instructions of a kernel; the answers are what the machine did."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from emu.arch import Arch
@@ -28,6 +28,8 @@ class Question:
     :param why: how the answer comes about.
     :param mistakes: other answers, and what has been overlooked by who gives them.
     :param experiment: which the answer is from; None: none was needed.
+    :param bits: of a number.
+    :param kind: what of a trampoline is asked for.
     """
 
     level: int
@@ -37,6 +39,8 @@ class Question:
     why: str
     mistakes: Mistakes = field(default_factory=dict)
     experiment: Experiment | None = field(default=None, repr=False)
+    bits: int = 64
+    kind: str = ""
 
     @property
     def shown(self) -> str:
@@ -73,12 +77,17 @@ class _Maker:
         raise KinstError(f"--level {level}: no instruction is found to ask about in {ATTEMPTS} "
                          "attempts: choose another level")
 
-    def _experiment(self, generator: random.Random, *words: str) -> Experiment | None:
-        """One whose instruction does not fault."""
+    def _there(self, words: Sequence[str]) -> list[str]:
+        """Verdicts that the kernel's instructions have."""
         there = [word for word in words if word not in self._absent]
         if not there:
-            raise KinstError("this kernel has no such instruction: choose another --level")
-        word = generator.choice(there)
+            raise KinstError(f"the kernel has no instruction whose verdict is {' or '.join(words)}:"
+                             " choose another --level, or another kernel")
+        return there
+
+    def _experiment(self, generator: random.Random, *words: str) -> Experiment | None:
+        """One whose instruction does not fault."""
+        word = generator.choice(self._there(words))
         try:
             function, instruction = self._experimenter.instruction(generator, word)
         except KinstError:
@@ -98,7 +107,7 @@ class _Maker:
     # -- the kinds --------------------------------------------------------------------------------
 
     def _verdict(self, number: int, generator: random.Random) -> Question | None:
-        word = generator.choice([w for w in WORDS if w not in self._absent])
+        word = generator.choice(self._there(WORDS))
         if word == "refuse":
             try:
                 function, instruction = self._experimenter.instruction(generator, word)
@@ -171,10 +180,11 @@ class _Maker:
             return None
         firing, verdict, i = one.firing, one.instruction.verdict, one.instruction
         mistakes: Mistakes
+        bits, kind = 64, ""
         where = f"Its trampoline is at {firing.slot:#x}."
         if isinstance(verdict, Rewrite) and verdict.displacement is not None:
             at, target = verdict.displacement
-            answer = int.from_bytes(firing.trampoline[at : at + 4], "little")
+            bits, answer = 32, int.from_bytes(firing.trampoline[at : at + 4], "little")
             old = int.from_bytes(i.code[at : at + 4], "little")
             end = firing.slot + len(verdict.code)
             mistakes = {
@@ -195,26 +205,45 @@ class _Maker:
                         f"trampoline's code: which, of {8 * len(verdict.data)} bits?")
             why = ("It computes an address from its own place; the constant is that address, "
                    f"{answer:#x}.")
-        else:
-            second = firing.second or firing.slot + len(i.code)
-            answer = second
+        elif generator.getrandbits(1):
+            kind, end = "end", firing.slot + len(i.code)
+            answer = firing.second or end
             mistakes = {firing.slot: "That is where the displaced instruction itself stands.",
                         i.address + len(i.code): "That is where the run goes on in the end."}
             question = (f"{where} It is copied there. What is the address of "
                         + ("the second breakpoint?" if firing.second else
                            "the jump back, behind it?"))
-            end = firing.slot + len(i.code)
             why = f"What is copied there ends at {end:#x}."
-            if end != second:
+            if end != answer:
                 why += f" A C.NOP fills up, so that it is {answer:#x}."
+        elif firing.second:
+            kind, bits = "word", 32
+            answer = int.from_bytes(firing.trampoline[:4], "little")
+            mistakes = {int.from_bytes(firing.trampoline[:4], "big"): "Bytes are in the other "
+                        "order: the first is the lowest."}
+            question = (f"{where} It is copied there. Which word of 32 bits stands at that address "
+                        "then?")
+            why = (f"Its bytes are {firing.trampoline[:4].hex(' ')}"
+                   + ("" if len(i.code) == 4 else ": the instruction, and a C.NOP that fills up")
+                   + ".")
+        else:
+            kind = "target"
+            behind = len(i.code) + len(self._trap.jump)
+            answer = int.from_bytes(firing.trampoline[behind : behind + 8], "little")
+            mistakes = {i.address: "There stands the breakpoint: it would fire for ever.",
+                        firing.slot + behind: "That is where the word stands."}
+            question = (f"{where} It is copied there, with a jump behind it, and behind that the "
+                        "address that it jumps to. Which?")
+            why = (f"The instruction has {len(i.code)} bytes: the next one is at {answer:#x}.")
         mistakes.pop(answer, None)
-        return Question(3, number, (self._line(one), question), answer, why, mistakes, one)
+        return Question(3, number, (self._line(one), question), answer, why, mistakes, one, bits,
+                        kind)
 
     def _next(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "emulate")
         if one is None or one.after[self._arch.pc] == one.firing.rows[1].address:
             return None
-        if self._experimenter.depends_on_memory(one, self._arch.pc):
+        if self._experimenter.reads_memory(one):  # which is not shown
             return None
         answer = one.after[self._arch.pc]
         i = one.instruction
@@ -239,11 +268,9 @@ class _Maker:
         kept = {self._arch.pc, self._trap.status}
         changed = [name for name, value in one.after.items()
                    if name not in kept and one.registers[name] != value]
-        if not changed:
+        if not changed or self._experimenter.reads_memory(one):  # which is not shown
             return None
         name = generator.choice(changed)
-        if self._experimenter.depends_on_memory(one, name):  # which is not shown
-            return None
         before, answer = one.registers[name], one.after[name]
         return Question(5, number, (
             self._line(one), *self._registers(one), f"A probe on it fires, with these registers. "

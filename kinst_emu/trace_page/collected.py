@@ -55,7 +55,8 @@ class Collected:
     :param times: instructions executed before each firing, and ``probes`` which it was, from 0.
     :param total: of all firings, also those that are not kept.
     :param names: of probes, as provider:module:function:name, by number.
-    :param stacks: outermost frame first.
+    :param stacks: by what counts them, outermost frame first.
+    :param fired: probes that have fired.
     :param code: functions with the most firings first; ``left_out``: how many are not shown.
     """
 
@@ -66,7 +67,9 @@ class Collected:
     total: int = 0
     names: dict[int, str] = field(default_factory=dict)
     functions: dict[int, str] = field(default_factory=dict)
-    stacks: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    stacks: dict[str, Counter[tuple[str, ...]]] = field(default_factory=dict)
+    stacks_left_out: int = 0
+    fired: int = 0
     aggregations: list[Row] = field(default_factory=list)
     code: list[Code] = field(default_factory=list)
     left_out: int = 0
@@ -77,11 +80,15 @@ class Collected:
             self.times.append(time)
             self.probes.append(probe)
 
-    def stack(self, frames: Sequence[str], count: int = 1) -> None:
-        """:param frames: innermost first."""
-        known = tuple(reversed(frames))
-        if known in self.stacks or len(self.stacks) < MAX_STACKS:
-            self.stacks[known] += count
+    def stack(self, counted: str, frames: Sequence[str], count: int = 1) -> None:
+        """:param counted: by what.
+        :param frames: innermost first.
+        """
+        stacks, known = self.stacks.setdefault(counted, Counter()), tuple(reversed(frames))
+        if known in stacks or len(stacks) < MAX_STACKS:
+            stacks[known] += count
+        else:
+            self.stacks_left_out += 1
 
     def take(self, breakpoints: Breakpoints) -> None:
         """The records that there are."""
@@ -93,13 +100,16 @@ class Collected:
         self.aggregations = list(rows)
         for aggregation in rows:
             given = aggregation["rows"]
+            if aggregation["function"] != "count":
+                continue
             for row in given if isinstance(given, list) else ():
                 if not isinstance(row, dict):
                     continue
                 keys, value = row["keys"], row["value"]
                 for key in keys if isinstance(keys, list) else ():
                     if isinstance(key, list) and key and isinstance(value, int) and value > 0:
-                        self.stack([str(frame) for frame in key], value)
+                        self.stack(f"{aggregation['aggregation']} = count()",
+                                   [str(frame) for frame in key], value)
 
     def finish(self, breakpoints: Breakpoints, sources: Sources) -> None:
         """Look at the probes, and at the code under them."""
@@ -109,6 +119,7 @@ class Collected:
             function = breakpoints.functions[index]
             known = counts.setdefault((function.name, function.address), {})
             known[address] = max(known.get(address, 0), count)
+            self.fired += count > 0
         for number in set(self.probes):
             self.names[number] = ":".join(breakpoints.names(number))
             self.functions[number] = breakpoints.names(number)[2]
@@ -156,7 +167,7 @@ class Watched(TraceOutput):
                registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
         self._collected.firing(instructions or 0, probe.id - 1)
         if self._stacks and lines:
-            self._collected.stack([line.strip() for line in lines])
+            self._collected.stack("--stack", [line.strip() for line in lines])
         self._inner.firing(probe, instructions, registers, lines)
 
     def byte(self, byte: int) -> None:

@@ -3,7 +3,6 @@
 import html
 import json
 import math
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,16 +10,16 @@ from pathlib import Path
 from dtrace.debug_data import Sources
 from dtrace.run.structured import Row
 from emu.progress import PROGRESS
-from emu.replacing import replacing
 from kinst.breakpoints import Breakpoints
-from kinst_emu.trace_page.collected import Code, Collected
+from kinst_emu.page_file import write_page
+from kinst_emu.trace_page.collected import MAX_STACKS, Code, Collected
 
 COLUMNS, FEWEST, ROWS = 160, 8, 24  # of the timeline
 CELL, HIGH, NAMES = 6, 18, 220  # pixels
 WIDTH, FRAME, NARROWEST, MOST_FRAMES = 1200, 18, 0.6, 1_500  # of the flame graph
 LETTER = 6.7
 HEATS = 9
-MOST_BARS = 40  # of an aggregation
+MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # of an aggregation
 MOST_AGGREGATIONS = 40
 FIRST = 500  # firings that are listed
 LABEL = 120  # characters
@@ -93,9 +92,8 @@ def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
     """
     with PROGRESS.working("writing the page"):
         trace.finish(breakpoints, Sources(breakpoints.image))
-        with replacing(path) as file:
-            file.write(page(trace).encode())
-    print(f"dtrace: wrote {path}", file=sys.stderr)
+        content = page(trace)
+    write_page(path, content, "dtrace")
 
 
 def _lines(trace: Collected) -> Iterator[str]:
@@ -109,7 +107,7 @@ def _lines(trace: Collected) -> Iterator[str]:
     yield f"<header><h1>{esc(title)}</h1><p>{esc(_about(trace))}</p></header>"
     sections = [("timeline", "Timeline", _timeline(trace)),
                 ("aggregations", "Aggregations", _aggregations(trace.aggregations)),
-                ("stacks", "Stacks", _flame(trace.stacks)),
+                ("stacks", "Stacks", _flames(trace)),
                 ("code", "Code", _code(trace)),
                 ("firings", "The first firings", _firings(trace))]
     shown = [(name, heading, lines) for name, heading, made in sections if (lines := list(made))]
@@ -125,10 +123,9 @@ def _lines(trace: Collected) -> Iterator[str]:
 
 
 def _about(trace: Collected) -> str:
-    text = f"{trace.workload}; {len(trace.names)} probes have fired"
+    text = f"{trace.workload}; {trace.fired} probes have fired"
     if trace.times:
-        text += (f", from instruction {trace.times[0]} to {trace.times[-1]} (a virtual nanosecond "
-                 "each)")
+        text += f", with {trace.times[0]} to {trace.times[-1]} instructions executed before"
     if len(trace.times) < trace.total:
         text += f"; the times of the first {len(trace.times)} are shown"
     return f"{text}."
@@ -243,8 +240,10 @@ def _aggregations(rows: Sequence[Row]) -> Iterator[str]:
         entries = [row for row in given if isinstance(row, dict)] if isinstance(
             given, list) else []
         yield f"<h3>{name}</h3>"
-        if any(isinstance(row["value"], list) for row in entries):
-            for row in entries[-8:]:
+        distributions = any(isinstance(row["value"], list) for row in entries)
+        most = MOST_DISTRIBUTIONS if distributions else MOST_BARS
+        if distributions:
+            for row in entries[-most:]:
                 value = row["value"]
                 buckets = [one for one in value if isinstance(one, dict)] if isinstance(
                     value, list) else []
@@ -252,11 +251,18 @@ def _aggregations(rows: Sequence[Row]) -> Iterator[str]:
                 yield from _bars(name, [(_bound(one["from"]), one["count"]) for one in buckets])
         else:
             yield from _bars(name, [(_label(row["keys"]), row["value"])
-                                    for row in reversed(entries[-MOST_BARS:])])
-        if len(entries) > MOST_BARS:
-            yield f"<p>The {MOST_BARS} largest of {len(entries)}.</p>"
+                                    for row in sorted(entries, key=_size)[:most]])
+        if len(entries) > most:
+            which = "last" if distributions else "largest"
+            yield f"<p>The {most} {which} of {len(entries)}.</p>"
     if len(rows) > MOST_AGGREGATIONS:
         yield f"<p>The first {MOST_AGGREGATIONS} of {len(rows)} aggregations.</p>"
+
+
+def _size(row: Row) -> float:
+    """Orders rows, the largest first."""
+    value = row["value"]
+    return -float(value) if isinstance(value, int) else 0.0
 
 
 def _bound(value: object) -> str:
@@ -296,10 +302,17 @@ class _Frame:
         self.below: dict[str, _Frame] = {}
 
 
-def _flame(stacks: Counter[tuple[str, ...]]) -> Iterator[str]:
+def _flames(trace: Collected) -> Iterator[str]:
+    for name, stacks in trace.stacks.items():
+        yield f"<h3>{html.escape(name)}</h3>"
+        yield from _flame(name, stacks)
+    if trace.stacks_left_out:
+        yield (f"<p>{trace.stacks_left_out} stacks are not in it: there were more than "
+               f"{MAX_STACKS} different ones.</p>")
+
+
+def _flame(title: str, stacks: Counter[tuple[str, ...]]) -> Iterator[str]:
     """Widths are shares of the firings; the outermost frames are at the bottom."""
-    if not stacks:
-        return
     top = _Frame()
     for frames, count in stacks.items():
         top.count += count
@@ -310,7 +323,7 @@ def _flame(stacks: Counter[tuple[str, ...]]) -> Iterator[str]:
     rows = list(_frames(top))
     levels = max(level for _name, level, _x, _width, _count in rows) + 1
     height = levels * FRAME
-    label = f"A flame graph of {top.count} stacks, {levels} frames high"
+    label = html.escape(f"{title}: a flame graph of {top.count} stacks, {levels} frames high")
     yield ('<div class="scroll" role="group" tabindex="0" aria-label="Stacks">'
            f'<svg role="img" aria-label="{label}" width="{WIDTH}" height="{height}" '
            f'viewBox="0 0 {WIDTH} {height}">')
@@ -325,6 +338,8 @@ def _flame(stacks: Counter[tuple[str, ...]]) -> Iterator[str]:
                + (f'<text x="{x + 2:.1f}" y="{y + 12}">{esc(text)}</text>' if text else "")
                + "</g>")
     yield "</svg></div>"
+    if len(rows) == MOST_FRAMES:
+        yield f"<p>The {MOST_FRAMES} frames nearest to the bottom.</p>"
 
 
 def _frames(top: _Frame) -> Iterator[tuple[str, int, float, float, int]]:

@@ -95,7 +95,8 @@ def test_100_seeded_instructions_are_told_as_they_were_recorded(arch):
             continue
         firing = experiment.firing
         found = check(firing, experiment.table, words)
-        assert all("Traceback" not in line for line in text(found))
+        lines = list(text(found))
+        assert all(f"{n}. {step.title}" in lines for n, step in enumerate(found, 1))
         largest = max(largest, len(page("title", "about", found).encode()))
         kinds[word] += 1
     assert set(verdicts) <= set(kinds) and largest < LARGEST, (kinds, largest)

@@ -93,3 +93,40 @@ def test_a_predicate_that_is_false_ends_the_clause_and_a_fault_is_told():
 def test_what_is_no_clause_of_this_probe_is_refused(text, said):
     refused(run("kinst", "explain", "-k", "teaching/arm64", "strlen:0", "-c", CALL, "-n", text),
             said)
+
+
+def test_branches_of_a_clause_and_several_clauses_are_narrated():
+    firing = explain(catalog.find("teaching/arm64"), Asked("strlen:4", CALL, clause=(
+        "{ if (regs[8] == 0) { trace(1); } else { trace(2); } } "
+        "kinst:kernel:strlen:4 { trace(3); }"))).firing
+    values = [action["value"] for row in firing.narration.left for action in row["actions"]]
+    assert values == [1, 3]
+
+
+def test_nothing_is_narrated_behind_exit():
+    asked = Asked("strlen:4", CALL, clause="{ @a = count(); exit(3); }")
+    narrations = [explain(catalog.find("teaching/arm64"), replace(asked, hit=hit)).firing.narration
+                  for hit in (1, 2)]
+    assert narrations[0].instructions and not narrations[1].instructions
+    assert "exit()" in str(narrations[1].left)
+
+
+def test_a_fault_in_a_helper_is_told_and_a_line_is_the_clause_s_own():
+    image = catalog.find("teaching/arm64")
+    asked = Asked("strlen:4", CALL, clause="{ trace(*(int *)0);\n trace(1); }")
+    firing = explain(image, asked).firing
+    found = firing.narration.instructions
+    assert any("faults, and ends the clause" in one.told() for one in found)
+    assert {one.line for one in found} <= {0, 1}
+    refused(run("kinst", "explain", "-k", "teaching/arm64", "strlen:0", "-c", CALL, "-n",
+                "{ trace(nothing); }"), "line 1:")
+
+
+def test_a_long_clause_is_cut_and_said_to_be():
+    clause = "{ " + "@ = quantize(regs[0]); " * 500 + "}"
+    explained = explain(catalog.find("teaching/arm64"), Asked("strlen:4", CALL, clause=clause))
+    narration = explained.firing.narration
+    assert len(narration.instructions) < narration.executed
+    (step,) = (step for step in explained.steps if step.name == "clause")
+    assert f"{narration.executed} instructions" in step.parts[0]
+    assert f"the first {len(narration.instructions)}" in step.parts[0]

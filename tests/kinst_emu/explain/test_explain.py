@@ -199,3 +199,18 @@ def test_an_instruction_that_is_refused_is_said():
         if isinstance(i.verdict, Refuse))
     with pytest.raises(KinstError, match=rf"{function.name}\+{offset}: cannot be probed: it "):
         Recorder(machine, function, offset)
+
+
+def test_a_firing_is_told_also_where_the_call_ends_badly_later():
+    done = run("kinst", "explain", "-k", "teaching/amd64", "panic:0", "-c", 'panic("x")')
+    assert done.returncode == 0 and "The call came to no good end later" in done.stdout
+
+
+def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
+    path = tmp_path / "page.html"
+    done = run("kinst", "explain", "-k", "teaching/arm64", "strlen:4", "-c", 'strlen("\udcff")',
+               "--html", str(path))
+    assert done.returncode == 0 and b"udcff" in path.read_bytes()
+    done = run("kdtrace", "-k", "teaching/arm64", "-q", "-n", "fbt::strlen:", "-c",
+               'strlen("\udcff")', "--report", str(path))
+    assert done.returncode == 0 and b"udcff" in path.read_bytes()

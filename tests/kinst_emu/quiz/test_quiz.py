@@ -9,11 +9,13 @@ import subprocess
 
 import pytest
 
+from emu.errors import KinstError
 from emu.qemu.machine import QemuMachine
 from images import catalog
 from images.boots import booted
-from kinst.code.verdict import Rewrite, summary
+from kinst.code.verdict import summary
 from kinst.trap import TRAPS
+from kinst_emu.explain.recorder import Recorder
 from kinst_emu.quiz.marking import mark
 from kinst_emu.quiz.questions import LEVELS, questions
 from kinst_emu.quiz.sheet import sheet
@@ -94,9 +96,14 @@ def check_levels(machine, found):
     assert kinds == set(LEVELS)
     for question in found:
         one = question.experiment
-        if question.level == 1:
-            word = "refuse" if one is None else summary(one.instruction.verdict)
-            assert question.answer == word
+        if question.level == 1 and one is not None:
+            assert question.answer == summary(one.instruction.verdict)
+        elif question.level == 1:
+            name, offset = re.match(r"(\S+)\+(\d+), at", question.text[0]).groups()
+            with pytest.raises(KinstError, match="cannot be probed"):
+                place = int(re.search(r"at (0x[0-9a-f]+):", question.text[0])[1], 0) - int(offset)
+                Recorder(machine, next(f for f in machine.image.symbols.named(name)
+                                       if f.address == place), int(offset))
     seen, wrong = checked_by_qemu(machine, found)
     assert seen >= COUNT // 2 and not wrong, wrong[:3]
 
@@ -128,10 +135,19 @@ def check_displacements(machine, found):
             continue
         verdict, firing = one.instruction.verdict, one.firing
         seen += 1
-        if not isinstance(verdict, Rewrite):  # what stands at the address brings the CPU back
+        code = one.instruction.code
+        if question.kind == "end":  # what stands at the address brings the CPU back
             behind = firing.trampoline[question.answer - firing.slot :]
             length = machine.arch.instruction_length(behind)
             assert BACK[arch] in by_llvm(arch, behind[:length]), question
+            continue
+        if question.kind == "word":  # it begins with the same instruction
+            word = question.answer.to_bytes(4, "little")
+            assert by_llvm(arch, word[: len(code)]) == by_llvm(arch, code)
+            continue
+        if question.kind == "target":  # the jump is of 6 bytes, and behind the whole instruction
+            assert question.answer == one.instruction.address + len(code)
+            assert len(by_llvm(arch, code).strip().splitlines()) == 2
             continue
         if verdict.displacement is None:
             # The constant is what the instruction computes at its own place, as QEMU and we run it.
@@ -177,8 +193,10 @@ def test_right_answers_are_marked_right_in_any_spelling_and_others_are_explained
     for question in found[:50]:
         spelled = [question.shown]
         if isinstance(question.answer, int):
-            spelled += [str(question.answer), question.shown.upper().replace("X", "x"),
-                        str(question.answer - (1 << 64))]
+            spelled += [str(question.answer), question.shown.upper().replace("X", "x")]
+            if question.answer >> question.bits - 1:
+                spelled.append(str(question.answer - (1 << question.bits)))
+            assert not mark(question, hex(question.answer + (1 << question.bits))).right
         else:
             spelled += [question.answer[:3], question.answer.upper()]
         assert all(mark(question, text).right for text in spelled), (question, spelled)

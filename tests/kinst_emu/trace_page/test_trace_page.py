@@ -82,6 +82,8 @@ def test_a_report_disturbs_nothing(tmp_path):
 
 @pytest.mark.parametrize(("words", "said"), [
     (["-l", "-n", "kinst::strlen:", "--report", "x.html"], "--report"),
+    (["-l", "-n", "kinst::strlen: { exit(0); }", "--report", "x.html"], "--report"),
+    (["-e", "-n", "kinst::strlen: { exit(0); }", "--report", "x.html"], "--report"),
     (["-n", "kinst::strlen:", "-c", 'strlen("a")', "--report", "/no/such/x.html"], "--report"),
     (["-n", "kinst::strlen: { exit(0); }", "-c", 'strlen("a")', "--report", "/no/x.html"],
      "--report")])
@@ -100,7 +102,8 @@ def large(firings):
     for time in range(firings):
         trace.firing(10 * time, generator.randrange(2_000))
     for number in range(6_000):
-        trace.stack([f"kernel`{generator.choice(names)}+0x{n:x}" for n in range(12)],
+        trace.stack("@s = count()",
+                    [f"kernel`{generator.choice(names)}+0x{n:x}" for n in range(12)],
                     number % 7 + 1)
     for number in range(60):
         trace.aggregations.append({"aggregation": f"@a{number}", "function": "count", "rows": [
