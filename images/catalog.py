@@ -36,6 +36,11 @@ def store() -> Path:
     return data_directory() / "images"
 
 
+def is_teaching(image: elf.Image) -> bool:
+    """Whether it is one of the teaching kernels, where they are built."""
+    return any(image.path.is_relative_to(place) for place in (TEACHING, built_teaching()))
+
+
 def built_teaching() -> Path:
     """Where an installed program builds the teaching kernels."""
     return store() / "teaching"

@@ -47,6 +47,7 @@ from images.boots import LIMIT, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst_emu import plot
+from kinst_emu.explain.explained import source_trees
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
@@ -54,7 +55,7 @@ from kinst_emu.trace_page.page import write
 
 LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
 WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
-         "plot=", "report=", "replay=", "module="]
+         "plot=", "report=", "sources=", "replay=", "module="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -98,6 +99,7 @@ class CommandLine:
     workload: str | None = None
     words_given: dict[str, str] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
 
 
 def say(text: str) -> None:
@@ -128,6 +130,8 @@ def read_command_line(arguments: list[str], options: Options) -> CommandLine:
         letter = flag[1]
         if flag == "--module":
             found.modules.append(value)
+        elif flag == "--sources":
+            found.sources.append(value)
         elif flag.startswith("--"):
             found.words_given[flag[2:]] = value
         elif letter == "k":
@@ -245,7 +249,8 @@ class _Kernel:
             self.machine.console.text.clear()
         self.breakpoints = Breakpoints(self.machine, path=path, records="report" in given)
         self.collected = Collected(f"{self.image.path.name} for {self.machine.arch.name}",
-                                   self.workload or f"--replay {given.get('replay', '')}")
+                                   self.workload or f"--replay {given.get('replay', '')}",
+                                   tuple(map(Path, line.sources)))
         self.breakpoints.dispatcher.sink = lambda: self.collected.take(self.breakpoints)
         self.types = self.prototypes.types()
         self.probes = KernelProbes(
@@ -327,6 +332,9 @@ class _Run:
             if "e" in self.line.flags:
                 raise KinstError("--report: is of a trace, and -e makes none")
             check_writable(Path(report), "--report")
+            source_trees(self.kernel.image, self.kernel.collected.sources)
+        elif self.line.sources:
+            raise KinstError("--sources: is for --report")
         picture = self.line.words_given.get("plot")
         if picture is not None:
             plot.check(picture)

@@ -48,6 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="instructions after which the call is given up (%(default)s)")
+    add("--sources", type=Path, metavar="DIR", action="append", default=[],
+        help="a tree with the kernel's source, whose lines are shown; may be repeated")
     add("--html", type=Path, metavar="FILE", help="write a page, instead of text")
     add("--json", action="store_true", help="print what was recorded, and the steps")
     add("--steps", action="store_true",
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html:
         check_writable(arguments.html, "--html")
     asked = Asked(arguments.place, arguments.call, hit, arguments.clause, arguments.what_if, limit,
-                  parse_size(arguments.memory))
+                  parse_size(arguments.memory), tuple(arguments.sources))
     if arguments.arch is not None:
         return _beside(arguments, asked)
     if arguments.kernel is None:

@@ -29,6 +29,7 @@ from kinst.trap import CpuState
 from kinst_emu import script
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
+from kinst_emu.explain.explained import source_trees
 from kinst_emu.terminal import check_writable, parse_count, parse_size, run_command
 from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
@@ -77,6 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="print one JSON object a line")
     add("--report", type=Path, metavar="FILE",
         help="write a page of the whole trace: code with counts, a timeline, stacks")
+    add("--sources", type=Path, metavar="DIR", action="append", default=[],
+        help="a tree with the kernel's source, whose lines --report shows; may be repeated")
     add("--digest", action="store_true",
         help="print the SHA-256 of memory, registers, devices, clock and console at the end")
     add("-v", dest="verbose", action="store_true",
@@ -135,6 +138,9 @@ def _main() -> int:
             raise KinstError("--report: is of a trace on our own machine, not with -l, not with "
                              "--machine qemu")
         check_writable(arguments.report, "--report")
+        source_trees(image, arguments.sources)
+    elif arguments.sources:
+        raise KinstError("--sources: is for --report")
     if arguments.output is not None:
         _append_to(arguments.output)
     if arguments.machine == "qemu" and not arguments.listing:
@@ -150,7 +156,8 @@ def _main() -> int:
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
         records=not arguments.quiet or arguments.report is not None,
     )
-    collected = Collected(f"{image.path.name} for {machine.arch.name}", arguments.call or "")
+    collected = Collected(f"{image.path.name} for {machine.arch.name}", arguments.call or "",
+                          tuple(arguments.sources))
     if arguments.report is not None:
         output = Watched(output, collected, frames is not None)
     trace = Trace(breakpoints, output, _actions(machine, frames))

@@ -1,10 +1,13 @@
 """A kernel booted, a probe made, a call: what became of one firing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
 from dtrace.prototypes import Prototypes
+from dtrace.source_text import SourceText
 from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
 from emu.architectures import arch_of
@@ -12,6 +15,7 @@ from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image, Symbol
 from emu.errors import KinstError
 from emu.progress import PROGRESS
+from images import catalog
 from images.boots import booted
 from kinst_emu.explain.recorder import Firing, Recorder
 from kinst_emu.explain.steps import Step, Words, steps, what_if
@@ -20,6 +24,7 @@ MAX_DIGITS = 12
 LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
 MEMORY = 512 << 20
+TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Asked:
     :param what_if: what is to be done wrong, too; empty: nothing.
     :param limit: instructions after which the call is given up.
     :param memory: of the guest, bytes.
+    :param sources: trees with the kernel's source.
     """
 
     place: str
@@ -40,6 +46,7 @@ class Asked:
     what_if: str = ""
     limit: int = DEFAULT_LIMIT
     memory: int = MEMORY
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ class Explained:
 
 def explain(image: Image, asked: Asked) -> Explained:
     """:raises KinstError: when there is no such instruction, firing, or call."""
-    program = parse(asked.call)
+    program, trees = parse(asked.call), source_trees(image, asked.sources)
     function, offset = place(image, asked.place)
     check(image, program, prototypes := Prototypes(image))
     machine = booted(image, asked.memory)
@@ -80,7 +87,7 @@ def explain(image: Image, asked: Asked) -> Explained:
     with PROGRESS.working(f"calling {asked.call}"):
         evaluation = Evaluation(caller, prototypes)
         firing = recorder.record(lambda: evaluation.run(program))
-    words, wrong = words_of(image), None
+    words, wrong = words_of(image, trees), None
     told = steps(firing, recorder.table, words)
     if base is not None:
         machine.restore(base)
@@ -110,20 +117,40 @@ def place(image: Image, text: str) -> tuple[Symbol, int]:
     return sized_functions(image, name)[0], int(digits)
 
 
-def words_of(image: Image) -> Words:
-    """How the places of a kernel are spoken of."""
+def words_of(image: Image, trees: SourceText | None = None) -> Words:
+    """How the places of a kernel are spoken of.
+
+    :param trees: where the text of its source is.
+    """
     sources = Sources(image)
 
-    def source(address: int) -> str:
+    def located(address: int) -> str:
         try:
             line = sources.line(address) if sources.known else ""
         except DebugDataError:
             return ""
-        return "" if line == "?" else line.rpartition("/sys/")[2] or line
+        return "" if line == "?" else line
+
+    def source(address: int) -> str:
+        return shortened(located(address))
+
+    def text(address: int) -> str:
+        return trees.line(located(address)) if trees is not None else ""
 
     def where(address: int) -> str:
         label = None if image.symbols.function_at(address) else image.symbols.label_at(address)
         return (f"{label.name}+{address - label.address:#x}" if label is not None
                 and address - label.address < LABELLED else image.symbols.where(address))
 
-    return Words(arch_of(image), where, source)
+    return Words(arch_of(image), where, source, text)
+
+
+def shortened(location: str) -> str:
+    """``file:line``, without what stands before a kernel's own directories."""
+    return location.rpartition("/sys/")[2] or location
+
+
+def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
+    """Where the text of a kernel's source is: the teaching kernels' is known."""
+    own = [TEACHING_SOURCE] if catalog.is_teaching(image) else []
+    return SourceText([*trees, *own])

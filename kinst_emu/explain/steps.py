@@ -48,11 +48,13 @@ class Words:
 
     :param where: an address, as ``function+offset``.
     :param source: its ``file:line``; empty where nothing is known.
+    :param text: that line itself; empty where its file is not here.
     """
 
     arch: Arch
     where: Callable[[int], str]
     source: Callable[[int], str]
+    text: Callable[[int], str] = lambda address: ""
 
     def place(self, address: int) -> str:
         """An address, and what stands there."""
@@ -86,18 +88,21 @@ def _hex(data: bytes) -> str:
 def _function(firing: Firing, table: Sequence[Instruction], words: Words) -> Step:
     at = next(i for i, one in enumerate(table) if one.offset == firing.instruction.offset)
     begin = max(0, at - AROUND)
-    rows = []
+    rows, last = list[tuple[str, ...]](), ""
     for one in table[begin : at + AROUND + 1]:
         instruction = words.arch.disassemble(one.code, one.address)
-        rows.append((str(one.offset), _hex(one.code), instruction, summary(one.verdict),
-                     words.source(one.address)))
+        source = words.source(one.address)
+        rows.append((str(one.offset), _hex(one.code), instruction, summary(one.verdict), source,
+                     words.text(one.address) if source != last else ""))
+        last = source
+    columns = 6 if any(row[5] for row in rows) else 5
     name = f"{firing.function.name}+{firing.instruction.offset}"
     return Step("function", f"The instruction at {name}", (
         f"{firing.function.name} begins at {firing.function.address:#x} and has "
         f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
         f"be probed; this is the {_ordinal(firing.hit)} time that it is come to.",
-        Table(("offset", "bytes", "instruction", "verdict", "source"), tuple(rows),
-              frozenset({at - begin}))))
+        Table(("offset", "bytes", "instruction", "verdict", "source", "its text")[:columns],
+              tuple(row[:columns] for row in rows), frozenset({at - begin}))))
 
 
 def _ordinal(number: int) -> str:

@@ -4,16 +4,16 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from dtrace.debug_data import Sources
 from dtrace.run.structured import Row
-from dwarf.debug_file import DebugDataError
 from dwarf.types import Type
 from dwarf.values import Memory
 from emu.elf import KERNEL
 from kinst.breakpoints import Breakpoints
 from kinst.code.verdict import summary
 from kinst.probe_table import Probe
+from kinst_emu.explain.explained import source_trees, words_of
 from kinst_emu.trace_output import TraceOutput
 
 MAX_FIRINGS = 1_000_000  # whose times are kept
@@ -26,6 +26,7 @@ MAX_ROWS = 4_000  # instructions that are shown
 class Line:
     """An instruction of a function.
 
+    :param source: its ``file:line``, and ``line`` the text of that, where it is known.
     :param count: firings of the probe on it; None: it has none.
     """
 
@@ -34,6 +35,7 @@ class Line:
     text: str
     verdict: str
     source: str
+    line: str
     count: int | None
 
 
@@ -52,6 +54,7 @@ class Collected:
     """A trace.
 
     :param kernel: what was traced, and ``workload`` what it did.
+    :param sources: trees with the kernel's source.
     :param times: instructions executed before each firing, and ``probes`` which it was, from 0.
     :param total: of all firings, also those that are not kept.
     :param names: of probes, as provider:module:function:name, by number.
@@ -62,6 +65,7 @@ class Collected:
 
     kernel: str
     workload: str
+    sources: tuple[Path, ...] = ()
     times: "array[int]" = field(default_factory=lambda: array("Q"))
     probes: "array[int]" = field(default_factory=lambda: array("I"))
     total: int = 0
@@ -111,8 +115,9 @@ class Collected:
                         self.stack(f"{aggregation['aggregation']} = count()",
                                    [str(frame) for frame in key], value)
 
-    def finish(self, breakpoints: Breakpoints, sources: Sources) -> None:
+    def finish(self, breakpoints: Breakpoints) -> None:
         """Look at the probes, and at the code under them."""
+        words = words_of(breakpoints.image, source_trees(breakpoints.image, self.sources))
         counts: dict[tuple[str, int], dict[int, int]] = {}
         for number in range(len(breakpoints.probes)):
             address, _code, index, _kind, count, _removed = breakpoints.dispatcher.probe(number)
@@ -135,19 +140,12 @@ class Collected:
             shown += len(table)
             lines = [Line(i.offset, i.address,
                           breakpoints.arch.disassemble(i.code, i.address), summary(i.verdict),
-                          _source(sources, i.address), counts[key].get(i.address))
+                          words.source(i.address), words.text(i.address),
+                          counts[key].get(i.address))
                      for i in table[:MAX_ROWS]]
             self.code.append(Code(function.name, function.module_name,
                                   sum(counts[key].values()), lines))
         self.left_out = len(order) - len(self.code)
-
-
-def _source(sources: Sources, address: int) -> str:
-    try:
-        line = sources.line(address) if sources.known else ""
-    except DebugDataError:
-        return ""
-    return "" if line == "?" else line.rpartition("/sys/")[2] or line
 
 
 class Watched(TraceOutput):

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dtrace.debug_data import Sources
 from dtrace.run.structured import Row
 from emu.progress import PROGRESS
 from kinst.breakpoints import Breakpoints
@@ -23,6 +22,7 @@ MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # of an aggregation
 MOST_AGGREGATIONS = 40
 FIRST = 500  # firings that are listed
 LABEL = 120  # characters
+TEXT = '<th scope="col">its text</th>'
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --paper: #fff; --line: #767676;
@@ -91,7 +91,7 @@ def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
     :raises OSError: when it cannot be written.
     """
     with PROGRESS.working("writing the page"):
-        trace.finish(breakpoints, Sources(breakpoints.image))
+        trace.finish(breakpoints)
         content = page(trace)
     write_page(path, content, "dtrace")
 
@@ -213,20 +213,22 @@ def _code(trace: Collected) -> Iterator[str]:
 def _function(code: Code, most: int, is_open: bool) -> Iterator[str]:
     esc = html.escape
     name = f"{code.module}`{code.name}"
+    texts = any(line.line for line in code.lines)
     yield (f'<details class="code" data-name="{esc(name)}"{" open" * is_open}>'
            f"<summary>{esc(name)}: {code.count}</summary>"
            f'<div class="scroll" role="group" tabindex="0" aria-label="{esc(name)}"><table><thead>'
            '<tr><th scope="col" class="n">firings</th><th scope="col" class="n">offset</th>'
            '<th scope="col">instruction</th><th scope="col">verdict</th>'
-           '<th scope="col">source</th></tr></thead><tbody>')
+           f'<th scope="col">source</th>{TEXT if texts else ""}</tr></thead><tbody>')
     last = ""
     for line in code.lines:
         count = "" if line.count is None else str(line.count)
-        source = "" if line.source == last else line.source
+        source, text = ("", "") if line.source == last else (line.source, line.line)
         last = line.source
         yield (f'<tr class="h{_heat(line.count or 0, most)}"><td class="n"><i>{count}</i></td>'
                f'<td class="n">{line.offset}</td><td>{esc(line.text)}</td>'
-               f"<td>{esc(line.verdict)}</td><td>{esc(source)}</td></tr>")
+               f"<td>{esc(line.verdict)}</td><td>{esc(source)}</td>"
+               + (f"<td>{esc(text)}</td></tr>" if texts else "</tr>"))
     yield "</tbody></table></div></details>"
 
 

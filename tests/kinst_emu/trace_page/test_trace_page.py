@@ -111,7 +111,7 @@ def large(firings):
     for n in range(150):
         trace.code.append(Code(names[n], "kernel", 26, [
             Line(4 * i, 0x1000 + 4 * i, "ldp x29, x30, [sp, #0x10] <&>", "copy",
-                 f"kern/kern_{n}.c:{i}", i) for i in range(26)]))
+                 f"kern/kern_{n}.c:{i}", "x = <y>;", i) for i in range(26)]))
     return trace
 
 
