@@ -9,7 +9,8 @@ from emu.errors import KinstError
 @pytest.fixture
 def tree(tmp_path):
     (tmp_path / "tree" / "sys" / "kern").mkdir(parents=True)
-    (tmp_path / "tree" / "sys" / "kern" / "a.c").write_bytes(b"first\n\t second  \n\xff" + b"x" * 200)
+    content = b"first\n\t second  \n\xff" + b"x" * 200
+    (tmp_path / "tree" / "sys" / "kern" / "a.c").write_bytes(content)
     (tmp_path / "outside.c").write_text("secret\n")
     (tmp_path / "tree" / "link.c").symlink_to(tmp_path / "outside.c")
     return tmp_path / "tree"
