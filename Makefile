@@ -59,7 +59,7 @@ sanitize: $(STAMP) $(KERNELS)
 	sh ./setup-system.sh qemu
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
-	cp -R emu kinst dwarf images dtrace kinst_emu tests bench docs pyproject.toml setup.py $(SANITIZED)/
+	cp -R emu kinst dwarf images dtrace kinst_emu tests bench docs examples pyproject.toml setup.py $(SANITIZED)/
 	cd $(SANITIZED) && find . -name '*.so' -delete
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" $(CURDIR)/$(BIN)/python setup.py -q build_ext \
 		--inplace --force

@@ -253,7 +253,8 @@ def check(
             case Address(symbol, _):
                 find_symbol(image, symbol)
             case Name(name, _) if name not in known:
-                raise KinstError(f"'{name}' was not assigned; did you mean &{name}?")
+                raise KinstError(f"'{name}' was not assigned; a symbol is &{name}, a string "
+                                 f'"{name}" (in the shell, within single quotes)')
             case _:
                 pass
 

@@ -258,8 +258,19 @@ class _Maker:
         return Question(4, number, (
             self._line(one), *self._registers(one), "A probe on it fires, with these registers. At "
             "which address does the run go on?"), answer,
-            "It is emulated: the handler sets the pc of the trap frame as the instruction would: "
-            f"{answer:#x}.", mistakes, one)
+            f"{self._led(one, answer, behind)} It is emulated: the handler writes {answer:#x} "
+            "into the trap frame.", mistakes, one)
+
+    def _led(self, one: Experiment, answer: int, behind: int) -> str:
+        """What leads to an address."""
+        i, arch = one.instruction, self._arch
+        if answer == behind:
+            return "With these registers it goes on behind itself."
+        if answer in _numbers(arch.disassemble(i.code, i.address)):
+            return "With these registers it goes where it says."
+        held = [name for name, value in one.registers.items() if value == answer]
+        return f"It goes to what is in {' and '.join(held)}." if held else (
+            "It goes to an address that it computes.")
 
     def _register(self, number: int, generator: random.Random) -> Question | None:
         one = self._experiment(generator, "copy", "emulate")
