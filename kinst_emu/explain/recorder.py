@@ -186,11 +186,15 @@ class Recorder:
             try:
                 workload()
             except KinstError as error:
-                if not (firing.complete or firing.strayed):
+                ran = bool(firing.what_if) and len(firing.rows) > 1
+                if not (firing.complete or firing.strayed or ran):
                     raise
                 firing.ended = "" if firing.strayed else str(error)
-            if self._slot and (firing.complete or firing.strayed):
-                firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
+                if not firing.complete and not firing.strayed:  # it ends there
+                    firing.strayed, firing.slot = len(firing.rows) - 1, self._slot
+                    firing.trampoline = b"".join(
+                        row.code for row in firing.rows
+                        if self._slot <= row.address < self._slot + SLOT)
         where = f"{firing.function.name}+{firing.instruction.offset}"
         if self._failure is not None:
             raise KinstError(f"{where}: cannot be looked at: {self._failure}")
@@ -284,6 +288,8 @@ class Recorder:
         firing.rows.append(Row(address, code, registers))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
+        if self._slot and not firing.slot and (firing.complete or firing.strayed):
+            firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         if len(firing.rows) < 3 or waited or firing.complete:
             firing.stacks[len(firing.rows) - 1] = self._stack()
 
