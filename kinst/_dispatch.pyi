@@ -9,6 +9,7 @@ class Dispatcher:
     recursion: Callable[[int], None]
     literal: Callable[[bytes, int], tuple[int, int] | None]
     sink: Callable[[], None] | None
+    skews: list[int]
     def __init__(
         self,
         engine: Engine | None,

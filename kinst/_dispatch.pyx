@@ -140,6 +140,7 @@ cdef struct Known:
 
 cdef struct Record:
     uint64_t time
+    uint64_t skew  # virtual time beyond the instructions
     uint64_t arguments[ARGUMENTS]
     uint32_t probe
 
@@ -540,6 +541,7 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     cdef uint32_t k
     r.probe = probe
     r.time = d.clock.instructions
+    r.skew = d.clock.skew
     for k in range(ARGUMENTS):
         r.arguments[k] = get(d, d.arguments[k])
     if d.probes[probe].provider == AT_RETURN:
@@ -831,7 +833,8 @@ cdef class Dispatcher:
     cdef public object recursion
     cdef public object literal  # what an instruction reads relative to itself (``GuestTrap.literal``)
     cdef public object sink  # is called when there are many records
-    cdef list drained
+    cdef list drained, drained_skews
+    cdef readonly list skews  # of the records given last: virtual time beyond the instructions
     cdef object action  # keeps what is called
     cdef object failure
     cdef uint64_t rest  # bytes of the function looked at last that are no instruction
@@ -863,7 +866,7 @@ cdef class Dispatcher:
         self.engine = engine  # None: to look at code, not to probe it
         self.classify = classify
         self.known = {}
-        self.drained = []
+        self.drained, self.drained_skews, self.skews = [], [], []
         self.split = <split_fn>PyCapsule_GetPointer(shape.split, "kinst.split")
         if engine is not None:
             d.clock = &engine.clock
@@ -1763,6 +1766,7 @@ cdef class Dispatcher:
             r = &self.d.records[i]
             self.drained.append((r.probe, r.time, r.arguments[0], r.arguments[1], r.arguments[2],
                                  r.arguments[3], r.arguments[4]))
+            self.drained_skews.append(r.skew)
         self.d.record_count = 0
         return 0
 
@@ -1782,7 +1786,8 @@ cdef class Dispatcher:
         """The records since the last time: (probe, instructions executed, five arguments)."""
         self.drain()
         found = self.drained
-        self.drained = []
+        self.skews = self.drained_skews
+        self.drained, self.drained_skews = [], []
         return found
 
     def tell_also(self, uint32_t probe):

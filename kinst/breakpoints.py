@@ -30,6 +30,7 @@ class Record:
     """What is kept of a firing.
 
     :param instructions: executed by the guest before it.
+    :param time: virtual nanoseconds: the instructions, and idle time.
     :param registers: the first five of the calling convention; of a return probe, the second is
         the value returned.  Its provider says what arguments they are.
     """
@@ -37,6 +38,7 @@ class Record:
     probe: Probe
     instructions: int
     registers: tuple[int, ...]
+    time: int = 0
 
 
 class NativeState:
@@ -176,8 +178,10 @@ class Breakpoints(ProbeTable):
 
     def firings(self) -> Iterator[Record]:
         """The records since the last time, where ``records`` asked for them."""
-        for number, time, *registers in self.dispatcher.records():
-            yield Record(self.probe(number), time, tuple(registers))
+        records = self.dispatcher.records()
+        for (number, executed, *registers), skew in zip(
+                records, self.dispatcher.skews, strict=True):
+            yield Record(self.probe(number), executed, tuple(registers), executed + skew)
 
     def _fire(self, number: int) -> None:
         assert self.fire is not None

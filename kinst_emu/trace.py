@@ -28,13 +28,16 @@ class Trace:
     def _fired(self, probe: Probe, state: CpuState | NativeState) -> None:
         lines = [line for action in self._actions for line in action.lines(state.get)]
         with self._writing():
-            self.output.firing(probe, self.breakpoints.machine.instructions, lines=lines)
+            machine = self.breakpoints.machine
+            self.output.firing(probe, machine.instructions, lines=lines,
+                               time=machine.engine.instructions + machine.engine.skew)
 
     def rows(self) -> None:
         """Show what has been recorded."""
         with self._writing():
             for firing in self.breakpoints.firings():
-                self.output.firing(firing.probe, firing.instructions, firing.registers)
+                self.output.firing(firing.probe, firing.instructions, firing.registers,
+                                   time=firing.time)
 
     def byte(self, byte: int) -> None:
         """The guest has written to its console."""

@@ -29,12 +29,13 @@ class TraceOutput(ABC):
 
     @abstractmethod
     def firing(self, probe: Probe, instructions: int | None = None,
-               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
         """A probe has fired.
 
         :param instructions: that the guest had executed; None where it does not count.
         :param registers: as they were recorded: its provider knows what arguments they are.
         :param lines: what its actions print.
+        :param time: virtual nanoseconds.
         """
 
     @abstractmethod
@@ -86,7 +87,7 @@ class Text(TraceOutput):
             print(HEADER)
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
         if self.quiet and not lines:
             return
         self.end_line()
@@ -142,7 +143,7 @@ class Json(TraceOutput):
         pass
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
+               registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
         if self.quiet and not lines:
             return
         row: dict[str, object] = {"probe": f"{probe.provider}:{probe.module}:{probe.function}:"

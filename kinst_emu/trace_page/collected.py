@@ -55,7 +55,7 @@ class Collected:
 
     :param kernel: what was traced, and ``workload`` what it did.
     :param sources: trees with the kernel's source.
-    :param times: instructions executed before each firing, and ``probes`` which it was, from 0.
+    :param times: of each firing, virtual nanoseconds, and ``probes`` which it was, from 0.
     :param total: of all firings, also those that are not kept.
     :param names: of probes, as provider:module:function:name, by number.
     :param stacks: by what counts them, outermost frame first.
@@ -96,8 +96,10 @@ class Collected:
 
     def take(self, breakpoints: Breakpoints) -> None:
         """The records that there are."""
-        for number, time, *_registers in breakpoints.dispatcher.records():
-            self.firing(time, number)
+        records = breakpoints.dispatcher.records()
+        for (number, executed, *_registers), skew in zip(
+                records, breakpoints.dispatcher.skews, strict=True):
+            self.firing(executed + skew, number)
 
     def aggregated(self, rows: Sequence[Row]) -> None:
         """The aggregations at the end; counts by a stack are stacks, too."""
@@ -162,11 +164,11 @@ class Watched(TraceOutput):
         self._inner.begin()
 
     def firing(self, probe: Probe, instructions: int | None = None,
-               registers: Sequence[int] = (), lines: Sequence[str] = ()) -> None:
-        self._collected.firing(instructions or 0, probe.id - 1)
+               registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
+        self._collected.firing(time, probe.id - 1)
         if self._stacks and lines:
             self._collected.stack("--stack", [line.strip() for line in lines])
-        self._inner.firing(probe, instructions, registers, lines)
+        self._inner.firing(probe, instructions, registers, lines, time)
 
     def byte(self, byte: int) -> None:
         self._inner.byte(byte)

@@ -125,7 +125,7 @@ def _lines(trace: Collected) -> Iterator[str]:
 def _about(trace: Collected) -> str:
     text = f"{trace.workload}; {trace.fired} probes have fired"
     if trace.times:
-        text += f", with {trace.times[0]} to {trace.times[-1]} instructions executed before"
+        text += f", from {trace.times[0]} to {trace.times[-1]} virtual nanoseconds"
     if len(trace.times) < trace.total:
         text += f"; the times of the first {len(trace.times)} are shown"
     return f"{text}."
@@ -155,7 +155,8 @@ def _timeline(trace: Collected) -> Iterator[str]:
     cell = CELL * COLUMNS / columns
     most = max(max(found.values()) for found in cells.values())
     height = HIGH * len(names) + 24
-    label = (f"Firings of {len(names)} functions over {span} instructions, in {columns} columns; "
+    label = (f"Firings of {len(names)} functions over {span} virtual nanoseconds, in {columns} "
+             "columns; "
              "the counts are in the tables below.")
     if len(totals) > len(names):
         yield f"<p>The {len(names)} functions with the most firings, of {len(totals)}.</p>"
@@ -186,7 +187,7 @@ def _firings(trace: Collected) -> Iterator[str]:
         return
     yield ('<details><summary>in their order</summary><div class="scroll" role="group" '
            'tabindex="0" aria-label="The first firings"><table><thead><tr>'
-           '<th scope="col" class="n">instructions before it</th>'
+           '<th scope="col" class="n">virtual ns</th>'
            '<th scope="col">probe</th></tr></thead>'
            "<tbody>")
     for time, probe in zip(trace.times[:FIRST], trace.probes[:FIRST], strict=True):

@@ -34,12 +34,28 @@ def listed(text):
         r'<tr><td class="n">(\d+)</td><td>([^<]*)</td></tr>', part)]
 
 
+def since_first(firings):
+    """Times from the first on: nothing idles in a call, so that they are instructions."""
+    return [(time - firings[0][0], probe) for time, probe in firings]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_times_are_those_of_the_guest_s_clock_also_where_it_has_idled(tmp_path, arch):
+    path = tmp_path / "boot.html"
+    done = run("kdtrace", "-k", f"teaching/{arch}", "-q", "--json", "-n",
+               "fbt::uart_put:entry { trace(timestamp); }", "-c", "boot", "--report", str(path))
+    told = [row["actions"][0]["value"] for row in map(json.loads, done.stdout.splitlines())
+            if "actions" in row]
+    assert len(told) > 10
+    assert [time for time, _probe in listed(path.read_text())] == told[:FIRST]
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
     printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--json")
     rows = [json.loads(line) for line in printed.splitlines()]
     fired = [(row["instructions"], row["probe"]) for row in rows if "probe" in row]
-    assert len(fired) > 40 and listed(text) == fired[:FIRST]
+    assert len(fired) > 40 and since_first(listed(text)) == since_first(fired[:FIRST])
     counts = Counter(int(probe.rpartition(":")[2]) for _time, probe in fired)
     shown = {int(offset): int(count) for _heat, count, offset in ROW.findall(text) if count}
     assert {offset: count for offset, count in shown.items() if count} == dict(counts)
@@ -59,7 +75,7 @@ def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, a
              if "probe" in row]
     _printed, text = traced(tmp_path, arch, "-q", "-n", "kinst::strtoul: { @n[probename] = "
                             "count(); @s[stack()] = count(); @q = quantize(vtimestamp); }")
-    assert listed(text) == plain[:FIRST]
+    assert since_first(listed(text)) == since_first(plain[:FIRST])
     aggregated = text[text.index('id="aggregations"') : text.index('id="stacks"')]
     counts = Counter(probe.rpartition(":")[2] for _time, probe in plain)
     pairs = dict(re.findall(r'<tr><td>(\d+)</td><td class="n">(\d+)</td>', aggregated))
