@@ -41,6 +41,8 @@ from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
 from kinst.trap import TRAPS, CpuState
 
+FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
+
 
 @dataclass
 class KernelProbes:
@@ -55,7 +57,7 @@ class KernelProbes:
     own: OwnProbes = field(default_factory=OwnProbes)
 
     def __post_init__(self) -> None:
-        self._base = 100  # a kernel's probes are numbered behind DTrace's own
+        self._base = FIRST_PROBE
         self._asked: dict[tuple[str, str, str, str], list[Probe]] = {}
         self._copies: dict[int, Function] = {}
 

@@ -111,6 +111,7 @@ class Session:
         self._records: list[tuple[Enabled, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
         self.interrupted = False
+        self._interpreter: Interpreter | None = None
 
     # -- linking -----------------------------------------------------------------------------------
 
@@ -295,8 +296,10 @@ class Session:
         self.runtime.faults = self._told
         self.firings += 1
         try:
-            Interpreter(self.runtime, self.linked.code, narrate).run(
-                fired.entry - self._base, Region.CONTEXT.address)
+            if self._interpreter is None:
+                self._interpreter = Interpreter(self.runtime, self.linked.code)
+            self._interpreter.narrate = narrate
+            self._interpreter.run(fired.entry - self._base, Region.CONTEXT.address)
         finally:
             self.guest.state, self.runtime.faults = kept, faults
 

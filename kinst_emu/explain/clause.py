@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from dtrace.bpf.encoding import LOCAL, Class, Instruction, Jump, disassemble
 from dtrace.bpf.layout import BASE, REGION_SHIFT, Region
 from dtrace.bpf.listing import NAMES
+from dtrace.run.kernel import FIRST_PROBE
 from dtrace.run.kernel_session import kernel_session
 from dtrace.run.options import Options
 from dtrace.run.structured import Row
@@ -16,7 +17,6 @@ from kinst.breakpoints import Breakpoints, NativeState
 from kinst.trap import CpuState
 
 MAX_NARRATED = 5_000  # instructions of BPF
-_ID_OF_FIRST = 100  # what D calls the first probe of a kernel
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ class Clause:
             breakpoints, types, f"{':'.join(parts)} {text}", ["explain"], options, False,
             self._said.append, self._rows.append, lambda asked, found: (
                 found if asked != parts else
-                [probe for probe in found if probe.number == _ID_OF_FIRST + number]))
+                [probe for probe in found if probe.number == FIRST_PROBE + number]))
         probes = {one.probe.number for one in self._session.enabled
                   if not one.function.clause.hidden}  # what the compiler has added
-        if len(probes) != 1 or (probe := probes.pop()) != _ID_OF_FIRST + number:
+        if len(probes) != 1 or (probe := probes.pop()) != FIRST_PROBE + number:
             raise KinstError(f"-n: '{text}': give clauses of the explained probe alone: "
                              "[/PREDICATE/] { ACTIONS }")
         self._probe = probe

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from kinst_emu.explain.beside import Beside
 from kinst_emu.explain.steps import Step, Table
+from kinst_emu.page_file import head
 
 STYLE = """
 :root { color-scheme: light dark; --text: #1a1a1a; --paper: #fff; --line: #767676; --mark: #fff3c4;
@@ -67,7 +68,6 @@ SCRIPT = """
   show(-1);
 })();
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def page(title: str, about: str, steps: Sequence[Step]) -> str:
@@ -101,11 +101,8 @@ Section = tuple[str, str, Iterable[str]]  # name, title, content
 
 def _lines(title: str, about: str, sections: Sequence[Section]) -> Iterator[str]:
     esc = html.escape
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    yield f"<title>{esc(title)}</title><style>{STYLE}</style></head><body>"
+    yield from head(title, STYLE, scripts=True)
+    yield "<body>"
     yield f"<header><h1>{esc(title)}</h1><p>{esc(about)}</p></header>"
     yield '<nav aria-label="Steps"><ol>'
     for name, heading, _content in sections:

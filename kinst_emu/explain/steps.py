@@ -312,8 +312,8 @@ def _back(firing: Firing, words: Words) -> list[Step]:
     if not firing.frames[0].after:
         return [Step("return", "The handler goes on directly", (
             "It does not return into the vector: it sets the registers and the flags as the frame "
-            f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as IRETQ would "
-            "do.",), firing.frames[0].row)]
+            f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as a return "
+            "from the exception would.",), firing.frames[0].row)]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
     made = [_vector("return", "The kernel returns from the exception",

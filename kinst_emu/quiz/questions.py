@@ -162,7 +162,7 @@ class _Maker:
             address: "That is where the breakpoint stands. What this CPU saves is behind it.",
             address + length: "That is the next instruction. The CPU does not know how long the "
                               "displaced instruction was.",
-            address + 1: "One byte behind the breakpoint is what amd64 saves for INT3, a trap; "
+            address + 1: "One byte behind it is saved where a breakpoint is a trap of one byte; "
                          "here the CPU saves the breakpoint's own address.",
             one.firing.rows[1].address: "That is the vector, which the CPU goes to; the frame has "
                                         "what it comes from."}
@@ -215,7 +215,7 @@ class _Maker:
                            "the jump back, behind it?"))
             why = f"What is copied there ends at {end:#x}."
             if end != answer:
-                why += f" A C.NOP fills up, so that it is {answer:#x}."
+                why += f" An instruction that does nothing fills up, so that it is {answer:#x}."
         elif firing.second:
             kind, bits = "word", 32
             answer = int.from_bytes(firing.trampoline[:4], "little")
@@ -224,7 +224,8 @@ class _Maker:
             question = (f"{where} It is copied there. Which word of 32 bits stands at that address "
                         "then?")
             why = (f"Its bytes are {firing.trampoline[:4].hex(' ')}"
-                   + ("" if len(i.code) == 4 else ": the instruction, and a C.NOP that fills up")
+                   + ("" if len(i.code) == 4 else
+                      ": the instruction, and one that does nothing and fills up")
                    + ".")
         else:
             kind = "target"

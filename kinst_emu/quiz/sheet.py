@@ -3,6 +3,7 @@
 import html
 from collections.abc import Iterator, Sequence
 
+from kinst_emu.page_file import head
 from kinst_emu.quiz.questions import Question
 
 STYLE = """
@@ -18,7 +19,6 @@ code { font: .875rem ui-monospace, monospace; overflow-wrap: anywhere; }
 .answers { margin-top: 3rem; border-top: 2px solid var(--line); }
 @media print { .answers { break-before: page; border: 0; } }
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def sheet(title: str, about: str, questions: Sequence[Question]) -> str:
@@ -28,11 +28,8 @@ def sheet(title: str, about: str, questions: Sequence[Question]) -> str:
 
 def _lines(title: str, about: str, questions: Sequence[Question]) -> Iterator[str]:
     esc = html.escape
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    yield f"<title>{esc(title)}</title><style>{STYLE}</style></head><body><main>"
+    yield from head(title, STYLE, scripts=False)
+    yield "<body><main>"
     yield f"<h1>{esc(title)}</h1><p>{esc(about)}</p><h2>Questions</h2><ol>"
     for question in questions:
         yield "<li>"

@@ -10,7 +10,7 @@ from pathlib import Path
 from dtrace.run.structured import Row
 from emu.progress import PROGRESS
 from kinst.breakpoints import Breakpoints
-from kinst_emu.page_file import write_page
+from kinst_emu.page_file import head, write_page
 from kinst_emu.trace_page.collected import MAX_STACKS, Code, Collected
 
 COLUMNS, FEWEST, ROWS = 160, 8, 24  # of the timeline
@@ -78,7 +78,6 @@ SCRIPT = """
   });
 })();
 """
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 def page(trace: Collected) -> str:
@@ -99,11 +98,8 @@ def write(path: Path, trace: Collected, breakpoints: Breakpoints) -> None:
 def _lines(trace: Collected) -> Iterator[str]:
     esc = html.escape
     title = f"{trace.total} firings in {trace.kernel}"
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-    yield f"<title>{esc(title)}</title><style>{STYLE}</style></head><body>"
+    yield from head(title, STYLE, scripts=True)
+    yield "<body>"
     yield f"<header><h1>{esc(title)}</h1><p>{esc(_about(trace))}</p></header>"
     sections = [("timeline", "Timeline", _timeline(trace)),
                 ("aggregations", "Aggregations", _aggregations(trace.aggregations)),
