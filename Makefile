@@ -1,6 +1,6 @@
 # make demo    set everything up and show the main job on the built-in teaching kernel
 # make test    set everything up, lint, and run the tests
-# make images  build the teaching kernel for amd64, arm64 and riscv64
+# make images  build the teaching kernel for each architecture
 # make sanitize  build the native core with AddressSanitizer and UndefinedBehaviorSanitizer, and run
 #              the tests under them
 # make docs    build the documentation as a site, in build/site
@@ -10,8 +10,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld)
-KERNELS := $(foreach arch,amd64 arm64 riscv64,images/build/$(arch)/kernel)
+SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld \
+	images/teaching/*/target)
+KERNELS := $(patsubst images/teaching/%/target,images/build/%/kernel,\
+	$(wildcard images/teaching/*/target))
 
 .PHONY: all demo test images lint bench sanitize clean setup docs
 
@@ -19,8 +21,8 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(wildcard emu/*/*.pyx emu/*/*.pxd emu/*/*.pxi kinst/*.pyx kinst/*.pxd kinst/*/*.pyx \
-	dwarf/*.pyx dwarf/*.pxd dtrace/*/*.pyx)
+NATIVE := $(foreach place,emu/* kinst kinst/* dwarf dtrace/*, \
+	$(foreach kind,pyx pxd pxi,$(wildcard $(place)/*.$(kind))))
 
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
@@ -41,6 +43,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 
 test: lint $(KERNELS)
 	sh ./setup-system.sh qemu

@@ -56,6 +56,7 @@ if [ "$(id -u)" -ne 0 ]; then
 		refuse "packages are missing; as root: apt-get install"
 	fi
 fi
+echo "setup-system.sh: installing$missing" >&2
 $sudo apt-get -qq update
 # shellcheck disable=SC2086
 DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null

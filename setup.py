@@ -1,26 +1,23 @@
 """Builds the native engine; everything else is in pyproject.toml."""
 
 import os
+from pathlib import Path
 
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-NATIVE = (
-    "emu.unicorn._engine", "emu.replay._pieces",
-    "emu.amd64._breakpoint", "emu.arm64._breakpoint", "emu.riscv64._breakpoint",
-    "emu.amd64._page_walk", "emu.riscv64._page_walk",
-    "kinst._dispatch", "kinst.amd64._encoding", "kinst.arm64._encoding",
-    "kinst.riscv64._encoding", "dwarf._scan",
-    "dwarf._lines", "dtrace.bpf._runtime",
-)
+ROOT = Path(__file__).resolve().parent
+NATIVE = sorted(str(path.relative_to(ROOT)) for room in ("emu", "kinst", "dwarf", "dtrace")
+                for path in (ROOT / room).rglob("*.pyx"))
 
 JOBS = len(os.sched_getaffinity(0))
 
 setup(
     ext_modules=cythonize(
         [
-            Extension(name, [name.replace(".", "/") + ".pyx"], extra_compile_args=["-O2"])
-            for name in NATIVE
+            Extension(path.removesuffix(".pyx").replace("/", "."), [path],
+                      extra_compile_args=["-O2"])
+            for path in NATIVE
         ],
         compiler_directives={"language_level": 3, "boundscheck": True, "embedsignature": True},
         nthreads=JOBS,

@@ -20,8 +20,9 @@ from dtrace.strings import CallSyntaxError, unescape
 from dtrace.symbols import find_function, find_symbol
 from dwarf.types import Type, Void, declare, strip
 from emu.call import Caller
-from emu.elf import Image, Symbol
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.symbols import Symbol
 
 MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
 

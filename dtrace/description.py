@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from dtrace.providers import PROVIDERS
 from dwarf.index import DebugIndex
-from emu.elf import KERNEL, Image
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.symbols import KERNEL
 from kinst.functions import is_glob, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted

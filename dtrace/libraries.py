@@ -6,16 +6,14 @@ numbers of registers are the architecture's.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.resources import files
 
-from emu.parts import Parts
+from emu.guests import FREEBSD
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 DEFINED = re.compile(r"^(?:inline .*?(\w+) =|\} (\w+);|translator (\w+))", re.MULTILINE)
 KERNEL = ("psinfo",)  # need a kernel's types
-NUMBERS: Parts[Mapping[str, int]] = Parts("dtrace.{}.registers", "NUMBERS")
-PLACES: Parts[Mapping[int, str]] = Parts("dtrace.{}.registers", "PLACES")
 
 
 def libraries(arch: str, types: bool) -> dict[str, str]:
@@ -25,7 +23,8 @@ def libraries(arch: str, types: bool) -> dict[str, str]:
     """
     here = files("dtrace") / "library"
     found = {name: (here / f"{name}.d").read_text() for name in KERNEL * types}
-    found["regs"] = "".join(f"inline int {name} = {n};\n" for name, n in NUMBERS[arch].items())
+    found["regs"] = "".join(f"inline int {name} = {n};\n"
+                            for name, n in FREEBSD[arch].registers.numbers.items())
     return found
 
 

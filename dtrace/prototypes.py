@@ -167,6 +167,12 @@ def describe(memory: Memory, kind: Type | None, bits: int) -> str:
     return f"{value} ({value & (1 << 8 * inner.size) - 1:#x})"
 
 
+def result_line(call: str, memory: Memory, kind: Type | None, bits: int) -> str:
+    """A call and its result; of one whose last function is ``void``, that it has returned."""
+    text = describe(memory, kind, bits)
+    return f"{call} = {text}" if text else f"{call} returned (void)"
+
+
 def _plain(value: int) -> str:
     text = f"{value} ({value:#x}"
     low = value & 0xFFFFFFFF

@@ -5,19 +5,23 @@ instruction, else by the chain of frame records that kernels keep (assembly, ker
 data).
 """
 
+import functools
+import re
 from collections.abc import Callable, Iterator
 
 from dtrace.debug_data import Sources, debug_index
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
-from emu.elf import Symbol
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
+from emu.symbols import Symbol
 from kinst.trap import TRAPS
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
 INDENT = " " * 14
+# A frame's line: the function, the offset, and what stands behind: the source line.
+LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
 FAR = 1 << 20  # bytes from a label that say nothing any more
 MASK = (1 << 64) - 1
 
@@ -47,17 +51,17 @@ class Stacks:
         :param read: gives a general register by name.
         :return: addresses, and whether each is a return address.
         """
-        arch, image = self._machine.arch, self._machine.image
+        arch, image, guest = self._machine.arch, self._machine.image, self._machine.guest
         names = [*arch.dwarf_registers, arch.pc]
         registers: dict[str, int] = {name: read(name) for name in names if name}
         is_return = False
         for _ in range(limit):
             pc = registers[arch.pc]
-            if not image.holds_code(pc) or (is_return and pc == arch.entry_address(image)):
+            if not image.holds_code(pc) or (is_return and pc == guest.entry_address(image)):
                 return  # where injected calls return to
             yield pc, is_return
             try:
-                if is_return and self._function(pc - 1).name in arch.trap_entries:
+                if is_return and self._function(pc - 1).name in guest.trap_entries:
                     registers, is_return = self._interrupted(registers), False
                     continue
                 caller = self._caller(registers, is_return)
@@ -69,7 +73,7 @@ class Stacks:
 
     def _interrupted(self, registers: dict[str, int]) -> dict[str, int]:
         """The registers in the trap frame that the kernel's vector has built."""
-        machine, layout = self._machine, self._machine.arch.trap_frame
+        machine, layout = self._machine, self._machine.guest.trap_frame
         fields = TRAPS[machine.arch.name].names
         frame = registers[machine.arch.sp]
         return {name: layout.read(machine, frame, fields.get(name, name))
@@ -142,6 +146,13 @@ class Stacks:
                 yield f"{function.module}`{frame.name} [inlined]  {line}"
                 line = self._sources.call(self._index, frame)
         yield where + ("" if line == "?" else f"  {line}")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def function_of(line: str) -> str:
+    """The function of a frame's line: ``kernel`strlen`` of ``kernel`strlen+0x4  string.c:9``."""
+    found = LINE.fullmatch(line)
+    return line if found is None else found["function"]
 
 
 def failure(machine: Machine) -> list[str]:

@@ -1,7 +1,9 @@
 """Functions and symbols of a kernel by the names that a user gives."""
 
-from emu.elf import STT_FUNC, STT_GNU_IFUNC, Image, Symbol
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.symbols import STT_FUNC, STT_GNU_IFUNC, Symbol
+from kinst.functions import is_glob, matches
 
 
 def find_symbol(image: Image, name: str) -> int:
@@ -35,3 +37,16 @@ def sized_functions(image: Image, name: str) -> list[Symbol]:
     if not found:
         raise KinstError(f"{image.path}: '{name}' is no function with a size")
     return found
+
+
+def chosen_functions(image: Image, text: str) -> list[Symbol]:
+    """All functions of a name, or those that a shell pattern matches, as in a probe description.
+
+    :raises KinstError: when there is none.
+    """
+    if not text or not is_glob(text):
+        return sized_functions(image, text)
+    found = {s.address: s for s in image.symbols.functions() if matches(text, s.name)}
+    if not found:
+        raise KinstError(f"{image.path}: no function matches '{text}'")
+    return list(found.values())

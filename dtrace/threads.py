@@ -9,11 +9,10 @@ from dwarf.types import Structure, Types
 from dwarf.values import CStruct
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
-from emu.parts import Parts
+from emu.printable import plain
 
 MOST = 4096  # threads, and processes; a list may also be a circle
 MAX_NAME = 64
-SAVED: Parts[dict[str, tuple[str, int | None]]] = Parts("dtrace.{}.registers", "SAVED")
 MASK = (1 << 64) - 1
 # What a list that is not yet, or no longer, in order makes of being read.
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
@@ -61,7 +60,7 @@ class Threads:
         if self._thread is None:
             return ""
         try:
-            return str(CStruct(self._thread, address, self._machine)["td_name"])[:MAX_NAME]
+            return _text(CStruct(self._thread, address, self._machine)["td_name"])
         except UNREADABLE:
             return ""
 
@@ -95,8 +94,8 @@ class Threads:
         while at and at not in known and len(known) < MOST:
             known.add(at)
             thread = CStruct(self._thread, at, self._machine)
-            yield Thread(at, int(thread["td_tid"]), str(thread["td_name"])[:MAX_NAME],
-                         int(process["p_pid"]), str(process["p_comm"])[:MAX_NAME],
+            yield Thread(at, int(thread["td_tid"]), _text(thread["td_name"]),
+                         int(process["p_pid"]), _text(process["p_comm"]),
                          int(thread["td_pcb"]))
             at = int(thread["td_plist"]["tqe_next"])
 
@@ -107,10 +106,14 @@ class Threads:
         if kind is None:
             return found
         pcb = CStruct(kind, thread.saved, self._machine)
-        for name, (member, index) in SAVED[self._machine.arch.name].items():
+        for name, (member, index) in self._machine.guest.registers.saved.items():
             try:
                 value = pcb[member]
                 found[name] = int(value if index is None else value[index]) & MASK
             except (*UNREADABLE, IndexError):
                 continue
         return found
+
+
+def _text(name: object) -> str:
+    return plain(str(name)[:MAX_NAME])

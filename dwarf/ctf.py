@@ -32,7 +32,7 @@ from dwarf.types import (
     Void,
     spellings,
 )
-from emu.elf import STT_FUNC, STT_OBJECT, SYMBOL
+from emu.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 
 Found = TypeVar("Found")
 

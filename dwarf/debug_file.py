@@ -3,15 +3,12 @@
 import mmap
 import struct
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import zstandard
 from elftools.common.exceptions import DWARFError, ELFError
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import Section
 
+from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, Section
 from emu.errors import ImageError, KinstError
 from emu.module import ModuleFile
 
@@ -20,8 +17,6 @@ DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError
           OverflowError, AssertionError, NotImplementedError, RecursionError, struct.error,
           zlib.error, zstandard.ZstdError)
 SYSTEM = Path("/usr/lib/debug")
-SHT_NOBITS = 8
-SECTION = struct.Struct("<II16xQQ")  # of Elf64_Shdr: name, type, offset, size
 LIMIT = 1 << 30  # bytes of a section, uncompressed
 SHF_COMPRESSED = 0x800
 COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, 0, size, alignment
@@ -35,59 +30,47 @@ class DebugDataError(KinstError):
     """The debug data cannot be read."""
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[ELFFile]:
-    """A file as the library reads it.
+def elf_file(path: Path) -> ElfFile:
+    """A file's headers.
 
     :raises DebugDataError: when it is damaged.
     :raises OSError: when it cannot be read.
     """
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            yield ELFFile(data)
-    except DAMAGE as error:
-        raise DebugDataError(f"{path}: damaged debug data: {error}") from None
+        with open(path, "rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        return ElfFile(path, data)
+    except (ImageError, ValueError) as error:
+        said = str(error).removeprefix(f"{path}: ")
+        raise DebugDataError(f"{path}: damaged debug data: {said}") from None
 
 
-def section(elf: ELFFile, name: str) -> Section | None:
-    """The first section of a name.  The library's own way makes objects of all sections first, hash
-    tables among them, which takes a quarter of a second for a kernel."""
-    header, stream = elf.header, elf.stream
-    if elf.elfclass != 64 or not elf.little_endian:
-        raise ValueError("not a 64-bit little-endian file")
-    headers = []
-    for index in range(header["e_shnum"]):
-        stream.seek(header["e_shoff"] + index * header["e_shentsize"])
-        headers.append(SECTION.unpack(stream.read(SECTION.size)))
-    if header["e_shstrndx"] >= len(headers):
-        return None
-    _name, kind, offset, size = headers[header["e_shstrndx"]]
-    if kind == SHT_NOBITS:
-        return None
-    stream.seek(offset)
-    strings = stream.read(size)
-    for index, (name_at, _kind, _offset, _size) in enumerate(headers):
-        if strings[name_at : name_at + len(name) + 1] == name.encode() + b"\0":
-            return elf.get_section(index)
-    return None
+def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
+    """What is in the first section of a name, decompressed; nothing where there is none.
+
+    :raises DebugDataError: when it is damaged.
+    """
+    one = elf.section(name)
+    return b"" if one is None else _content(elf, one, limit)
 
 
-def _content(elf: ELFFile, one: Section | None, limit: int = LIMIT) -> bytes:
-    """A section's bytes, decompressed; none of one that is not there, or has none in the file."""
-    if one is None or one["sh_type"] == "SHT_NOBITS":
-        return b""
-    size = one["sh_size"]
-    if size > limit:
-        raise ValueError(f"{one.name} has {size} bytes")
-    elf.stream.seek(one["sh_offset"])
-    raw = bytes(elf.stream.read(size))
-    if len(raw) != size:
-        raise ValueError(f"{one.name} is cut off")
-    if not one["sh_flags"] & SHF_COMPRESSED:
+def _content(elf: ElfFile, one: Section, limit: int = LIMIT) -> bytes:
+    """A section's bytes, decompressed; none of one that has none in the file."""
+    try:
+        if one.size > limit and one.kind != SHT_NOBITS:
+            raise ValueError(f"{one.name} has {one.size} bytes")
+        return _plain(one, elf.content(one), limit)
+    except (ImageError, ValueError, struct.error, zlib.error, zstandard.ZstdError) as error:
+        said = str(error).removeprefix(f"{elf.path}: ")
+        raise DebugDataError(f"{elf.path}: damaged debug data: {said}") from None
+
+
+def _plain(one: Section, raw: bytes, limit: int) -> bytes:
+    if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
         return raw
     kind, _zero, plain, _alignment = COMPRESSION.unpack_from(raw)
-    if plain > min(limit, EXPANSION * size + (1 << 16)):
-        raise ValueError(f"{one.name} would have {plain} bytes, from {size}")
+    if plain > min(limit, EXPANSION * len(raw) + (1 << 16)):
+        raise ValueError(f"{one.name} would have {plain} bytes, from {len(raw)}")
     packed = raw[COMPRESSION.size :]
     if kind == ZLIB:
         out = zlib.decompressobj().decompress(packed, plain + 1)
@@ -100,9 +83,9 @@ def _content(elf: ELFFile, one: Section | None, limit: int = LIMIT) -> bytes:
     return out
 
 
-def _build_id(elf: ELFFile) -> str:
+def _build_id(elf: ElfFile) -> str:
     """In hexadecimal, or empty."""
-    note = _content(elf, section(elf, ".note.gnu.build-id"), SMALL)
+    note = content(elf, ".note.gnu.build-id", SMALL)
     if len(note) < 16 or struct.unpack_from("<I", note, 8)[0] != NT_GNU_BUILD_ID:
         return ""
     return note[16:].hex()
@@ -121,11 +104,10 @@ def _with_section(kernel: Path, name: str) -> Path | None:
 
     :raises DebugDataError: when a file is damaged, or of another build.
     """
-    with opened(kernel) as elf:
-        if section(elf, name) is not None:
-            return kernel
-        link = _content(elf, section(elf, ".gnu_debuglink"), SMALL)
-        build_id = _build_id(elf)
+    elf = elf_file(kernel)
+    if elf.section(name) is not None:
+        return kernel
+    link, build_id = content(elf, ".gnu_debuglink", SMALL), _build_id(elf)
     linked = Path(link.split(b"\0", 1)[0].decode("utf-8", "replace")).name
     names = [n for n in (linked, kernel.name + ".debug") if n]
     candidates = [kernel.parent / directory / n for n in names for directory in (".", ".debug")]
@@ -134,10 +116,10 @@ def _with_section(kernel: Path, name: str) -> Path | None:
     for path in candidates:
         if not _is_file(path) or path.resolve() == kernel.resolve():
             continue
-        with opened(path) as elf:
-            if section(elf, name) is None:
-                continue
-            theirs = _build_id(elf)
+        elf = elf_file(path)
+        if elf.section(name) is None:
+            continue
+        theirs = _build_id(elf)
         wrong = build_id != theirs if build_id and theirs else (
             path.name == linked and len(link) >= 4 and _checksum(path) != link[-4:])
         if wrong:
@@ -171,12 +153,13 @@ def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
     path = _with_section(kernel, ".SUNW_ctf")
     if path is None:
         return None
-    with opened(path) as elf:
-        data, symbols = _content(elf, section(elf, ".SUNW_ctf")), section(elf, ".symtab")
-        if symbols is None:
-            return data, b"", b""
-        strings = elf.get_section(symbols["sh_link"])
-        return data, _content(elf, symbols), _content(elf, strings)
+    elf = elf_file(path)
+    data, symbols = content(elf, ".SUNW_ctf"), elf.section(".symtab")
+    if symbols is None:
+        return data, b"", b""
+    if symbols.link >= len(elf.sections):
+        raise DebugDataError(f"{path}: damaged debug data: symbols without names")
+    return data, _content(elf, symbols), _content(elf, elf.sections[symbols.link])
 
 
 def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -185,15 +168,10 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
     :raises DebugDataError: when one is damaged, or larger than 1 GiB.
     """
-    with opened(path) as elf:
-        found = {}
-        for name in names:
-            one = section(elf, name)
-            if one is not None:
-                found[name] = _content(elf, one)
-        if elf.header["e_type"] == "ET_REL" and found:
-            return _linked(path, found)
-        return found
+    elf = elf_file(path)
+    there = {name: one for name in names if (one := elf.section(name)) is not None}
+    found = {name: _content(elf, one) for name, one in there.items()}
+    return _linked(path, found) if elf.kind == ET_REL and found else found
 
 
 def _linked(path: Path, found: dict[str, bytes]) -> dict[str, bytes]:
@@ -201,9 +179,9 @@ def _linked(path: Path, found: dict[str, bytes]) -> dict[str, bytes]:
         file = ModuleFile(path)
     except ImageError as error:
         raise DebugDataError(str(error)) from None
-    contents = {name: bytearray(content) for name, content in found.items()}
+    contents = {name: bytearray(plain) for name, plain in found.items()}
     for target, at, data in file.written(0, lambda name: None, contents):
-        content = contents[target.name]
-        if at + len(data) <= len(content):
-            content[at : at + len(data)] = data
-    return {name: bytes(content) for name, content in contents.items()}
+        into = contents[target.name]
+        if at + len(data) <= len(into):
+            into[at : at + len(data)] = data
+    return {name: bytes(plain) for name, plain in contents.items()}

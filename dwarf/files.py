@@ -1,6 +1,7 @@
 """The file tables of line programs (DWARF 4, 6.2.4; DWARF 5, 6.2.4): what DW_AT_call_file means."""
 
 from dwarf.debug_file import DebugDataError
+from emu.printable import name as printable_name
 
 LIMIT = 1 << 16  # files of a unit
 MAX_PATH = 4096  # bytes
@@ -36,7 +37,7 @@ class _Reader:
         if end < 0:
             raise DebugDataError("damaged debug data: a path in a line table is cut off, or has "
                                  f"more than {MAX_PATH} bytes")
-        text = self.data[self.at : end].decode("utf-8", "replace")
+        text = printable_name(self.data[self.at : end])
         self.at = end + 1
         return text
 

@@ -23,14 +23,14 @@ from dwarf._scan import (
     ScanError,
 )
 from dwarf.debug_file import DebugDataError, debug_file, sections
-from emu.elf import Symbol, SymbolTable
+from emu.printable import name as printable_name
 from emu.replacing import replacing
+from emu.symbols import Symbol, SymbolTable
 
 MAGIC, FORMAT = b"KINSTDWF", 4
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths
 MAX_NAME = 4096  # bytes; what is longer is cut
 MAX_NAMES = 1 << 28  # bytes of all different names
-CONTROL = dict.fromkeys([*range(32), 127], "\ufffd")  # not to be printed
 RECORD, PIECE = struct.Struct(RECORD_FORMAT), struct.Struct(PIECE_FORMAT)
 NAME_AT, SUBJECT_AT = 16, 60  # in a record
 NAME = struct.Struct("<III")  # offset of the name, first member, members
@@ -85,7 +85,7 @@ class Declared:
 
 def shown(name: bytes) -> str:
     """A name as it may be printed."""
-    return name.decode("utf-8", "replace").translate(CONTROL)
+    return printable_name(name)
 
 
 def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:

@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from elftools.dwarf.die import DIE
@@ -9,8 +10,9 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from dwarf.debug_file import debug_file, opened
+from dwarf.debug_file import DAMAGE, DebugDataError, debug_file
 from dwarf.types import Array, Pointer, Type, Types, Void
+from emu.printable import name as printable_name
 
 MAX_MODULES = 4096  # beside a kernel
 MAX_SIZE = 64 << 20  # bytes of a module's file
@@ -20,6 +22,20 @@ SHF_ALLOC = 2
 TAGGED = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union",
           "DW_TAG_enumeration_type": "enum"}
 TRANSPARENT = ("DW_TAG_const_type", "DW_TAG_volatile_type")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[ELFFile]:
+    """A file as pyelftools reads it.
+
+    :raises DebugDataError: when it is damaged.
+    :raises OSError: when it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+            yield ELFFile(data)
+    except DAMAGE as error:
+        raise DebugDataError(f"{path}: damaged debug data: {error}") from None
 
 
 def modules(kernel: Path, name: str) -> Iterator[Path]:
@@ -60,7 +76,7 @@ def variable(module: Path, name: str, types: Types) -> tuple[bytes, Type] | None
 
 def _name(entry: DIE) -> str:
     found = entry.attributes.get("DW_AT_name")
-    return found.value.decode("utf-8", "replace") if found is not None else ""
+    return printable_name(found.value) if found is not None else ""
 
 
 def _content(elf: ELFFile, name: str) -> bytes | None:

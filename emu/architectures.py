@@ -1,14 +1,26 @@
 """The architectures there are."""
 
+from pathlib import Path
+from typing import Protocol
+
 from emu.arch import Arch
-from emu.elf import Image
 from emu.errors import ImageError
 from emu.parts import Parts
 
 ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
 
 
-def arch_of(image: Image) -> Arch:
+class Made(Protocol):
+    """A file made for a machine: ``e_machine`` without the EM_ prefix."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def machine(self) -> str: ...
+
+
+def arch_of(image: Made) -> Arch:
     """The architecture of an image.
 
     :raises ImageError: when it is none of ours.

@@ -9,14 +9,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from emu.elf import STT_GNU_IFUNC, Symbol
 from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason, Until
+from emu.symbols import STT_GNU_IFUNC, Symbol
 
 STACK_GAP = 512  # bytes below the interrupted stack pointer that are left alone
 SMALL = 2048  # bytes of arguments that are placed on the stack
 DEFAULT_LIMIT = 2_000_000_000  # instructions
-M_WAITOK_ZERO = 0x102  # malloc(9)
 
 
 class CallError(KinstError):
@@ -68,7 +67,7 @@ class Caller:
         self.machine = machine
         self.limit = limit
         self._held = _room(machine)
-        self._back = machine.arch.entry_address(machine.image)
+        self._back = machine.guest.entry_address(machine.image)
 
     @property
     def _room(self) -> _Room:
@@ -117,12 +116,15 @@ class Caller:
 
     def _allocate(self, size: int) -> int:
         symbols = self.machine.image.symbols
-        function, kind = symbols.find("malloc"), symbols.find("M_TEMP")
+        allocator = self.machine.guest.allocator
+        function, kind = symbols.find(allocator.function), symbols.find(allocator.kind)
         if function is None or kind is None:
             raise KinstError(
-                f"{size} bytes of arguments: this kernel has no malloc(9) to hold more than {SMALL}"
+                f"{size} bytes of arguments: this kernel has no {allocator.function} to hold more "
+                f"than {SMALL}"
             )
-        address = self.call(function.address, [size, kind.address, M_WAITOK_ZERO], "malloc")
+        address = self.call(function.address, [size, kind.address, allocator.flags],
+                            allocator.function)
         if address == 0:
             raise KinstError(f"the guest has no memory for {size} bytes of arguments")
         return address

@@ -30,6 +30,12 @@ class Bus(Protocol):
     def output(self, data: int) -> None:
         """One byte for the console."""
 
+    def write_memory(self, address: int, data: bytes) -> None:
+        """Write to physical memory; only when a timer has run out.
+
+        :raises MemoryAccessError: when the range is not RAM.
+        """
+
     def interrupts_changed(self) -> None:
         """Tell that an interrupt line of the CPU may have changed."""
 
@@ -71,6 +77,16 @@ class Device(ABC):
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
             setattr(self, name, copy.deepcopy(value))
+
+
+def number(value: object, end: int = 1 << 63) -> int:
+    """A count of a state, from a file.
+
+    :raises ValueError: when it is none below ``end``.
+    """
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError("not a count of a state")
+    return value
 
 
 def _alike(own: object, other: object) -> bool:

@@ -3,7 +3,10 @@
 import heapq
 from collections.abc import Callable
 
+from emu.errors import MachineError
+
 NEVER = (1 << 64) - 1
+MOST_DUE = 1 << 18
 
 
 class Timer:
@@ -56,8 +59,17 @@ class EventQueue:
         return NEVER
 
     def run(self, now: int) -> None:
-        """Ring everything due."""
+        """Ring everything due.
+
+        :raises MachineError: for timers that are due again and again: of a state from a file, whose
+            clock is far behind them.
+        """
+        left = MOST_DUE
         while self.next() <= now:
+            left -= 1
+            if not left:
+                raise MachineError(f"timers are due {MOST_DUE} times at once: no state of "
+                                   "a machine")
             _when, name = heapq.heappop(self._heap)
             timer = self.timers[name]
             timer.when = NEVER

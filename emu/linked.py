@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emu.elf import KERNEL, Image, Symbol, SymbolTable
+from emu.elf import Image
 from emu.errors import ImageError
 from emu.module import PAGE, Module, ModuleFile
+from emu.symbols import KERNEL, Symbol, SymbolTable
 
 MAX_MODULES = 256
 SUFFIX = ".ko"

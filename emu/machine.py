@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from emu.arch import Arch
-from emu.elf import Image, Symbol
+from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
+from emu.guest import Guest
+from emu.symbols import Symbol
 
 
 class StopReason(enum.Enum):
@@ -81,6 +83,7 @@ class Machine(ABC):
     """
 
     arch: Arch
+    guest: Guest
     image: Image
     console: ConsoleLog
     counts: ClassVar[bool] = True  # whether it counts the instructions it executes
@@ -106,7 +109,9 @@ class Machine(ABC):
 
     @abstractmethod
     def write_physical(self, address: int, data: bytes) -> None:
-        """:raises MemoryAccessError: when the range is not RAM."""
+        """Write RAM; code there is what it is now, and so are page tables.
+
+        :raises MemoryAccessError: when the range is not RAM."""
 
     @abstractmethod
     def run(self, until: Until) -> Stop:
@@ -122,7 +127,7 @@ class Machine(ABC):
 
     @abstractmethod
     def write_code(self, address: int, data: bytes) -> None:
-        """Write virtual memory that may have been executed."""
+        """Write virtual memory; it is no input: a breakpoint, which is put back."""
 
     @abstractmethod
     def hidden_memory(self, size: int) -> int:
@@ -176,8 +181,12 @@ class Machine(ABC):
         return self.read_register(self.arch.sp)
 
     def translate(self, address: int) -> int | None:
-        """Physical address of a virtual one, by the guest's page tables; None: not mapped."""
-        return self.arch.translate(self, address)
+        """Physical address of a virtual one, by the guest's page tables; None: not mapped, also
+        where these lie outside RAM."""
+        try:
+            return self.arch.translate(self, address)
+        except MemoryAccessError:
+            return None
 
     def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
         pieces = []

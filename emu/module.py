@@ -15,25 +15,31 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from elftools.elf.enums import ENUM_E_MACHINE
-
 from emu.architectures import ARCHITECTURES
-from emu.elf import ELF_MAGIC, MAX_SECTIONS, SYMBOL, SymbolTable, build_id_of, read_file
+from emu.elf_file import (
+    ELF_MAGIC,
+    ET_DYN,
+    ET_REL,
+    PT_DYNAMIC,
+    PT_LOAD,
+    SECTION,
+    ElfFile,
+    build_id_of,
+    read_file,
+)
 from emu.errors import ImageError
+from emu.printable import name as printable_name
 from emu.relocation import RELOCATIONS, relocations
+from emu.symbols import SYMBOL, SymbolTable
 
-HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
-SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
-SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 METADATA = struct.Struct("<iiQQ")  # struct mod_metadata: version, type, data, name
 DEPEND = struct.Struct("<iii")  # struct mod_depend: the least, the preferred, the last version
 MDT_DEPEND, MDT_VERSION = 1, 3
-ET_REL, ET_DYN = 1, 3
 PROGBITS, SYMTAB, STRTAB, RELA, NOTE, NOBITS, DYNSYM = 1, 2, 3, 4, 7, 8, 11
 INIT_ARRAY, FINI_ARRAY, UNWIND = 14, 15, 0x70000001
 LOADED = (PROGBITS, NOBITS, INIT_ARRAY, FINI_ARRAY, UNWIND)
 ALLOC, EXECUTE = 2, 4  # of sh_flags
-PT_LOAD, PT_DYNAMIC, PF_X = 1, 2, 1
+PF_X = 1
 SHN_UNDEF, SHN_LORESERVE, SHN_ABS = 0, 0xFF00, 0xFFF1
 LOCAL, WEAK = 0, 2  # bindings
 PAGE = 4096
@@ -87,26 +93,24 @@ class ModuleFile:
             raise ImageError(f"{path}: damaged ELF file") from None
 
     def _read(self) -> None:
-        (_ident, kind, machine, _version, _entry, programs, sections, _flags, _size, program_size,
-         program_count, section_size, section_count, names) = HEADER.unpack_from(self.data)
-        found = {ENUM_E_MACHINE.get(f"EM_{a.elf_machine}"): a for a in ARCHITECTURES.values()}
-        if machine not in found:
-            raise ImageError(f"{self.path}: made for another machine (ELF machine {machine})")
-        self.arch, self.relocatable = found[machine], kind == ET_REL
+        elf = ElfFile(self.path, self.data)
+        found = {a.elf_machine: a for a in ARCHITECTURES.values()}
+        if elf.machine not in found:
+            raise ImageError(f"{self.path}: made for another machine (ELF machine {elf.machine})")
+        self.arch, self.relocatable = found[elf.machine], elf.kind == ET_REL
         self.machine = self.arch.elf_machine
-        if kind not in (ET_REL, ET_DYN):
-            raise ImageError(f"{self.path}: not a kernel module (ELF type {kind}); a kernel goes "
-                             "to -k")
-        if section_size != SECTION.size or not 0 < section_count < MAX_SECTIONS:
+        if elf.kind not in (ET_REL, ET_DYN):
+            raise ImageError(f"{self.path}: not a kernel module (ELF type {elf.kind}); a kernel "
+                             "goes to -k")
+        if not elf.sections:
             raise ImageError(f"{self.path}: not a kernel module: it has no sections")
-        self.header = bytes(self.data[: HEADER.size])
-        self.raw_sections = self._bytes(sections, section_size * section_count)
-        heads = list(SECTION.iter_unpack(self.raw_sections))
-        text = self._bytes(heads[names][4], heads[names][5])
+        self.header, self.raw_sections = elf.header, elf.raw_sections
         self.sections = [
-            Section(_text(text, name), kind_, flags, address, offset, size, link, info,
-                    max(alignment, 1))
-            for name, kind_, flags, address, offset, size, link, info, alignment, _entry in heads]
+            Section(printable_name(s.name.encode()), s.kind, s.flags, s.address, s.offset, s.size,
+                    s.link, s.info, max(s.alignment, 1)) for s in elf.sections]
+        names = elf.names_section
+        if names >= len(elf.sections):
+            raise ValueError
         self._names_section = names
         # They may overlap in a file that is made for it.
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
@@ -118,16 +122,14 @@ class ModuleFile:
         if self.relocatable:
             self._lay_out()
         else:
-            raw = self._bytes(programs, program_size * program_count)
-            if program_size != SEGMENT.size:
-                raise ValueError
-            for what, flags, offset, virtual, _physical, in_file, size, _align in (
-                    SEGMENT.iter_unpack(raw)):
-                if what == PT_LOAD and size:
-                    if in_file > size or virtual + size > MAX_SIZE:
+            for segment in elf.segments:
+                virtual, size = segment.virtual, segment.in_memory
+                if segment.kind == PT_LOAD and size:
+                    if segment.in_file > size or virtual + size > MAX_SIZE:
                         raise ValueError
-                    self.segments.append((virtual, offset, in_file, size, flags))
-                elif what == PT_DYNAMIC:
+                    self.segments.append(
+                        (virtual, segment.offset, segment.in_file, size, segment.flags))
+                elif segment.kind == PT_DYNAMIC:
                     self.dynamic = virtual
             if not self.segments:
                 raise ImageError(f"{self.path}: nothing to load: no PT_LOAD segment")
@@ -362,7 +364,7 @@ def _whole(data: bytes, size: int) -> bytes:
 
 def _text(table: bytes | bytearray, offset: int) -> str:
     end = table.find(b"\0", offset, offset + MAX_TEXT)
-    return bytes(table[offset : end if end >= 0 else offset + MAX_TEXT]).decode("utf-8", "replace")
+    return printable_name(bytes(table[offset : end if end >= 0 else offset + MAX_TEXT]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ class RelocationType:
 
 RelocationTypes = Mapping[int, RelocationType]
 # By architecture: the types that modules and their debug data have; others are left to the kernel.
-RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.relocations", "RELOCATIONS")
+RELOCATIONS: Parts[RelocationTypes] = Parts("emu.{}.arch", "RELOCATIONS")
 
 
 def relocations(

@@ -22,11 +22,35 @@ def _drop_abandoned(path: Path, present: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which becomes ``path`` when all went well.
+def naming(path: Path) -> Iterator[None]:
+    """An error of writing names the file that the user knows, not none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        known = error.filename
+        if known is None or (isinstance(known, str) and known.endswith(PART)):
+            error.filename, error.filename2 = str(path), None
+        raise
 
-    :raises OSError: when it cannot be written.
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which becomes ``path`` when all went well.  What is no file, as
+    ``/dev/stdout`` or a pipe, is written to.
+
+    :raises OSError: when it cannot be written, with the name of ``path``.
     """
+    with naming(path):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as file:
+                yield file
+            return
+        with _renamed(path) as file:
+            yield file
+
+
+@contextlib.contextmanager
+def _renamed(path: Path) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:

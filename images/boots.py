@@ -3,10 +3,12 @@
 import sys
 from pathlib import Path
 
+from emu import teaching
 from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import KinstError, SnapshotError
 from emu.fingerprint import fingerprint
+from emu.freebsd import kernel
 from emu.machine import Stop, StopReason, Until
 from emu.progress import PROGRESS
 from emu.unicorn import snapshot
@@ -15,16 +17,13 @@ from images.cache import cache_directory
 
 # Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
 # asks for a command), and waits in the function that reads the console, with no lock held.
-PROMPTS = ("mountroot> ", "teaching> ")
-# Machine-independent start-up: what runs before it sets up vectors and page tables.
-STARTS = ("mi_startup", "machine_thread")
-READERS = ("cngets", "cncheckc", "cngetc")
+PROMPTS = (*kernel.PROMPTS, *teaching.PROMPTS)
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # What a boot is made by, beside the architecture's folder: snapshots of another machine are not
 # gone on from.
-MADE_BY = ("emu", "emu.unicorn", "emu.devices", "images.boots")
+MADE_BY = ("emu", "emu.unicorn", "emu.devices", "emu.freebsd", "images.boots")
 KEPT = 4  # boots of one kernel, made by so many versions of this program
 
 
@@ -42,12 +41,13 @@ def at_start(machine: UnicornMachine) -> None:
 
     :raises BootError: when it does not get there.
     """
-    found = [machine.image.symbols.find(name) for name in STARTS]
+    starts = machine.guest.starts
+    found = [machine.image.symbols.find(name) for name in starts]
     addresses = [symbol.address for symbol in found if symbol is not None]
     if not addresses:
-        raise BootError(f"{machine.image.path}: has none of the functions {', '.join(STARTS)} "
-                        "that the boot would be traced from", b"")
-    stop = machine.run(Until(addresses=addresses, console=PROMPTS))
+        raise BootError(f"{machine.image.path}: has none of the functions {', '.join(starts)} "
+                        "from which the boot is traced", b"")
+    stop = machine.run(Until(addresses=addresses, console=machine.guest.prompts))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     if stop.reason is not StopReason.ADDRESS:
@@ -61,7 +61,7 @@ def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
     :param limit: instructions after which the boot is given up.
     :raises BootError: when it stops otherwise.
     """
-    stop = machine.run(Until(console=PROMPTS, instructions=limit))
+    stop = machine.run(Until(console=machine.guest.prompts, instructions=limit))
     if stop.reason is StopReason.INTERRUPTED:
         raise KeyboardInterrupt
     if stop.reason is not StopReason.CONSOLE:
@@ -72,7 +72,7 @@ def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
 
 def settle_at_reader(machine: UnicornMachine) -> None:
     """From the prompt to the function that waits for input, so that no lock is held."""
-    found = [machine.image.symbols.find(name) for name in READERS]
+    found = [machine.image.symbols.find(name) for name in machine.guest.readers]
     addresses = [reader.address for reader in found if reader is not None]
     if addresses:
         machine.run(Until(addresses=addresses, instructions=machine.instructions + SETTLING))
@@ -80,7 +80,7 @@ def settle_at_reader(machine: UnicornMachine) -> None:
 
 def snapshot_path(image: Image, memory: int) -> Path:
     arch = arch_of(image).name
-    made_by = fingerprint((*MADE_BY, f"emu.{arch}"), ("unicorn",))
+    made_by = fingerprint((*MADE_BY, f"emu.{arch}", f"emu.freebsd.{arch}"), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cache_directory() / "snapshots" / name
 
@@ -116,7 +116,7 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
         snapshot.save(machine, path)
         _drop_older(path)
     except (SnapshotError, OSError) as error:
-        print(f"kinst: the boot is not kept: {error}", file=sys.stderr)
+        print(f"kinst: the boot was not kept: {error}", file=sys.stderr)
     return machine
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emu.errors import KinstError
+from emu.parts import NAMES
 from images.catalog import TEACHING
 
 SOURCE = Path(__file__).resolve().parent / "teaching"
@@ -26,14 +27,10 @@ class Target:
     flags: tuple[str, ...]
 
 
-TARGETS = {
-    "amd64": Target("x86_64-unknown-none-elf",
-                    ("-mcmodel=kernel", "-mno-red-zone", "-mgeneral-regs-only")),
-    "arm64": Target("aarch64-unknown-none-elf", ("-mgeneral-regs-only", "-mno-unaligned-access",
-                                                 "-mno-outline-atomics", "-ffixed-x18")),
-    "riscv64": Target("riscv64-unknown-none-elf",
-                      ("-march=rv64imac", "-mabi=lp64", "-mcmodel=medany", "-mno-relax")),
-}
+def target(arch: str) -> Target:
+    """What a compiler is told of an architecture: in its folder, the triple and then the flags."""
+    triple, *flags = (SOURCE / arch / "target").read_text().split()
+    return Target(triple, tuple(flags))
 
 
 def _tool(*names: str) -> str:
@@ -56,8 +53,9 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
     :raises KinstError: when a tool is missing or fails.
     """
     clang, linker = _tool("clang"), _tool("ld.lld", "lld")
-    target = TARGETS[arch]
-    flags = [f.format(source=SOURCE) for f in FLAGS] + [f"--target={target.triple}", *target.flags]
+    made_for = target(arch)
+    flags = [f.format(source=SOURCE) for f in FLAGS]
+    flags += [f"--target={made_for.triple}", *made_for.flags]
     output = target_directory / arch / "kernel"
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
@@ -78,7 +76,7 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 def main() -> None:
     """``python -m images.build_teaching``: build all three."""
     try:
-        for arch in TARGETS:
+        for arch in NAMES:
             print(f"teaching/{arch}: {build(arch)}")
     except KinstError as error:
         sys.exit(f"images: {error}")

@@ -41,6 +41,14 @@ def is_teaching(image: elf.Image) -> bool:
     return any(image.path.is_relative_to(place) for place in (TEACHING, built_teaching()))
 
 
+def described(image: elf.Image) -> str:
+    """What a heading calls a kernel: the name that ``-k`` takes, which has its architecture in it;
+    of a file without one the file, and the architecture."""
+    path = image.path.resolve()
+    name = next((one.name for one in known() if one.path and one.path.resolve() == path), None)
+    return name or f"{image.path} for {arch_of(image).name}"
+
+
 def built_teaching() -> Path:
     """Where an installed program builds the teaching kernels."""
     return store() / "teaching"
@@ -145,7 +153,7 @@ def add(path: Path, name: str | None = None) -> KnownImage:
     if len(parts) != 2 or any(not part or part.startswith(".") for part in parts):
         raise KinstError(f"'{name}': an image's name is of the form NAME/ARCH, like 15.0/amd64")
     if parts[0] == built_teaching().name:
-        raise KinstError(f"'{name}': these names are the teaching kernels'; give another --name")
+        raise KinstError(f"'{name}': these names are for the teaching kernels; give another --name")
     if parts[1] != arch.name:
         raise KinstError(f"'{name}': {path} is a kernel for {arch.name}, not for {parts[1]}")
     target = store() / name

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from emu.errors import KinstError
-from emu.replacing import replacing
+from emu.guests import FREEBSD
+from emu.parts import NAMES
+from emu.replacing import naming, replacing
 from images.catalog import KnownImage, store
 
 SITE = "https://download.freebsd.org/releases"
-DIRECTORIES = {"amd64": "amd64/amd64", "arm64": "arm64/aarch64", "riscv64": "riscv/riscv64"}
 SETS = {
     "kernel.txz": ("boot/kernel/kernel", "kernel"),
     "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/kernel.debug", "kernel.debug"),
@@ -47,12 +48,12 @@ def fetch(name: str, progress: Progress, site: str | None = None) -> KnownImage:
     :raises FetchError: when it cannot be had, or is not what the MANIFEST says.
     """
     release, _, arch = name.partition("/")
-    if arch not in DIRECTORIES or not RELEASE.fullmatch(release):
+    if arch not in FREEBSD or not RELEASE.fullmatch(release):
         raise FetchError(
-            f"'{name}': give RELEASE/ARCH, like 15.0-RELEASE/amd64 (or arm64, riscv64)"
+            f"'{name}': give RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
         )
     site = site or os.environ.get("KINST_SITE") or SITE
-    base = f"{site}/{DIRECTORIES[arch]}/{release}"
+    base = f"{site}/{FREEBSD[arch].releases}/{release}"
     sums = _manifest(base)
     target = store() / release / arch
     partial = store() / ".partial" / f"{release}-{arch}"
@@ -124,7 +125,7 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
         length = int(said) if said.isdecimal() and len(said) < 16 else 0
         if have + length > MAX_SET:
             raise FetchError(f"{url}: {have + length} bytes: not a kernel set")
-        with path.open("ab" if have else "wb") as file:
+        with naming(path), path.open("ab" if have else "wb") as file:
             done = have
             try:
                 while chunk := response.read(CHUNK):
@@ -144,7 +145,7 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
     if _hash(path).hexdigest() != digest:
         path.unlink()
         raise FetchError(
-            f"{url}: its SHA-256 is not the MANIFEST's; removed, run the command again"
+            f"{url}: its SHA-256 is not the MANIFEST's; it was removed, run the command again"
         )
 
 

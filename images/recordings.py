@@ -9,35 +9,46 @@ from emu.errors import ImageError
 from emu.linked import SUFFIX, with_modules
 from emu.machine import StopReason, Until
 from emu.module import ModuleFile
+from emu.printable import printable
 from emu.progress import PROGRESS
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, BOOTED, PLACED, Recording, Start
+from emu.replay.recording import Recording, Start
+from emu.replay.starts import BOOT, BOOTED, PLACED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import LIMIT, STARTS, booted, unbooted
+from images.boots import LIMIT, booted, unbooted
 
 Modules = Sequence[tuple[str, str]]
 
 
 def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None,
-                modules: Modules = (), given: Sequence[str] = ()) -> Image:
+                modules: Modules = (), given: Sequence[str] = (), hint: str = "") -> Image:
     """The kernel that a recording or a trace is of.
 
-    :param name: the user's word for it; None: it is looked for among the known ones.
+    :param name: the user's word for it; None: it is looked for where it was, and among the known
+        ones.
     :param modules: the names and build ids of the modules behind it.
     :param given: the user's files of modules; those not given are looked for beside the kernel.
+    :param hint: where the file says that it was; from outside, so that only a plain file with that
+        build id is taken.
     :raises ReplayError: when it is not here, or another one.
     """
     for file in given if modules else ():
         if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
-            raise ReplayError(f"{path}: is without the module {file}: leave it away")
+            raise ReplayError(f"{path}: was recorded without the module {file}: leave that out")
     if name is not None:
         image = _behind(path, catalog.find(name), modules, given)
         if image.identity != build_id:
-            raise ReplayError(f"{path}: is of another kernel (build id {build_id}), not of "
-                              f"{image.path}; give its own kernel")
+            raise ReplayError(f"{path}: was recorded on another kernel (build id {build_id}), "
+                              f"not on {image.path}; give its own kernel")
         return image
+    missing = ""
+    if hint:
+        found = _hinted(path, hint, build_id, modules, given)
+        if isinstance(found, Image):
+            return found
+        missing = f"; {printable(hint)}, where it was, {found}"
     for known in catalog.known():
         if known.path is None or architecture not in known.name:
             continue
@@ -47,10 +58,29 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
             continue
         if image.identity == build_id:
             return image
-    raise ReplayError(f"{path}: is of a kernel for {architecture} with the build id {build_id}, "
-                      "and none of the known ones is that; give it with -k"
+    raise ReplayError(f"{path}: was recorded on a kernel for {architecture} with the build id "
+                      f"{build_id}, which is none of the known ones{missing}; give it with -k"
                       + (f" (and {', '.join(n for n, _id in modules)} beside it, or with --module)"
                          if modules else ""))
+
+
+def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Sequence[str]
+            ) -> Image | str:
+    """The kernel where a file says that it was, or what is wrong there."""
+    there = Path(hint)
+    try:
+        if not there.is_file():  # anything else may wait for ever to be read
+            return "is no file any more"
+        image = elf.load(there)
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    except ImageError:
+        return "is no kernel any more"
+    try:
+        image = _behind(path, image, modules, given)
+    except (ImageError, ReplayError):
+        return "is not with its modules any more"
+    return image if image.identity == build_id else "is another build now"
 
 
 def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) -> Image:
@@ -92,7 +122,7 @@ def from_start(player: Player) -> None:
     vectors."""
     if player.recording.start.kind != BOOT:
         return
-    found = [player.machine.image.symbols.find(name) for name in STARTS]
+    found = [player.machine.image.symbols.find(name) for name in player.machine.guest.starts]
     stop = player.run(Until(addresses=[symbol.address for symbol in found if symbol is not None]))
     if stop is None:
         raise ReplayError(f"{player.recording.path}: ends before the kernel can be probed, in the "
@@ -105,7 +135,8 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT,
            modules: Sequence[str] = ()) -> Player:
     """A recording, ready to be played.
 
-    :param name: the kernel, a file or a name; None: it is looked for.
+    :param name: the kernel, a file or a name; None: it is looked for where it was recorded, and
+        among the known ones.
     :param limit: instructions; a longer one is not played.
     :param modules: files of the modules behind the kernel, where they are not beside it.
     :raises ReplayError: when the recording or its kernel cannot be used.
@@ -113,9 +144,10 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT,
     recording = Recording(path)
     length = recording.last.instructions - recording.start.position.instructions
     if length > limit:
-        raise ReplayError(f"{path}: is of {length} instructions, and more than {limit} are not "
-                          "played; --limit gives another limit")
+        raise ReplayError(f"{path}: has {length} instructions, and more than {limit} are not "
+                          "played; --limit sets another limit")
     start = recording.start
-    image = kernel_with(path, start.architecture, start.build_id, name, start.modules, modules)
+    image = kernel_with(path, start.architecture, start.build_id, name, start.modules, modules,
+                        start.kernel)
     with PROGRESS.working(f"preparing {image.path}"):
         return Player(recording, machine_at(start, image))

@@ -2,12 +2,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from emu.unicorn._engine import Engine
+from kinst.code._reader import CodeReader
 from kinst.code.lowering import Shape
 
-class Dispatcher:
+class Dispatcher(CodeReader):
     fire: Callable[[int], None]
     recursion: Callable[[int], None]
-    literal: Callable[[bytes, int], tuple[int, int] | None]
     sink: Callable[[], None] | None
     skews: list[int]
     def __init__(
@@ -16,21 +16,6 @@ class Dispatcher:
         shape: Shape,
         classify: Callable[[bytes, int, int], tuple[int, int]],
     ) -> None: ...
-    def add_template(
-        self,
-        op: int,
-        a: int,
-        b: int,
-        c: int,
-        n: int,
-        relative: int,
-        flags: int,
-        truth: int,
-        target: int,
-        extra: int,
-        code: bytes,
-        has_data: bool,
-    ) -> int: ...
     def add(self, address: int, code: bytes, function: int, provider: int) -> int: ...
     def add_all(
         self, address: int, code: bytes, start: int, size: int, function: int, provider: int
@@ -43,15 +28,6 @@ class Dispatcher:
         self, address: int, code: bytes, start: int, size: int, function: int,
         entry: int | None, returns: int | None,
     ) -> list[int]: ...
-    def boundaries(
-        self, address: int, code: bytes, start: int, size: int
-    ) -> tuple[int, list[int], bool]: ...
-    def tally(
-        self, address: int, code: bytes | memoryview, start: int, size: int,
-        encodings: dict[bytes, tuple[int, int]], place: int, counts: list[int],
-    ) -> tuple[int, int, int]: ...
-    def key(self, code: bytes) -> tuple[int, bytes, int]: ...
-    def lengths(self, code: bytes) -> list[int]: ...
     def remove(self, probe: int) -> None: ...
     def clear(self) -> None: ...
     def __len__(self) -> int: ...

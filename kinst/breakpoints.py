@@ -16,7 +16,7 @@ from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.shared import TrapPath
 from kinst.trampoline import RESERVED, Trampolines
-from kinst.trap import SEAM, CpuState
+from kinst.trap import CpuState
 
 GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"
@@ -103,9 +103,10 @@ class Breakpoints(ProbeTable):
         machine, dispatcher = self.machine, self.dispatcher
         if machine.patches:
             raise ProbeError("other probes are enabled on this machine: disable them first")
-        seam = machine.image.symbols.find(SEAM)
+        seam = machine.image.symbols.find(machine.guest.seam)
         if seam is None and self.path != DIRECT:
-            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks; "
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks; "
                              "give --trap-path=direct")
         changed = dispatcher.changed()
         if changed is not None:
@@ -114,7 +115,7 @@ class Breakpoints(ProbeTable):
                 "the code has changed since the probe was made"
             )
         self.forget_text()
-        entry = machine.arch.entry_address(machine.image)
+        entry = machine.guest.entry_address(machine.image)
         # What fails half way leaves nothing behind; none of it comes from outside the run.
         with machine.unrecorded(), contextlib.ExitStack() as undo:
             area = Trampolines(
@@ -132,7 +133,7 @@ class Breakpoints(ProbeTable):
             machine.patch(dispatcher, dispatcher.displaced)
             undo.callback(machine.unpatch)
             self._scratch = self._scratch_value = 0
-            if self.trap.scratch and (word := machine.image.symbols.find(self.trap.scratch)):
+            if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
                 self._scratch = word.address
                 self._scratch_value = machine.read_u64(word.address)
             if self.path != DIRECT and seam is not None:
@@ -235,7 +236,7 @@ class Breakpoints(ProbeTable):
             assert known is not None
             self._saved_mask = trap.mask(state)
             detour.use_trampoline(
-                known[1], address, len(code), machine.board.cpu.registers[trap.status],
+                known[1], address, len(code), machine.cpu.model.registers[trap.status],
                 trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
             )
             detour.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
@@ -244,7 +245,7 @@ class Breakpoints(ProbeTable):
         assert not isinstance(verdict, Refuse)
         pc = verdict.next_pc(state)
         for name, value in getattr(state, "deferred", {}).items():
-            detour.defer(machine.board.cpu.registers[name], value)
+            detour.defer(machine.cpu.model.registers[name], value)
         detour.use_trampoline(0, address, len(code))
         detour.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)

@@ -8,7 +8,7 @@ Python; probes are made by the native ``Dispatcher.add_boundaries``, which the t
 
 from collections.abc import Sequence
 
-from emu.elf import Symbol
+from emu.symbols import Symbol
 from kinst.code.listing import Instruction
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches

@@ -4,7 +4,7 @@ import fnmatch
 import re
 
 from emu.call import Caller
-from emu.elf import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
+from emu.symbols import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.listing import exclusion
 from kinst.probe_table import ProbeError, ProbeTable

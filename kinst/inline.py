@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dwarf.index import DebugIndex, Function
-from emu.elf import KERNEL, Symbol, SymbolTable
+from emu.symbols import KERNEL, Symbol, SymbolTable
 from kinst import fbt
 from kinst.code.listing import exclusion
 from kinst.functions import matches

@@ -7,11 +7,11 @@ are mostly assembly that DTrace's own path may need.
 from collections.abc import Sequence
 
 from dwarf.debug_file import DebugDataError
-from emu.elf import Symbol
+from emu.symbols import Symbol
 from kinst import fbt, inline
 from kinst.code.listing import Instruction
 from kinst.code.verdict import Refuse
-from kinst.functions import functions, is_glob
+from kinst.functions import functions, is_glob, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.provider import Made, Provider, Wanted
 from kinst.shared import ProbeKind
@@ -57,7 +57,8 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
            module: str = "") -> list[int]:
     """Make the probes of ``kinst:module:function:name``.
 
-    :param name: a decimal offset, or empty for every instruction that can be probed.
+    :param name: a decimal offset, a pattern of such, or empty for every instruction that can be
+        probed.
     :param unsafe: also in functions that are excluded.
     :param module: whose functions; a pattern, or empty for all.
     :return: the numbers of the probes.
@@ -65,7 +66,7 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     """
     where = f"{PROVIDER}:{module}:{function}:{name}"
     symbols = functions(breakpoints, where, function, unsafe, module)
-    if name and not (name.isascii() and name.isdecimal()):
+    if not is_glob(name) and not (name.isascii() and name.isdecimal()):
         last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
         raise ProbeError(
             f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
@@ -80,8 +81,13 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     made: list[int] = []
     refusal: ProbeError | None = None
     for symbol in symbols:
-        if not name:
+        if not name.strip("*"):
             made += breakpoints.add_all(symbol)
+            continue
+        if is_glob(name):
+            made += [breakpoints.add(symbol, ProbeKind.OFFSET, i)
+                     for i in breakpoints.instructions(symbol)
+                     if matches(name, str(i.offset)) and not isinstance(i.verdict, Refuse)]
             continue
         try:
             instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),

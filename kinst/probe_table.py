@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
+from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, Instruction, instructions
@@ -59,7 +59,8 @@ class ProbeTable:
         self.arch, self.image, self.machine = machine.arch, machine.image, machine
         self.trap = TRAPS[machine.arch.name]
         engine = machine.engine if isinstance(machine, UnicornMachine) else None
-        self.dispatcher, self.templates = lowering.dispatcher(machine.arch, self.trap, engine)
+        self.dispatcher, self.templates = lowering.dispatcher(
+            machine.arch, self.trap, machine.guest.trap_frame, engine)
         self.probes = ProbeList(self)
         self.functions: list[Symbol] = []
         self._function_index: dict[tuple[str, int], int] = {}

@@ -13,7 +13,7 @@ from emu.machine import Machine
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, SLOT, Trampolines
-from kinst.trap import SEAM, CpuState
+from kinst.trap import CpuState
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
 
@@ -63,14 +63,15 @@ class SeamBreakpoints(ProbeTable):
         :raises ProbeError: when this kernel has no seam, or its code has changed.
         """
         machine, trap = self.machine, self.trap
-        seam = machine.image.symbols.find(SEAM)
+        seam = machine.image.symbols.find(machine.guest.seam)
         if seam is None:
-            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks")
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks")
         found: dict[int, list[int]] = {}
         for number in range(len(self.probes)):
             found.setdefault(self.dispatcher.probe(number)[0], []).append(number)
         self._area = area = Trampolines(
-            machine, machine.arch.entry_address(machine.image), trap.breakpoint(4),
+            machine, machine.guest.entry_address(machine.image), trap.breakpoint(4),
             len(found))
         image = bytearray(machine.read_physical(area.physical, area.size))
         slot = RESERVED
@@ -96,7 +97,7 @@ class SeamBreakpoints(ProbeTable):
         self.forget_text()
         for site in self._sites.values():
             machine.write_code(site.address, trap.breakpoint(len(site.code)))
-        if trap.scratch and (word := machine.image.symbols.find(trap.scratch)):
+        if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
             self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
         self._seam_before = machine.read_u64(seam.address)
         machine.write_u64(seam.address, area.seam)
@@ -115,7 +116,7 @@ class SeamBreakpoints(ProbeTable):
         machine = self.machine
         machine.handle(self._area.seam, None)
         if self.enabled:
-            machine.write_u64(machine.symbol(SEAM).address, self._seam_before)
+            machine.write_u64(machine.symbol(machine.guest.seam).address, self._seam_before)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
         if self._return_at:

@@ -5,8 +5,8 @@ a stray jump stops cleanly.  The first large page of the hidden memory is for pa
 second, slot 1 is the seam's address.  Which slots are in use is a bitset of the dispatcher's.
 """
 
-from emu.arch import LARGE
 from emu.errors import MachineError
+from emu.hole import LARGE
 from emu.machine import Machine
 from emu.unicorn._engine import TrampolineSize
 
@@ -32,7 +32,7 @@ class Trampolines:
         if LARGE + self.size > HIDDEN:
             raise MachineError(f"{slots} trampolines: at most {(HIDDEN - LARGE) // SLOT} fit")
         machine.write_physical(tables, bytes(4096))
-        hole = machine.arch.executable_hole(machine, near, self.physical, pages, tables)
+        hole = machine.guest.hole(machine, near, self.physical, pages, tables)
         self._undo: list[tuple[int, bytes]] = []
         if hole is None:
             self.base = self.physical

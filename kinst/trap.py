@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from emu.arch import TrapFrame
+from emu.guest import TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
 from kinst.code.verdict import Copy, Jump, JumpAndLink, Rewrite, State, Verdict
 
-SEAM = "dtrace_invop_jump_addr"
 MASK = (1 << 64) - 1
 
 
@@ -99,7 +98,8 @@ class GuestTrap(ABC):
     :cvar called: whether the kernel calls the seam, or jumps to it.
     :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
     :cvar frame_register: holds the trap frame's address there.
-    :cvar scratch: a word of the kernel that its breakpoint path writes.
+    :cvar return_register: the system register that an exception's return goes to; empty: there is
+        none, it is on the stack.
     :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
         each is.
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
@@ -120,8 +120,8 @@ class GuestTrap(ABC):
     seam_code: ClassVar[bytes] = b""
     frame_register: ClassVar[str]
     saved: ClassVar[Mapping[str, str]] = {}
+    return_register: ClassVar[str] = ""
     segment: ClassVar[str] = ""
-    scratch: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0
     short_nop: ClassVar[bytes] = b""
     jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it
@@ -185,7 +185,7 @@ class GuestTrap(ABC):
 
     @abstractmethod
     def split(self) -> object:
-        """The native decoder (``split_fn`` of ``kinst/_dispatch.pyx``), as an address."""
+        """The native decoder (``split_fn`` of ``kinst/code/_reader.pxd``), as an address."""
 
     @abstractmethod
     def at_seam(self, machine: Machine) -> int:
@@ -229,7 +229,8 @@ class CalledSeam(GuestTrap):
     def enter(self, machine: Machine) -> FrameState:
         arch = machine.arch
         frame = machine.read_register(arch.arguments[0])
-        return FrameState(machine, 0, arch.trap_frame, frame, self.names, self.unrestored)
+        return FrameState(machine, 0, machine.guest.trap_frame, frame, self.names,
+                          self.unrestored)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         state.set("pc", pc)

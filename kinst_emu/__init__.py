@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from images.boots import PROMPTS, BootError
     from kinst.probe_table import ProbeError
     from kinst_emu.firing import Fired, Firing
-    from kinst_emu.kernel import Instruction, Kernel, images
+    from kinst_emu.kernel import Kernel, images
     from kinst_emu.kernel import open_kernel as open
+    from kinst_emu.kernel_file import Instruction
     from kinst_emu.machine import Machine, State
     from kinst_emu.probes import Probes
     from kinst_emu.program import Program, Record
@@ -37,7 +38,8 @@ _FROM = {
     "images.boots": ("PROMPTS", "BootError"),
     "kinst.probe_table": ("ProbeError",),
     "kinst_emu.firing": ("Fired", "Firing"),
-    "kinst_emu.kernel": ("Instruction", "Kernel", "images", "open"),
+    "kinst_emu.kernel": ("Kernel", "images", "open"),
+    "kinst_emu.kernel_file": ("Instruction",),
     "kinst_emu.machine": ("Machine", "State"),
     "kinst_emu.probes": ("Probes",),
     "kinst_emu.program": ("Program", "Record"),

@@ -36,7 +36,7 @@ def _instruction(arch: str, line: str) -> bytes:
     if engine is None:
         raise KinstError(f"--assemble: keystone {keystone.__version__} knows no {arch}; give bytes "
                          "with --encodings")
-    wrong = f"--assemble: '{line[:60]}' is no instruction of {arch}"
+    wrong = f"--assemble: '{line[:60]}' is not an instruction of {arch}"
     try:
         text = DECIMAL.sub(lambda number: hex(int(number[0])), line)
         code, _count = engine.asm(text.encode("ascii", "replace"), ADDRESS)

@@ -75,7 +75,7 @@ def serve_machine(machine: UnicornMachine, place: str) -> None:
         yield str(position_of(machine))
 
     _serve(LiveTarget(machine), place,
-           {"position": ("position: how far the machine came", position)})
+           {"position": ("position: how far the machine has come", position)})
 
 
 def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]]) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dtrace.stack import DEFAULT_FRAMES
 from dwarf.types import Enumeration, Integer, Pointer, Procedure, declare, strip
@@ -10,11 +9,8 @@ from dwarf.values import Value, from_bits
 from emu.errors import KinstError
 from kinst.probe_table import Probe
 from kinst.trap import TRAPS
+from kinst_emu.inspected import Inspected
 from kinst_emu.registers import Registers
-
-if TYPE_CHECKING:
-    from kinst_emu.machine import Machine
-
 
 ENTRIES = (("fbt", "entry"), ("kinst", "0"))  # where arguments are still in their registers
 
@@ -37,7 +33,7 @@ class Firing:
     """A probe fires: the guest stands before the probed instruction.  Only while its function runs.
     """
 
-    def __init__(self, machine: "Machine", probe: Probe, read: Callable[[str], int]) -> None:
+    def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int]) -> None:
         self.machine = machine
         self._probe, self._read = probe, read
 
@@ -117,7 +113,7 @@ class Firing:
 
     def _procedure(self) -> Procedure:
         if (self._probe.provider, self.name) not in ENTRIES:
-            raise KinstError(f"{self.probe}: arguments are known where a function is entered: "
+            raise KinstError(f"{self.probe}: arguments are known only where a function is entered: "
                              f"fbt::{self.function}:entry")
         return self.machine.prototype(self.function, self._start)
 

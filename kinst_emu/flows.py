@@ -19,6 +19,7 @@ from emu.replacing import replacing
 from emu.replay.flow import ENTRY, THREAD, FlowWriter, Head, Piece, Tail, flow, thread_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
+from images.catalog import described
 from kinst_emu.positions import go, probed
 from kinst_emu.terminal import check_writable
 
@@ -28,10 +29,10 @@ DEEP = 1000  # frames
 
 def add_options(parser: argparse.ArgumentParser, more: tuple[str, ...] = ()) -> None:
     parser.add_argument("--as", dest="format", choices=(*more, *FORMATS),
-                        help="what to write: the trace's own compact file; a line of text or of "
+                        help="what to write: the trace's own compact format; a line of text or of "
                         "JSON for each instruction; calls, as they happen; a tree of calls, added "
                         "up; Perfetto's format; a flame graph (SVG)")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write it there")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to this file")
     parser.add_argument("--mark", action="append", default=[], metavar="PROBE",
                         help="mark where a probe would fire (PROVIDER::FUNCTION:NAME)")
 
@@ -85,10 +86,10 @@ def stack_of(player: Player) -> tuple[tuple[int, int | None], ...]:
 def check_output(path: Path | None, kind: str, source: Path) -> None:
     if path is not None:
         if path.exists() and path.samefile(source):
-            raise KinstError(f"--output {path}: is what is read; give another name")
+            raise KinstError(f"--output {path}: is the file that is read; give another name")
         check_writable(path, "--output")
     elif kind in (TRACE, PERFETTO):
-        raise KinstError(f"--as {kind}: is no text; give a file with -o")
+        raise KinstError(f"--as {kind} is not text; give a file with -o")
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
     check_output(arguments.output, kind, arguments.recording)
     looked = arguments.registers or arguments.stores
     if looked and kind not in (TRACE, TEXT, JSON):
-        raise KinstError(f"--registers and --stores: have no place in --as {kind}")
+        raise KinstError(f"--registers and --stores cannot be shown with --as {kind}")
     machine, begin = player.machine, player.position
     player.give()
     head = Head(machine.arch.name, machine.image.identity, begin, thread_of(machine),
@@ -140,7 +141,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
         return 0
     code = CodeReader(machine.image, marks)
     with opened(arguments.output) as file:
-        out = output(kind, code, head, file, machine.image.path.name, names, arguments.mark)
+        out = output(kind, code, head, file, described(machine.image), names, arguments.mark)
         with progress:
             for piece in pieces:
                 if isinstance(piece, bytes):

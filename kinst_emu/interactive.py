@@ -21,7 +21,7 @@ def interact(machine: Machine) -> Stop | None:
     :return: why the guest ended the run, or None when the user did.
     """
     if sys.stdin is None:
-        raise KinstError("-i needs a standard input to be the keyboard")
+        raise KinstError("-i needs standard input as its keyboard")
     keyboard = sys.stdin.fileno()
     terminal = os.isatty(keyboard)
     saved = termios.tcgetattr(keyboard) if terminal else None

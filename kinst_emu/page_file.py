@@ -1,26 +1,20 @@
-"""A page that a command was asked for: its head, and how it is written."""
+"""A page that a command was asked for: its template filled in, and how it is written."""
 
-import html
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from emu.replacing import replacing
+from emu.templates import templates
 
 
-def head(title: str, style: str, scripts: bool) -> Iterator[str]:
-    """The beginning of a page, up to its body: nothing comes from elsewhere.
+def page(template: str, title: str, about: str, **values: object) -> str:
+    """A page, in which nothing comes from elsewhere.
 
-    :param scripts: whether it has any, within it.
+    :param template: a file of ``kinst_emu/templates``, and ``values`` what it is given.
+    :param title: the page's heading, too; ``about``: a sentence below it.
     """
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    if scripts:
-        policy += "; script-src 'unsafe-inline'"
-    yield "<!DOCTYPE html>"
-    yield '<html lang="en"><head><meta charset="utf-8">'
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-    yield f"<title>{html.escape(title)}</title><style>{style}</style></head>"
+    return templates("kinst_emu").get_template(template).render(
+        title=title, about=about, **values)
 
 
 def write_page(path: Path, content: str, program: str) -> None:

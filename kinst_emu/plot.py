@@ -14,6 +14,7 @@ from dtrace.run.structured import Row
 from dtrace.run.values import Value
 from emu.errors import KinstError
 from emu.replacing import replacing
+from kinst_emu.time_units import exact, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,11 +40,12 @@ def check(path: str) -> None:
         raise KinstError("--plot needs matplotlib: pip install 'kinst-emu[plot]'")
 
 
-def draw(aggregations: Sequence[Row], timed: Collection[str], path: str) -> None:
+def draw(aggregations: Sequence[Row], timed: Mapping[str, int], path: str) -> None:
     """Draw aggregations, one below the other; what is left out is said in the picture.
 
     :param aggregations: as ``kdtrace --json`` prints them.
-    :param timed: the names of those whose key is a time.
+    :param timed: of those whose key is a time, by name: nanoseconds of one of it; 0: of no plain
+        unit.
     :raises KinstError: when the file cannot be written.
     """
     import matplotlib
@@ -88,7 +90,7 @@ def _renamed(svg: bytes) -> bytes:
 Picture = tuple[str, str, int | None, Any]
 
 
-def _pictures(aggregation: Row, timed: Collection[str]) -> list[Picture]:
+def _pictures(aggregation: Row, timed: Mapping[str, int]) -> list[Picture]:
     """(kind, title, bars, data) of each picture of an aggregation."""
     name, function = str(aggregation["aggregation"]), str(aggregation["function"])
     given = aggregation["rows"]
@@ -101,7 +103,7 @@ def _pictures(aggregation: Row, timed: Collection[str]) -> list[Picture]:
         bars = [(_label(row["keys"]), row["value"]) for row in kept]
         return [("bars", title + more, len(bars), bars)]
     if name in timed and len(rows) > 1 and any(row["value"] for row in rows):
-        return [("heat", f"{title} over time", None, (function, rows))]
+        return [("heat", f"{title} over time", None, (function, rows, timed[name]))]
     kept = rows[-MOST_HISTOGRAMS:]
     more = f" (the last {len(kept)} of {len(rows)})" if len(kept) < len(rows) else ""
     return [("histogram", f"{title} {_label(row['keys'])}{more}", None, (function, row["value"]))
@@ -158,9 +160,9 @@ def _count(bucket: Mapping[str, Value]) -> float:
     return float(count) if isinstance(count, int) else 0.0
 
 
-def _heat(axes: "Axes", data: tuple[str, list[dict[str, Any]]]) -> None:
-    """Time across, the buckets upwards, what they count by colour."""
-    function, rows = data
+def _heat(axes: "Axes", data: tuple[str, list[dict[str, Any]], int]) -> None:
+    """Time across, from the first on, the buckets upwards, what they count by colour."""
+    function, rows, nanoseconds = data
     times = sorted(int(row["keys"][0]) for row in rows)
     first, span = times[0], max(1, times[-1] - times[0])
     step = max(1, -(-(span + 1) // MOST_CELLS))
@@ -172,7 +174,13 @@ def _heat(axes: "Axes", data: tuple[str, list[dict[str, Any]]]) -> None:
             column = (int(row["keys"][0]) - first) // step
             cells[place[bucket.get("from")]][column] += _count(bucket)
     image = axes.imshow(cells, aspect="auto", origin="lower", interpolation="nearest",
-                        extent=(first, first + step * len(cells[0]), -0.5, len(names) - 0.5))
+                        extent=(0, step * len(cells[0]), -0.5, len(names) - 0.5))
+    if nanoseconds:
+        name, size = unit_of(span * nanoseconds)
+        axes.xaxis.set_major_formatter(lambda x, _place: f"{x * nanoseconds / size:g} {name}")
+        axes.set_xlabel(f"since {exact(first * nanoseconds)}", fontsize=8)
+    else:
+        axes.set_xlabel(f"the key, since {first}", fontsize=8)
     axes.set_yticks(range(len(names)), [_bound(bound) for bound in names])
     axes.figure.colorbar(image, ax=axes)
 

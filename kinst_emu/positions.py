@@ -9,7 +9,6 @@ from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
-from emu.unicorn.machine import PANIC
 from kinst.breakpoints import Breakpoints
 from kinst.functions import is_glob
 
@@ -39,7 +38,7 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
     if text.endswith("%") and text[:-1].replace(".", "", 1).isdecimal():
         part = float(text[:-1])
         if part > 100:
-            raise KinstError(f"{text}: a recording has 100%")
+            raise KinstError(f"{text}: a recording ends at 100%")
         return player.seek(first.instructions
                            + int((last.instructions - first.instructions) * part / 100))
     moment = TIME.fullmatch(text)
@@ -49,12 +48,12 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
         return player.seek_time(int(whole) * unit
                                 + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
     if text == "panic":
-        return _count(player, text, [_function(player, PANIC, text)], 1, begin)
+        return _count(player, text, [_function(player, player.machine.guest.panic, text)], 1, begin)
     if text == "fault":
         return _fault(player, begin)
     named = NTH.fullmatch(text)
     if named is None or named[2] == "0":
-        raise KinstError(f"'{text[:80]}' is no position: give {FORMS}")
+        raise KinstError(f"'{text[:80]}' is not a position: give {FORMS}")
     number = int(named[2] or "1")
     return _count(player, text, reached_at(player, named[1]), number, begin)
 
@@ -68,7 +67,7 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
     frames = list(Stacks(machine).addresses(machine.read_register))
     interrupted = [address for address, is_return in frames[1:] if not is_return]
     if not interrupted:
-        raise KinstError(f"{player.recording.path}: no exception led to the panic, by its stack; "
+        raise KinstError(f"{player.recording.path}: by its stack, no exception led to the panic; "
                          "panic is the position where it begins")
     target = PlayedTarget(player)
     target.break_at(interrupted[0])
@@ -89,7 +88,7 @@ def reached_at(player: Player, text: str) -> list[int]:
 def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
     if symbol is None:
-        raise KinstError(f"'{text[:80]}' is no position, and the kernel has no symbol "
+        raise KinstError(f"'{text[:80]}' is not a position, and the kernel has no symbol "
                          f"'{name[:80]}': give {FORMS}")
     return symbol.address
 
@@ -97,7 +96,7 @@ def _function(player: Player, name: str, text: str) -> int:
 def probed(player: Player, description: str) -> list[int]:
     """Where the probes of a description are."""
     if is_glob(description):
-        raise KinstError(f"{description}: a position is of one probe, without a pattern")
+        raise KinstError(f"{description}: a position needs one probe, without a pattern")
     breakpoints = Breakpoints(player.machine)
     made = create(breakpoints, parse(description), False)
     return [breakpoints.probe(number).instruction.address for number in made.numbers]

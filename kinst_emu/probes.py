@@ -1,7 +1,7 @@
 """Probes that a Python program has enabled."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from dtrace import description
 from dtrace.debug_data import debug_index
@@ -9,9 +9,7 @@ from kinst.breakpoints import Breakpoints
 from kinst.probe_table import Probe
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.firing import Fired, Firing, full_name
-
-if TYPE_CHECKING:
-    from kinst_emu.machine import Machine
+from kinst_emu.inspected import Inspected
 
 MAX_KEPT = 1_000_000  # records of firings
 Fire = Callable[[Firing], object]
@@ -20,7 +18,9 @@ Fire = Callable[[Firing], object]
 class Probes:
     """Probes of one description, enabled until they are closed; a context manager."""
 
-    def __init__(self, machine: "Machine", wanted: str, fire: Fire | None, unsafe: bool) -> None:
+    def __init__(self, machine: Inspected, remove: "Callable[[Probes], None]", wanted: str,
+                 fire: Fire | None, unsafe: bool) -> None:
+        self._remove = remove
         self._machine, self._fire, self._unsafe = machine, fire, unsafe
         self._wanted = wanted
         self._numbers: list[int] = []
@@ -48,7 +48,7 @@ class Probes:
 
     def close(self) -> None:
         """Disable the probes."""
-        self._machine.remove(self)
+        self._remove(self)
 
     def __enter__(self) -> Self:
         return self

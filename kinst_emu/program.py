@@ -1,8 +1,8 @@
 """D programs that run on a machine of a Python program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from dtrace.run.kernel_session import kernel_session
 from dtrace.run.options import Options
@@ -10,9 +10,7 @@ from dtrace.run.session import Session
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
 from kinst.breakpoints import Breakpoints
-
-if TYPE_CHECKING:
-    from kinst_emu.machine import Machine
+from kinst_emu.inspected import Inspected
 
 MAX_KEPT = 1_000_000  # records
 
@@ -37,8 +35,10 @@ class Record:
 class Program:
     """A D program, enabled until it is closed; a context manager."""
 
-    def __init__(self, machine: "Machine", breakpoints: Breakpoints, source: str,
-                 arguments: Sequence[object], options: Mapping[str, object], unsafe: bool) -> None:
+    def __init__(self, machine: Inspected, remove: "Callable[[Program], None]",
+                 breakpoints: Breakpoints, source: str, arguments: Sequence[object],
+                 options: Mapping[str, object], unsafe: bool) -> None:
+        self._remove = remove
         self._machine, self._source, self._breakpoints = machine, source, breakpoints
         self._records: list[Record] = []
         self._active = False
@@ -123,7 +123,7 @@ class Program:
 
     def close(self) -> None:
         """End the trace: END fires, and what was aggregated is there."""
-        self._machine.remove_program(self)
+        self._remove(self)
 
     def __enter__(self) -> Self:
         return self

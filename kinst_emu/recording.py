@@ -54,8 +54,8 @@ class RecordedMachine(Machine):
     """The machine of a recording: it is looked at, and goes where the recording goes."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
-        raise KinstError("this machine is a recording's: it can be looked at, and goes where the "
-                         "recording is sent (go, step, back)")
+        raise KinstError("this machine belongs to a recording: it can be looked at, and goes where "
+                         "the recording is sent (go, step, back)")
 
     write = set = call = evaluate = place = run = step = type = _refuse
     probe = trace = restore = on_qemu = record = _refuse
@@ -73,7 +73,8 @@ class Recording:
     """A recording that is opened; it stands at its start.
 
     :param path: the file.
-    :param kernel: its kernel, a file or a name; None: it is looked for by its build id.
+    :param kernel: its kernel, a file or a name; None: it is looked for where it was
+        recorded, and among the known ones, by its build id.
     :param limit: instructions; a longer one is refused.
     :raises KinstError: when it cannot be used.
     """

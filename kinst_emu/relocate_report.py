@@ -8,15 +8,15 @@ from xml.etree import ElementTree
 
 from emu.architectures import ARCHITECTURES
 from kinst.code.survey import Survey
-from kinst.code.verdict import summary
 from kinst.laboratory.finding import Finding
-from kinst.laboratory.laboratory import ON_HOST
+from kinst.laboratory.laboratory import MADE, ON_HOST
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import Report
-from kinst.trap import TRAPS
+from kinst.trial.bed import CALM, JUMPS
 from kinst.trial.execution import BY_MODULE
 
 MAX_KINDS = 20  # of mismatches, one of each, that are shown
+MISMATCH = "mismatch"
 MAX_SHOWN = 20  # encodings that are shown one by one
 
 
@@ -38,9 +38,20 @@ class Result:
         return ARCHITECTURES[self.arch].disassemble(code, CODE)
 
     def kinds(self, verdict: str) -> Counter[str]:
-        """The instructions of a verdict that were not executed, by name."""
+        """The instructions of a verdict that were not executed or not shown, by name."""
+        report = self.report
         return Counter(self.text(code).split()[0]
-                       for code, word in self.report.unexecuted.items() if word == verdict)
+                       for code, word in (*report.unexecuted.items(), *report.unshown.items())
+                       if word == verdict)
+
+    def verdict(self, code: bytes) -> str:
+        """What the relocator makes of an encoding."""
+        return self.report.said.get(code) or self.report.words[code]
+
+    def not_shown(self) -> list[dict[str, Any]]:
+        """The encodings that pass without having been shown, for programs."""
+        return [{"bytes": code.hex(), "place": self.places[code], "verdict": self.verdict(code),
+                 "why": word} for code, word in self.report.unshown.items()]
 
     def mismatched(self) -> dict[tuple[str, str], list[Finding]]:
         """The mismatches by verdict and instruction, the most frequent first."""
@@ -72,11 +83,12 @@ def show(result: Result) -> None:
             print(f"    and {len(some) - 1} more of {name}, {verdict} (--json lists them)")
     if len(kinds) > MAX_KINDS:
         print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
+    wrong = {m.code for m in report.mismatches}
     if result.survey is None and len(result.places) <= MAX_SHOWN:
         for code, place in result.places.items():
-            verdict = (report.refused.get(code)
-                       or summary(TRAPS[result.arch].classify(code, CODE)[1]))
-            print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}")
+            verdict, word = result.verdict(code), report.words[code]
+            print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}"
+                  + f"  ({word})" * (word != verdict and code not in wrong))
     elif result.survey is None:
         for code, reason in report.refused.items():
             print(f"{result.places[code]}: {code.hex(' ')}  {result.text(code)}  {reason}")
@@ -88,7 +100,8 @@ def show(result: Result) -> None:
         share = 100 * good / every if every else 100.0
         print(f"{good} of {every} can be probed, without the excluded functions: {share:.3f} %")
     total = sum(report.verdicts.values())
-    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches")
+    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches, "
+          f"{len(report.unshown)} not shown")
     for verdict, count in report.verdicts.most_common():
         print(f"{count:>9}  {verdict}")
         names = result.kinds(verdict)
@@ -113,11 +126,17 @@ def as_json(result: Result) -> dict[str, Any]:
              "state": m.state, "differences": m.differences(), "again": result.again(m)}
             for m in report.mismatches
         ],
+        "not_shown": result.not_shown(),
     }
     if report.judged:
         found["host"] = dict(report.judged.most_common())
     if result.survey is None:
         found["refused"] = {code.hex(): reason for code, reason in report.refused.items()}
+        wrong = {m.code for m in report.mismatches}
+        found["encodings"] = [
+            {"bytes": code.hex(), "place": place, "verdict": result.verdict(code),
+             "result": MISMATCH if code in wrong else report.words[code]}
+            for code, place in result.places.items()]
     else:
         good, every = result.survey.probeable
         found["instructions"] = dict(result.survey.verdicts.most_common())
@@ -134,9 +153,15 @@ def junit(result: Result, what: str = "kinst relocate") -> bytes:
         lines = [f"{place}: {m.code.hex(' ')}  {result.text(m.code)}", *m.differences(),
                  f"again: {result.again(m)}"]
         failures.setdefault(place.partition("+")[0], []).append("\n".join(lines))
+    unshown: dict[str, list[str]] = {}
+    for code, word in result.report.unshown.items():
+        place = result.places[code]
+        unshown.setdefault(place.partition("+")[0], []).append(
+            f"{place}: {code.hex(' ')}  {result.text(code)}  {word}")
     suite = ElementTree.Element(
         "testsuite", name=f"{what} {result.arch}", tests=str(len(cases)),
-        failures=str(len(failures)), errors="0", skipped="0",
+        failures=str(len(failures)), errors="0",
+        skipped=str(len(unshown.keys() - failures.keys())),
     )
     group = f"{what.split()[-1]}.{result.arch}"
     for name, count in cases.items():
@@ -145,12 +170,17 @@ def junit(result: Result, what: str = "kinst relocate") -> bytes:
         if name in failures:
             failure = ElementTree.SubElement(case, "failure", message="not the same displaced")
             failure.text = "\n".join(failures[name])
+        elif name in unshown:
+            skipped = ElementTree.SubElement(case, "skipped", message="not shown")
+            skipped.text = "\n".join(unshown[name])
     root = ElementTree.Element("testsuites")
     root.append(suite)
     return b'<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root)
 
 
 def _states(one: Finding) -> int:
-    """How many states a repetition needs; those with a number of their own come by themselves."""
+    """How many states a repetition needs; those that are made come by themselves."""
     state = one.state or 0
-    return (state % 1000 if one.how == BY_MODULE else state) + 1
+    if one.how == BY_MODULE:
+        return 1 if state >= JUMPS else state % CALM + 1
+    return 1 if state >= MADE else state + 1

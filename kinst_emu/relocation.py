@@ -33,11 +33,11 @@ def assert_relocates(
     :raises KinstError: for what is no instruction.
     """
     if arch not in ARCHITECTURES:
-        raise KinstError(f"'{arch}' is no architecture: {', '.join(ARCHITECTURES)}")
+        raise KinstError(f"'{arch}' is not an architecture: {', '.join(ARCHITECTURES)}")
     codes = list(_instructions(arch, code))
     if relocator is not None:
         if host:
-            raise KinstError("host=True judges our own relocation: leave it away with relocator=")
+            raise KinstError("host=True judges our own relocation: leave it out with relocator=")
         found = judged(relocator, arch, codes, seed, states)
     else:
         found = tested(arch, codes, seed, states, host)

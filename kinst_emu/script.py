@@ -17,14 +17,14 @@ from dtrace.bpf.object_file import object_file
 from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
 from dtrace.d.attributes import VERSION
-from dtrace.d.checker import Nowhere, Surroundings
 from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros
 from dtrace.d.program import Compiled, Compiler, split
+from dtrace.d.surroundings import Nowhere, Surroundings
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
-from dtrace.prototypes import Prototypes, describe, plain
+from dtrace.prototypes import Prototypes, plain, result_line
 from dtrace.run.kernel import (
     GuestState,
     KernelProbes,
@@ -35,6 +35,7 @@ from dtrace.run.options import OptionError, Options
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
+from emu.appending import appending
 from emu.arch import Arch
 from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT, Caller
@@ -49,7 +50,7 @@ from kinst.breakpoints import PATHS, Breakpoints
 from kinst_emu import plot
 from kinst_emu.explain.explained import source_trees
 from kinst_emu.json_lines import JsonLines
-from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
+from kinst_emu.terminal import check_writable, end_line, parse_count, parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.page import write
 
@@ -58,6 +59,8 @@ WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json
          "plot=", "report=", "sources=", "replay=", "module="]
 WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
 BOOT = "boot"
+BEGIN = "dtrace:::BEGIN"
+IDLE = "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot"
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
 MODES = "AGhlV"
 USAGE = """Usage: kdtrace [-CdeFhlqSvVwZ] [-b bufsz] [-D name[=def]]
@@ -104,7 +107,7 @@ class CommandLine:
 
 def say(text: str) -> None:
     """A message on standard error."""
-    sys.stdout.flush()
+    end_line()
     print(f"dtrace: {text}", file=sys.stderr)
 
 
@@ -210,9 +213,9 @@ class _Kernel:
         self.player: Player | None = None
         if "replay" in given:
             if "memory" in given:
-                raise KinstError("--memory: is the recording's own, with --replay")
+                raise KinstError("--memory: with --replay, it is the recording's own")
             if line.workload is not None:
-                raise KinstError("-c: what is run is the recording, with --replay")
+                raise KinstError("-c: cannot be used with --replay, which runs the recording")
             self.player = played(
                 Path(given["replay"]), given.get("kernel"),
                 LIMIT if "limit" not in given else parse_count(given["limit"], "--limit"),
@@ -229,9 +232,7 @@ class _Kernel:
         self.workload = line.workload
         self.prototypes = Prototypes(self.image)
         listing = "l" in line.modes or "e" in line.flags
-        if self.workload is None and not listing and self.player is None:
-            raise KinstError(
-                "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot")
+        self.idle = self.workload is None and not listing and self.player is None
         self.calls = None
         if self.workload not in (None, BOOT):
             self.calls = parse_calls(self.workload)
@@ -248,7 +249,7 @@ class _Kernel:
         if self.player is None:
             self.machine.console.text.clear()
         self.breakpoints = Breakpoints(self.machine, path=path, records="report" in given)
-        self.collected = Collected(f"{self.image.path.name} for {self.machine.arch.name}",
+        self.collected = Collected(catalog.described(self.image),
                                    self.workload or f"--replay {given.get('replay', '')}",
                                    tuple(map(Path, line.sources)))
         self.breakpoints.dispatcher.sink = lambda: self.collected.take(self.breakpoints)
@@ -268,6 +269,8 @@ class _Kernel:
         if self.player is not None:
             self.player.advance_to_end()
             return
+        if self.idle:  # what begins has not ended it
+            raise KinstError(IDLE)
         if self.calls is None:
             boot_to_prompt(machine, self.limit)
             return
@@ -276,9 +279,8 @@ class _Kernel:
         if rows is not None:
             rows.row({"call": self.workload, "value": plain(machine, evaluation.kind, value)})
             return
-        shown = describe(machine, evaluation.kind, value)
-        if shown and not quiet:
-            print(f"{self.workload} = {shown}")
+        if not quiet:
+            print(result_line(str(self.workload), machine, evaluation.kind, value))
 
 
 class _Run:
@@ -342,15 +344,18 @@ class _Run:
         if "e" in self.line.flags and emitted is None:
             return 0
         everything = [one for program in compiled for one in program]
+        if self.kernel is not None and self.kernel.idle and not any(
+                probe.text == BEGIN for one in everything for probe in one.probes):
+            raise KinstError(IDLE)
         self._matched(compiled)
         if not any(one.probes for one in everything) and not self.options.given("zdefs"):
             raise KinstError("no probes matched")
         out = sys.stdout
         if isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors="surrogateescape")
+            out.reconfigure(encoding="utf-8", errors="surrogateescape")  # bytes, as they are
         if self.line.output is not None:
             try:
-                out = open(self.line.output, "a", errors="surrogateescape")  # noqa: SIM115 (kept)
+                out = appending(self.line.output, "surrogateescape")
             except OSError as error:
                 raise KinstError(f"failed to open output file '{self.line.output}': "
                                  f"{error.strerror}") from None
@@ -389,8 +394,10 @@ class _Run:
                 plot.draw(session.aggregated(), session.timed(), picture)
             if report is not None and kernel is not None:
                 kernel.collected.take(kernel.breakpoints)
-                kernel.collected.aggregated(session.aggregated())
+                kernel.collected.aggregated(session.aggregated(empty=True))
                 write(Path(report), kernel.collected, kernel.breakpoints)
+            if self.line.output is not None:
+                out.close()
 
     def _traced(self, session: Session, rows: JsonLines | None) -> int:
         """Run the trace; the exit status."""

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from typing import TextIO, cast
 
+from kinst_emu.shared_output import SharedOutput
+
 SILENCE, PERIOD = 0.7, 0.2  # seconds
 CLEAR = "\r\x1b[K"
 WIDTH = 80  # where the terminal does not say
@@ -47,12 +49,13 @@ class StatusLine:
             stream = getattr(sys, name)
             if stream is not None and stream.isatty():
                 self._streams[name] = stream
-                setattr(sys, name, cast(TextIO, _Screen(stream, self)))
+                setattr(sys, name, cast(TextIO, Screen(stream, self)))
         self._thread.start()
 
     def stop(self) -> None:
         for name, stream in self._streams.items():
-            setattr(sys, name, stream)
+            if isinstance(getattr(sys, name), Screen):  # not what a command has put there
+                setattr(sys, name, stream)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -113,7 +116,7 @@ class StatusLine:
                     self._shown = True
 
 
-class _Screen(io.TextIOBase):
+class Screen(io.TextIOBase):
     """A terminal that makes room before anything is written to it."""
 
     def __init__(self, stream: TextIO, line: StatusLine) -> None:
@@ -123,6 +126,16 @@ class _Screen(io.TextIOBase):
     def write(self, text: str) -> int:
         with self._line.saying(text[-1:]):
             return self._stream.write(text)
+
+    def console(self, byte: int) -> None:
+        """See ``SharedOutput``."""
+        with self._line.saying(bytes((byte,))):
+            cast(SharedOutput, self._stream).console(byte)
+
+    def end_line(self) -> None:
+        """See ``SharedOutput``."""
+        with self._line.saying("\n"):
+            cast(SharedOutput, self._stream).end_line()
 
     def flush(self) -> None:
         self._stream.flush()

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
-from dwarf.debug_file import DebugDataError, opened, section
+from dwarf.debug_file import DebugDataError, content, elf_file
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.printable import name as printable_name
 from kinst.laboratory.store import Store
 from kinst.laboratory.workers import Workers, workers
 from kinst_emu.terminal import parse_count
@@ -23,10 +24,10 @@ def sweep_options(parser: argparse.ArgumentParser) -> None:
     """``--jobs``, ``--cluster`` and ``--store``."""
     parser.add_argument("--jobs", metavar="N", help="processes on this machine (1)")
     parser.add_argument("--cluster", metavar="ADDRESS",
-                        help="the workers of this Dask scheduler, instead")
+                        help="use the workers of this Dask scheduler instead")
     parser.add_argument("--store", type=Path, metavar="FILE",
-                        help="keep the results in this file, and do not do again what it has: a "
-                        "sweep that was killed goes on where it was (kinst report reads it)")
+                        help="keep the results in this file, and do not repeat what it has: a "
+                        "sweep that was killed resumes where it was (kinst report reads it)")
 
 
 class Sweep:
@@ -37,7 +38,7 @@ class Sweep:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.jobs is not None and arguments.cluster is not None:
-            raise KinstError("--jobs is for this machine, --cluster for others: give one of them")
+            raise KinstError("--jobs is for this machine, --cluster for others: give only one")
         jobs = 1 if arguments.jobs is None else parse_count(arguments.jobs, "--jobs")
         store: Path | None = arguments.store
         if store is not None and not store.parent.is_dir():
@@ -64,12 +65,10 @@ def check_identity(image: Image, identity: str) -> None:
 def compiler_of(path: Path) -> str:
     """What a kernel was built by, as its .comment says; empty where it does not."""
     try:
-        with opened(path) as elf:
-            found = section(elf, ".comment")
-            text = b"" if found is None else bytes(found.data()[:1 << 12])
+        text = content(elf_file(path), ".comment")[:1 << 12]
     except (DebugDataError, OSError):
         return ""
-    words = dict.fromkeys(part.decode("utf-8", "replace") for part in text.split(b"\0")
+    words = dict.fromkeys(printable_name(part) for part in text.split(b"\0")
                           if part and not part.startswith(b"$"))  # $NetBSD: ... $ of source files
     return "; ".join(words)[:MAX_COMPILER]
 

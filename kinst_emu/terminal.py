@@ -1,5 +1,6 @@
 """What the commands share: one line for an error, the console on the terminal, sizes."""
 
+import errno
 import gc
 import io
 import os
@@ -7,15 +8,19 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import NoReturn, TypeVar, cast
 
 from emu.errors import KinstError
+from emu.printable import plain
 from emu.progress import PROGRESS
-from kinst_emu.status import StatusLine, drawable
+from kinst_emu.shared_output import SharedOutput, shared
+from kinst_emu.status import Screen, StatusLine, drawable
 
 Item = TypeVar("Item")
 # Commands make objects by the hundred thousand that stay: probes, names, types.
 COLLECT_AFTER = 100_000
+# Of a file that is written; all but standard output say which (emu/replacing.py, appending.py).
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(program: str, main: Callable[[], int]) -> NoReturn:
@@ -30,6 +35,8 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names come from files
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = shared(sys.stdout)
     line: StatusLine | None = None
     if sys.stderr.isatty() and drawable(sys.stdout):
         line = StatusLine(sys.stderr)
@@ -41,10 +48,10 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
         finally:
             if line is not None:
                 line.stop()
-        sys.stdout.flush()
+            end_line()
     except KinstError as error:
-        sys.stdout.flush()
-        print(f"{program}: {error}", file=sys.stderr)
+        text = "\n".join(plain(line) for line in str(error).split("\n"))  # it may quote a file
+        print(f"{program}: {text}", file=sys.stderr)
         status = 1
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
@@ -53,7 +60,8 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
         sys.stderr.close()
         status = 141
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        where = f"{error.filename}: " if error.filename else (
+            "standard output: " if error.errno in FULL else "")
         print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
         status = 1
     try:
@@ -67,9 +75,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
 def show_byte(byte: int) -> None:
     """Write a byte of the guest's console to standard output as it comes."""
     if byte != 0x0D:
-        sys.stdout.buffer.write(bytes((byte,)))
-        if byte == 0x0A or sys.stdout.isatty():
-            sys.stdout.buffer.flush()
+        cast(SharedOutput, sys.stdout).console(byte)
 
 
 def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -128,11 +134,13 @@ def show_console(text: bytes) -> None:
         sys.stdout.flush()
 
 
-def end_line(text: bytes) -> None:
-    """End the last line of a console that was shown as it came."""
-    if text.replace(b"\r", b"")[-1:] not in (b"", b"\n"):
-        print()
-    sys.stdout.flush()
+def end_line() -> None:
+    """Before something is said on standard error: what is on standard output comes first, and a
+    line of the guest's console does not go on with it."""
+    if isinstance(sys.stdout, SharedOutput | Screen):
+        sys.stdout.end_line()
+    else:
+        sys.stdout.flush()
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -144,5 +152,8 @@ def check_writable(path: Path, option: str) -> None:
         raise KinstError(f"{option} {path}: is a directory; give a file")
     if not path.parent.is_dir():
         raise KinstError(f"{option} {path}: there is no such directory")
-    if not os.access(path.parent, os.W_OK):
+    if path.exists() and not path.is_file():  # as /dev/stdout: it is written to
+        if not os.access(path, os.W_OK):
+            raise KinstError(f"{option} {path}: cannot be written to")
+    elif not os.access(path.parent, os.W_OK):
         raise KinstError(f"{option} {path}: the directory cannot be written to")

@@ -1,17 +1,16 @@
 """What a trace prints: as dtrace(1) does, or one JSON object a line."""
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from dtrace.description import arguments
-from dtrace.prototypes import describe, plain
+from dtrace.prototypes import plain, result_line
 from dwarf.types import Type, declare
 from dwarf.values import Memory
-from emu.elf import KERNEL
+from emu.symbols import KERNEL
 from kinst.probe_table import Probe
 from kinst_emu.json_lines import JsonLines
-from kinst_emu.terminal import show_byte
+from kinst_emu.terminal import end_line, show_byte
 
 HEADER = f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}"
 LISTING = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
@@ -78,10 +77,6 @@ class TraceOutput(ABC):
 class Text(TraceOutput):
     """As dtrace(1) prints it."""
 
-    def __init__(self, quiet: bool) -> None:
-        super().__init__(quiet)
-        self._middle = False  # of a line of the console
-
     def begin(self) -> None:
         if not self.quiet:
             print(HEADER)
@@ -90,21 +85,16 @@ class Text(TraceOutput):
                registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
         if self.quiet and not lines:
             return
-        self.end_line()
         if not self.quiet:
             print(f"{0:>3} {probe.id:>6} {f'{probe.function}:{probe.name}':>32} ")
         if lines:
             print("\n".join(lines) + "\n")
 
     def byte(self, byte: int) -> None:
-        sys.stdout.flush()
         show_byte(byte)
-        self._middle = byte != ord("\n") and (byte != ord("\r") or self._middle)
 
     def end_line(self) -> None:
-        if self._middle:
-            print()
-            self._middle = False
+        end_line()
 
     def failure(self, error: str, stack: Sequence[str]) -> None:
         print("".join(f"{line}\n" for line in stack), end="")
@@ -113,9 +103,7 @@ class Text(TraceOutput):
         print(",\n".join(text) + "\n{\n}\n")
 
     def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
-        text = describe(memory, kind, bits)
-        if text:
-            print(f"{call} = {text}")
+        print(result_line(call, memory, kind, bits))
 
     def digest(self, digest: str) -> None:
         print(f"digest {digest}")

@@ -7,8 +7,9 @@ from dtrace.kernel_types import kernel_types
 from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
 from emu.call import CallError
-from emu.elf import Image, Symbol
+from emu.elf import Image
 from emu.errors import MemoryAccessError
+from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from kinst.laboratory.finding import Finding, finding
@@ -59,7 +60,7 @@ def execute(part: tuple[Setting, list[bytes]]) -> list[Finding]:
     """Encodings, executed."""
     setting, codes = part
     bed = bed_of(setting)
-    return [finding(one.word, one.mismatch, one.code, one.note)
+    return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
             for one in tried(bed, codes, setting.states)]
 
 

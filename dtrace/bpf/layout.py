@@ -89,10 +89,10 @@ class Helper(enum.IntEnum):
     ALLOCATE = 17  # (size): scratch memory
     STOP = 18  # (): tracing ends after this firing
     COPY_REFERENCE = 19  # (to, memref's pair, most): the length, then the bytes
-    DESTRUCTIVE = 40  # and above: see ``dtrace/d/clauses.py``
+    DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/actions.py``
     VARIABLE = 32  # (index, argument): a variable that only the host knows
     STACK = 33  # (to, frames, user)
-    SUBROUTINE = 64  # and above: see ``dtrace/d/subroutines.py``
+    SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/identifiers.py``
 
 
 REGS, UREGS = 32, 33  # for VARIABLE: registers by index, of the firing and of the user

@@ -286,14 +286,19 @@ def _storage(bits: int) -> int:
     return octets
 
 
-def _alignment(kind: Type) -> int:
+def _alignment(kind: Type, known: dict[int, int] | None = None) -> int:
+    """:param known: of structures, by their identity: each may hold others twice."""
+    known = {} if known is None else known
     kind = strip(kind)
     for _ in range(64):
         if not isinstance(kind, Array):
             break
         kind = strip(kind.element)
     if isinstance(kind, Structure):
-        return max([_alignment(member.type) for member in kind.members], default=1)
+        if id(kind) not in known:
+            known[id(kind)] = max(
+                [_alignment(member.type, known) for member in kind.members], default=1)
+        return known[id(kind)]
     return max(width(kind), 1)
 
 

@@ -1,11 +1,11 @@
-"""D's own variables, subroutines, actions and aggregating functions, as tables of their prototypes
-(DTrace guide, "Variables", "Actions and subroutines", "Aggregations").
+"""D's own variables, subroutines and aggregating functions, as tables of their prototypes (DTrace
+guide, "Variables", "Actions and subroutines", "Aggregations"); actions.py has the actions.
 
 In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any number of more.
 """
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from dtrace.bpf.layout import REGS, UREGS, Aggregate, Context, Helper
 from dwarf.types import Type
@@ -42,14 +42,20 @@ class Function:
         return None if "..." in self.parameters else len(self.parameters)
 
 
-def _functions(role: Role, rows: str, first: int = 0) -> dict[str, Function]:
+def prototype(role: Role, row: str, number: int = 0, destructive: bool = False) -> Function:
+    """A function from a row as C has it, without a semicolon."""
+    head, _mark, rest = row.strip().rstrip(")").partition("(")
+    *result, name = head.split()
+    parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
+    return Function(name, role, " ".join(result), parameters, number, destructive)
+
+
+def _functions(role: Role, rows: str, first: int = 0, destructive: tuple[str, ...] = ()
+               ) -> dict[str, Function]:
     found = {}
-    for number, row in enumerate(line for line in rows.strip().splitlines()):
-        head, _mark, rest = row.strip().rstrip(")").partition("(")
-        *result, name = head.split()
-        parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
-        found[name] = Function(
-            name, role, " ".join(result), parameters, first + number if first else 0)
+    for number, row in enumerate(rows.strip().splitlines()):
+        function = prototype(role, row, first + number if first else 0)
+        found[function.name] = replace(function, destructive=function.name in destructive)
     return found
 
 
@@ -106,43 +112,7 @@ SUBROUTINES = _functions(Role.SUBROUTINE, """
     major_t getmajor(dev_t)
     minor_t getminor(dev_t)
     file_t * getf(int)
-""", Helper.SUBROUTINE)
-
-ACTIONS = _functions(Role.ACTION, """
-    void breakpoint()
-    void chill(int)
-    void clear(...)
-    void commit(int)
-    void denormalize(...)
-    void discard(int)
-    void exit(int)
-    void freopen(@, ...)
-    void ftruncate()
-    _symaddr func(uintptr_t)
-    _symaddr sym(uintptr_t)
-    _symaddr mod(uintptr_t)
-    stack jstack(...)
-    void normalize(...)
-    void panic()
-    void print(@)
-    void printa(@, ...)
-    void printf(@, ...)
-    void printm(size_t, uintptr_t *)
-    void raise(int)
-    void setopt(const char *, [const char *])
-    void speculate(int)
-    stack stack(...)
-    void stop()
-    void system(@, ...)
-    void trace(@)
-    void tracemem(@, size_t, ...)
-    void trunc(...)
-    _usymaddr uaddr(uintptr_t)
-    _usymaddr ufunc(uintptr_t)
-    _usymaddr umod(uintptr_t)
-    _usymaddr usym(uintptr_t)
-    stack ustack(...)
-""")
+""", Helper.SUBROUTINE, destructive=("copyout", "copyoutstr"))
 
 AGGREGATING = _functions(Role.AGGREGATING, """
     void avg(@)
@@ -156,7 +126,6 @@ AGGREGATING = _functions(Role.AGGREGATING, """
     void sum(@)
 """)
 KINDS = {name: Aggregate[name.upper()] for name in AGGREGATING}
-FUNCTIONS = SUBROUTINES | ACTIONS | AGGREGATING
 
 # The version of D that brought a name, where it is not the first.
 SINCE = {
@@ -170,10 +139,6 @@ SINCE = {
     "getf": "1.10", "json": "1.11", "strtoll": "1.11", "jid": "1.13", "jailname": "1.13",
     "regs": "1.13",
 }
-DESTRUCTIVE = frozenset(
-    "breakpoint chill freopen panic raise stop system copyout copyoutstr".split())
-STACKS = frozenset("stack ustack jstack".split())
-SYMBOLS = frozenset("func sym mod uaddr ufunc umod usym".split())
 
 # Variables that lie in the context of a firing: type, offset.
 CONTEXT = {
@@ -229,7 +194,9 @@ class AggregationInfo:
     """:param function: None before it is assigned.
     :param parameters: of lquantize and llquantize.
     :param number: in the order of first use.
-    :param timed: whether its one key is made of a time.
+    :param unit: where its one key is a time, nanoseconds of one of it, 0 where that is not plain;
+        None: it is none.
+    :param shapes: the numbers of its shapes, by how and how large the keys are.
     """
 
     name: str
@@ -238,7 +205,8 @@ class AggregationInfo:
     parameters: tuple[int, ...] = ()
     line: int = 0
     number: int = -1
-    timed: bool = False
+    unit: int | None = None
+    shapes: dict[tuple[tuple[str, int], ...], int] = field(default_factory=dict)
 
 
 Part = tuple[Type, str, int]

@@ -14,6 +14,7 @@ from dtrace.strings import unescape_c
 MAX_SOURCE = 1 << 22  # characters
 MAX_ARGUMENT = 1 << 16
 INTEGER_MAX = (1 << 64) - 1
+MAX_DIGITS = 22  # of 64 bits in octal, which has most
 
 KEYWORDS = frozenset(
     "auto break case char const continue counter default do double else enum extern float for goto "
@@ -31,6 +32,7 @@ BLANKS = re.compile(r"[ \t\v\f\r\n]+")
 WORD = re.compile(r"[A-Za-z_][0-9A-Za-z_]*")
 SCOPED = re.compile(r"((?:[A-Za-z_][-0-9A-Za-z_.]*|[A-Za-z_]?)`)?([A-Za-z_][0-9A-Za-z_]*)")
 AGGREGATION = re.compile(r"@(?:[A-Za-z_][0-9A-Za-z_]*)?")
+NUMBER_BEGINS = re.compile(r"\.?[0-9]")
 NUMBER = re.compile(r"(?:0[xX][0-9A-Fa-f]+|[0-9]+)[uU]?[lL]?[lL]?")
 DIGITS = re.compile(r"0[xX][0-9A-Fa-f]+|[0-9]+")
 FLOAT = re.compile(r"[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+[fFlL]?|[0-9]*\.[0-9]+|[0-9]+\.[0-9]*")
@@ -253,7 +255,7 @@ class Lexer:
             assert found is not None
             self._advance(found.end())
             return Token("aggregation", found[0] if len(found[0]) > 1 else "@_", place)
-        if character.isdigit() or (character == "." and source[at + 1 : at + 2].isdigit()):
+        if NUMBER_BEGINS.match(source, at):
             real = FLOAT.match(source, at)
             if real and not source.startswith("...", real.end() - 1):
                 raise self.fail("D_SYNTAX", "floating-point constants are not permitted")
@@ -291,8 +293,7 @@ class Lexer:
             if octal.end() < end:
                 raise DError("D_INT_DIGIT", f"constant {text} contains invalid digit "
                              f"{text[octal.end()]}", place)
-        value = int(text[:end], 16 if text[1:2] in ("x", "X") else 8 if text[0] == "0" else 10) \
-            if end <= MAX_ARGUMENT else INTEGER_MAX + 1
+        value = _value(text[:end])
         suffix = text[end:]
         if value > INTEGER_MAX:
             raise DError("D_INT_OFLOW", f"constant {text} results in integer overflow", place)
@@ -356,7 +357,7 @@ class Lexer:
             digits = number[2]
             octal = digits[0] == "0" and digits[1:2] not in ("x", "X")
             if not octal or not digits.strip("01234567"):
-                value = int(digits, 8 if octal else 0)
+                value = _value(digits)
                 if value > INTEGER_MAX:
                     raise DError("D_MACRO_OFLOW", f"macro argument {text} constant {digits} "
                                  "results in integer overflow", place)
@@ -365,3 +366,10 @@ class Lexer:
         if len(given) > 1 and given[0] == given[-1] == '"':
             given = given[1:-1]
         return Token("string", text, place, content=unescape_c(given))
+
+
+def _value(digits: str) -> int:
+    """Of a number as C writes it; what is longer than any is one more than the largest."""
+    if len(digits.lstrip("0xX")) > MAX_DIGITS:
+        return INTEGER_MAX + 1
+    return int(digits, 16 if digits[1:2] in ("x", "X") else 8 if digits[0] == "0" else 10)

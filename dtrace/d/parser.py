@@ -19,7 +19,7 @@ from dtrace.d.declarations import (
     member_layout,
 )
 from dtrace.d.errors import DError, Place
-from dtrace.d.identifiers import FUNCTIONS
+from dtrace.d.functions import FUNCTIONS
 from dtrace.d.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
 from dtrace.d.types import Universe, is_void, spelled
 from dwarf.types import Array, Enumeration, Incomplete, Procedure, Structure, Type, strip
@@ -115,12 +115,13 @@ class Parser:
         if self._depth > MAX_DEPTH:
             raise DError("D_SYNTAX", f"nested deeper than {MAX_DEPTH}", place)
 
-    def built(self, node: Built, *parts: syntax.Expression) -> Built:
+    def built(self, node: Built, *parts: syntax.Expression, levels: int = 1) -> Built:
         """An expression of others.
 
+        :param levels: that it counts for: those who walk through it call each other more often.
         :raises DError: when it is too high to be walked through.
         """
-        node.height = 1 + max([part.height for part in parts], default=0)
+        node.height = levels + max([part.height for part in parts], default=0)
         if node.height > MAX_HEIGHT:
             raise DError("D_SYNTAX", f"expression of more than {MAX_HEIGHT} levels", node.place)
         return node
@@ -519,6 +520,7 @@ class Parser:
         if before is not None and not isinstance(before, Incomplete):
             raise DError("D_DECL_TYPERED", f"type redeclared: enum {tag}", place)
         values: list[tuple[str, int]] = []
+        taken: set[str] = set()
         kind = Enumeration(tag, 4, lambda: tuple(values))
         value = 0
         while True:
@@ -536,11 +538,12 @@ class Parser:
             if not -(1 << 31) <= value < 1 << 31:
                 raise DError("D_DECL_ENOFLOW", f"enumerator '{name.text}' value overflows INT_MAX "
                              f"({(1 << 31) - 1})", name.place)
-            if any(name.text == other for other, _value in values):
+            if name.text in taken:
                 raise DError("D_UNKNOWN", f"failed to define enumerator '{name.text}': Duplicate "
                              "member name definition", name.place)
             if self.known(name.text):
                 raise DError("D_DECL_IDRED", f"identifier redeclared: {name.text}", name.place)
+            taken.add(name.text)
             values.append((name.text, value))
             self.universe.enumerate(iter([(name.text, value)]), kind)
             value += 1
@@ -664,7 +667,7 @@ class Parser:
                     value.keys = keys
                     self.built(value, *keys)
                 else:
-                    value = self.built(syntax.Index(place, value, keys), value, *keys)
+                    value = self.built(syntax.Index(place, value, keys), value, *keys, levels=3)
             elif self.accept("("):
                 if not isinstance(value, syntax.Name):
                     raise DError("D_FUNC_IDENT", "function designator is not of function type",

@@ -8,20 +8,23 @@ from typing import Protocol
 from dtrace.bpf.layout import Region
 from dtrace.d import syntax
 from dtrace.d.attributes import parse_attributes, parse_version
-from dtrace.d.checker import Checker, Surroundings, clone
-from dtrace.d.clauses import ClauseCompiler, Defaults, Function
+from dtrace.d.checker import Checker
+from dtrace.d.clauses import ClauseCompiler, Function
 from dtrace.d.code import Storage
 from dtrace.d.errors import DError, Place
 from dtrace.d.identifiers import SINCE, Shape
 from dtrace.d.lexer import Macros, Pragma, Token
 from dtrace.d.parser import Parser
+from dtrace.d.records import Defaults
 from dtrace.d.sugar import Cutter, error_clause, has_if
+from dtrace.d.surroundings import Surroundings
 from dtrace.d.types import Universe
 from emu.errors import KinstError
 
 PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)  # bytes of each part, with a NUL
 MAX_PROBE = (1 << 32) - 1
+MAX_REPEATED = 10_000  # statements that are compiled once more, for another description
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,10 @@ class Probes(Protocol):
     """The probes that there are."""
 
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
-        """Those of a description; an empty part stands for any."""
+        """Those of a description; an empty part stands for any.
+
+        :raises KinstError: saying why there are none, where more can be said.
+        """
 
     def numbered(self, number: int) -> Probe | None:
         """The one with an ID."""
@@ -100,7 +106,8 @@ class Compiler:
     def __post_init__(self) -> None:
         self.checker = Checker(self.universe, self.surroundings)
         self._storage: Storage | None = None
-        self._made = 0
+        self._made = self._repeated = 0
+        self._repeats: syntax.Clause | None = None  # what is repeated: the statements of one clause
         self._deferred: list[tuple[str, str, Place]] = []
         self._sugared = False
 
@@ -216,19 +223,33 @@ class Compiler:
             raise DError("D_PDESC_INVAL", f'invalid probe description "{specifier.text}": {error}',
                          specifier.place) from None
 
+    def _probes(self, parts: tuple[str, str, str, str]) -> tuple[Sequence[Probe], str]:
+        """Those of a description; where there are none, perhaps why."""
+        try:
+            return self.probes.match(parts), ""
+        except KinstError as error:
+            return [], f": {error}"
+
     def _clause(self, clause: syntax.Clause, specifier: syntax.Specifier, last: str) -> Compiled:
         parts = self._described(specifier, last)
-        probes = self.probes.match(parts)
+        probes, why = self._probes(parts)
         if specifier.number is not None:
             one = self.probes.numbered(specifier.number)
             probes = [one] if one is not None else []
         if not probes and not self.allow_none():
             raise DError("D_PDESC_ZERO", f"probe description {':'.join(parts)} does not match any "
-                         "probes", specifier.place)
+                         f"probes{why}", specifier.place)
+        if specifier is not clause.probes[0]:
+            if clause is not self._repeats:
+                self._repeats, self._repeated = clause, 0
+            self._repeated += len(clause.statements)
+            if self._repeated > MAX_REPEATED:
+                raise DError("D_UNKNOWN", f"more than {MAX_REPEATED} statements are repeated for "
+                             "the other descriptions of a clause", specifier.place)
         copy = syntax.Clause(
             clause.place, [specifier],
-            None if clause.predicate is None else clone(clause.predicate),
-            [syntax.Do(s.place, clone(s.expression)) for s in clause.statements
+            None if clause.predicate is None else syntax.clone(clause.predicate),
+            [syntax.Do(s.place, syntax.clone(s.expression)) for s in clause.statements
              if isinstance(s, syntax.Do)], clause.bare, clause.hidden)
         self.storage.string_size = self.string_size()
         compiler = ClauseCompiler(
@@ -311,7 +332,7 @@ class Compiler:
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)
-            if kind == "provider" and not self.probes.match((what, "", "", "")):
+            if kind == "provider" and not self._probes((what, "", "", ""))[0]:
                 raise DError("D_PRAGMA_DEPEND", f"program requires provider {what}", place)
             return
         if name == "attributes":

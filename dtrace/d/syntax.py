@@ -1,6 +1,6 @@
 """A D program as a tree.  The checker gives every expression its type."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from dtrace.d.errors import Place
 from dtrace.d.identifiers import AggregationInfo, Function, Variable
@@ -26,6 +26,21 @@ class Expression:
         """The type, which the checker has set."""
         assert self.type is not None
         return self.type
+
+
+def clone(node: Expression) -> Expression:
+    """A copy of an unchecked tree; types and names are shared."""
+    values = {}
+    for f in fields(node):
+        if not f.init:
+            continue
+        value = getattr(node, f.name)
+        if isinstance(value, Expression):
+            value = clone(value)
+        elif isinstance(value, list):
+            value = [clone(v) if isinstance(v, Expression) else v for v in value]
+        values[f.name] = value
+    return type(node)(**values)
 
 
 @dataclass(eq=False)

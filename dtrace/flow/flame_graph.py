@@ -1,81 +1,110 @@
-"""A flame graph (Brendan Gregg) of call trees, in instructions: one SVG file that needs nothing
-else.  A frame's width is its share of the instructions; a click makes a frame as wide as the page.
+"""A flame graph (Brendan Gregg) of a call tree, as SVG: a file of its own, or a part of a page.
+A frame's width is its share of the whole; a click makes a frame as wide as the drawing.
 """
 
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping
-from xml.sax.saxutils import escape, quoteattr
+from dataclasses import dataclass
 
 from dtrace.flow.call_lines import thread_name
 from dtrace.flow.call_tree import Node, by_total
+from emu.templates import templates
 
 WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # pixels
 NARROWEST = 0.4  # pixels: what is narrower is not drawn
 MAX_DEPTH = 400
-STYLE = """text{font:11px monospace;pointer-events:none}rect{stroke:#fff;stroke-width:.4}
-g:hover>rect{stroke:#000}.t{font-size:14px}svg{background:#fff}"""
-# Zooming: what lies in the clicked frame's columns is spread over the page; "Escape" or the lowest
-# row goes back.
-SCRIPT = """
-const gs=[...document.querySelectorAll('g[data-x]')],W=%d,L=%f;
-function zoom(x,w){for(const g of gs){const a=+g.dataset.x,b=+g.dataset.w,
- l=Math.max(0,(a-x)/w*W),r=Math.min(W,(a+b-x)/w*W);
- g.style.display=r-l>.4?'':'none';const q=g.querySelector('rect'),t=g.querySelector('text');
- q.setAttribute('x',l);q.setAttribute('width',Math.max(0,r-l));
- t.setAttribute('x',l+3);const n=Math.floor((r-l-6)/L),s=g.dataset.n;
- t.textContent=n<3?'':s.length>n?s.slice(0,n-2)+'..':s}}
-for(const g of gs)g.addEventListener('click',()=>zoom(+g.dataset.x,+g.dataset.w));
-addEventListener('keydown',e=>{if(e.key==='Escape')zoom(0,W)});
-"""
+INSTRUCTIONS = "instructions"
 
 
-def svg(trees: Mapping[int, Node], names: Mapping[int, str], title: str) -> Iterator[str]:
-    """The graph, piece by piece."""
-    whole = sum(top.total for top in trees.values())
-    rows = list(_rows(trees, names, whole))
-    depth = max((row[1] for row in rows), default=0)
-    height = TOP + (depth + 2) * ROW
-    yield (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-           f'width="{WIDTH}" height="{height}" role="img" aria-label={quoteattr(title)}>'
-           f"<style>{STYLE}</style>"
-           f'<text class="t" x="8" y="20">{escape(title)}</text>\n')
-    for name, level, left, width, count, calls in rows:
-        y = height - (level + 1) * ROW - 4
-        share = 100 * count / whole if whole else 0
-        room = int((width - 6) / LETTER)
-        text = "" if room < 3 else name if len(name) <= room else name[: room - 2] + ".."
-        yield (f'<g data-x="{left:.2f}" data-w="{width:.2f}" data-n={quoteattr(name)}>'
-               f"<title>{escape(name)}: {count} instructions ({share:.2f}%), {calls} calls</title>"
-               f'<rect x="{left:.2f}" y="{y}" width="{width:.2f}" height="{ROW - 1}" '
-               f'fill="{_colour(name)}"/>'
-               f'<text x="{left + 3:.2f}" y="{y + 12}">{escape(text)}</text></g>\n')
-    yield f"<script><![CDATA[{SCRIPT % (WIDTH, LETTER)}]]></script></svg>\n"
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """:param level: from the bottom; ``left`` and ``width`` in pixels.
+    :param said: what is said of it besides its name.
+    :param top: the upper edge, pixels; ``text``: as much of the name as it has room for.
+    """
+
+    name: str
+    level: int
+    left: float
+    width: float
+    said: str
+    top: int
+    text: str
+    colour: str
 
 
-def _rows(trees: Mapping[int, Node], names: Mapping[int, str],
-          whole: int) -> Iterator[tuple[str, int, float, float, int, int]]:
-    """(name, level, left, width, instructions, calls) of what is drawn."""
-    if not whole:
+def of_threads(trees: Mapping[int, Node], names: Mapping[int, str]) -> Node:
+    """One tree of those of threads, the threads above its root."""
+    tops = {label: Node(label, top.calls, top.own, top.total, top.below)
+            for label, top in ((f"thread {thread_name(thread, names)}", top)
+                               for thread, top in trees.items())}
+    return Node("all", total=sum(top.total for top in trees.values()), below=tops)
+
+
+def svg(root: Node, title: str) -> Iterator[str]:
+    """The graph of instructions as a file, piece by piece."""
+    placed = list(_placed(root))
+    return _template(placed, root.total, INSTRUCTIONS, title, title)
+
+
+def drawing(root: Node, label: str, unit: str, most: int) -> tuple[str, int]:
+    """The graph as a part of a page, and how many frames are in it.
+
+    :param label: for those who do not see it.
+    :param unit: of what is counted, in the plural.
+    :param most: frames, those nearest to the bottom.
+    """
+    placed = [one for one, _n in zip(_placed(root), range(most), strict=False)]
+    return "".join(_template(placed, root.total, unit, label, "")), len(placed)
+
+
+Placed = tuple[Node, int, float, float]  # level, left, width
+
+
+def _placed(root: Node) -> Iterator[Placed]:
+    """What is wide enough, level by level, the widest first in each frame."""
+    if not root.total:
         return
-    scale = WIDTH / whole
-    yield "all", 0, 0.0, float(WIDTH), whole, 1
-    left = 0.0
-    for thread, top in sorted(trees.items(), key=lambda t: -t[1].total):
-        label = f"thread {thread_name(thread, names)}"
-        waiting = [(top, label, 1, left)]
-        left += top.total * scale
-        while waiting:
-            node, name, level, x = waiting.pop()
-            width = node.total * scale
-            if width < NARROWEST or level > MAX_DEPTH:
-                continue
-            yield name, level, x, width, node.total, max(node.calls, 1)
-            for below in by_total(node):
-                waiting.append((below, below.name, level + 1, x))
-                x += below.total * scale
+    scale = WIDTH / root.total
+    waiting = deque([(root, 0, 0.0)])
+    while waiting:
+        node, level, left = waiting.popleft()
+        yield node, level, left, node.total * scale
+        if level == MAX_DEPTH:
+            continue
+        for below in by_total(node):
+            if below.total * scale >= NARROWEST:
+                waiting.append((below, level + 1, left))
+            left += below.total * scale
+
+
+def _template(placed: list[Placed], whole: int, unit: str, label: str, heading: str
+              ) -> Iterator[str]:
+    """The drawing, piece by piece.
+
+    :param heading: shown above the frames in a file of its own; empty: it is a part of a page.
+    """
+    levels = max((level for _node, level, _left, _width in placed), default=0) + 1
+    height = levels * ROW + (TOP if heading else 0)
+    frames = (_frame(one, height, whole, unit) for one in placed)
+    return templates("dtrace").get_template("flame_graph.svg").generate(
+        frames=frames, width=WIDTH, height=height, row=ROW, letter=LETTER, narrowest=NARROWEST,
+        label=label, heading=heading)
+
+
+def _frame(placed: Placed, height: int, whole: int, unit: str) -> Frame:
+    node, level, left, width = placed
+    room, name = int((width - 6) / LETTER), node.name
+    calls = f", {node.calls} calls" if node.calls else ""
+    return Frame(name, level, left, width,
+                 f"{node.total} {unit} ({100 * node.total / whole:.2f}%){calls}",
+                 height - (level + 1) * ROW,
+                 "" if room < 3 else name if len(name) <= room else name[: room - 2] + "..",
+                 _colour(name))
 
 
 def _colour(name: str) -> str:
-    """Warm, and the same for a name everywhere."""
-    seed = zlib.crc32(name.encode())
-    return f"rgb({205 + seed % 50},{80 + (seed >> 8) % 130},{(seed >> 16) % 60})"
+    """Warm, and the same for a name everywhere; dark text can be read on it."""
+    seed = zlib.crc32(name.encode("utf-8", "backslashreplace"))
+    return f"rgb({205 + seed % 50},{115 + (seed >> 8) % 95},{(seed >> 16) % 60})"

@@ -348,7 +348,7 @@ class Origin:
     def _read(self, end: Position) -> _Window:
         player, machine = self._player, self._player.machine
         player.give()
-        numbers = machine.board.cpu.registers
+        numbers = machine.cpu.model.registers
         names = [name for name in self._followed if name in numbers]
         window = _Window(player.position.instructions, machine.registers())
         found: list[bytes] = []

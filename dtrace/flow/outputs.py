@@ -8,11 +8,11 @@ from dtrace.debug_data import Sources
 from dtrace.flow.call_lines import CallLines
 from dtrace.flow.call_tree import CallTree, lines
 from dtrace.flow.code import CodeReader
-from dtrace.flow.flame_graph import svg
+from dtrace.flow.flame_graph import of_threads, svg
 from dtrace.flow.perfetto import PerfettoTrace
 from dtrace.flow.walk import Listener, Walk
-from emu.elf import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Head, Piece, Step
+from emu.symbols import Symbol
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
 MOST_WAITING = 1 << 18  # instructions
@@ -164,4 +164,4 @@ def output(kind: str, code: CodeReader, head: Head, file: IO[bytes], title: str,
     tree = CallTree()
     if kind == TREE:
         return _Walked(code, head, tree, lambda: write(lines(tree.finish(), names), "\n"))
-    return _Walked(code, head, tree, lambda: write(svg(tree.finish(), names, title)))
+    return _Walked(code, head, tree, lambda: write(svg(of_threads(tree.finish(), names), title)))

@@ -30,7 +30,7 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
     :raises KeyboardInterrupt: by the user's wish.
     """
     machine = player.machine
-    numbers = machine.board.cpu.registers
+    numbers = machine.cpu.model.registers
     names = [name for name in machine.arch.registers if name != machine.arch.pc]
     flow: list[bytes] = []
     found: list[bytes] = []

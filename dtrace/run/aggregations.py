@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf.interpreter import divide, signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
-from dtrace.d.clauses import value_count
-from dtrace.d.identifiers import KINDS, SYMBOLS, AggregationInfo, Shape
+from dtrace.d.actions import SYMBOLS
+from dtrace.d.aggregations import value_count
+from dtrace.d.identifiers import KINDS, AggregationInfo, Shape
 from dtrace.d.types import is_string
 
 U64 = 1 << 64

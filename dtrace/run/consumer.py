@@ -8,10 +8,12 @@ from typing import IO
 
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate, Fault
-from dtrace.d.clauses import Field, Function, Recorded
+from dtrace.d.actions import ACTIONS, STACKS
+from dtrace.d.clauses import Function
 from dtrace.d.formats import Conversion
 from dtrace.d.identifiers import AggregationInfo
 from dtrace.d.program import Probe
+from dtrace.d.records import Field, Recorded
 from dtrace.d.types import LONG, UNSIGNED_LONG
 from dtrace.run import render
 from dtrace.run.aggregations import (
@@ -28,6 +30,7 @@ from dtrace.run.aggregations import (
 )
 from dtrace.run.options import OptionError, Options
 from dtrace.run.render import Argument, Symbols, Typed
+from emu.appending import appending
 
 FAULTS = {
     Fault.BAD_ADDRESS: "invalid address", Fault.BAD_ALIGNMENT: "invalid alignment",
@@ -60,6 +63,9 @@ class Failure:
     at: int
 
 
+Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # is given the action's fields
+
+
 @dataclass
 class Consumer:
     """Prints what a trace gives.
@@ -80,10 +86,9 @@ class Consumer:
         self._headed = False
         self._indent = 0
         self._last: Enabled | None = None
-        self._kinds = {"trace": self._traced, "print": self._typed, "tracemem": self._memory,
-                       "printm": self._reference, "printf": self._formatted,
-                       "printa": self._aggregations, "setopt": self._set_option,
-                       "freopen": self._reopen, "system": self._system, "exit": self._exit}
+        self._by_name: dict[str, Handler] = {
+            name: getattr(self, f"_{action.consumer}") for name, action in ACTIONS.items()
+            if action.consumer}
 
     # -- output ------------------------------------------------------------------------------------
 
@@ -143,18 +148,16 @@ class Consumer:
 
     def _action(self, enabled: Enabled, action: Recorded, content: bytes) -> None:
         values = [content[f.offset : f.offset + f.size] for f in action.fields]
-        handler = self._kinds.get(action.name)
-        if handler is not None:
-            handler(enabled, action, values)
-        elif action.name in ("clear", "denormalize", "normalize", "trunc"):
-            self._changed(action, values)
-        elif action.name == "ftruncate":
-            self._truncate_output()
-        elif action.name in ("stack", "ustack", "jstack"):
-            self.write(render.stack(values[0], self.symbols, self.options.number("stackindent")))
-        else:
-            value = int.from_bytes(values[0], "little")
-            self.write(render.symbolic(action.name, value, self.symbols))
+        self._by_name[action.name](enabled, action, values)
+
+    # -- what prints an action: ``consumer`` of its row in ``dtrace/d/actions.py`` -----------------
+
+    def _stack(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
+        self.write(render.stack(values[0], self.symbols, self.options.number("stackindent")))
+
+    def _symbol(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
+        value = int.from_bytes(values[0], "little")
+        self.write(render.symbolic(action.name, value, self.symbols))
 
     def _traced(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.write(render.traced(values[0], self.quiet, self.options.given("rawbytes")))
@@ -202,22 +205,26 @@ class Consumer:
 
     def _reopen(self, enabled: Enabled, action: Recorded, values: list[bytes]) -> None:
         name = self._text(action, values).partition("\0")[0]
-        if self.other is not None:
-            self.other.close()
-            self.other = None
+        self.close_other()
         if not name:
             return
         try:
-            self.other = open(name, "a", errors="surrogateescape")  # noqa: SIM115 (to the end)
+            self.other = appending(name, "surrogateescape")
         except OSError as error:
             self._failed(enabled, f'couldn\'t freopen() "{name}": {error.strerror}')
+
+    def close_other(self) -> None:
+        """End what ``freopen()`` has opened: what it was given is written."""
+        other, self.other = self.other, None
+        if other is not None:
+            other.close()
 
     def _system(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
         self.out.flush()
         command = self._text(action, values).partition("\0")[0]
         subprocess.run(os.fsencode(command), shell=True, check=False)
 
-    def _truncate_output(self) -> None:
+    def _truncate_output(self, _e: Enabled, _action: Recorded, _values: list[bytes]) -> None:
         self.out.flush()
         try:
             self.out.seek(0)
@@ -225,7 +232,7 @@ class Consumer:
         except (OSError, ValueError):
             return  # a terminal or a pipe cannot be cut
 
-    def _changed(self, action: Recorded, values: list[bytes]) -> None:
+    def _changed(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
         info = action.aggregations[0]
         numbers = [int.from_bytes(v, "little", signed=True) for v in values]
         if action.name == "clear":
@@ -305,7 +312,7 @@ class Consumer:
         return "".join(out) + "\n"
 
     def _key(self, part: Part) -> str:
-        if part.how in ("stack", "ustack", "jstack"):
+        if part.how in STACKS:
             return render.stack(part.content, self.symbols, self.options.number("stackindent"))
         if part.how != "value":
             return render.symbolic(part.how, part.number, self.symbols)
@@ -325,17 +332,16 @@ class Consumer:
     def rest(self) -> None:
         """What has not been printed, at the end of a trace."""
         self.out.write("\n")
-        entries = [entry for entry in self.table.sorted(self.order())
-                   if entry.info.number not in self.table.printed]
-        while entries:
-            info = entries[0].info
-            same = [entry for entry in entries if entry.info is info]
-            if self._packed(info):
+        found: dict[int, list[Entry]] = {}
+        for entry in self.table.sorted(self.order()):
+            if entry.info.number not in self.table.printed:
+                found.setdefault(entry.info.number, []).append(entry)
+        for same in found.values():
+            if self._packed(same[0].info):
                 self._hist(same)
             else:
                 for entry in same:
                     self.write(self._line(entry.key, [entry]))
-            entries = [entry for entry in entries if entry.info is not info]
 
     def _hist(self, entries: list[Entry]) -> bool:
         """``agghist`` and ``aggpack``; whether there was anything."""

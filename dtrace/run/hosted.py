@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import REGS, UREGS, Fault, Helper
-from dtrace.d.clauses import DESTRUCTIVE_NUMBERS
+from dtrace.d.actions import ON_HOST
 from dtrace.d.code import ABSENT
 from dtrace.d.identifiers import HOSTED, SUBROUTINES
 from dtrace.run import subroutines
@@ -53,7 +53,7 @@ class Hosted:
             method = getattr(self, f"_{name}", None)
             if method is not None:
                 found[function.number] = self._guarded(method)
-        for number, name in enumerate(DESTRUCTIVE_NUMBERS):
+        for number, name in enumerate(ON_HOST):
             found[Helper.DESTRUCTIVE + number] = self._destroying(name)
         return found
 

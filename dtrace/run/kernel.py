@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.bpf._runtime import Runtime
-from dtrace.d.checker import Located
-from dtrace.d.errors import DError, Place
+from dtrace.bpf._runtime import Runtime, RuntimeFault
+from dtrace.bpf.layout import Fault
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
+from dtrace.d.surroundings import Located
 from dtrace.description import Description, create, modules_of
-from dtrace.libraries import PLACES
 from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.dwarf_types import DwarfTypes
@@ -32,9 +31,10 @@ from dwarf.types import (
 from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import KinstError, MemoryAccessError
+from emu.guests import guest_of
 from emu.machine import Stop, StopReason
 from emu.progress import PROGRESS
-from emu.unicorn.machine import Alarm
+from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.functions import matches
 from kinst.probe_table import Probe as KernelProbe
@@ -64,7 +64,7 @@ class KernelProbes:
     def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
         """Those of a description.
 
-        :raises DError: saying why a place cannot be probed.
+        :raises KinstError: saying why a place cannot be probed.
         """
         if parts not in self._asked:
             self._asked[parts] = [*self.own.match(parts), *self._kernel(parts)]
@@ -83,9 +83,7 @@ class KernelProbes:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
                           self.unsafe, self.index)
         except KinstError as error:
-            why = str(error).removeprefix(f"invalid probe specifier {text}: ")
-            raise DError("D_PDESC_ZERO", f"probe description {text} does not match any probes: "
-                         f"{why}", Place(0)) from None
+            raise KinstError(str(error).removeprefix(f"invalid probe specifier {text}: ")) from None
         self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
@@ -154,7 +152,8 @@ class KernelSurroundings:
     def registers(self) -> Mapping[int, int]:
         arch = arch_of(self.image)
         names = arch.dwarf_registers
-        places = {name: n for n, name in PLACES[arch.name].items()}
+        numbers = guest_of(self.image, arch.name).registers.places
+        places = {name: n for n, name in numbers.items()}
         return {n: places[name] for n, name in enumerate(names) if name in places}
 
     def located(self, index: int) -> Located | None:
@@ -287,14 +286,6 @@ class KernelSymbols:
         return f"{value:#x}" if function is None else function.module
 
 
-OFFSETS = {  # of variables: the members that lead to them, from the thread on
-    "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
-    "pid": (("thread", "td_proc"), ("proc", "p_pid")),
-    "ppid": (("thread", "td_proc"), ("proc", "p_pptr"), ("proc", "p_pid")),
-    "execname": (("thread", "td_proc"), ("proc", "p_comm")),
-    "uid": (("thread", "td_ucred"), ("ucred", "cr_uid")),
-    "gid": (("thread", "td_ucred"), ("ucred", "cr_rgid")),
-}
 IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
 
 
@@ -328,14 +319,14 @@ class GuestState:
         """Let a runtime work on this guest."""
         machine = self._machine
         self._runtime = runtime
-        number = machine.board.cpu.registers[machine.arch.per_cpu]
+        number = machine.cpu.model.registers[machine.guest.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
         runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
         known = list(machine.arch.registers)
-        for index, name in PLACES[machine.arch.name].items():
+        for index, name in machine.guest.registers.places.items():
             if name in known:
                 runtime.set_register(index, known.index(name))
-        for name, members in OFFSETS.items():
+        for name, members in machine.guest.members.items():
             places = [self._member(*member) for member in members]
             if None not in places:
                 found = [place for place in places if place is not None]
@@ -368,7 +359,7 @@ class GuestState:
     def thread(self) -> int:
         """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
         try:
-            return self._machine.read_u64(self._machine.read_register(self._machine.arch.per_cpu))
+            return self._machine.read_u64(self._machine.read_register(self._machine.guest.per_cpu))
         except MemoryAccessError:
             return 0
 
@@ -456,9 +447,11 @@ class GuestState:
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
         """Variables that no walk from the thread finds, by name."""
         return {
-            "cpu": lambda: 0, "jid": lambda: 0, "ipl": lambda: None, "caller": self._caller,
+            "cpu": lambda: self._machine.cpu.number, "jid": lambda: 0, "ipl": lambda: None,
+            "caller": self._caller,
             "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)), "ucaller": lambda: 0,
-            "ustackdepth": lambda: 0, **dict.fromkeys((*OFFSETS, "execargs"), lambda: None)}
+            "ustackdepth": lambda: 0,
+            **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
 
     def _caller(self) -> int:
         """The first frame of another function."""
@@ -476,19 +469,21 @@ class GuestState:
         :raises RuntimeFault: when that is nowhere.
         """
         arch = self._machine.arch
-        name = PLACES[arch.name].get(index)
+        name = self._machine.guest.registers.places.get(index)
         if name is None:
             return None
         if array == "regs":
             return self._read(name) if name in arch.registers else None
-        place = self._member("thread", "td_frame")
-        if place is None or self._runtime is None:
-            return None
-        found = arch.trap_frame.fields.get(TRAPS[arch.name].names.get(name, name))
+        field = TRAPS[arch.name].names.get(name, name)
+        found = self._machine.guest.trap_frame.fields.get(field)
         if found is None:
             return 0 if name == "zero" else None
+        place = self._member("thread", "td_frame")
         # struct pcpu begins with the thread.
-        frame = self._number(self._number(self._machine.read_register(arch.per_cpu)) + place[0])
+        frame = 0 if place is None else self._number(
+            self._number(self._machine.read_register(self._machine.guest.per_cpu)) + place[0])
+        if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
+            raise RuntimeFault(Fault.BAD_ADDRESS, 0)
         return self._number(frame + found[0], found[1])
 
     def _number(self, address: int, size: int = 8) -> int:

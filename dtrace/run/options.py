@@ -13,6 +13,7 @@ BAD_CONTEXT = "Option cannot be used from within a D program"
 ACTIVE = "Operation illegal when tracing is active"
 
 U64 = 1 << 64
+MAX_TIME = 1 << 62  # virtual nanoseconds, 146 years: what begins today ends in 64 bits, with a sign
 UNITS = {
     "": 1, "ns": 1, "nsec": 1, "us": 1000, "usec": 1000, "ms": 10**6, "msec": 10**6,
     "s": 10**9, "sec": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9,
@@ -80,7 +81,7 @@ def parse_rate(value: str | None) -> int:
         if not number:
             raise OptionError(BAD_VALUE)
         return 10**9 // number
-    if suffix not in UNITS:
+    if suffix not in UNITS or number * UNITS[suffix] > MAX_TIME:
         raise OptionError(BAD_VALUE)
     return number * UNITS[suffix]
 

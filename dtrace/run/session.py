@@ -12,19 +12,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
-from dtrace.bpf._runtime import NATIVE, Runtime
+from dtrace.bpf._runtime import NATIVE, Runtime, RuntimeFault
 from dtrace.bpf.assembler import ProgramTooLarge
 from dtrace.bpf.interpreter import Interpreter, Narrate
-from dtrace.bpf.layout import ARGUMENTS, Context, Policy, Region
+from dtrace.bpf.layout import ARGUMENTS, Context, Fault, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
-from dtrace.d.clauses import Defaults, value_count
+from dtrace.d.aggregations import value_count
 from dtrace.d.identifiers import KINDS
 from dtrace.d.program import Compiled, Compiler, Probe
+from dtrace.d.records import Defaults
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.hosted import Hosted, Values
 from dtrace.run.kernel import GuestState
-from dtrace.run.options import Options
+from dtrace.run.options import MAX_TIME, Options
 from dtrace.run.render import Symbols
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
@@ -39,6 +40,7 @@ STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # what BEGIN and END see as arg0
 GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # what the guest's clock shows at its start
 MAX_FAILURES = 10_000  # that are kept, where nothing is printed before the end
 MAX_FIRINGS = 10_000_000
+CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6  # ns: of each such time chill() may take so much
 MAX_VARIABLE = 16 << 10
 MAX_SIZE = 256 << 20
 RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
@@ -163,6 +165,8 @@ class Session:
         if self.guest is not None:
             values |= self.guest.values()
         self.hosted = Hosted(values)
+        self.hosted.destructive = self._destructive
+        self._chilled = 0, 0  # since when, how long
         if self.guest is None:
             self.hosted.parent = parent
         else:
@@ -203,6 +207,23 @@ class Session:
             fired = self._by_probe[error.number]
             self._context(fired, ())
             self.runtime.set_error(fired.entry)
+
+    def _destructive(self, name: str, value: int) -> None:
+        """``chill()``.  A firing takes none of a kernel's time, and this is no exception; without a
+        kernel the clock moves.
+
+        :raises RuntimeFault: for too much of it, and for what stops a thread or the machine.
+        """
+        since, chilled = self._chilled
+        now = self._time()
+        if now - since > CHILLED_PER:
+            since, chilled = now, 0
+        if name != "chill" or chilled + value > MOST_CHILLED:
+            raise RuntimeFault(Fault.ILLEGAL_OPERATION)
+        self._chilled = since, chilled + value
+        if self.guest is None:
+            self.now += value
+            self.runtime.set_context(Context.TIMESTAMP, self.now)
 
     def _place_names(self, probes: Iterable[Probe]) -> None:
         """Give the names of probes, of which most are the same, their addresses."""
@@ -395,14 +416,18 @@ class Session:
         self.now = self.guest.now
         self._consume()
 
-    def aggregated(self) -> list[Row]:
-        """All aggregations as they are."""
-        return aggregations(self.consumer)
+    def aggregated(self, empty: bool = False) -> list[Row]:
+        """All aggregations as they are.
 
-    def timed(self) -> set[str]:
-        """The aggregations whose key is a time."""
-        return {shown_name(shape.info.name) for shape in self.compiler.aggregations
-                if shape.info.timed}
+        :param empty: distributions also have their empty buckets between the first and the last.
+        """
+        return aggregations(self.consumer, empty=empty)
+
+    def timed(self) -> dict[str, int]:
+        """The aggregations whose key is a time: nanoseconds of one of it, 0 where that is not
+        plain."""
+        return {shown_name(shape.info.name): shape.info.unit for shape in self.compiler.aggregations
+                if shape.info.unit is not None}
 
     def _begin(self) -> None:
         self.options.active = True
@@ -419,6 +444,7 @@ class Session:
         self._consume(last=True)
         self.consumer.rest()
         self.out.flush()
+        self.consumer.close_other()
 
     def _wait_for_status(self) -> None:
         """The end is noticed when the status is looked at, once in a while."""
@@ -436,6 +462,9 @@ class Session:
             return
         while timers.due is not None and not self.stopped:
             due = timers.due
+            if due > MAX_TIME:
+                self.say("given up after 146 years")
+                return
             if look <= due:
                 period = self._period
                 self._wait(due - (due - look) % period if not host else look, host)
@@ -498,14 +527,19 @@ class Session:
     def _drops(self) -> None:
         drops = self.runtime.take_drops()
         records, dynamic, aggregation, speculative, unavailable, errors = drops
-        for count, text in (
-            (records, "drop{s} on CPU 0"), (aggregation, "aggregation drop{s} on CPU 0"),
-            (dynamic, "dynamic variable drop{s}"), (speculative, "speculative drop{s}"),
-            (unavailable, "failed speculation{s} (no speculative buffer available)"),
-            (errors, "error{s} in ERROR probe enabling"),
+        tags = self.options.given("droptags")
+        for count, tag, text in (
+            (records, "PRINCIPAL", "drop{s} on CPU 0"),
+            (aggregation, "AGGREGATION", "aggregation drop{s} on CPU 0"),
+            (dynamic, "DYNAMIC", "dynamic variable drop{s}"),
+            (speculative, "SPEC", "speculative drop{s}"),
+            (unavailable, "SPECUNAVAIL",
+             "failed speculation{s} (no speculative buffer available)"),
+            (errors, "DBLERROR", "error{s} in ERROR probe enabling"),
         ):
             if count:
-                self.say(f"{count} {text.format(s='s' * (count > 1))}")
+                self.say(f"[DTRACEDROP_{tag}] " * tags
+                         + f"{count} {text.format(s='s' * (count > 1))}")
 
 
 def parent(pid: int) -> int:

@@ -5,7 +5,8 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.clauses import Recorded
+from dtrace.d.actions import ACTIONS
+from dtrace.d.records import Recorded
 from dtrace.run import render, values
 from dtrace.run.aggregations import Entry
 from dtrace.run.consumer import Consumer, Enabled, Failure
@@ -13,7 +14,7 @@ from dtrace.run.render import Symbols
 from dtrace.run.values import Value
 
 Row = dict[str, Value]
-CHANGES = ("clear", "denormalize", "normalize", "trunc", "setopt", "freopen", "system", "ftruncate")
+CHANGES = ("changed", "set_option", "reopen", "system", "truncate_output")  # what gives no value
 
 
 def ignore(_row: Row) -> None:
@@ -34,7 +35,7 @@ class Structured(Consumer):
             parts = [content[f.offset : f.offset + f.size] for f in action.fields]
             if action.name == "printa":
                 later.append(self._printed(action))
-            elif action.name in CHANGES:
+            elif ACTIONS[action.name].consumer in CHANGES:
                 self._action(enabled, action, content)
             else:
                 done.append(self._object(enabled, action, parts))
@@ -72,7 +73,7 @@ class Structured(Consumer):
     def _reopen(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
         self._failed(enabled, "freopen() changes nothing where objects are printed")
 
-    def _truncate_output(self) -> None:
+    def _truncate_output(self, _e: Enabled, _action: Recorded, _values: list[bytes]) -> None:
         """There is no text to cut."""
 
     def _printed(self, action: Recorded) -> Row:
@@ -100,24 +101,26 @@ class Structured(Consumer):
         self.sink({"error": self.fault(found), "probe": probe})
 
 
-def aggregations(consumer: Consumer, without: Collection[int] = ()) -> list[Row]:
+def aggregations(consumer: Consumer, without: Collection[int] = (), empty: bool = False
+                 ) -> list[Row]:
     """An object for each aggregation that has a key.
 
     :param without: numbers of some that are left out.
+    :param empty: distributions also have their empty buckets between the first and the last.
     """
     by_aggregation: dict[int, list[Entry]] = {}
     for entry in consumer.table.sorted(consumer.order()):
         if entry.info.number not in without:
             by_aggregation.setdefault(entry.info.number, []).append(entry)
-    return [_aggregation(found, consumer.symbols) for found in by_aggregation.values()]
+    return [_aggregation(found, consumer.symbols, empty) for found in by_aggregation.values()]
 
 
-def _aggregation(entries: Sequence[Entry], symbols: Symbols) -> Row:
+def _aggregation(entries: Sequence[Entry], symbols: Symbols, empty: bool) -> Row:
     """An aggregation with its rows, of which there is at least one."""
     info = entries[0].info
     assert info.function is not None
-    rows: list[Value] = [{"keys": values.keys(entry, symbols), "value": values.aggregated(entry)}
-                         for entry in entries]
+    rows: list[Value] = [{"keys": values.keys(entry, symbols),
+                          "value": values.aggregated(entry, empty)} for entry in entries]
     return {"aggregation": shown_name(info.name), "function": info.function.name, "rows": rows}
 
 

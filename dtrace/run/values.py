@@ -5,7 +5,8 @@ import struct
 from collections.abc import Sequence
 
 from dtrace.bpf.layout import Aggregate
-from dtrace.d.clauses import Field
+from dtrace.d.actions import STACKS
+from dtrace.d.records import Field
 from dtrace.d.types import is_string, width
 from dtrace.run import render
 from dtrace.run.aggregations import Entry, Part, average, bounds, scalar
@@ -13,7 +14,6 @@ from dtrace.run.render import Symbols
 from dwarf.types import Array, Enumeration, Float, Integer, Structure, Type, strip
 
 Value = int | float | str | list["Value"] | dict[str, "Value"]
-STACKS = ("stack", "ustack", "jstack")
 DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 
 
@@ -110,19 +110,26 @@ def keys(entry: Entry, symbols: Symbols) -> list[Value]:
             for part, (kind, _how, _size) in zip(entry.key, entry.shape.parts, strict=True)]
 
 
-def buckets(entry: Entry) -> list[tuple[int | None, int]]:
-    """Those of a distribution that are not empty: (lower bound, None below the first; count)."""
+def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
+    """Those of a distribution that are not empty: (lower bound, None below the first; count).
+
+    :param empty: also the empty ones between the first and the last of these.
+    """
     low = bounds(entry)
     below = entry.kind is not Aggregate.QUANTIZE
-    return [(None if below and not n else low[n], value)
-            for n, value in enumerate(entry.values) if value]
+    counted = [n for n, value in enumerate(entry.values) if value]
+    shown = range(counted[0], counted[-1] + 1) if empty and counted else counted
+    return [(None if below and not n else low[n], entry.values[n]) for n in shown]
 
 
-def aggregated(entry: Entry) -> Value:
-    """An entry's value: a number, or the buckets of a distribution."""
+def aggregated(entry: Entry, empty: bool = False) -> Value:
+    """An entry's value: a number, or the buckets of a distribution.
+
+    :param empty: as of ``buckets``.
+    """
     if entry.kind in DISTRIBUTIONS:
         found: list[Value] = []
-        for bound, count in buckets(entry):
+        for bound, count in buckets(entry, empty):
             bucket: dict[str, Value] = {"count": count}
             if bound is not None:
                 bucket = {"from": bound, **bucket}

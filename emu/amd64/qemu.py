@@ -8,18 +8,16 @@ long mode on them.
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keystone
 
-from emu.amd64 import loader, registers
+from emu.amd64 import registers
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.qemu.board import QemuBoard
-
-if TYPE_CHECKING:
-    from emu.qemu.machine import QemuMachine
-    from emu.unicorn.machine import UnicornMachine
+from emu.freebsd.amd64 import loader
+from emu.qemu.board import Entered, QemuBoard
+from emu.unicorn.machine import UnicornMachine
 
 STUB = 0x100000
 FIRMWARE = 2 << 20  # at the end of memory: where QEMU's firmware leaves its tables
@@ -143,11 +141,11 @@ def _long_mode(state: Mapping[str, Any], task: int, local: int) -> bytes:
     return code + b"\xeb\xfe"
 
 
-def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
+def enter(machine: Entered, source: UnicornMachine) -> None:
     """Descriptor tables, the task register and MSRs can be set by the CPU alone: by a stub in low
     memory, from real mode on, under page tables that have the guest's half and the stub; what it
     was written over is put back.  The rest the gdb stub can set."""
-    state = source.board.cpu_state()
+    state = source.cpu.state()
     wide = {name: MMR.unpack(bytes.fromhex(state[name])) for name in registers.WIDE}
     pml4 = machine.hidden_memory(3 * 4096)
     theirs = bytearray(source.read_physical(state["cr3"] & 0x000FFFFFFFFFF000, 4096))
@@ -179,7 +177,7 @@ def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
         machine.write_register(f"xmm{i}", int.from_bytes(bytes.fromhex(state[f"xmm{i}"]), "little"))
 
 
-def _physical(source: "UnicornMachine", address: int) -> int:
+def _physical(source: UnicornMachine, address: int) -> int:
     found = source.translate(address)
     if found is None:
         raise MachineError(f"the GDT at {address:#x} is not mapped: the state cannot be carried")

@@ -1,157 +1,28 @@
-"""The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as QEMU's ``virt`` has them.
+"""The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as in QEMU's ``virt``."""
 
-Exceptions: Arm ARM, "The AArch64 System Level Programmers' Model", exception entry.
-"""
-
-import functools
-from typing import Any
-
-import unicorn
-import unicorn.arm64_const as uc
-
-from emu.arm64 import _breakpoint, psci, registers
-from emu.arm64.generic_timer import (
-    CNTFRQ,
-    COUNTERS,
-    FREQUENCY,
-    PHYSICAL,
-    REGISTERS,
-    TICK,
-    VIRTUAL,
-    GenericTimer,
-)
+from emu.arm64 import psci
+from emu.arm64.cpu import ArmCpu
+from emu.arm64.generic_timer import PPI_PHYSICAL, PPI_VIRTUAL
 from emu.device import Line
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
 from emu.devicetree import Node, cells64, flatten
-from emu.elf import Image
-from emu.errors import ImageError, MachineError
-from emu.machine import Stop, StopReason
-from emu.records import load_behind
-from emu.unicorn import board
 from emu.unicorn.board import Board
-from emu.unicorn.engine_probe import (
-    CODE,
-    CODE_SIZE,
-    BlockEnds,
-    StateFields,
-    context_bytes,
-    context_field,
-    find_field,
-)
 from emu.unicorn.machine import UnicornMachine
 
-PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanosecond
-RAM_BASE, KERNEL_BASE = 0x40000000, 0x40200000
+RAM_BASE = 0x40000000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
-UART_SPI, PPI_VIRTUAL, PPI_PHYSICAL = 1, 11, 14
-DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
+UART_SPI = 1
 UART_CLOCK = 24_000_000
-CLOCK_READ_COST = 100  # ns
-
-# Unicorn's numbers of exceptions (QEMU target/arm/cpu.h).
-UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13
-VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
-CURRENT_SPX = 0x200
-PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
-EL1H = 5
-EC_BRK, EC_SVC, EC_UNKNOWN, IL = 0x3C, 0x15, 0, 1 << 25
-
-NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
-LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
-LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
-
-
-def scratch() -> unicorn.Uc:
-    """EL1 without address translation, floating point enabled."""
-    engine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
-    engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
-    engine.mem_map(CODE, CODE_SIZE)
-    _set_system(engine, "scr_el3", 0x501)
-    _set_system(engine, "hcr_el2", 1 << 31)
-    _set_system(engine, "cpacr_el1", 3 << 20)
-    engine.reg_write(uc.UC_ARM64_REG_PSTATE, 0x3C0 | EL1H)
-    _set_system(engine, "contextidr_el1", 0)
-    return engine
-
-
-@functools.cache
-def _monitor() -> StateFields:
-    """Where the CPU state holds the exclusive monitor: an address and the two words loaded from it,
-    chosen, tell."""
-    states = []
-    addresses = CODE + 0x1230, CODE + 0x1670
-    words = 0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978
-    for address, low, high in ((addresses[0], *words), (addresses[1], words[1], words[0])):
-        engine = scratch()
-        engine.mem_write(CODE, LDXP)
-        engine.mem_write(address, low.to_bytes(8, "little") + high.to_bytes(8, "little"))
-        engine.reg_write(uc.UC_ARM64_REG_X1, address)
-        engine.emu_start(CODE, CODE + 4)
-        for register in (uc.UC_ARM64_REG_X0, uc.UC_ARM64_REG_X1, uc.UC_ARM64_REG_X2):
-            engine.reg_write(register, 0)
-        states.append(context_bytes(engine))
-    return StateFields({
-        name: (find_field(states, values, "<Q", "the exclusive monitor of arm64"), "<Q")
-        for name, values in (("exclusive_addr", addresses), ("exclusive_val", words),
-                             ("exclusive_high", words[::-1]))
-    })
-
-
-@functools.cache
-def _exception_fields() -> tuple[int, int]:
-    """Where the CPU state holds the syndrome and the address of the last abort.
-
-    An exclusive load from a chosen, misaligned address tells.
-    """
-    states, addresses = [], (0x1357_9BDF, 0x0246_8ACF)
-    for address in addresses:
-        engine = scratch()
-        engine.mem_write(CODE, LDXR)
-        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
-        _set_system(engine, "sctlr_el1", 2)
-        engine.reg_write(uc.UC_ARM64_REG_X1, address)
-        engine.emu_start(CODE, CODE + 4)
-        engine.reg_write(uc.UC_ARM64_REG_X1, 0)
-        states.append(context_bytes(engine))
-    at = find_field(states, addresses, "<Q", "the fault address of an arm64 abort")
-    # Before it: u32 syndrome, u32 fault status.  An alignment fault of a read in EL1 (Arm ARM,
-    # ESR_EL1: EC 0x25, IL, DFSC 0x21) must be what is there.
-    for state in states:
-        syndrome = int.from_bytes(state[at - 8 : at - 4], "little")
-        if syndrome & ~0x03FFFF80 != 0x25 << 26 | 0x21:
-            raise MachineError(
-                f"this version of Unicorn ({unicorn.__version__}) keeps the syndrome of an arm64 "
-                "abort elsewhere; version 2.1.4 is known to work"
-            )
-    return at - 8, at
-
-
-def _set_system(engine: unicorn.Uc, name: str, value: int) -> None:
-    op0, op1, crn, crm, op2 = registers.SYSTEM[name]
-    engine.reg_write(uc.UC_ARM64_REG_CP_REG, (crn, crm, op0, op1, op2, value))
-
-# Of what works, only branches, exceptions and system instructions end a block (Arm ARM C4.1).
-END_MASK, END_VALUE = 0x1C000000, 0x14000000
 
 
 class ArmBoard(Board):
-    cpu = board.CpuModel(
-        unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM, uc.UC_CPU_ARM64_A57, 4, registers.UNICORN
-    )
     ram_base = RAM_BASE
     hidden_base = 0x30000000
-    vectors = registers.VECTORS
-    wakes_masked = True
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        e = self.cpu
-        machine.make_engine(e.arch, e.mode, e.cpu_model, uc.UC_ARM64_REG_PC, e.fixed_length)
-        machine.engine.set_breakpoint_exception(_breakpoint)
-        machine.engine.set_page_blocks(10)
-        machine.engine.set_block_ends(END_MASK, END_VALUE)
-        machine.engine.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
+        ArmCpu.prepare(machine)
         changed = machine.interrupts_changed
         self.distributor = Distributor(changed)
         self.interface = CpuInterface(self.distributor, changed)
@@ -161,93 +32,12 @@ class ArmBoard(Board):
                              (UART_BASE, self.uart)):
             machine.engine.map_device(base, device.size, device.read, device.write)
         line = self.distributor.set_line
-        self.timers = {
-            VIRTUAL: GenericTimer(machine, "cntv", lambda up: line(16 + PPI_VIRTUAL, up)),
-            PHYSICAL: GenericTimer(machine, "cntp", lambda up: line(16 + PPI_PHYSICAL, up)),
-        }
-        machine.engine.hook_system(
-            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS, [CNTFRQ, PMCCNTR, *REGISTERS],
-            self._system_read, self._system_write, CLOCK_READ_COST, 1, TICK,
-        )
-        for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
-            self.write_system(name, value)
+        self.cpus = (ArmCpu(machine, 0, self.interface, lambda n, up: line(16 + n, up)),)
 
-    # -- system registers ---------------------------------------------------------------------
-
-    def read_system(self, name: str) -> int:
-        if name not in registers.SYSTEM:
-            raise MachineError(f"arm64 has no register '{name}'")
-        return self.machine.engine.read_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name])
-
-    def write_system(self, name: str, value: int) -> None:
-        if name not in registers.SYSTEM:
-            raise MachineError(f"arm64 has no register '{name}'")
-        self.machine.engine.write_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name], value)
-
-    def _system_read(self, number: int) -> int | None:
-        if number == CNTFRQ:
-            return FREQUENCY
-        if number == PMCCNTR:  # the model would read the host's clock
-            return self.machine.now
-        timer, name = REGISTERS[number]
-        return self.timers[timer].read(name)
-
-    def _system_write(self, number: int, value: int) -> bool:
-        if number in REGISTERS:
-            timer, name = REGISTERS[number]
-            self.timers[timer].write(name, value)
-        return True
-
-    # -- boot ---------------------------------------------------------------------------------
-
-    def load(self, image: Image) -> None:
-        """FreeBSD's locore: EL1, MMU off, x0 = physical address of the device tree; or, where there
-        are modules, virtual address of the loader's records."""
-        machine = self.machine
-        low = self._copy(image)
-        tree = RAM_BASE + machine.memory - (2 << 20)
-        machine.write_physical(tree, flatten(self.device_tree()))
-        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
-        if image.modules:
-            tree = load_behind(machine, image, KERNEL_BASE, tree - (2 << 20),
-                               (DTBP, flatten(self.device_tree())))
-        machine.write_register("x0", tree)
-        machine.write_register("pc", KERNEL_BASE + image.entry - low)
-
-    def _copy(self, image: Image) -> int:
-        machine = self.machine
-        low = min(s.virtual for s in image.segments)
-        for segment in image.segments:
-            at = KERNEL_BASE + segment.virtual - low
-            if at + segment.memory_size > RAM_BASE + machine.memory - (4 << 20):
-                raise ImageError(f"{image.path}: does not fit {machine.memory >> 20} MiB of memory")
-            machine.write_physical(at, bytes(segment.data))
-        return low
-
-    def place(self, image: Image) -> None:
-        """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
-        machine = self.machine
-        low = self._copy(image)
-        top = RAM_BASE + machine.memory
-        ram, level0, level1, level2 = (top - (2 << 20) + 4096 * i for i in range(4))
-        block, table = 0x701, 3  # access flag, inner shareable, attribute 0
-        put = machine.write_physical
-        for at in range(RAM_BASE, top, 1 << 30):
-            put(ram + 8 * (at >> 30), (at | block).to_bytes(8, "little"))
-        put(level0 + 8 * (low >> 39 & 0x1FF), (level1 | table).to_bytes(8, "little"))
-        put(level1 + 8 * (low >> 30 & 0x1FF), (level2 | table).to_bytes(8, "little"))
-        first = low >> 21 & 0x1FF
-        for i in range(512 - first):
-            at = KERNEL_BASE + (i << 21)
-            if at < top:
-                put(level2 + 8 * (first + i), (at | block).to_bytes(8, "little"))
-        for name, value in (("mair_el1", 0xFF), ("ttbr0_el1", ram), ("ttbr1_el1", level0),
-                            ("tcr_el1", 25 | 16 << 16 | 2 << 30 | 2 << 32),
-                            ("cpacr_el1", 3 << 20), ("sctlr_el1", 0x30D00801)):
-            self.write_system(name, value)
-        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
-        machine.write_register("sp", top - (3 << 20))
-        machine.pc = image.entry
+    def firmware(self) -> bytes:
+        for cpu in self.cpus:
+            cpu.reset()
+        return flatten(self.device_tree())
 
     def device_tree(self) -> Node:
         gic, clock = 1, 2  # phandles
@@ -278,126 +68,11 @@ class ArmBoard(Board):
         )
         return root
 
-    # -- exceptions ---------------------------------------------------------------------------
-
-    def exception(self, vector: int) -> str | None:
-        machine = self.machine
-        pc = machine.pc
-        if vector != BKPT or not machine.at_breakpoint(pc):
-            pc = machine.left_at(pc)
-        if vector in (HVC, SMC):
-            arguments = [machine.read_register(f"x{i}") for i in range(2)]
-            result = psci.call(arguments[0], arguments[1], self._shutdown)
-            machine.write_register("x0", result)
-            if vector == SMC:  # pc is at it
-                machine.pc = pc + 4
-                machine.engine.instructions += 1
-            return None
-        if vector in (DATA_ABORT, PREFETCH_ABORT):
-            syndrome, address = _exception_fields()
-            self.write_system("far_el1", context_field(machine.uc, address, "<Q"))
-            return self._enter(VECTOR_SYNC, pc, context_field(machine.uc, syndrome, "<I"))
-        if vector == BKPT:
-            code = int.from_bytes(machine.read(pc, 4), "little")
-            return self._enter(VECTOR_SYNC, pc, EC_BRK << 26 | IL | code >> 5 & 0xFFFF)
-        if vector == SVC:
-            code = int.from_bytes(machine.read(pc - 4, 4), "little")
-            return self._enter(VECTOR_SYNC, pc, EC_SVC << 26 | IL | code >> 5 & 0xFFFF)
-        if vector == UNDEFINED:
-            return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
-        return f"exception {vector} of the CPU model"
-
-    def invalid(self) -> str | None:
-        pc = self.machine.left_at(self.machine.pc)
-        return self._enter(VECTOR_SYNC, pc, EC_UNKNOWN << 26 | IL)
-
-    def bus_error(self, code: int) -> str | None:
-        pc = self.machine.pc
-        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
-
-    def _set_pstate(self, value: int) -> None:
-        """Unicorn computes its cached translation flags anew only with a system register."""
-        self.machine.write_register("pstate", value)
-        self.write_system("contextidr_el1", self.read_system("contextidr_el1"))
-
-    def _enter(self, offset: int, pc: int, syndrome: int | None) -> str | None:
-        m = self.machine
-        vectors = self.read_system("vbar_el1")
-        if vectors == 0:
-            return "exception before VBAR_EL1 is set"
-        state = m.read_register("pstate")
-        if state & 0xF != EL1H:
-            return f"exception from exception level {state >> 2 & 3}: not run here"
-        self.write_system("spsr_el1", state)
-        self.write_system("elr_el1", pc)
-        if syndrome is not None:
-            self.write_system("esr_el1", syndrome)
-        self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
-        m.pc = vectors + CURRENT_SPX + offset
-        return None
-
-    # -- interrupts ---------------------------------------------------------------------------
-
-    def interrupt_pending(self) -> bool:
-        return self.interface.asserted
-
-    def deliver_interrupt(self) -> bool:
-        m = self.machine
-        if not self.interface.asserted or m.read_register("pstate") & PSTATE_I:
-            return False
-        trouble = self._enter(VECTOR_IRQ, m.pc, None)
-        if trouble is not None:
-            m.request_stop(Stop(StopReason.UNHANDLED, m.pc, trouble))
-        return True
-
-    def _shutdown(self, again: bool) -> None:
-        self.machine.request_stop(Stop(StopReason.RESET if again else StopReason.POWER_OFF, 0))
-
-    # -- instructions -------------------------------------------------------------------------
-
-    _block_ends = BlockEnds(scratch, NOP)
-
-    def ends_block(self, code: bytes) -> bool:
-        return (int.from_bytes(code, "little") & END_MASK == END_VALUE
-                and self._block_ends(code))
-
-    def is_wait(self, code: bytes) -> bool:
-        return code == WFI
-
     def type(self, data: bytes) -> None:
         self.uart.type(data)
 
-    # -- snapshots ----------------------------------------------------------------------------
+    @property
+    def keys_left(self) -> bool:
+        return self.uart.keys_left
 
-    def cpu_state(self) -> dict[str, Any]:
-        m = self.machine
-        state: dict[str, Any] = {name: m.read_register(name) for name in registers.GENERAL}
-        state |= {name: self.read_system(name) for name in registers.CARRIED}
-        state["monitor"] = {name: self.read_system(name) for name in registers.MONITOR}
-        state["fpcr"] = m.engine.read(uc.UC_ARM64_REG_FPCR)
-        state["fpsr"] = m.engine.read(uc.UC_ARM64_REG_FPSR)
-        for i in range(32):
-            state[f"v{i}"] = m.engine.read_bytes(uc.UC_ARM64_REG_V0 + i, 16).hex()
-        state |= _monitor().read(m.uc)
-        state["timers"] = {str(n): t.state() for n, t in self.timers.items()}
-        return state
-
-    def restore_cpu(self, state: dict[str, Any]) -> None:
-        m = self.machine
-        m.write_register("pstate", state["pstate"])
-        for name in registers.CARRIED:
-            self.write_system(name, state[name])
-        for name in registers.MONITOR:
-            self.write_system(name, state["monitor"][name])
-        m.engine.write(uc.UC_ARM64_REG_FPCR, state["fpcr"])
-        m.engine.write(uc.UC_ARM64_REG_FPSR, state["fpsr"])
-        for i in range(32):
-            m.engine.write_bytes(uc.UC_ARM64_REG_V0 + i, bytes.fromhex(state[f"v{i}"]))
-        for name in registers.GENERAL:
-            m.write_register(name, state[name])
-        self._set_pstate(state["pstate"])
-        m.pc = state["pc"]
-        _monitor().write(m.uc, {name: state[name] for name in _monitor().fields})
-        for number, timer in self.timers.items():
-            timer.restore(state["timers"][str(number)])
-
+BOARD = ArmBoard

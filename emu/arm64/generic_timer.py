@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emu.arm64.registers import key
-from emu.device import Bus
+from emu.device import Bus, number
 
 FREQUENCY = 62_500_000  # Hz
 TICK = 1_000_000_000 // FREQUENCY  # ns
@@ -12,6 +12,7 @@ ENABLE, IMASK, ISTATUS = 1, 2, 4
 
 COUNTERS = [key(3, 3, 14, 0, op2) for op2 in (1, 2, 5, 6)]  # CNTPCT, CNTVCT and their SS forms
 CNTFRQ = key(3, 3, 14, 0, 0)
+PPI_VIRTUAL, PPI_PHYSICAL = 11, 14  # its interrupts
 PHYSICAL, VIRTUAL = 2, 3  # CRm of CNTP_* and CNTV_*
 REGISTERS = {
     key(3, 3, 14, crm, op2): (crm, name)
@@ -65,4 +66,5 @@ class GenericTimer:
         return {"control": self.control, "compare": self.compare}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self.control, self.compare = state["control"], state["compare"]
+        self.control = number(state["control"], 4)
+        self.compare = number(state["compare"], 1 << 64)

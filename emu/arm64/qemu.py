@@ -5,18 +5,14 @@ Header: Documentation/arch/arm64/booting.rst of Linux.  Its first word branches 
 
 import struct
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from emu.arm64 import registers
 from emu.arm64.board import RAM_BASE
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.qemu.board import QemuBoard
+from emu.qemu.board import Entered, QemuBoard
 from emu.unicorn.guest_memory import PAGE
-
-if TYPE_CHECKING:
-    from emu.qemu.machine import QemuMachine
-    from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 
 HEADER = 64  # bytes
 FLAGS = 0b1010  # little-endian, 4 KiB pages, anywhere in memory
@@ -60,7 +56,7 @@ def _msr(name: str) -> int:
     return 0xD5000000 | op0 << 19 | op1 << 16 | crn << 12 | crm << 8 | op2 << 5
 
 
-def _identity_map(machine: "QemuMachine", physical: int, tcr: int, mair: int) -> int:
+def _identity_map(machine: Entered, physical: int, tcr: int, mair: int) -> int:
     """Page tables for TTBR0_EL1 that map the GiB around an address to itself; where they are."""
     size = 64 - (tcr & 63)
     if tcr & EPD0 or not 31 <= size <= 48:
@@ -76,12 +72,12 @@ def _identity_map(machine: "QemuMachine", physical: int, tcr: int, mair: int) ->
     return tables if size > 39 else tables + PAGE
 
 
-def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
+def enter(machine: Entered, source: UnicornMachine) -> None:
     """System registers can be set by the CPU alone: by a stub over the kernel's first instructions,
     which nothing executes any more.  It runs at its physical address until the MMU is on, at the
     virtual one then; what it was written over is put back."""
-    state = source.board.cpu_state()
-    virtual = source.arch.entry_address(source.image)
+    state = source.cpu.state()
+    virtual = source.guest.entry_address(source.image)
     physical = source.translate(virtual)
     if physical is None:
         raise MachineError(f"the kernel's entry at {virtual:#x} is not mapped: nothing to carry")

@@ -2,6 +2,8 @@
 
 import unicorn.arm64_const as uc
 
+from emu.gdb.description import Description, GdbRegister
+
 GENERAL = {name: 64 for name in [*(f"x{i}" for i in range(31)), "sp", "pc", "pstate"]}
 
 UNICORN = {f"x{i}": uc.UC_ARM64_REG_X0 + i for i in range(29)}
@@ -44,3 +46,17 @@ CARRIED = [name for name in SYSTEM if not name.endswith(("_el2", "_el3")) and na
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
     """The number of a system register, as its MRS encodes it."""
     return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
+
+# arm64 as gdb knows it (gdb manual, "AArch64 Features").
+DESCRIPTION = Description("aarch64", (
+    ("org.gnu.gdb.aarch64.core", (
+        *(GdbRegister(f"x{i}", f"x{i}") for i in range(31)),
+        GdbRegister("sp", "sp", 64, "data_ptr"), GdbRegister("pc", "pc", 64, "code_ptr"),
+        GdbRegister("cpsr", "pstate", 32, "int"))),
+    ("org.gnu.gdb.aarch64.fpu", (
+        *(GdbRegister(f"v{i}", f"q{i}", 128, "uint128") for i in range(32)),
+        GdbRegister("fpsr", None, 32, "int"), GdbRegister("fpcr", None, 32, "int"))),
+    ("org.kinst.arm64.system", tuple(GdbRegister(name, name) for name in (
+        "esr_el1", "elr_el1", "spsr_el1", "far_el1", "vbar_el1", "sctlr_el1", "ttbr0_el1",
+        "ttbr1_el1", "tpidr_el1"))),
+))

@@ -14,7 +14,10 @@ BYTE_TIME = 1_000_000  # ns between bytes
 
 class SerialPort(Device):
     """A serial port: what the guest sends goes to the console, what is typed comes in by
-    ``receive``.  A subclass has ``waiting`` (typed, still on its way) in its STATE."""
+    ``receive``.  A subclass has ``waiting`` (typed, still on its way) and ``fifo`` (arrived, not
+    read) in its STATE."""
+
+    fifo: bytearray
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
@@ -30,6 +33,11 @@ class SerialPort(Device):
         if data and not self.waiting:
             self._arrival.set(self._bus.now + FIRST_KEY)
         self.waiting += data
+
+    @property
+    def keys_left(self) -> bool:
+        """Whether something that was typed has not been read by the guest yet."""
+        return bool(self.waiting or self.fifo)
 
     def _arrive(self) -> None:
         if self.waiting and self.receive(self.waiting[0]):

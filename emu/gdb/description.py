@@ -1,7 +1,6 @@
 """What gdb is told of a CPU (gdb manual, appendix G, "Target Descriptions")."""
 
 from dataclasses import dataclass
-from xml.sax.saxutils import quoteattr
 
 from emu.parts import Parts
 
@@ -34,6 +33,8 @@ class Description:
         return [register for _name, registers in self.features for register in registers]
 
     def xml(self) -> str:
+        from xml.sax.saxutils import quoteattr  # takes a while to load, and few ask
+
         rows = ['<?xml version="1.0"?>', '<!DOCTYPE target SYSTEM "gdb-target.dtd">',
                 '<target version="1.0">',
                 f"<architecture>{self.architecture}</architecture>"]
@@ -45,4 +46,4 @@ class Description:
         return "\n".join([*rows, "</target>"])
 
 
-DESCRIPTIONS: Parts[Description] = Parts("emu.{}.gdb", "DESCRIPTION")
+DESCRIPTIONS: Parts[Description] = Parts("emu.{}.registers", "DESCRIPTION")

@@ -144,8 +144,8 @@ class Session:
             value = thread.registers.get(register.ours)
             if value is not None:
                 return value.to_bytes(size, "little").hex().encode()
-        elif register.ours is not None and register.ours in machine.board.vectors:
-            number = machine.board.vectors[register.ours]
+        elif register.ours is not None and register.ours in machine.cpu.vectors:
+            number = machine.cpu.vectors[register.ours]
             return machine.engine.read_bytes(number, size).hex().encode()
         elif register.ours is not None:
             value = machine.read_register(register.ours) & (1 << register.bits) - 1

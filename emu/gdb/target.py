@@ -1,6 +1,7 @@
 """What a debugger drives: a run that goes forwards, and of a recording also back."""
 
 import enum
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,9 +14,14 @@ from emu.replay.player import Player
 from emu.replay.writes import last_write
 from emu.unicorn._engine import WatchLimit, WriteWatch
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import MAX_STOPS, Snapshot, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.run_loop import MAX_STOPS
+from emu.unicorn.state import Snapshot
 
-CHUNK = 4_000_000  # instructions between two looks at the debugger
+# Instructions between two looks at the debugger: as many as take about so many seconds.
+FIRST_CHUNK, CHUNK = 20_000, 4_000_000
+SOON = 0.1
+IDLE = 10**10  # ns: a CPU that waits executes none
 NEAR, WIDER = 20_000, 8  # instructions that a search backwards begins with, and its growth
 MAX_WATCHES = 8
 MAX_BLOCK = 1024  # instructions of a block of the CPU model, and more
@@ -142,7 +148,7 @@ class Target(ABC):
         """Of a run that ended; None: because of its count of instructions."""
         if stop is None:
             return Event(Why.END)
-        if stop.reason is StopReason.INSTRUCTIONS:
+        if stop.reason in (StopReason.INSTRUCTIONS, StopReason.TIME):
             return None
         if stop.reason is StopReason.ADDRESS:
             return Event(Why.BREAKPOINT)
@@ -165,11 +171,13 @@ class Target(ABC):
             return Event(Why.INTERRUPTED)
 
     def _go(self, poll: Poll) -> Event:
+        chunk = FIRST_CHUNK
         while True:
-            back = self._mark() if self.watched else None
+            back, began = self._mark() if self.watched else None, time.monotonic()
             with self._watching() as watches:
                 event = self._event(self._run(Until(
-                    addresses=sorted(self.breakpoints), instructions=self.count + CHUNK)))
+                    addresses=sorted(self.breakpoints), instructions=self.count + chunk,
+                    time=self.machine.now + IDLE)))
                 for watch in watches:
                     watch.look()
                 lows = [watch.first[0] for watch in watches if watch.writes]
@@ -180,6 +188,8 @@ class Target(ABC):
                 return event
             if poll():
                 return Event(Why.INTERRUPTED)
+            chunk = (min(2 * chunk, CHUNK) if time.monotonic() < began + SOON
+                     else max(chunk // 2, FIRST_CHUNK // 16))
 
     def _to_watch(self, low: int) -> Event:
         """Go to the first access that is watched; it is not before a count of instructions."""
@@ -255,7 +265,7 @@ class LiveTarget(Target):
             console.stream = stream
 
     def write(self, address: int, data: bytes) -> None:
-        self.machine.write_code(address, data)
+        self.machine.write(address, data)
 
     def write_register(self, name: str, value: int) -> None:
         self.machine.write_register(name, value)

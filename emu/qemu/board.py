@@ -3,13 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from emu.elf import Image
+from emu.unicorn.machine import UnicornMachine
 
-if TYPE_CHECKING:
-    from emu.qemu.machine import QemuMachine
-    from emu.unicorn.machine import UnicornMachine
+
+class Entered(Protocol):
+    """The machine on QEMU while its CPU is set to a state."""
+
+    pc: int
+
+    def read_physical(self, address: int, size: int) -> bytes: ...
+
+    def write_physical(self, address: int, data: bytes) -> None: ...
+
+    def write_register(self, name: str, value: int) -> None: ...
+
+    def hidden_memory(self, size: int) -> int: ...
+
+    def run_stub(self, end: int) -> None:
+        """Run code of ours from the pc in force to an address."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +43,7 @@ class QemuBoard:
     ram_base: int
     boot: Callable[[Image, int, Path], list[str]]
     carry: tuple[str, ...]
-    enter: Callable[["QemuMachine", "UnicornMachine"], None]
+    enter: Callable[[Entered, UnicornMachine], None]
     spellings: Callable[[str], tuple[str, ...]]
     breakpoint_kind: int
     constants: frozenset[str] = frozenset()  # names of registers that are always 0

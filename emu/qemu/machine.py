@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, Self
 
+from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
+from emu.guests import guest_of
 from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
 from emu.qemu.boards import BOARDS, installed
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from emu.qemu.keyboard import Keyboard
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import PANIC, PANIC_ENDS, Snapshot, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
 
 HIDDEN = 256 << 20  # bytes of RAM the guest is not told of, behind its own
 PATIENCE = 60.0  # seconds in which a run neither stops nor says anything
@@ -45,9 +48,8 @@ class QemuMachine(Machine):
 
     def __init__(self, image: Image, memory: int, hidden: int, options: list[str],
                  ram: int) -> None:
-        from emu.architectures import arch_of
-
         self.image, self.arch, self.memory = image, arch_of(image), memory
+        self.guest = guest_of(image, self.arch.name)
         self.board = BOARDS[self.arch.name]
         # Seconds after which a run is given up: of silence, and of running.
         self.patience, self.longest = PATIENCE, LONGEST
@@ -101,8 +103,6 @@ class QemuMachine(Machine):
     @classmethod
     def boot(cls, image: Image, memory: int = 512 << 20) -> Self:
         """A machine about to start.  QEMU tells the guest of all its memory: there is no hidden."""
-        from emu.architectures import arch_of
-
         board = BOARDS[arch_of(image).name]
         with _memory_file(memory) as ram, tempfile.TemporaryDirectory() as directory:
             # QEMU has read the files when its stub answers.
@@ -301,7 +301,7 @@ class QemuMachine(Machine):
             self._handlers[address] = handler
 
     def _watch_panic(self) -> None:
-        panic = self.image.symbols.find(PANIC)
+        panic = self.image.symbols.find(self.guest.panic)
         if panic is not None:
             self.handle(panic.address, self._panicked)
 
@@ -446,7 +446,8 @@ class QemuMachine(Machine):
         if self._panicking is not None:
             said = bytes(self.console.text[self._panicking :])
             lines = said.splitlines()
-            if said.endswith(b"\n") and any(line.startswith(PANIC_ENDS) for line in lines):
+            ends = self.guest.panic_ends
+            if said.endswith(b"\n") and any(line.startswith(ends) for line in lines):
                 return StopReason.PANIC, self._why()
         for wanted in texts:
             if self.console.text.find(wanted, start) >= 0:

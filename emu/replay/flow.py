@@ -16,6 +16,7 @@ from typing import Any
 
 from emu.architectures import ARCHITECTURES
 from emu.machine import StopReason, Until
+from emu.printable import plain
 from emu.replay._pieces import PieceCoder, PieceDecoder
 from emu.replay.inputs import Position, ReplayError, position_from_json, position_to_json
 from emu.replay.parts import PartReader, PartWriter
@@ -57,7 +58,7 @@ Piece = bytes | list[Step]  # whole entries, or steps of those before
 def thread_word(machine: UnicornMachine) -> int | None:
     """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
     None: there is none yet."""
-    base = machine.read_register(machine.arch.per_cpu)
+    base = machine.read_register(machine.guest.per_cpu)
     physical = machine.translate(base) if base and not base % 8 else None
     ram = machine.board.ram_base
     return physical if physical is not None and ram <= physical < ram + machine.memory else None
@@ -225,7 +226,7 @@ def _head(row: Any) -> Head:
 
 
 def _tail(row: Any) -> Tail:
-    threads = {int(at): str(name)[:MAX_NAME] for at, name in row["threads"].items()}
+    threads = {int(at): plain(str(name)[:MAX_NAME]) for at, name in row["threads"].items()}
     if len(threads) > MAX_NAMES:
         raise ValueError("too many threads")
     return Tail(position_from_json(row["end"]), threads)

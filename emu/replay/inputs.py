@@ -18,6 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 TYPE, REGISTER, VECTOR, MEMORY, STUCK = "type", "register", "vector", "memory", "stuck"
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, STUCK)
 MAX_INPUT = 64 << 20  # bytes
+MAX_CPUS = 64
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -28,11 +29,13 @@ class Position:
     :param instructions: executed since the start of the boot.
     :param time: virtual nanoseconds since then.
     :param awake: False: the CPU waits for an interrupt; it goes on behind that.
+    :param cpu: the number of the one whose turn it is.
     """
 
     instructions: int
     time: int
     awake: bool = True
+    cpu: int = 0
 
     def __str__(self) -> str:
         return f"instruction {self.instructions} ({self.time / 1e9:.9f} s)"
@@ -61,7 +64,8 @@ def position_of(machine: UnicornMachine) -> Position:
     """
     engine, waiting = machine.engine, machine.waiting
     return Position(engine.instructions,
-                    engine.now if waiting else engine.instructions + engine.skew, not waiting)
+                    engine.now if waiting else engine.instructions + engine.skew, not waiting,
+                    machine.cpu.number)
 
 
 def give(machine: UnicornMachine, one: Input) -> None:
@@ -104,16 +108,19 @@ def reach(machine: UnicornMachine, position: Position) -> Stop | None:
 
 
 def position_to_json(p: Position) -> list[int | bool]:
-    return [p.instructions, p.time, p.awake]
+    """The first CPU's number is left out, as it was when there was no other."""
+    return [p.instructions, p.time, p.awake, *([p.cpu] if p.cpu else [])]
 
 
 def position_from_json(row: Sequence[Any]) -> Position:
     """:raises ValueError: when it is none."""
-    instructions, time, awake = row
-    if not (type(instructions) is type(time) is int and isinstance(awake, bool)
+    instructions, time, awake, *more = row
+    cpu = more[0] if len(more) == 1 else 0
+    if not (type(instructions) is type(time) is type(cpu) is int and isinstance(awake, bool)
+            and len(more) <= 1 and 0 <= cpu < MAX_CPUS
             and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
         raise ValueError("a position of no kind")
-    return Position(instructions, time, awake)
+    return Position(instructions, time, awake, cpu)
 
 
 def to_json(one: Input) -> list[Any]:

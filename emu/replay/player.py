@@ -8,10 +8,12 @@ from emu.errors import KinstError
 from emu.events import NEVER
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position, ReplayError, give, position_of, reach
-from emu.replay.recording import STATE, Recording, digest_of, pages_of
+from emu.replay.recording import Recording, digest_of, pages_of
+from emu.replay.starts import STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import Snapshot, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
 
 KEPT = 4  # states in memory
 CLOSE = 2_000_000  # instructions: where one goes back to, the next step back is not far

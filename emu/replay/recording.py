@@ -7,6 +7,7 @@ END, the state that the run ended in.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any
 
 from emu.architectures import ARCHITECTURES
 from emu.machine import Stop, StopReason, Until
+from emu.printable import plain
 from emu.replay.inputs import (
     MAX_INPUT,
     STUCK,
@@ -28,15 +30,13 @@ from emu.replay.inputs import (
     to_json,
 )
 from emu.replay.parts import AGAIN, MAX_PART, Part, PartReader, PartWriter
+from emu.replay.starts import BOOTED, STARTS, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import Go, MachineState, UnicornMachine
+from emu.unicorn.machine import Go, UnicornMachine
+from emu.unicorn.state import MachineState
 
 START, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"INPT", b"MARK", b"CHCK", b"DONE"
-# What a run starts from: the image, as the boot loader leaves it, or only placed; a boot to the
-# prompt; a state that the recording has, as its first checkpoint.
-BOOT, PLACED, BOOTED, STATE = "boot", "placed", "booted", "state"
-STARTS = (BOOT, PLACED, BOOTED, STATE)
 MARK_EVERY = 25_000_000  # instructions
 # A checkpoint is made when the run is this part longer than at the last one, but not before so
 # many instructions: seeking costs a part of what is recorded, and the file grows ever slower.
@@ -44,6 +44,8 @@ GROWTH, FIRST = 4, 40_000_000
 ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
 MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # the name of a file
+ONE_CPU = ((0, 0),)  # the schedule of a machine with one
+MAX_KERNEL = 4096  # characters of a path: Linux's own limit
 MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
 
 
@@ -56,6 +58,9 @@ class Start:
     :param digest: of the state at the start (``UnicornMachine.digest``), where the recording has
         not made it itself.
     :param modules: the names and build ids of the modules behind the kernel, in their order.
+    :param schedule: which CPU's turn it was from which count of instructions on.
+    :param kernel: where the kernel's file was; empty: not known.  A hint from outside: what is
+        there counts only when its build id is this one.
     """
 
     kind: str
@@ -66,6 +71,8 @@ class Start:
     position: Position
     digest: str | None = None
     modules: tuple[tuple[str, str], ...] = ()
+    kernel: str = ""
+    schedule: tuple[tuple[int, int], ...] = ONE_CPU
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,8 @@ class Recorder:
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
             position_of(machine), machine.digest() if kind == BOOTED else None,
-            tuple((module.name, module.file.build_id) for module in machine.image.modules))
+            tuple((module.name, module.file.build_id) for module in machine.image.modules),
+            kernel=os.path.abspath(machine.image.path))
         self._first: dict[int, bytes] = {}
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         if kind == STATE:
@@ -168,7 +176,10 @@ class Recorder:
         if len(value) > MAX_INPUT:
             raise ReplayError(f"{self._writer.path}: an input of {len(value)} bytes: "
                               f"{MAX_INPUT} are possible")
-        self._inputs.append(Input(position_of(self.machine), kind, name, value))
+        here = position_of(self.machine)
+        if self._inputs and self._inputs[-1].position != here:
+            self._flush()  # a part has the inputs that are given at once
+        self._inputs.append(Input(here, kind, name, value))
 
     def run(self, until: Until, go: Go) -> Stop:
         self._flush()
@@ -195,6 +206,7 @@ class Recorder:
             self._writer.write(INPUTS, json.dumps(rows).encode())
 
     def _mark(self) -> None:
+        self._flush()
         here = position_of(self.machine)
         self._mark_at = here.instructions + MARK_EVERY
         if here.instructions >= self._checkpoint_at and not self.machine.patches:
@@ -207,10 +219,14 @@ class Recorder:
         """:param said: what is too much is an error; else there is no checkpoint."""
         machine = self.machine
         changed = changed_pages(machine, self._first)
-        if len(changed) > MAX_PAGES:
-            if said:
+        if len(changed) > MAX_PAGES or len(machine.console.text) > snapshot.MAX_CONSOLE:
+            if said and len(changed) > MAX_PAGES:
                 raise ReplayError(f"{self._writer.path}: the machine's state is of more than "
                                   f"{MAX_PAGES * PAGE >> 20} MiB")
+            if said:
+                raise ReplayError(f"{self._writer.path}: the guest has written more than "
+                                  f"{snapshot.MAX_CONSOLE >> 20} MiB to its console: such a state "
+                                  "is not kept in a file")
             return
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
@@ -251,16 +267,22 @@ def _start_to_json(start: Start) -> bytes:
         "kind": start.kind, "architecture": start.architecture, "build_id": start.build_id,
         "memory": start.memory, "workload": start.workload, "digest": start.digest,
         "position": position_to_json(start.position),
-        **({"modules": start.modules} if start.modules else {})}).encode()
+        **({"modules": start.modules} if start.modules else {}),
+        "schedule": start.schedule,
+        **({"kernel": start.kernel} if 0 < len(start.kernel) <= MAX_KERNEL else {})}).encode()
 
 
 def _start_from_json(row: Any) -> Start:
     start = Start(row["kind"], row["architecture"], row["build_id"], row["memory"],
-                  row["workload"], position_from_json(row["position"]), row["digest"],
-                  tuple((name, build_id) for name, build_id in row.get("modules", ())))
+                  plain(str(row["workload"])), position_from_json(row["position"]), row["digest"],
+                  tuple((name, build_id) for name, build_id in row.get("modules", ())),
+                  row.get("kernel", ""),
+                  tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
-            and isinstance(start.workload, str) and isinstance(start.digest, str | None)
+            and isinstance(row["workload"], str) and isinstance(start.digest, str | None)
+            and all(type(at) is type(cpu) is int for at, cpu in start.schedule)
+            and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
         raise ValueError("a start of no kind")
@@ -299,6 +321,9 @@ class Recording:
                               f"{': ' + self.problem if self.problem else ''}; {AGAIN}")
         try:
             self.start = _start_from_json(json.loads(reader.content(reader.parts[0])))
+            if self.start.schedule != ONE_CPU:
+                raise ReplayError(f"{self.path}: is of several CPUs in turns, and this version "
+                                  "plays recordings of one; use the version that made it")
             self.last = self.start.position
             for part in reader.parts[1:]:
                 self._take(part)
@@ -326,7 +351,7 @@ class Recording:
             row = json.loads(self._reader.content(part))
             if kind == END:
                 there = position_from_json(row["position"])
-                self.end = End(there, str(row["stop"]), row["digest"])
+                self.end = End(there, plain(str(row["stop"])), row["digest"])
             elif kind == MARK:
                 there = position_from_json(row)
             else:

@@ -2,17 +2,13 @@
 firmware.  All state can be set through the gdb stub."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.qemu.board import QemuBoard
+from emu.qemu.board import Entered, QemuBoard
 from emu.riscv64 import registers
 from emu.riscv64.board import RAM_BASE
-
-if TYPE_CHECKING:
-    from emu.qemu.machine import QemuMachine
-    from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.machine import UnicornMachine
 
 # Names of gdb's target description where they differ: floating-point registers by their ABI names.
 FLOATS = [*(f"ft{i}" for i in range(8)), "fs0", "fs1", *(f"fa{i}" for i in range(8)),
@@ -35,9 +31,9 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     return ["-kernel", str(image.path)]
 
 
-def enter(machine: "QemuMachine", source: "UnicornMachine") -> None:
+def enter(machine: Entered, source: UnicornMachine) -> None:
     """But fcsr, which QEMU's stub does not know, and kernels do not use."""
-    state = source.board.cpu_state()
+    state = source.cpu.state()
     machine.write_register("priv", MACHINE)
     for name, value in FIRMWARE.items():
         machine.write_register(name, value)

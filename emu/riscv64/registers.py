@@ -2,6 +2,8 @@
 
 import unicorn.riscv_const as uc
 
+from emu.gdb.description import Description, GdbRegister
+
 NAMES = (
     "zero ra sp gp tp t0 t1 t2 s0 s1 a0 a1 a2 a3 a4 a5 a6 a7 "
     "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6"
@@ -22,3 +24,14 @@ UNICORN |= {name: getattr(uc, f"UC_RISCV_REG_{name.upper()}") for name in CSRS}
 
 # What a snapshot holds, in the order it is restored.
 STATE = ["priv", *SUPERVISOR, *NAMES, *(f"f{i}" for i in range(32)), "pc"]
+
+# riscv64 as gdb knows it (gdb manual, "RISC-V Features").
+_TYPES = {"ra": "code_ptr", "sp": "data_ptr", "gp": "data_ptr", "tp": "data_ptr"}
+
+DESCRIPTION = Description("riscv:rv64", (
+    ("org.gnu.gdb.riscv.cpu", (
+        *(GdbRegister("fp" if name == "s0" else name, name, 64, _TYPES.get(name, "int64"))
+          for name in NAMES),
+        GdbRegister("pc", "pc", 64, "code_ptr"))),
+    ("org.gnu.gdb.riscv.csr", tuple(GdbRegister(name, name) for name in SUPERVISOR)),
+))

@@ -22,27 +22,30 @@ cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
     cdef uint32_t on_page = <uint32_t>(((sp - 1) & 4095) + 1)  # bytes of sp's own page below it
     cdef uint32_t wanted = d.stack_wanted
     cdef uint8_t *last
+    cdef uint64_t at = 0
     d.footprint = True
     c.keep(c)
     d.stack_size = 0
-    last = host_virtual(c, sp - 1)
+    last = host_page(c, sp - 1, &at)
     if last == NULL:
         return
     if on_page >= wanted:
         d.stack_at = sp - wanted
         d.stack_split = d.stack_size = wanted
         d.stack_host[0] = last - (wanted - 1)
+        d.stack_physical[0] = at - (wanted - 1)
     else:
         d.stack_at = sp - wanted
         d.stack_split = wanted - on_page
         d.stack_size = wanted
-        d.stack_host[0] = host_virtual(c, d.stack_at)
+        d.stack_host[0] = host_page(c, d.stack_at, &d.stack_physical[0])
         d.stack_host[1] = last - (on_page - 1)
+        d.stack_physical[1] = at - (on_page - 1)
         if d.stack_host[0] == NULL:
             # The page below is not mapped: what the path needs is on this one, or nothing helps it.
             d.stack_at = sp - on_page
             d.stack_split = d.stack_size = on_page
-            d.stack_host[0] = d.stack_host[1]
+            d.stack_host[0], d.stack_physical[0] = d.stack_host[1], d.stack_physical[1]
     memcpy(d.stack, d.stack_host[0], d.stack_split)
     if d.stack_split < d.stack_size:
         memcpy(d.stack + d.stack_split, d.stack_host[1], d.stack_size - d.stack_split)
@@ -81,8 +84,10 @@ cdef void wipe_footprint(Clock *c) noexcept nogil:
             overran(c)
         if d.stack_size:
             memcpy(d.stack_host[0], d.stack, d.stack_split)
+            written(c, d.stack_physical[0], d.stack_split)
             if d.stack_split < d.stack_size:
                 memcpy(d.stack_host[1], d.stack + d.stack_split, d.stack_size - d.stack_split)
+                written(c, d.stack_physical[1], d.stack_size - d.stack_split)
         c.forget(c)
 
 

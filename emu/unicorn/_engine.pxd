@@ -96,6 +96,7 @@ cdef struct Region:
     uint64_t physical
     uint64_t size
     uint8_t *host
+    uint8_t *code  # a byte a page: whether code was translated of it since the last flush
 
 
 # unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
@@ -137,6 +138,7 @@ cdef struct DetourState:
     uint8_t stack[MAX_FOOTPRINT + GUARD]
     uint32_t stack_wanted  # the architecture's footprint and the guard
     uint8_t *stack_host[2]  # where it is on the host: it may lie on two pages
+    uint64_t stack_physical[2]
     uint32_t stack_split  # bytes on the first
     uint64_t kept[8]
     # Registers that the guest's return path does not restore: written when time goes on.
@@ -159,9 +161,12 @@ cdef struct Clock:
     uint8_t shadow
     # an interrupt is pending: stop at a block start where the mask allows it;
     uint8_t pending
-    # the short cut is not to be taken: for tests.
+    # the short cut is not to be taken: for tests;
     uint8_t slow
-    uint8_t unused[2]
+    # Unicorn tells of a translation only when a block was left by a jump before, and has told of
+    # one: it has not yet, and what is entered is what was translated;
+    uint8_t untold
+    uint8_t unused
     # No deadline, limit or look at signals before this count of instructions.
     uint64_t horizon
     # Instructions executed before the block in progress.
@@ -231,11 +236,14 @@ cdef struct Clock:
     translate_fn vmem_translate
     kinst_ctl_fn ctl
     walk_fn walk
+    uint64_t no_execute  # of these entries
     uint64_t *walked[MAX_WALK]
     int walked_count
     # Guest RAM on the host.
     Region regions[MAX_REGIONS]
     int region_count
+    # Code was translated of a page that could not be told.
+    bint code_anywhere
     # The owner of breakpoints, and the architecture's breakpoint exception.
     trap_fn trap
     void *trap_data
@@ -285,6 +293,7 @@ cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil
 cdef uint8_t *host_stack(Clock *c, uint64_t address) noexcept nogil
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil
+cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil
 cdef uint64_t register_read(Clock *c, int register) noexcept nogil
 cdef inline uint64_t *in_context(Clock *c, uint32_t place) noexcept nogil:
     return <uint64_t *>(<uint8_t *>c.context + place)

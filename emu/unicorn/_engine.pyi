@@ -4,6 +4,8 @@ from types import ModuleType
 
 import unicorn
 
+from emu.errors import MachineError
+
 Buffer = bytearray | memoryview
 
 
@@ -45,7 +47,7 @@ class StepLimit(enum.IntFlag):
 class StopLimit(enum.IntFlag):
     MAX_STOPS = ...
 
-class EngineError(Exception):
+class EngineError(MachineError):
     code: int
 
 class Engine:
@@ -140,6 +142,8 @@ class Engine:
     def remove_translations(self, begin: int, end: int) -> None: ...
     def flush_translations(self) -> None: ...
     def flush_tlb(self) -> None: ...
+    def set_no_execute(self, bit: int) -> None: ...
+    def written(self, physical: int, size: int, outside: bool = True) -> None: ...
     @property
     def frozen(self) -> bool: ...
     @property

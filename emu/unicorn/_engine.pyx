@@ -47,6 +47,9 @@ cdef enum:
     CTL_TB_REMOVE_CACHE = 9
     CTL_TB_FLUSH = 10
     CTL_TLB_FLUSH = 11
+    CTL_TLB_TYPE = 12
+    TLB_CPU = 0
+    TLB_VIRTUAL = 1
     PROT_READ = 1
     UC_ERR_EXCEPTION = 21
 
@@ -130,15 +133,88 @@ cdef void check_signals(Clock *c) noexcept with gil:
 
 # -- guest memory and registers, for native code ------------------------------------------------
 
-cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
-    """The host's address of a piece of RAM; NULL when it is none."""
+cdef Region *region_of(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
+    """The RAM that holds a piece; NULL when none does."""
     cdef int i
     for i in range(c.region_count):
         if (physical >= c.regions[i].physical
                 and physical - c.regions[i].physical < c.regions[i].size
                 and size <= c.regions[i].size - (physical - c.regions[i].physical)):
-            return c.regions[i].host + (physical - c.regions[i].physical)
+            return &c.regions[i]
     return NULL
+
+
+cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
+    """The host's address of a piece of RAM; NULL when it is none."""
+    cdef Region *region = region_of(c, physical, size)
+    return NULL if region == NULL else region.host + (physical - region.physical)
+
+
+cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
+    """The translation of an engine without page tables."""
+    c.walked_count = 0
+    physical[0] = address
+    return True
+
+
+# -- what was made of memory ----------------------------------------------------------------------
+# The guest's own stores are seen by the CPU model.  Whoever else writes RAM tells ``written``.
+
+cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """Code was translated of the virtual [address, address + size): at most two pages."""
+    cdef uint64_t physical = 0
+    cdef uint64_t last = address + (size if size else 1) - 1
+    cdef Region *region
+    while True:
+        region = region_of(c, physical, 1) if c.walk(c, address, &physical) else NULL
+        if region == NULL:
+            c.code_anywhere = True
+        else:
+            region.code[(physical - region.physical) >> 12] = 1
+        if (address ^ last) >> 12 == 0:
+            return
+        address = last
+
+
+cdef bint holds_code(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
+    """Whether code may have been translated of a page there."""
+    cdef Region *region = region_of(c, physical, size)
+    cdef uint64_t page
+    if region == NULL:
+        return False  # no RAM
+    if c.code_anywhere:
+        return True
+    physical -= region.physical
+    for page in range(physical >> 12, (physical + size - 1 >> 12) + 1):
+        if region.code[page]:
+            return True
+    return False
+
+
+cdef void written(Clock *c, uint64_t physical, uint64_t size) noexcept nogil:
+    """RAM was written past the CPU model, in one region: what was translated of it is dropped.
+
+    Unicorn drops by virtual address, as the guest would fetch there: with accessed bits set, and
+    where the guest could not, with nothing dropped and a page fault begun.  Meanwhile virtual
+    addresses are physical ones.
+    """
+    cdef uint64_t offset = physical - c.regions[0].physical
+    if offset < c.regions[0].size and (offset & 4095) + size <= 4096 and not (
+            c.code_anywhere or c.regions[0].code[offset >> 12]):
+        return  # on a page of RAM, as most is that a firing writes
+    if not c.started or size == 0 or not holds_code(c, physical, size):
+        return
+    flatten(c, True)
+    c.ctl(c.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), physical, physical + size)
+    flatten(c, False)
+
+
+cdef void flatten(Clock *c, bint physical) noexcept nogil:
+    """Make virtual addresses physical ones, or what they were."""
+    if c.walk != flat:
+        c.ctl(c.uc, ctl_word(CTL_TLB_TYPE, 1, CTL_WRITE),
+              <int>(TLB_VIRTUAL if physical else TLB_CPU))
+        c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE))
 
 
 cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
@@ -148,11 +224,12 @@ cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nog
 
 
 cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nogil:
-    """Drop what was translated of the code at virtual [begin, end), leaving no trace in the guest's
-    page tables; false: a page is not mapped, and all must be dropped."""
-    cdef uint64_t last, physical
+    """Drop what was translated of the code at virtual [begin, end), for somebody who only looks: the
+    guest's page tables and what is kept of them stay what they are.  False: a page is not mapped,
+    and all must be dropped."""
+    cdef uint64_t last
+    cdef uint64_t physical = 0
     cdef uint64_t content[MAX_WALK]
-    cdef int i
     cdef bint changed = False
     if begin < end and end - begin > MANY_PAGES:
         return False
@@ -162,25 +239,56 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
             last = end
         if not c.walk(c, begin, &physical):
             return False
-        for i in range(c.walked_count):
-            content[i] = c.walked[i][0]
-        c.ctl(c.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), begin, last)
-        for i in range(c.walked_count):
-            if c.walked[i][0] != content[i]:
-                c.walked[i][0] = content[i]
-                changed = True
+        if c.started and holds_code(c, physical, last - begin):
+            if fetchable(c):
+                keep_walked(c, content)
+                c.ctl(c.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), begin, last)
+                changed |= put_walked(c, content)
+            else:
+                written(c, physical, last - begin)
         begin = last
     if changed:
         c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE))
     return True
 
 
-cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil:
-    """The same for a virtual address, as far as the end of its page."""
-    cdef uint64_t physical = 0
-    if not c.walk(c, address, &physical):
+cdef inline bint fetchable(Clock *c) noexcept nogil:
+    """Whether the guest could fetch from the page that was walked to: else Unicorn, who drops as the
+    guest would fetch, begins a page fault."""
+    cdef int i
+    for i in range(c.walked_count):
+        if c.walked[i][0] & c.no_execute:
+            return False
+    return True
+
+
+cdef void keep_walked(Clock *c, uint64_t *content) noexcept nogil:
+    cdef int i
+    for i in range(c.walked_count):
+        content[i] = c.walked[i][0]
+
+
+cdef bint put_walked(Clock *c, uint64_t *content) noexcept nogil:
+    """The entries that were walked become what they were; whether one was not."""
+    cdef int i
+    cdef bint changed = False
+    for i in range(c.walked_count):
+        if c.walked[i][0] != content[i]:
+            c.walked[i][0] = content[i]
+            changed = True
+    return changed
+
+
+cdef uint8_t *host_page(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
+    """The host's address of a virtual one, as far as the end of its page, and the physical one."""
+    if not c.walk(c, address, physical):
         return NULL
-    return host_physical(c, physical, 4096 - (address & 4095))
+    return host_physical(c, physical[0], 4096 - (address & 4095))
+
+
+cdef uint8_t *host_virtual(Clock *c, uint64_t address) noexcept nogil:
+    cdef uint64_t physical = 0
+    return host_page(c, address, &physical)
 
 
 cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noexcept nogil:
@@ -205,18 +313,22 @@ cdef bint guest_read(Clock *c, uint64_t address, void *data, uint32_t size) noex
 cdef bint guest_write(Clock *c, uint64_t address, const void *data, uint32_t size) noexcept nogil:
     """Virtual memory; false when a page is not mapped, and nothing is written then."""
     cdef const uint8_t *source = <const uint8_t *>data
-    cdef uint8_t *first = host_virtual(c, address)
-    cdef uint8_t *second
+    cdef uint64_t at = 0
+    cdef uint64_t behind = 0
     cdef uint32_t room = <uint32_t>(4096 - (address & 4095))
+    cdef uint8_t *first = host_page(c, address, &at)
+    cdef uint8_t *second
     if first == NULL or size > 4096:
         return False
     if room < size:
-        second = host_virtual(c, address + room)
+        second = host_page(c, address + room, &behind)
         if second == NULL:
             return False
         memcpy(second, source + room, size - room)
+        written(c, behind, size - room)
         size = room
     memcpy(first, source, size)
+    written(c, at, size)
     return True
 
 
@@ -241,13 +353,6 @@ cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
 
 
 include "_detour.pxi"
-
-
-cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """The translation of an engine without page tables."""
-    c.walked_count = 0
-    physical[0] = address
-    return True
 
 
 cdef void request_stop(Clock *c, int why) noexcept nogil:
@@ -309,6 +414,8 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     if not unusual:
         n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
     if n == 0 or total + n > c.horizon:
+        if c.untold:
+            translated(c, address, size)
         if (c.frozen and not c.count and address != c.detour.at
                 and address - c.detour.slot > c.detour.site_length
                 and c.detour.frozen_blocks + 1 & 0xFFFFF and not c.slow):
@@ -436,6 +543,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     cdef size_t i
     # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
     # such a block is left to the decoder (STOP_UNCOUNTED).
+    c.untold = False
+    translated(c, current.pc, current.size)
     for i in range(c.exit_count):
         if current.pc + current.size == c.exits[i]:
             return
@@ -598,7 +707,7 @@ cdef bint system_tell(void *data, uint32_t key, uint64_t value) noexcept with gi
         return False
 
 
-class EngineError(Exception):
+class EngineError(MachineError):
     """libunicorn refused a call: ``code`` is its uc_err."""
 
     def __init__(self, what, code):
@@ -629,7 +738,10 @@ cdef class Engine:
         self.clock.table_mask = (1 << 16) - 1
 
     def __dealloc__(self):
+        cdef int i
         free(self.clock.table)
+        for i in range(self.clock.region_count):
+            free(self.clock.regions[i].code)
         if self.clock.context != NULL:
             self.clock.context_free(self.clock.context)
 
@@ -643,6 +755,7 @@ cdef class Engine:
             if not symbols.get(name):
                 raise ValueError(f"libunicorn has no {name}: version 2.1.4 is known to work")
         self.owner = owner
+        owner.hooked_by = self  # whoever holds it can run it, and the hooks are this engine's
         self.memory = []
         self.emu_start_fn_ = <emu_start_fn><uintptr_t>symbols["uc_emu_start"]
         self.reg_read_fn = <reg2_fn><uintptr_t>symbols["uc_reg_read2"]
@@ -652,6 +765,7 @@ cdef class Engine:
         self.hook_add = <kinst_hook_add_fn><uintptr_t>symbols["uc_hook_add"]
         self.hook_del = <hook_del_fn><uintptr_t>symbols["uc_hook_del"]
         self.clock.walk = ask_model
+        self.clock.untold = True
         self.ctl = <kinst_ctl_fn><uintptr_t>symbols["uc_ctl"]
         self.uc = <void *>handle
         self.clock.uc = self.uc
@@ -725,6 +839,7 @@ cdef class Engine:
         cdef int i = self.clock.region_count
         cdef Py_buffer buffer
         cdef void *host
+        cdef uint8_t *code
         cdef uint64_t size
         self._still()
         if i == MAX_REGIONS:
@@ -734,7 +849,10 @@ cdef class Engine:
         PyBuffer_Release(&buffer)
         self._ok(f"map RAM at {address:#x}", self.map_ptr(self.uc, address, size, perms, host))
         self.memory.append(memoryview(memory))  # a buffer that is exported is not resized
-        self.clock.regions[i] = Region(address, size, <uint8_t *>host)
+        code = <uint8_t *>calloc((size >> 12) + 1, 1)
+        if code == NULL:
+            raise MemoryError
+        self.clock.regions[i] = Region(address, size, <uint8_t *>host, code)
         self.clock.region_count = i + 1
 
     def map_device(self, uint64_t address, uint64_t size, read, write):
@@ -1062,17 +1180,21 @@ cdef class Engine:
         """
         cdef Clock *c = &self.clock
         cdef uint64_t content[MAX_WALK]
-        cdef uint64_t physical
-        cdef int i
+        cdef uint64_t physical = 0
+        cdef int code
         if not c.walk(c, address, &physical):
             return 0
-        for i in range(c.walked_count):
-            content[i] = c.walked[i][0]
-        self._ok("remove a stop", self.hook_del(self.uc, hook))
-        for i in range(c.walked_count):
-            if c.walked[i][0] != content[i]:
-                c.walked[i][0] = content[i]
+        if fetchable(c) and region_of(c, physical, 1) != NULL:
+            keep_walked(c, content)
+            code = self.hook_del(self.uc, hook)
+            if put_walked(c, content):
                 self.flush_tlb()
+        else:
+            written(c, physical, 1)
+            flatten(c, True)
+            code = self.hook_del(self.uc, hook)
+            flatten(c, False)
+        self._ok("remove a stop", code)
         return 1
 
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1:
@@ -1101,8 +1223,31 @@ cdef class Engine:
 
     def flush_translations(self):
         """Drop all translations; what is known of a block is renewed with its translation."""
+        cdef int i
         self._still()
         self._ok("flush translations", self.ctl(self.uc, ctl_word(CTL_TB_FLUSH, 0, CTL_WRITE)))
+        for i in range(self.clock.region_count):
+            memset(self.clock.regions[i].code, 0, self.clock.regions[i].size >> 12)
+        self.clock.code_anywhere = False
+
+    def set_no_execute(self, uint64_t bit):
+        """The bit of a page table's entry that forbids to fetch, and with which Unicorn's own
+        looking up is seen by the guest; 0: there is none."""
+        self.clock.no_execute = bit
+
+    def written(self, uint64_t physical, uint64_t size, bint outside=True):
+        """RAM at physical [physical, physical + size) was written past the CPU model: what was
+        translated of it is dropped.
+
+        :param outside: not by the computer itself: what is kept of page tables is dropped, too.
+        """
+        self._made()
+        if self.clock.started:
+            if self.clock.code_anywhere and not self.clock.running:
+                self.flush_translations()
+            written(&self.clock, physical, size)
+            if outside and self.clock.walk != flat:
+                self._ok("flush TLB", self.ctl(self.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
 
     def flush_tlb(self):
         self._still()

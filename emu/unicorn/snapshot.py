@@ -14,12 +14,14 @@ from typing import Any
 import zstandard
 
 from emu.architectures import arch_of
+from emu.device import number
 from emu.elf import Image
 from emu.errors import SnapshotError
 from emu.replacing import replacing
 from emu.unicorn._engine import EngineError
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import MachineState, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import MachineState
 
 MAGIC = b"KINSTSNP"
 FORMAT = 4
@@ -51,12 +53,18 @@ def from_json(state: dict[str, Any]) -> MachineState:
     :raises: one of DAMAGE, when it is none.
     """
     stop, panic = state["stop"], state["panic"]
+    console = bytes.fromhex(state["console"])
+    instructions, canonical = number(state["instructions"]), number(state["canonical"])
+    if len(console) > MAX_CONSOLE or canonical > instructions:
+        raise ValueError("a state of no kind")
     return MachineState(
-        state["cpu"], state["devices"], state["timers"], state["instructions"],
-        state["canonical"], state["skew"], bool(state["arrived"]), bool(state["waiting"]),
+        state["cpu"], state["devices"],
+        {str(name): number(when, 1 << 64) for name, when in state["timers"].items()},
+        instructions, canonical, number(state["skew"]), bool(state["arrived"]),
+        bool(state["waiting"]),
         None if stop is None else (str(stop[0]), str(stop[1])),
         None if panic is None else (int(panic[0]), int(panic[1])),
-        bytes.fromhex(state["console"])[:MAX_CONSOLE],
+        console,
     )
 
 
@@ -67,6 +75,9 @@ def save(machine: UnicornMachine, path: Path) -> None:
     """
     if machine.patches:
         raise SnapshotError(f"{path}: probes are enabled: disable them before a snapshot")
+    if len(machine.console.text) > MAX_CONSOLE:
+        raise SnapshotError(f"{path}: the guest has written more than {MAX_CONSOLE >> 20} MiB to "
+                            "its console: such a state is not kept in a file")
     memory = machine.memory_part
     pages: list[list[int]] = []
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()

@@ -73,12 +73,13 @@ yield(void)
 	}
 }
 
+/* The amounts stay below what charge() refuses, however long the kernel is idle. */
 static void
 worker(void)
 {
 	for (;;) {
 		spin_lock(&work_lock);
-		work_done += classify((int)(worker_turns & 7), worker_turns);
+		work_done += classify((int)(worker_turns & 7), worker_turns & 0x7ffff);
 		spin_unlock(&work_lock);
 		worker_turns++;
 		yield();

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=True
 """Lengths of amd64 instructions, and what of one decides its verdict (Intel SDM volume 2, appendix
 A, "Opcode Map", 64-bit mode; of APX, its architecture specification, chapter "Instruction Format").
-Capstone decodes the same, but for APX; the tests hold the two together.
+Capstone decodes the same, but for APX, and what the tests list; they hold the two together.
 """
 
 from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
@@ -45,14 +45,15 @@ cdef _tables():
     one, two = _fill([0] * 256, (
         ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b", MODRM),
         ("04 0c 14 1c 24 2c 34 3c", IMM8), ("05 0d 15 1d 25 2d 35 3d", IMMZ),
-        ("06 07 0e 16 17 1e 1f 27 2f 37 3f 60 61 82 9a ce d4-d6 ea", BAD),
+        ("06 07 0e 16 17 1e 1f 27 2f 37 3f 60 61 82 9a ce d4 d5 ea", BAD),
         ("63 84-8f d0-d3 d8-df f6 f7 fe ff", MODRM),
         ("68 a9", IMMZ), ("69 81 c7", MODRM | IMMZ),
         ("6a a8 b0-b7 e4-e7", IMM8), ("6b 80 83 c0 c1 c6", MODRM | IMM8),
         ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
         ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
     )), _fill([MODRM] * 256, (
-        ("04 0a 0c 24-27 36 39 3b-3f b9 ff", BAD),  # b9, ff: UD1 and UD0, left to the tables
+        # ff: UD0, with a ModRM byte (Intel) or without (AMD): what comes behind it cannot be known
+        ("04 0a 0c 24-27 36 39 3b-3f ff", BAD),
         ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
         ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
         ("80-8f", REL32),
@@ -84,7 +85,7 @@ _tables()
 
 cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint32_t *key_length,
                     int32_t *relative) noexcept nogil:
-    """See ``split_fn`` of ``kinst/_dispatch.pyx``: the key has prefixes, opcode, ModRM and SIB.  Where
+    """See ``split_fn`` of ``kinst/code/_reader.pxd``: the key has prefixes, opcode, ModRM and SIB.  Where
     registers decide nothing, it is without them, and has the length."""
     cdef uint32_t at = 0
     cdef uint32_t kept, map_, opcode, attributes  # map_: of the opcode, as VEX, EVEX and XOP say
@@ -92,6 +93,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
     cdef uint32_t displacement = 0
     cdef bint wide = False
     cdef bint operand16 = False
+    cdef bint repeat = False  # REPNE
     cdef bint address32 = False
     cdef bint vector = False
     cdef bint rip = False
@@ -105,6 +107,7 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         elif code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67):
             operand16 |= code[at] == 0x66
             address32 |= code[at] == 0x67
+            repeat |= code[at] == 0xF2
             wide = False  # REX counts directly before the opcode only
         else:
             break
@@ -179,7 +182,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
         attributes = FOUR[opcode]
     else:
         attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
-    if attributes & BAD:
+    # A near jump with an operand-size prefix has 16 bits of displacement on AMD's, 32 on Intel's.
+    if attributes & BAD or attributes & REL32 and operand16 and not wide:
         return 0
     kept = at
     if attributes & MODRM:
@@ -209,6 +213,8 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
             attributes |= IMM8
         elif (map_ == 0 or map_ == 4) and opcode == 0xF7 and modrm >> 3 & 7 < 2:
             attributes |= IMMZ
+        elif map_ == 1 and opcode == 0x78 and not vector and mod == 3 and (operand16 or repeat):
+            attributes |= IMM16  # EXTRQ, INSERTQ: two of a byte (AMD APM volume 4)
     if attributes & IMM8:
         immediate += 1
     if attributes & IMM16:

@@ -33,8 +33,10 @@ EMULATED = {x86.X86_INS_SGDT, x86.X86_INS_SIDT, x86.X86_INS_SLDT, x86.X86_INS_ST
             x86.X86_INS_SMSW}
 PREFIXES = bytes([0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67,
                   *range(0x40, 0x50)])
-FS, GS = 0x64, 0x65
+LOCK, FS, GS = 0xF0, 0x64, 0x65
 SEGMENTS = (0x26, 0x2E, 0x36, 0x3E, FS, GS)
+VEX, EVEX, MAP = 0xC4, 0x62, 2  # the first byte, and the low bits of the next: 0F 38
+GATHERS = b"\x90\x91\x92\x93\xa0\xa1\xa2\xa3\xc6\xc7"  # and scatters
 STRINGS = b"\xa4\xa5\xa6\xa7\xaa\xab\xac\xad\xae\xaf"  # MOVS CMPS STOS LODS SCAS
 CR4_OSFXSR, CR4_OSXMMEXCPT = 1 << 9, 1 << 10
 STATUS = 0x8D5  # CF PF AF ZF SF OF
@@ -51,7 +53,10 @@ class Amd64Bench(Bench):
     }
     # After FNINIT, but with all registers in use.
     control: ClassVar[Mapping[str, int]] = {"fpcw": 0x37F, "fpsw": 0, "mxcsr": 0x1F80}
-    preset: ClassVar[Sequence[tuple[int, int]]] = ((uc.UC_X86_REG_FPTAG, 0),)
+    # What x87 did last is what an encoding before this one did.
+    preset: ClassVar[Sequence[tuple[int, int]]] = tuple((register, 0) for register in (
+        uc.UC_X86_REG_FPTAG, uc.UC_X86_REG_FIP, uc.UC_X86_REG_FCS, uc.UC_X86_REG_FDP,
+        uc.UC_X86_REG_FDS, uc.UC_X86_REG_FOP))
     unknown: ClassVar[frozenset[str]] = frozenset({"invalid instruction", "exception 6"})
     pc = uc.UC_X86_REG_RIP
     flags: ClassVar[tuple[str, int]] = ("rflags", STATUS)
@@ -73,9 +78,19 @@ class Amd64Bench(Bench):
             values["rcx"] &= 63
 
     def repeats(self, code: bytes) -> bool:
+        """A gather is stopped in after each element, too (Intel SDM, VGATHERDPS)."""
         opcode = code.lstrip(PREFIXES)
+        if opcode[:1] == bytes([VEX]) or opcode[:1] == bytes([EVEX]):
+            at = 3 if opcode[0] == VEX else 4
+            return opcode[1] & 7 == MAP and opcode[at : at + 1] in GATHERS
         prefixes = code[: len(code) - len(opcode)]
         return bool(opcode) and opcode[0] in STRINGS and any(p in prefixes for p in b"\xf2\xf3")
+
+    def displacement(self, code: bytes) -> int:
+        """Of an operand in memory that registers address."""
+        instruction = next(self._decoder.disasm(code, 0, 1), None)
+        return next((int(o.mem.disp) for o in instruction.operands if o.type == x86.X86_OP_MEM
+                     and o.mem.base not in (0, x86.X86_REG_RIP)), 0) if instruction else 0
 
     def judge(self, seed: int) -> Host:
         return Host(seed)
@@ -91,9 +106,9 @@ class Amd64Bench(Bench):
         return self._around(instruction)
 
     def not_executed(self, code: bytes) -> str | None:
-        if code[:1] == b"\xc2" and code[2:3] >= b"\x80":
-            return "the CPU model takes its count for a negative one"
         opcode = code.lstrip(PREFIXES)
+        if opcode[:1] == b"\xc2" and opcode[2:3] >= b"\x80":
+            return "the CPU model takes its count for a negative one"
         if opcode[:1] == b"\x8f" and opcode[1] & 31 >= 8:
             return "the CPU model takes XOP for POP"
         segments = [p for p in code[: len(code) - len(opcode)] if p in SEGMENTS]
@@ -102,6 +117,9 @@ class Amd64Bench(Bench):
         instruction = next(self._decoder.disasm(code, 0, 1), None)
         if instruction is None:
             return "the decoder does not know it"
+        if LOCK in code[: len(code) - len(opcode)] and not any(o.type == x86.X86_OP_MEM
+                                                  for o in instruction.operands):
+            return "the CPU model aborts at LOCK of a register"
         return self._around(instruction)
 
     def _around(self, instruction: capstone.CsInsn) -> str | None:

@@ -9,8 +9,8 @@ from typing import ClassVar
 import capstone
 from capstone import x86_const as x86
 
+import kinst.amd64._encoding as _encoding
 from emu.amd64 import registers
-from kinst.amd64 import _encoding
 from kinst.amd64.copied import COPIED, VECTOR_REFUSED
 from kinst.code.verdict import (
     Bits,
@@ -28,7 +28,7 @@ from kinst.code.verdict import (
 )
 
 MASK = (1 << 64) - 1
-OPERAND_SIZE, ADDRESS_SIZE = 0x66, 0x67
+OPERAND_SIZE, ADDRESS_SIZE, LOCK, REPEATS = 0x66, 0x67, 0xF0, {0xF2, 0xF3}
 SEGMENTS = {0x64: "fs_base", 0x65: "gs_base"}
 CF, PF, ZF, SF, OF = 1 << 0, 1 << 2, 1 << 6, 1 << 7, 1 << 11
 
@@ -55,6 +55,13 @@ REFUSED: dict[int, str] = {
         ("RSM VMLAUNCH VMRESUME VMRUN", "leaves for another machine state"),
     )
     for name in names.split()
+}
+RAISES = "raises an exception"
+# By opcode and the middle field of ModRM.
+REFUSED_OF: dict[tuple[int, int], str] = {
+    (0xFF, 3): "changes the code segment", (0xFF, 5): "changes the code segment",
+    (0x8E, 1): RAISES,  # MOV CS
+    (0x8E, 2): "holds off interrupts for the instruction behind it",  # MOV SS
 }
 
 
@@ -205,13 +212,21 @@ def _decoder() -> capstone.Cs:
     return decoder
 
 
-# What the decoder does not know (AMD APM volume 3): INVLPGB, TLBSYNC.
-UNKNOWN: dict[bytes, Verdict] = {b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy()}
+# What the decoder does not know (AMD APM volume 3; SDM volume 2, "UD"): INVLPGB, TLBSYNC, UDB.
+UNKNOWN: dict[bytes, Verdict] = {
+    b"\x0f\x01\xfe": Copy(), b"\x0f\x01\xff": Copy(), b"\xd6": Refuse(RAISES)}
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF0, 0xF2, 0xF3,
                       *range(0x40, 0x50)))
 MANDATORY = frozenset(b"\x66\xf2\xf3")  # they may make another instruction of one
-VECTOR_ESCAPES = (0x62, 0xC4, 0xC5)
-XOP = 0x8F
+EVEX, XOP = 0x62, 0x8F
+VECTOR_ESCAPES = (EVEX, 0xC4, 0xC5)
+# With a mandatory prefix they are no instructions ("NP" in SDM volume 2); the decoder overlooks it.
+NO_PREFIX = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
+    "EMMS FXRSTOR FXRSTOR64 FXSAVE FXSAVE64 LDMXCSR LFENCE MOVDIRI MOVHLPS MOVLHPS MOVNTI RCPPS "
+    "RSQRTPS SFENCE SHA1MSG1 SHA1MSG2 SHA1NEXTE SHA1RNDS4 SHA256MSG1 SHA256MSG2 SHA256RNDS2 "
+    "STMXCSR XRSTOR XRSTOR64 XRSTORS XRSTORS64 XSAVE XSAVE64 XSAVEC XSAVEC64 XSAVES XSAVES64"
+).split())
+CONTROL, DEBUG = frozenset((0, 2, 3, 4, 8)), frozenset(range(8))  # registers that there are
 ADDRESS_ONLY = frozenset(getattr(x86, f"X86_INS_{name}") for name in (
     "LEA NOP PREFETCH PREFETCHNTA PREFETCHT0 PREFETCHT1 PREFETCHT2 PREFETCHW CLFLUSH CLFLUSHOPT "
     "CLWB INVLPG").split())
@@ -227,13 +242,16 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     An instruction of which only the length is known is refused, and what follows is decoded.
     """
     instruction = next(_decoder().disasm(code, address, 1), None)
+    length = _encoding.length(code)
     if instruction is None:
-        verdict = UNKNOWN.get(code[:3])
-        if verdict is not None:
-            return 3, verdict
-        length = _encoding.length(code)
-        return (length, NOT_KNOWN) if length else (0, Refuse("is not an instruction"))
-    return instruction.size, _verdict(instruction)
+        if not length:
+            return 0, Refuse("is not an instruction")
+        return length, UNKNOWN.get(code[:length], NOT_KNOWN)
+    verdict = _verdict(instruction)
+    # The decoder's may be wrong (UD1), or one of two (a near jump with an operand-size prefix).
+    if instruction.size != length and not isinstance(verdict, Refuse):
+        verdict = NOT_KNOWN
+    return length, verdict
 
 
 def literal(code: bytes, address: int) -> tuple[int, int] | None:
@@ -255,6 +273,25 @@ def _bare(code: bytes) -> tuple[bytes, bytes]:
     return code[:at], code[at:]
 
 
+def _always_raises(i: capstone.CsInsn) -> bool:
+    """What the decoder takes for an instruction, and no CPU does: LOCK without memory to write, a
+    prefix or a vector length where none may be, a register that there is not (SDM volume 2, 2.1.1,
+    2.3, 2.7, "MOV"; AMD APM volume 4, "EXTRQ")."""
+    prefixes, rest = _bare(bytes(i.bytes))
+    if LOCK in prefixes:
+        written = any(o.type == x86.X86_OP_MEM for o in i.operands[:1])
+        if i.id == x86.X86_INS_NOP or not written:
+            return True
+    if set(prefixes) & MANDATORY and (rest[0] in VECTOR_ESCAPES or i.id in NO_PREFIX):
+        return True
+    if rest[0] == EVEX:
+        rounds = rest[3] >> 4 & 1 and rest[5] >> 6 == 3  # L'L is how, then
+        return rest[3] & 0x87 == 0x80 or (rest[3] >> 5 & 3 == 3 and not rounds)  # z, no mask
+    if rest[0] == 0x0F and rest[1] & 0xFC == 0x20:
+        return (rest[2] >> 3 & 7 | (i.rex & 4) << 1) not in (DEBUG if rest[1] & 1 else CONTROL)
+    return i.id == x86.X86_INS_EXTRQ and rest[1] == 0x78 and i.modrm >> 3 & 7 != 0
+
+
 def _may_be_copied(i: capstone.CsInsn) -> bool:
     prefixes, rest = _bare(bytes(i.bytes))
     if rest[0] in VECTOR_ESCAPES or (rest[0] == XOP and rest[1] & 31 >= 8):
@@ -273,13 +310,16 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     jumps, calls = x86.X86_GRP_JUMP in groups, x86.X86_GRP_CALL in groups
     if i.id in COUNTS and OPERAND_SIZE not in i.prefix:
         counts, flag = COUNTS[i.id]
+        if flag is not None and REPEATS & set(_bare(bytes(i.bytes))[0]):  # AMD: the condition
+            return Refuse("is a loop with a prefix that not all processors take alike")
         bits = 32 if ADDRESS_SIZE in i.prefix else 64
         return ConditionalJump(Count(bits, counts, flag), operands[0].imm & MASK, after)
     transfers = i.id in COUNTS or jumps or calls or i.id == x86.X86_INS_RET
     if transfers and OPERAND_SIZE in i.prefix:
         return Refuse("is a jump with an operand-size prefix")
-    if opcode == 0xFF and i.modrm >> 3 & 7 in (3, 5):
-        return Refuse("changes the code segment")
+    special = REFUSED_OF.get((_bare(bytes(i.bytes))[1][0], i.modrm >> 3 & 7))
+    if special is not None:
+        return Refuse(special)
     if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_EIP for o in operands):
         return Refuse("uses a 32-bit address relative to itself")
     if jumps or calls:
@@ -300,9 +340,11 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
     if i.id == x86.X86_INS_RET:
         return Return(operands[0].imm if operands else 0)
     if groups & {x86.X86_GRP_INT, x86.X86_GRP_IRET}:
-        return Refuse("raises an exception")
+        return Refuse(RAISES)
     if not _may_be_copied(i):
         return NOT_KNOWN
+    if _always_raises(i):
+        return Refuse(RAISES)
     if any(o.type == x86.X86_OP_MEM and o.mem.base == x86.X86_REG_RIP for o in operands):
         return _rip_relative(i, after)
     return Copy()

@@ -33,12 +33,18 @@ USER = ("r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax
         "rsi", "rdi", "orig_rax", "rip", "cs", "rflags", "rsp", "ss", "fs_base", "gs_base", "ds",
         "es", "fs", "gs")
 SEGMENTS = ("cs", "ss", "ds", "es", "fs", "gs")
+NULL = 3  # the last of the selectors that select nothing
 NOT_COMPARED = ("orig_rax", "rip")
 FAULTS = (signal.SIGTRAP, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 MAX_SIGNALS = 1000
-# The XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE, the header, the upper halves of YMM.
-FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0, XSTATE_BV, YMM0 = 0, 4, 8, 16, 24, 32, 160, 512, 576
-X87_SSE, AVX = 3, 4
+# The XSAVE area (Intel SDM, volume 1, 13.4): x87 and SSE, what Linux has enabled, the header.
+FCW, FTW, FIP, FDP, MXCSR, ST0, XMM0 = 0, 4, 8, 16, 24, 32, 160
+ENABLED, XSTATE_BV = 464, 512
+X87_SSE = 3
+# Its other parts that are set at random, by their bits: the upper halves of YMM, mask registers,
+# the upper halves of ZMM, ZMM16 to 31.  Where they are, a CPU says by itself.
+PARTS = (2, 5, 6, 7)
+CPUID, XSAVE_LEAF = b"\x0f\xa2", 0xD
 STATUS, FIXED = 0x8D5, 0x202  # flags: those that are set at random; IF and the one that is 1
 GADGET = 0x4002_0000  # SYSCALL, for us
 SYSCALL, NOP = b"\x0f\x05", 0x90
@@ -171,6 +177,19 @@ class Host:
         self._set({"rip": CODE, "orig_rax": MASK})
         if self._step(SYSEMU_SINGLESTEP) != signal.SIGTRAP:
             raise HostError("--judge host: this host does not execute step by step")
+        enabled, = struct.unpack_from("<Q", self._plain_state, ENABLED)
+        self._parts = {number: self._part(number) for number in PARTS if enabled >> number & 1}
+
+    def _part(self, number: int) -> tuple[int, int]:
+        """Where a part of the XSAVE area begins and ends."""
+        at = self.pages[CODE]
+        self._view[at : at + len(CPUID)] = CPUID
+        self._get()
+        self._set({"rip": CODE, "orig_rax": MASK, "rax": XSAVE_LEAF, "rcx": number})
+        self._step(SYSEMU_SINGLESTEP)
+        self._get()
+        begin = self._value("rbx")
+        return begin, begin + self._value("rax")
 
     def _get(self) -> None:
         self._ptrace(GETREGS, 0, ctypes.addressof(self._registers))
@@ -184,6 +203,11 @@ class Host:
 
     def _value(self, name: str) -> int:
         return int(self._registers[USER.index(name)])
+
+    def _register(self, name: str) -> int:
+        """Null selectors are one: whenever the host is interrupted, its IRET makes 1 to 3 a 0."""
+        value = self._value(name)
+        return 0 if name in SEGMENTS and value <= NULL else value
 
     def _take_state(self) -> None:
         vector = _Vector(ctypes.addressof(self._state), len(self._state))
@@ -307,12 +331,14 @@ class Host:
         for i in range(8):
             struct.pack_into("<QQ", state, XMM0 + 16 * i, vectors[i] & MASK, vectors[i] >> 64)
             state[ST0 + 16 * i : ST0 + 16 * i + 10] = vectors[8 + i].to_bytes(10, "little")
-        parts = X87_SSE
-        if len(state) >= YMM0 + 256:
-            parts |= AVX
-            state[YMM0 : YMM0 + 256] = random.Random(vectors[0]).randbytes(256)
         present, = struct.unpack_from("<Q", state, XSTATE_BV)
-        struct.pack_into("<Q", state, XSTATE_BV, present | parts)
+        present |= X87_SSE
+        generator = random.Random(vectors[0])
+        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # those that a bed has not
+        for number, (begin, end) in self._parts.items():
+            state[begin:end] = generator.randbytes(end - begin)
+            present |= 1 << number
+        struct.pack_into("<Q", state, XSTATE_BV, present)
         self._start_state = bytes(state)
         return values
 
@@ -344,7 +370,7 @@ class Host:
             pc = CODE
         self._take_state()
         return Outcome(
-            {name: self._value(name) for name in USER if name not in NOT_COMPARED},
+            {name: self._register(name) for name in USER if name not in NOT_COMPARED},
             self._vectors(begin), self.changed(before, len(code)), pc, fault)
 
     def _appears(self) -> bool:
@@ -355,8 +381,10 @@ class Host:
 
     def _vectors(self, begin: int) -> tuple[int, ...]:
         """x87, vector and mask registers, as the XSAVE area has them.  Of x87's instruction
-        pointer it is asked whether it is the instruction's."""
+        pointer it is asked whether it is the instruction's; which parts are in use is the CPU's own
+        affair (Intel SDM, volume 1, 13.6: XINUSE), and Linux gives the contents of all."""
         area = bytearray(self._area())
+        struct.pack_into("<Q", area, XSTATE_BV, 0)
         fip, = struct.unpack_from("<Q", area, FIP)
         struct.pack_into("<Q", area, FIP, int(begin <= fip < begin + SLOT))
         return tuple(int.from_bytes(area[at : at + 64], "little")

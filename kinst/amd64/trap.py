@@ -8,10 +8,10 @@ import struct
 from collections.abc import Mapping
 from typing import ClassVar
 
+import kinst.amd64._encoding as _encoding
 from emu.amd64 import registers
-from emu.amd64.arch import TRAP_FRAME
 from emu.machine import Machine
-from kinst.amd64 import _encoding, classify
+from kinst.amd64 import classify
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CpuState, GuestTrap
 
@@ -33,7 +33,6 @@ class Amd64Trap(GuestTrap):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
     frame_register: ClassVar[str] = "rsp"
     segment: ClassVar[str] = "gs_base"
-    scratch: ClassVar[str] = "dtrace_invop_calltrap_addr"
     saved: ClassVar[Mapping[str, str]] = {  # Intel SDM 3A, 6.14.2
         "rip": "the address behind INT3", "cs": "the code segment that was executed in",
         "rflags": "the flags before; at the vector IF (bit 9) is clear",
@@ -73,21 +72,22 @@ class Amd64Trap(GuestTrap):
         return _encoding.SPLIT
 
     def at_seam(self, machine: Machine) -> int:
-        return TRAP_FRAME.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
+        frame = machine.guest.trap_frame
+        return frame.read(machine, machine.sp, "rip") - self.guest_breakpoint.bias
 
     def enter(self, machine: Machine) -> CpuState:
         """The registers are the interrupted ones from here on."""
         frame, address = machine.sp, self.at_seam(machine)
         for name in registers.NAMES:
             if name != "rip":
-                machine.write_register(name, TRAP_FRAME.read(machine, frame, name))
+                machine.write_register(name, machine.guest.trap_frame.read(machine, frame, name))
         return CpuState(machine, address)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         machine.pc = pc
 
     def decline(self, machine: Machine) -> None:
-        machine.pc = machine.read_u64(machine.symbol(self.scratch).address)
+        machine.pc = machine.read_u64(machine.symbol(machine.guest.seam_word).address)
 
 
 TRAP = Amd64Trap()

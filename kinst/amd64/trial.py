@@ -31,6 +31,8 @@ class Amd64Trial(TrialArch):
     faults: ClassVar[Mapping[str, str | None]] = {"trap": "rdi", "dblfault_handler": "rdi",
                                                   "vpanic": None}
     fault_address: ClassVar[str] = "cr2"
+    unknown: ClassVar[tuple[str, int] | None] = "trapno", 1  # T_PRIVINFLT
+    protection: ClassVar[tuple[str, int] | None] = "cr0", 1 << 16  # WP
     vectors: ClassVar[Sequence[tuple[int, int]]] = Amd64Bench.vectors[:8]
 
     def __init__(self) -> None:
@@ -85,6 +87,9 @@ class Amd64Trial(TrialArch):
         own, _size = Layout(module.types, "struct thread").place("td_dtrace")
         at, _size = Layout(module.types, "struct kdtrace_thread").place("td_kinst_tramp")
         return machine.read_u64(machine.read_u64(thread + own) + at)
+
+    def displacement(self, code: bytes) -> int:
+        return self._bench.displacement(code)
 
     def not_executed(self, code: bytes) -> str | None:
         if code.lstrip(PREFIXES) == HLT:

@@ -293,11 +293,20 @@ ROWS: tuple[Row, ...] = (
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
     (0xFFFFF0FF, 0xD50040BF, _refuse("selects the stack pointer")),  # MSR SPSel
+    # not emulated as DAIF is: where the feature is missing they are no instructions
+    (0xFFFFFCFF, 0xD501401F, _refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
+    (0xFFFFFFC0, 0xD5184300, _refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
-    (0xFFDFFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR_EL1, ELR_EL1
-    (0xFFDFFFE0, 0xD5185200, _refuse("is about the last exception")),  # ESR_EL1
-    (0xFFDFFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR_EL1
+    # of EL1 and, where the kernel runs there, EL2 (op1 0 and 4)
+    (0xFFDBFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR, ELR
+    (0xFFDBFFC0, 0xD5185100, _refuse("is about the last exception")),  # AFSR0, AFSR1
+    (0xFFDBFFE0, 0xD5185200, _refuse("is about the last exception")),  # ESR
+    (0xFFDBFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR
+    (0xFFDFFFE0, 0xD51C6080, _refuse("is about the last exception")),  # HPFAR_EL2
+    (0xFFDBFFE0, 0xD51860A0, _refuse("is about the last exception")),  # PFAR
+    (0xFFFFFFC0, 0xD5087780, _refuse("is about the last exception")),  # GCSPUSHX, GCSPOPCX
     (0xFFDFFFE0, 0xD5184200, _refuse("selects the stack pointer")),  # MRS/MSR SPSel
+    (0xFFD80000, 0xD5000000, _refuse("is not an instruction")),  # op0 0, others
     (0xFFC00000, 0xD5000000, copy),  # SYS, SYSL, MRS, MSR (register)
     # PAuth_LR: the address of the instruction is signed along
     (0xFFFF8000, 0xDAC18000, _refuse("signs its own address")),  # PACIASPPC and its family
@@ -312,6 +321,7 @@ ROWS: tuple[Row, ...] = (
     (0x3FA07C00, 0x08A07C00, copy),  # CAS
     (0xBFA07C00, 0x08207C00, copy),  # CASP
     (0x3F800000, 0x08000000, _refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
+    (0xBFA00000, 0x89000000, _refuse("lies in an exclusive access")),  # LDTXR STTXR, LDATXR STLTXR
     (0x3F800000, 0x08800000, copy),  # LDAR, STLR
     # the rest of loads and stores, data processing, vectors
     (0x0A000000, 0x08000000, copy),
@@ -338,15 +348,24 @@ OVERLAPS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
         (0xFFFFFFFF, 0xD503307F), (0xFFFFF0FF, 0xD503305F),
     ),
     (0xFFF8F01F, 0xD500401F): (
-        (0xFFFFF0DF, 0xD50340DF), (0xFFFFF0FF, 0xD50040BF),
+        (0xFFFFF0DF, 0xD50340DF), (0xFFFFF0FF, 0xD50040BF), (0xFFFFFCFF, 0xD501401F),
+    ),
+    (0xFFD80000, 0xD5000000): (
+        (0xFFFFFFFF, 0xD503203F), (0xFFFFFFDF, 0xD503205F), (0xFFFFFFC0, 0xD5031000),
+        (0xFFFFFEE0, 0xD5233060), (0xFFFFFFFF, 0xD503307F), (0xFFFFFF3F, 0xD503241F),
+        (0xFFFFF01F, 0xD503201F), (0xFFFFF0FF, 0xD503305F), (0xFFFFF01F, 0xD503301F),
+        (0xFFFFF0DF, 0xD50340DF), (0xFFFFF0FF, 0xD50040BF), (0xFFFFFCFF, 0xD501401F),
+        (0xFFF8F01F, 0xD500401F),
     ),
     (0xFFC00000, 0xD5000000): (
         (0xFFFFFFFF, 0xD503203F), (0xFFFFFFDF, 0xD503205F), (0xFFFFFFC0, 0xD5031000),
         (0xFFFFFEE0, 0xD5233060), (0xFFFFFFFF, 0xD503307F), (0xFFFFFF3F, 0xD503241F),
         (0xFFFFF01F, 0xD503201F), (0xFFFFF0FF, 0xD503305F), (0xFFFFF01F, 0xD503301F),
         (0xFFFFF0DF, 0xD50340DF), (0xFFDFFFE0, 0xD51B4220), (0xFFFFF0FF, 0xD50040BF),
-        (0xFFF8F01F, 0xD500401F), (0xFFDFFFC0, 0xD5184000), (0xFFDFFFE0, 0xD5185200),
-        (0xFFDFFFE0, 0xD5186000), (0xFFDFFFE0, 0xD5184200),
+        (0xFFFFFCFF, 0xD501401F), (0xFFFFFFC0, 0xD5184300), (0xFFF8F01F, 0xD500401F),
+        (0xFFDBFFC0, 0xD5184000), (0xFFDBFFC0, 0xD5185100), (0xFFDBFFE0, 0xD5185200),
+        (0xFFDBFFE0, 0xD5186000), (0xFFDFFFE0, 0xD51C6080), (0xFFDBFFE0, 0xD51860A0),
+        (0xFFFFFFC0, 0xD5087780), (0xFFDFFFE0, 0xD5184200), (0xFFD80000, 0xD5000000),
     ),
     (0x3B000000, 0x18000000): (
         (0xFF000000, 0xD8000000),
@@ -360,7 +379,7 @@ OVERLAPS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
     (0x0A000000, 0x08000000): (
         (0x3B200C00, 0x19000400), (0xFF000000, 0xD8000000), (0x3B000000, 0x18000000),
         (0x3FA07C00, 0x08A07C00), (0xBFA07C00, 0x08207C00), (0x3F800000, 0x08000000),
-        (0x3F800000, 0x08800000),
+        (0xBFA00000, 0x89000000), (0x3F800000, 0x08800000),
     ),
     (0x1C000000, 0x10000000): (
         (0xFF800000, 0xF3800000), (0x1F000000, 0x10000000),
@@ -388,16 +407,17 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
 
 
 def starts_exclusive(code: bytes) -> bool:
-    """LDXR, LDAXR, LDXP, LDAXP: what follows up to the store belongs to it."""
+    """LDXR, LDAXR, LDXP, LDAXP, LDTXR, LDATXR: what follows up to the store belongs to it."""
     word = int.from_bytes(code[:4], "little")
-    return word & 0x3FC00000 == 0x08400000 and not _is_casp(word)
+    load = word & 0x3FC00000 == 0x08400000 and not _is_casp(word)
+    return load or word & 0xBFE00000 == 0x89400000
 
 
 def ends_exclusive(code: bytes) -> bool:
-    """STXR, STLXR, STXP, STLXP, or CLREX."""
+    """STXR, STLXR, STXP, STLXP, STTXR, STLTXR, or CLREX."""
     word = int.from_bytes(code[:4], "little")
     store = word & 0x3FC00000 == 0x08000000 and not _is_casp(word)
-    return store or word & 0xFFFFF0FF == 0xD503305F
+    return store or word & 0xBFE00000 == 0x89000000 or word & 0xFFFFF0FF == 0xD503305F
 
 
 def _is_casp(word: int) -> bool:

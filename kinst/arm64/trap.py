@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+import kinst.arm64._encoding as _encoding
 from emu.arm64 import registers
-from kinst.arm64 import _encoding, classify
+from kinst.arm64 import classify
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CalledSeam
 
@@ -34,6 +35,7 @@ class Arm64Trap(CalledSeam):
     cpu_mask: ClassVar[int] = PSTATE_I
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(BRK, 7)  # EXCP_BKPT
     frame_register: ClassVar[str] = "x0"
+    return_register: ClassVar[str] = "elr_el1"
     saved: ClassVar[Mapping[str, str]] = {  # Arm ARM D1.3, D24.2.40
         "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: the PSTATE that was interrupted",
         "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
@@ -49,8 +51,10 @@ class Arm64Trap(CalledSeam):
         if word & 0x3B000000 != 0x18000000 or word >> 24 == PRFM_LITERAL:
             return None
         offset = (word >> 5 & 0x7FFFF ^ 0x40000) - 0x40000
-        opc = word >> 30
-        return address + 4 * offset, 4 << opc if word >> 26 & 1 or opc < 2 else 4
+        opc, vector = word >> 30, word >> 26 & 1
+        if vector and opc == 3:
+            return None  # unallocated
+        return address + 4 * offset, 4 << opc if vector or opc < 2 else 4
 
     def starts_exclusive(self, code: bytes) -> bool:
         return classify.starts_exclusive(code)

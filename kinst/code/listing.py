@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emu.elf import Image, Symbol
+from emu.elf import Image
+from emu.symbols import Symbol
 from kinst.code.shared import MAX_ROUNDS
 from kinst.code.verdict import Refuse, Verdict
 from kinst.trap import GuestTrap
@@ -120,9 +121,11 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
     for at, length, end in _pieces(decoded, _literals(decoded)):
         address, piece = function.address + at, code[at : at + 16]
         if not length:
-            # What comes behind what is no instruction cannot be known.
-            yield Instruction(at, address, code[at : end or at + 16],
-                              Refuse(DATA if end else "is not an instruction"))
+            # What comes behind what is no instruction, or has no sure length, cannot be known.
+            whole, verdict = decoded.at(at)
+            if whole or end:
+                verdict = Refuse(DATA if end else "is not an instruction")
+            yield Instruction(at, address, code[at : end or at + 16], verdict)
             continue
         verdict = decoded.at(at)[1]
         exclusive = exclusive or trap.starts_exclusive(piece)

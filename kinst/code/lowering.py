@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from emu.arch import Arch
+from emu.guest import TrapFrame
 from emu.unicorn._engine import Engine
 from kinst._dispatch import Dispatcher
+from kinst.code._reader import CodeReader
 from kinst.code.shared import NO_REGISTER, Relative, Trait
 from kinst.code.verdict import Copy, Lowered, Op, Refuse, Rewrite, Verdict
 from kinst.trap import Breakpoint, GuestTrap
@@ -55,9 +57,9 @@ def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
     return [*arch.registers, *(n for n in trap.more_registers if n not in arch.registers)]
 
 
-def shape(arch: Arch, trap: GuestTrap) -> Shape:
+def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
     names = register_names(arch, trap)
-    fields = arch.trap_frame.fields
+    fields = frame.fields
 
     def place(name: str) -> int:
         return fields.get(trap.names.get(name, name), (-1, 0))[0]
@@ -70,7 +72,7 @@ def shape(arch: Arch, trap: GuestTrap) -> Shape:
         names.index(arch.result), names.index(trap.frame_register),
         names.index(trap.segment) if trap.segment else 0, trap.flag_bits,
         trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
-        arch.trap_frame.size, trap.second_breakpoint,
+        frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
         trap.jump, trap.split(),
     )
@@ -78,7 +80,7 @@ def shape(arch: Arch, trap: GuestTrap) -> Shape:
 
 @dataclass(frozen=True)
 class Template:
-    """Arguments of ``Dispatcher.add_template``."""
+    """Arguments of ``CodeReader.add_template``."""
 
     lowered: Lowered
     relative: int = Relative.ABSOLUTE
@@ -111,12 +113,16 @@ def _lower(verdict: Verdict, trap: GuestTrap) -> tuple[Lowered, bytes, bool]:
 
 @dataclass
 class Templates:
-    """All templates made so far, and the numbers a dispatcher gave them."""
+    """All templates made so far, and the numbers a reader of code gave them."""
 
     trap: GuestTrap
     names: list[str]
     known: dict[Template, int] = field(default_factory=dict)
     add: Callable[..., int] = lambda *arguments: 0
+
+    def serve(self, reader: CodeReader) -> None:
+        """Make templates for a reader from now on, which asks for them by calling this object."""
+        self.add, reader.literal = reader.add_template, self.trap.literal
 
     def __call__(self, code: bytes, length: int, relative: int) -> tuple[int, int]:
         """The number of the template of the first instruction of ``code`` (-1: it is none), and
@@ -136,15 +142,25 @@ class Templates:
         return number, true
 
 
-def dispatcher(arch: Arch, trap: GuestTrap, engine: Engine | None) -> tuple[Dispatcher, Templates]:
+def dispatcher(
+    arch: Arch, trap: GuestTrap, frame: TrapFrame, engine: Engine | None
+) -> tuple[Dispatcher, Templates]:
     """A native core for the architecture, and the templates it will make.
 
-    :param engine: of the machine; None: to look at code only.
+    :param frame: of the kernel that takes the traps.
+    :param engine: of the machine; None: its breakpoints are answered by another.
     """
     templates = Templates(trap, register_names(arch, trap))
-    made = Dispatcher(engine, shape(arch, trap), templates)
-    templates.add = made.add_template
-    made.literal = trap.literal
+    made = Dispatcher(engine, shape(arch, trap, frame), templates)
+    templates.serve(made)
+    return made, templates
+
+
+def reader(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> tuple[CodeReader, Templates]:
+    """As ``dispatcher``, to look at code only."""
+    templates = Templates(trap, register_names(arch, trap))
+    made = CodeReader(shape(arch, trap, frame), templates)
+    templates.serve(made)
     return made, templates
 
 

@@ -1,4 +1,4 @@
-"""Numbers that Python and the native core (``kinst/_dispatch.pyx``) share, beside ``Op``."""
+"""Numbers that Python and the native core (``kinst/code/_template.pxi``) share, beside ``Op``."""
 
 import enum
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from emu.arch import Arch
-from emu.elf import Image, Symbol
+from emu.elf import Image
+from emu.guests import guest_of
+from emu.symbols import Symbol
 from kinst.code import lowering
 from kinst.code.listing import DATA, EXCLUSIVE, excluded, image_code
 from kinst.code.verdict import Op
@@ -35,7 +37,7 @@ class Survey:
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
     """Look at every instruction of the functions; those at one address are one."""
-    dispatcher, templates = lowering.dispatcher(arch, trap, None)
+    reader, templates = lowering.reader(arch, trap, guest_of(image, arch.name).trap_frame)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
     seen: set[int] = set()
@@ -49,7 +51,7 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
         seen.add(function.address)
         code = image_code(image, function)
         out = excluded(trap, function.name)
-        inside, rest, read = dispatcher.tally(
+        inside, rest, read = reader.tally(
             function.address, code, 0, len(code), encodings, index, left_out if out else counts)
         if out:
             result.verdicts[EXCLUDED] += inside

@@ -32,7 +32,7 @@ class State(Protocol):
 
 
 class Op(enum.IntEnum):
-    """What the native core does (``kinst/_dispatch.pyx``); registers a, b, c; numbers n, extra."""
+    """Operations (``kinst/_operations.pxi`` does them); registers a, b, c; numbers n, extra."""
 
     REFUSE = 0
     COPY = 1

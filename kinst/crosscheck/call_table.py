@@ -13,7 +13,8 @@ import string
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from emu.elf import STT_FUNC, STT_GNU_IFUNC, Image
+from emu.elf import Image
+from emu.symbols import STT_FUNC, STT_GNU_IFUNC
 
 MUTEX = 'm = buf(32); _mtx_init(m+24, "m", 0, 0)'
 LOCKED = f'{MUTEX}; __mtx_lock_flags(m+24, 0, "f", 1); __mtx_unlock_flags(m+24, 0, "f", 1)'

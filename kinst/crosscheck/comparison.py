@@ -7,7 +7,8 @@ from typing import Any
 from emu.machine import Machine
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.guest_memory import PAGE
-from emu.unicorn.machine import Snapshot, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
 from kinst.crosscheck.difference import MODELS, StateDifference
 from kinst.crosscheck.event import Event
 from kinst.crosscheck.lockstep import Divergence
@@ -63,7 +64,7 @@ class Comparison:
             return
         names, ours, theirs, different = [], [], [], []
         trampoline = self.trap.names.get("pc") if one.second else None
-        for name, (offset, size) in self.machine.arch.trap_frame.fields.items():
+        for name, (offset, size) in self.machine.guest.trap_frame.fields.items():
             a, b = (int.from_bytes(e.frame[offset : offset + size], "little")
                     for e in (one, other))
             names.append(name)
@@ -80,7 +81,7 @@ class Comparison:
     def stack_pointer(self, machine: Machine, frame: int) -> int:
         """The interrupted one, of a trap frame."""
         arch, names = machine.arch, self.trap.names
-        return arch.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
+        return machine.guest.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
 
     def stack_before(
         self, ours: Sequence[Event], theirs: Sequence[Event]

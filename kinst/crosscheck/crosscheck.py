@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from emu.call import CallError, PatienceError
-from emu.elf import Symbol
 from emu.errors import KinstError
 from emu.machine import Machine
 from emu.qemu.machine import QemuMachine
-from emu.unicorn.machine import Snapshot, UnicornMachine
+from emu.symbols import Symbol
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
 from kinst.breakpoints import Breakpoints, Fire, NativeState
 from kinst.code.listing import Instruction, exclusion
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
@@ -37,7 +38,7 @@ from kinst.crosscheck.lockstep import (
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst.shared import ProbeKind
-from kinst.trap import SEAM, CpuState
+from kinst.trap import CpuState
 
 MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
 MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
@@ -52,8 +53,9 @@ class Crosscheck:
     """Checks calls on a machine at rest and on QEMU."""
 
     def __init__(self, machine: UnicornMachine) -> None:
-        if machine.image.symbols.find(SEAM) is None:
-            raise ProbeError(f"{machine.image.path}: has no '{SEAM}': built without DTrace hooks")
+        if machine.image.symbols.find(machine.guest.seam) is None:
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks")
         self.machine = machine
         self._base: Snapshot = machine.snapshot()
         self.compare = Comparison(machine, self._base)
@@ -72,7 +74,7 @@ class Crosscheck:
         machine = self.machine
         machine.restore(self._base)
         recording, value = record(machine, workload)
-        memory, state = self.compare.changed_memory(), machine.board.cpu_state()
+        memory, state = self.compare.changed_memory(), machine.cpu.state()
         machine.restore(self._base)
         points = model_points(machine, recording)
         found = Agreement(1, len(recording.steps))
@@ -105,7 +107,7 @@ class Crosscheck:
         sites = self._sites(recording, points, found)
         ours, result = self._run_ours(workload, sites, recording)
         self.gave(value, result)
-        memory, state = self.compare.changed_memory(), machine.board.cpu_state()
+        memory, state = self.compare.changed_memory(), machine.cpu.state()
         machine.restore(self._base)
         theirs: list[Event] = []
         with QemuMachine.carry(machine, self._base) as other:
@@ -150,7 +152,7 @@ class Crosscheck:
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
         return Event(
-            site, is_second, machine.read(frame, machine.arch.trap_frame.size),
+            site, is_second, machine.read(frame, machine.guest.trap_frame.size),
             written=written.at(site, is_second, self.compare.stack_pointer(machine, frame)))
 
     def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:

@@ -65,7 +65,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
     :raises TooLongError: beyond ``limit`` instructions.
     """
     names = tuple(machine.arch.registers)
-    numbers = [machine.board.cpu.registers[name] for name in names]
+    numbers = [machine.cpu.model.registers[name] for name in names]
     place = names.index(machine.arch.pc)
     recording = Recording(names, place, [])
     steps, read = recording.steps, machine.engine.read

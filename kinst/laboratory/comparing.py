@@ -48,7 +48,7 @@ def compare(first: Iterable[Place], second: Iterable[Place]) -> Comparison:
                 found.only_wrong[1].append((place, finding))
             continue
         seen.add(finding.code)
-        if before[1].wrong and not finding.wrong:
+        if before[1].wrong and not (finding.wrong or finding.unshown):
             found.fixed.append((place, finding))
         elif finding.wrong and not before[1].wrong:
             found.broke.append((place, finding))

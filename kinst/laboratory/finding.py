@@ -6,13 +6,19 @@ from typing import Any
 
 from kinst.laboratory.outcome import Mismatch
 
+NOT_SHOWN = "not shown: "
+FAULTS = "which faults in every state"
+ONE_WAY = "which goes one way in every state"
+NOT_TOLD = "and no state tells it from ours: "
+
 
 @dataclass(frozen=True)
 class Finding:
-    """:param word: ``copy``, ``rewrite``, ``emulate``, ``refuse: ...``, ``not executed: ...``.
+    """:param word: ``copy``, ``rewrite``, ``emulate``, ``refuse: ...``, ``not executed: ...``,
+        ``not shown: ...``: executed, but no state could have told a mistake.
     :param state: the number of the first random state in which it goes wrong; None: in none.
-    :param verdict: of the relocator, where it goes wrong; ``how`` what was compared with the
-        execution in place.
+    :param verdict: of the relocator, where it goes wrong or the word does not say it; ``how`` what
+        was compared with the execution in place.
     :param lines: what differs there.
     :param note: what else is to be said; empty: nothing.
     :param judged: what became of it on the host's own CPU, when that was asked for.
@@ -42,6 +48,10 @@ class Finding:
     def wrong(self) -> bool:
         return self.state is not None
 
+    @property
+    def unshown(self) -> bool:
+        return self.word.startswith(NOT_SHOWN)
+
     def at(self, source: str) -> "Finding":
         """The same, with the lines that decided."""
         return replace(self, source=source) if source else self
@@ -54,11 +64,17 @@ class Finding:
 FIELDS = fields(Finding)
 
 
+def not_shown(verdict: str, why: str) -> str:
+    """The word for what passes without having been shown."""
+    return f"{NOT_SHOWN}{verdict}, {why}"
+
+
 def finding(word: str, mismatch: Mismatch | None, code: bytes, note: str = "", judged: str = "",
-            source: str = "") -> Finding:
+            source: str = "", verdict: str = "") -> Finding:
     """Of what an experiment gave."""
     if mismatch is None:
-        return Finding(code, word, note=note, judged=judged)
+        return Finding(code, word, verdict="" if verdict == word else verdict, note=note,
+                       judged=judged)
     return Finding(code, word, mismatch.state, mismatch.verdict, mismatch.how,
                    tuple(mismatch.differences()), note, judged, source, mismatch)
 
@@ -67,8 +83,8 @@ def to_text(one: Finding) -> str:
     """As a store keeps it, without code and word: JSON; empty where there is nothing more."""
     row: dict[str, Any] = {}
     if one.wrong:
-        row |= {"state": one.state, "verdict": one.verdict, "how": one.how, "lines": one.lines}
-    row |= {name: value for name in ("note", "judged", "source")
+        row |= {"state": one.state, "how": one.how, "lines": one.lines}
+    row |= {name: value for name in ("verdict", "note", "judged", "source")
             if (value := getattr(one, name))}
     return json.dumps(row) if row else ""
 

@@ -4,13 +4,15 @@ instruction in place."""
 import socket
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import chain
 
 from emu.errors import KinstError
+from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.laboratory.bed import Bed
 from kinst.laboratory.bench import BENCHES, Bench
 from kinst.laboratory.emulated_state import EmulatedState, Unreachable
-from kinst.laboratory.finding import Finding, finding
-from kinst.laboratory.laboratory import UNKNOWN, Laboratory
+from kinst.laboratory.finding import NOT_TOLD, Finding, finding, not_shown
+from kinst.laboratory.laboratory import HALVES, MIXED, UNKNOWN, Laboratory, Told
 from kinst.laboratory.memory_map import CODE, MASK, SLOTS
 from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.laboratory.protocol import (
@@ -43,19 +45,29 @@ class ForeignLaboratory(Laboratory):
         answer = self.relocator.ask(self.bench.arch.name, CODE, code, SLOTS)
         if isinstance(answer, Refuses):
             return Finding(code, f"refuse: {answer.reason}")
-        reason = self.bench.not_executed(code)
-        if reason is not None:
-            return Finding(code, f"not executed: {reason}")
         word = "emulate" if isinstance(answer, Emulates) else (
             "copy" if answer.body.startswith(code) else "rewrite")
-        for number in range(states):
+        reason = self.bench.not_executed(code)
+        if reason is not None:
+            return Finding(code, f"not executed: {reason}", verdict=word)
+        ours = self.trap.classify(code, CODE)[1]
+        differs = word == "copy" and not isinstance(ours, Copy | Refuse)
+        halves = range(0) if isinstance(ours, Copy | Rewrite | Refuse) else HALVES
+        told = Told(ours)
+        for number in chain(range(states), halves, MIXED):
+            if number in MIXED and told.enough and not differs:
+                break
             in_place = self._compared(code, answer, number)
             for how, outcome in self._others:
                 if outcome != in_place:
                     return finding(word, Mismatch(code, CODE, number, word, in_place, outcome, how),
                                    code)
             if in_place.fault in self.bench.unknown:
-                return Finding(code, f"not executed: {UNKNOWN}")
+                return Finding(code, f"not executed: {UNKNOWN}", verdict=word)
+            told.add(in_place)
+        if told.lacks or differs:
+            why = told.lacks or NOT_TOLD + summary(ours)
+            return Finding(code, not_shown(word, why), verdict=word)
         return Finding(code, word)
 
     def _compared(self, code: bytes, answer: Answer, number: int) -> Outcome:

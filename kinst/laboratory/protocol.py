@@ -176,6 +176,8 @@ class Relocator:
                        "bytes": code.hex(), "trampoline": trampoline}
         self._send(self._asked)
         row = self._receive()
+        if row.items() >= self._asked.items():  # cat, tee
+            raise self._trouble("answers with the question itself: it is no relocator")
         if row.get("id") != self._number:
             raise self._trouble(f"an answer with the id {row.get('id')!r} to the request "
                                 f"{self._number}")

@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from emu.fingerprint import fingerprint
+from kinst.code.verdict import summary
 from kinst.laboratory.bench import BENCHES
-from kinst.laboratory.finding import Finding, finding
+from kinst.laboratory.finding import NOT_SHOWN, Finding, finding
 from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.store import Key, Store
 from kinst.laboratory.sweep import sweep
 from kinst.laboratory.workers import Workers
@@ -19,12 +21,17 @@ MADE_BY = ("kinst", "kinst.code", "emu", "emu.unicorn", *(f"kinst.laboratory.{na
     "protocol", "relocation")))
 
 
+UNSHOWN = 3  # exit status
+
+
 @dataclass
 class Report:
     """What became of the encodings: how many of each verdict, those refused with the reason, and
     those that failed.
 
-    :param unexecuted: those that were not executed, with the reason.
+    :param unexecuted: those that were not executed, with the reason; ``unshown`` those of which no
+        state could have told a mistake.
+    :param words: what became of each; ``said`` the relocator's verdict, where that is another.
     :param judged: what became of them on the host's own CPU, when that was asked for.
     :param noted: what else was said of encodings.
     """
@@ -32,22 +39,36 @@ class Report:
     verdicts: Counter[str] = field(default_factory=Counter)
     refused: dict[bytes, str] = field(default_factory=dict)
     unexecuted: dict[bytes, str] = field(default_factory=dict)
+    unshown: dict[bytes, str] = field(default_factory=dict)
+    words: dict[bytes, str] = field(default_factory=dict)
+    said: dict[bytes, str] = field(default_factory=dict)
     mismatches: list[Finding] = field(default_factory=list)
     judged: Counter[str] = field(default_factory=Counter)
     noted: dict[bytes, str] = field(default_factory=dict)
 
     def add(self, one: Finding) -> None:
         self.verdicts[one.word] += 1
+        self.words[one.code] = one.word
+        if one.verdict:
+            self.said[one.code] = one.verdict
         if one.word.startswith("refuse"):
             self.refused[one.code] = one.word
         if one.word.startswith("not executed"):
             self.unexecuted[one.code] = one.word
+        if one.unshown:
+            self.unshown[one.code] = one.word
         if one.wrong:
             self.mismatches.append(one)
         if one.judged:
             self.judged[one.judged] += 1
         if one.note:
             self.noted[one.code] = one.note
+
+    @property
+    def status(self) -> int:
+        """Of a command that reports it: 1 when something is wrong, 3 when something is not shown.
+        """
+        return 1 if self.mismatches else UNSHOWN if self.unshown else 0
 
 
 Part = tuple[str, int, int, bool, list[bytes]]  # architecture, seed, states, host's CPU, encodings
@@ -64,7 +85,9 @@ def tested(
             before = laboratory.judged.copy()
             word, mismatch = laboratory.test(code, states)
             (judged,) = (*(laboratory.judged - before), "")[:1]
-            found.append(finding(word, mismatch, code, judged=judged))
+            verdict = (summary(TRAPS[arch].classify(code, CODE)[1])
+                       if word.startswith(("not executed", NOT_SHOWN)) else "")
+            found.append(finding(word, mismatch, code, judged=judged, verdict=verdict))
     finally:
         laboratory.close()
     return found

@@ -7,6 +7,7 @@ has done is written as it goes: a killed one goes on where it was.
 """
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,6 +83,12 @@ def _finding(code: object, word: object, detail: object) -> Finding:
     return from_text(code, word, detail)
 
 
+def _goodness(one: Finding) -> tuple[bool, bool, int]:
+    """What is wrong comes before what was not shown, and that before what is right; what goes wrong
+    in an earlier state, before what does in a later one."""
+    return not one.wrong, not one.unshown, one.state or 0
+
+
 def _expected() -> set[tuple[object, ...]]:
     """What a store's tables are."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
@@ -118,7 +125,10 @@ class Store:
         return set(db.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {MAX_TABLES}"))
 
     def _damaged(self, error: Exception) -> KinstError:
-        return KinstError(f"{self.path}: damaged: {printable(error)}")
+        full = (isinstance(error, sqlite3.Error)
+                and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL)
+        what = "cannot be written" if full else "damaged"
+        return KinstError(f"{self.path}: {what}: {printable(error)}")
 
     def _begun(self, must_exist: bool) -> tuple[int, int]:
         """What the file is, and its format; a new one is made, by one of those that want to."""
@@ -252,13 +262,14 @@ class Store:
         numbers of states the worst."""
         try:
             rows: Iterable[tuple[bytes, str, str, str]] = self._db.execute(
-                "SELECT code, place, word.text, max(detail) FROM place JOIN encoding ON "
+                "SELECT code, place, word.text, detail FROM place JOIN encoding ON "
                 "encoding.id = place.encoding JOIN build ON build.id = place.build JOIN result ON "
                 "result.subject = build.subject AND result.encoding = place.encoding JOIN word ON "
-                "word.id = result.word WHERE place.build = ? GROUP BY place.encoding ORDER BY code",
+                "word.id = result.word WHERE place.build = ? ORDER BY code, seed, states",
                 (build.number,))
-            for code, place, word, detail in rows:
-                yield str(place), _finding(code, word, detail)
+            for (code, place), group in itertools.groupby(rows, lambda row: row[:2]):
+                yield str(place), min((_finding(code, word, detail)
+                                       for _code, _place, word, detail in group), key=_goodness)
         except DAMAGE as error:
             raise self._damaged(error) from None
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+import kinst.riscv64._encoding as _encoding
 from emu.riscv64 import registers
 from kinst.code.verdict import Copy, Rewrite, SetRegister, Verdict
-from kinst.riscv64 import _encoding, classify
+from kinst.riscv64 import classify
 from kinst.trap import MASK, Breakpoint, CalledSeam
 
 EBREAK = (0x00100073).to_bytes(4, "little")
@@ -42,6 +43,7 @@ class Riscv64Trap(CalledSeam):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(EBREAK, 0xFFFFFFFF, short=C_EBREAK)
     direct_breakpoint: ClassVar[Breakpoint] = Breakpoint(RESERVED, 2, bias=4, short=RESERVED)
     frame_register: ClassVar[str] = "a0"
+    return_register: ClassVar[str] = "sepc"
     saved: ClassVar[Mapping[str, str]] = {  # RISC-V privileged manual, 12.1
         "sepc": "the address of EBREAK", "scause": "the cause: 3 is a breakpoint",
         "stval": "the trap's value: zero, or the breakpoint's address",

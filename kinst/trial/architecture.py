@@ -39,6 +39,10 @@ class TrialArch(ABC):
         frame, or nothing.
     :cvar fault_address: the register with the address that a fault is about; ``fault_mask`` of it
         is the same on every CPU.
+    :cvar protection: the register, and its bit, that protects what may only be read, also from the
+        kernel, where instructions write relative to themselves.
+    :cvar unknown: the member of the trap frame that says of a fault what it is, and what it is of
+        an instruction that the CPU does not know.
     """
 
     prologue: ClassVar[bytes]
@@ -53,7 +57,9 @@ class TrialArch(ABC):
     faults: ClassVar[Mapping[str, str | None]]
     fault_address: ClassVar[str]
     fault_mask: ClassVar[int] = (1 << 64) - 1
+    unknown: ClassVar[tuple[str, int] | None] = None
     vectors: ClassVar[Sequence[tuple[int, int]]] = ()  # Unicorn's numbers, and bits
+    protection: ClassVar[tuple[str, int] | None] = None
 
     @abstractmethod
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
@@ -67,6 +73,11 @@ class TrialArch(ABC):
     def trampoline(self, module: ProviderModule, probe: MadeProbe) -> int:
         """Where the module executes a probe's instruction, with interrupts on: the probe's own."""
         return module.probe.get(probe.data, "kp_tramp")
+
+    def displacement(self, code: bytes) -> int:
+        """What an instruction adds to the registers that it addresses memory by, where that may be
+        much."""
+        return 0
 
     @abstractmethod
     def not_executed(self, code: bytes) -> str | None:

@@ -11,11 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dwarf.types import Types
-from emu.call import M_WAITOK_ZERO, Caller, CallError
+from emu.call import Caller, CallError
 from emu.errors import KinstError, MemoryAccessError
+from emu.freebsd.kernel import M_WAITOK_ZERO
 from emu.machine import StopReason, Until
-from emu.unicorn.machine import Snapshot, UnicornMachine
+from emu.symbols import Symbol
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
 from kinst.code.verdict import Copy, Refuse, Rewrite
+from kinst.laboratory.laboratory import SAME, mixed
 from kinst.laboratory.outcome import Memory, Outcome
 from kinst.trap import TRAPS
 from kinst.trial.architecture import TRIALS
@@ -30,14 +34,17 @@ LEAST_STACK = 3 * PAGE  # bytes of stack that the kernel's way through a breakpo
 LANDING, CODE_SHARE = 64, 0.4  # bytes at the bed's end that are jumped to; share of such words
 LONG = 5_000_000  # and of one that is interrupted
 LIMIT = 50_000  # instructions of one execution
-# States from these numbers on have addresses in the stack alone, of code, of data.
-CALM, JUMPS, POINTERS = 1000, 2000, 3000
+# States from these numbers on have addresses in the stack alone, of code, of data, of data among
+# small numbers; and two have registers of which one half is empty.  The even ones admit interrupts.
+CALM, JUMPS, POINTERS, MIXED, HALVES = 1000, 2000, 3000, 4000, 5000
 NAME = "trial_of_kinst"  # kinst leaves functions named kinst_... out
 PASSES = 64  # times that the end may be passed by before it is reached
 LOST = -1  # instead of an error number: the module panics, or does not return
 NOWHERE = "it touches memory where nothing is"  # the machine does not tell the kernel of it
 REPEATS = "it repeats itself for too long"  # a string instruction with a random count
 EXCEPTION = "a fault"
+WATCHED, DIVISOR = 64, b"\x40"  # bytes
+SMALLEST, APART = 2048, 1 << 20  # bytes of functions that instructions are placed in, and between
 MASK = (1 << 64) - 1
 
 
@@ -66,6 +73,22 @@ class Placed:
     patch: bytes = b""
 
 
+def _fault(about: int) -> str:
+    return f"{EXCEPTION} about {about:#x}"
+
+
+def _spread(functions: list[Symbol]) -> list[Symbol]:
+    """The greatest one, and others far from each other: what is read or written relative to the
+    instruction is somewhere else from there."""
+    found = list[Symbol]()
+    for one in sorted(functions, key=lambda f: -f.size):
+        if one.size < SMALLEST and found:
+            break
+        if all(abs(one.address - other.address) >= APART for other in found):
+            found.append(one)
+    return found
+
+
 class _Lost(Exception):
     """The module did not come back from making a probe."""
 
@@ -87,8 +110,9 @@ class Bed:
         self.arch, self.trap = TRIALS[machine.arch.name], TRAPS[machine.arch.name]
         self.module = module(machine, types)
         symbols = machine.image.symbols
-        self.function = max((f for f in symbols.functions()
-                             if not machine.image.module_at(f.address)), key=lambda f: f.size)
+        self.functions = _spread([f for f in symbols.functions()
+                                  if not machine.image.module_at(f.address)])
+        self.function = self.functions[0]
         caller = Caller(machine)
         size = (STACK + STACK_PAGES + 2 * AROUND) * PAGE
         self.data = caller.call(machine.symbol("kmem_malloc").address, [size, M_WAITOK_ZERO],
@@ -107,6 +131,11 @@ class Bed:
             at = physical - machine.board.ram_base
             self._views.append(machine.memory_part.view[at : at + PAGE])
         self._content = [self._random_page(random.Random(seed ^ page)) for page in pages]
+        # What returns comes back: the stack is the same in all states.
+        page, at = divmod(self.sp - self.stack[0], PAGE)
+        top = bytearray(self._content[DATA_PAGES + page])
+        top[at : at + 8] = self._landing(random.Random(seed)).to_bytes(8, "little")
+        self._content[DATA_PAGES + page] = bytes(top)
         self.faults = {symbol.address: name for name in self.arch.faults
                         if (symbol := symbols.find(name)) is not None}
         general = [name for name in machine.arch.registers
@@ -114,18 +143,22 @@ class Bed:
         self._set = [name for name in general
                      if name not in self.arch.fixed and name != machine.arch.sp]
         self._compared = general
-        self._numbers = machine.board.cpu.registers
-        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
+        self._numbers = machine.cpu.model.registers
+        self._states: dict[tuple[int, int], tuple[dict[str, int], list[int]]] = {}
+        # Where a sample writes relative to itself, and what is there before.
+        self._watched: tuple[Sample | None, dict[int, bytes]] = None, {}
+        self._before: dict[int, bytes] = {}  # this state began with
         self._clock = machine.engine.instructions, machine.engine.skew
         self._flags = machine.read_register(self.arch.flags)
         self._fixed = {name: machine.read_register(name) for name in self.arch.fixed}
         self.base = machine.snapshot()
-        self._cpu = machine.read_register(machine.arch.per_cpu)
+        self._cpu = machine.read_register(machine.guest.per_cpu)
         self._thread = machine.read_u64(self._cpu)
-        end = self.function.address + self.function.size
-        # FBT has probes on every function from the beginning, also on the one that stood here.
-        self._old = {p.place for p in self.module.probes(self.function.address, end).values()}
+        # FBT has probes on every function from the beginning, also on those that stood here.
+        self._old = {p.place for f in self.functions
+                     for p in self.module.probes(f.address, f.address + f.size).values()}
         self.fault_at = 0  # where the last fault was, as its trap frame says
+        self.unknown = False  # it was one of an instruction that the CPU does not know
         self.made: Snapshot = self.base  # the probes are made, and none is enabled
 
     # -- states -------------------------------------------------------------------------------
@@ -140,9 +173,12 @@ class Bed:
             (self._landing(generator) if generator.random() < CODE_SHARE
              else generator.getrandbits(64)).to_bytes(8, "little") for _ in range(PAGE // 8))
 
-    def state(self, number: int) -> tuple[dict[str, int], list[int]]:
-        """The random state of that number: general registers and the flags, vector registers."""
-        if number not in self._states:
+    def state(self, number: int, code: bytes = b"") -> tuple[dict[str, int], list[int]]:
+        """The random state of that number: general registers and the flags, vector registers; for
+        an instruction that adds much to an address, one where that leads to data."""
+        far = self.arch.displacement(code) if MIXED <= number < HALVES else 0
+        far *= abs(far) > AROUND * PAGE // 2
+        if (number, far) not in self._states:
             generator = random.Random(self.seed << 20 ^ number)
             kinds: tuple[Callable[[], int], ...] = (
                 lambda: self.data + generator.randrange(0, DATA_PAGES * PAGE - 64, 8),
@@ -153,7 +189,14 @@ class Bed:
                 lambda: generator.getrandbits(32) << 32,
                 lambda: self._landing(generator),
             )
-            if number >= JUMPS:
+            if number >= HALVES:  # the numbers of a family differ by less than 1000
+                values = dict.fromkeys(self._set, SAME[(number - HALVES) // 2])
+            elif number >= MIXED:
+                values = mixed(
+                    (number - MIXED) // 2, self._set,
+                    lambda: self.data - far + generator.randrange(0, DATA_PAGES * PAGE - 64, 64),
+                    lambda: generator.randrange(0, 256, 16))
+            elif number >= JUMPS:
                 kind = kinds[-1] if number < POINTERS else kinds[0]
                 values = {name: kind() for name in self._set}
             elif number >= CALM:
@@ -167,15 +210,20 @@ class Bed:
                                        | generator.getrandbits(64) & self.arch.random_flags
                                        | (masked if number % 2 else self.arch.interrupts_on))
             vectors = [generator.getrandbits(bits) for _register, bits in self.arch.vectors]
-            self._states[number] = values, vectors
-        return self._states[number]
+            self._states[number, far] = values, vectors
+        return self._states[number, far]
 
     # -- a batch ------------------------------------------------------------------------------
 
-    @property
-    def room(self) -> int:
+    def room(self, where: int = 0) -> int:
         """Bytes of instructions that a batch may have, prologues among them."""
-        return self.function.size - 2 * LANDING
+        return self.functions[where].size - 2 * LANDING
+
+    def is_placed(self, code: bytes) -> bool:
+        """Whether it depends on an instruction's address what it reads or writes."""
+        at = self.function.address
+        arch = self.machine.arch
+        return arch.placed_operands(code, at) != arch.placed_operands(code, at + PAGE)
 
     def size_of(self, code: bytes) -> int:
         before, after = self.around(code)
@@ -187,27 +235,31 @@ class Bed:
         return self.module.around(self.arch.prologue, self.arch.returns, code,
                                   self.trap.is_prologue(code))
 
-    def place(self, codes: Sequence[bytes]) -> list[Placed]:
-        """Put instructions into the bed and let the module make and enable their probes."""
+    def place(self, codes: Sequence[bytes], where: int = 0) -> list[Placed]:
+        """Put instructions into the bed and let the module make and enable their probes.
+
+        :param where: in which of the functions.
+        """
         rest, lost = list(codes), list[Placed]()
+        self._watched = None, {}
         while True:
             try:
-                return [*self._place(rest), *lost]
+                return [*self._place(rest, self.functions[where].address), *lost]
             except _Lost as error:
                 rest.remove(error.sample.code)
                 lost.append(Placed(error.sample, None, LOST))
 
-    def _place(self, codes: Sequence[bytes]) -> list[Placed]:
+    def _place(self, codes: Sequence[bytes], begin: int) -> list[Placed]:
         """:raises _Lost: for an instruction that the module panics at."""
         machine = self.machine
         machine.restore(self.base)
-        at, samples, content = self.function.address, list[Sample](), bytearray()
+        at, samples, content = begin, list[Sample](), bytearray()
         for code in codes:
             (before, after), size = self.around(code), self.size_of(code)
             samples.append(Sample(code, at + len(before)))
             content += (before + code + after).ljust(size, self.trap.breakpoint(4)[:1])
             at += size
-        machine.write_code(self.function.address, bytes(content))
+        machine.write_code(begin, bytes(content))
         found = [self._made(sample) for sample in samples]
         self.made = machine.snapshot()
         # What it writes, so that each can be executed with its own breakpoint alone: the targets
@@ -254,9 +306,10 @@ class Bed:
     def prepare(self, sample: Sample, number: int) -> None:
         """The random state, about to execute the instruction."""
         machine = self.machine
-        values, vectors = self.state(number)
+        values, vectors = self.state(number, sample.code)
         for view, content in zip(self._views, self._content, strict=True):
             view[:] = content
+        self._watch(sample, number)
         engine = machine.engine
         engine.instructions, engine.skew = self._clock
         for name, value in (values | self._fixed).items():
@@ -265,6 +318,36 @@ class Bed:
         for (register, bits), value in zip(self.arch.vectors, vectors, strict=True):
             engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
         machine.pc = sample.address
+
+    def _watch(self, sample: Sample, number: int) -> None:
+        """What a sample reads and writes relative to itself is what it was; in mixed states it is a
+        number that can be divided by."""
+        machine = self.machine
+        if self._watched[0] is not sample:
+            self._put(self._watched[1])
+            there = {at: machine.read(at, WATCHED) for segment, at in
+                     machine.arch.placed_operands(sample.code, sample.address) if not segment
+                     and None not in (machine.translate(at), machine.translate(at + WATCHED - 1))}
+            self._watched = sample, there
+        before = self._watched[1]
+        if MIXED <= number < HALVES:
+            before = {at: content if machine.image.holds_code(at) else DIVISOR * WATCHED
+                      for at, content in before.items()}
+        self._put(before)
+        self._before = before
+        if self.arch.protection is not None:
+            self._protect(*self.arch.protection, not (before and MIXED <= number < HALVES))
+
+    def _protect(self, register: str, bit: int, wanted: bool) -> None:
+        """In mixed states what a sample writes relative to itself may be code."""
+        value = self.machine.read_register(register)
+        if bool(value & bit) != wanted:
+            self.machine.write_register(register, value ^ bit)
+
+    def _put(self, contents: dict[int, bytes]) -> None:
+        for at, content in contents.items():
+            if self.machine.read(at, WATCHED) != content:
+                self.machine.write(at, content)
 
     def in_place(self, sample: Sample, number: int) -> Outcome:
         """Executed where it stands."""
@@ -338,22 +421,33 @@ class Bed:
         else:
             registers, pc = self._faulted(fault), 0
             about = machine.read_register(self.arch.fault_address) & self.arch.fault_mask
-            fault = f"{EXCEPTION} about {about:#x}"
+            fault = _fault(about)
         vectors = tuple(int.from_bytes(machine.engine.read_bytes(register, bits // 8), "little")
                         for register, bits in self.arch.vectors)
         return Outcome(registers, vectors,
                        self._memory(like, 0 if fault else machine.sp), pc, fault or "")
 
+    def gone(self, sample: Sample, outcome: Outcome) -> bool:
+        """Whether a sample that was just executed in place did all that it does: what faults is
+        where it leads to."""
+        at = self.fault_at
+        return (not sample.address <= at < sample.after
+                and outcome.fault == _fault(at & self.arch.fault_mask))
+
     def _faulted(self, fault: str) -> dict[str, int]:
         """The registers that the kernel's fault handler sees, but where it was."""
         register, machine = self.arch.faults[fault], self.machine
+        self.fault_at, self.unknown = 0, False
         if register is None:
             return {}
-        frame, layout = machine.read_register(register), machine.arch.trap_frame
+        frame, layout = machine.read_register(register), machine.guest.trap_frame
         pc = self.trap.names.get(machine.arch.pc, machine.arch.pc)
         found = {}
         try:
             self.fault_at = layout.read(machine, frame, pc)
+            if self.arch.unknown is not None:
+                member, number = self.arch.unknown
+                self.unknown = layout.read(machine, frame, member) == number
             for name in self._compared:
                 name_there = self.trap.names.get(name, name)
                 if name_there in layout.fields and name not in self.arch.fixed:
@@ -368,7 +462,11 @@ class Bed:
         :param like: what has changed in place: below the stack pointer, before and after, which
             traps write to, nothing else counts.
         """
-        found, end = {}, max(self.sp, sp)
+        found, end = dict[int, bytes](), max(self.sp, sp)
+        for address, content in self._before.items():
+            now = self.machine.read(address, WATCHED)
+            if now != content and (like is None or address in like):  # the kernel may write there
+                found[address] = now
         for address, view, content in zip(self._pages, self._views, self._content, strict=True):
             now = bytes(view)
             if now == content:
@@ -400,7 +498,7 @@ class Bed:
         verdict = self.trap.classify(sample.code, sample.address)[1]
         if isinstance(verdict, Copy | Rewrite | Refuse):
             return [sample.after]
-        values, _vectors = self.state(number)
+        values, _vectors = self.state(number, sample.code)
         state = _Guess(self, values | self._fixed | {self.machine.arch.sp: self.sp})
         try:
             pc = verdict.next_pc(state) & MASK

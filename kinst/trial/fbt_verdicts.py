@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from emu.elf import Symbol
 from emu.errors import MemoryAccessError
+from emu.symbols import Symbol
 from kinst import fbt
 from kinst.code.listing import Instruction, exclusion, instructions
 from kinst.trial.bed import Bed

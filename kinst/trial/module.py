@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dwarf.types import Types
-from emu.call import M_WAITOK_ZERO, Caller
+from emu.call import Caller
 from emu.errors import KinstError
+from emu.freebsd.kernel import M_WAITOK_ZERO
 from emu.unicorn.machine import UnicornMachine
 from kinst.trial.layout import Layout
 
@@ -114,7 +115,7 @@ class ProviderModule(ABC):
         machine = self.machine
         caller = Caller(machine)
         arguments = self._arguments(caller, name, address, size)
-        back = machine.arch.entry_address(machine.image)
+        back = machine.guest.entry_address(machine.image)
         machine.write_register(machine.arch.sp, machine.sp - FRAME)
         machine.arch.prepare_call(machine, tuple(arguments), back)
         machine.pc = self._make

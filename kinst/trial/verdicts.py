@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from emu.call import CallError
-from emu.elf import Symbol
 from emu.errors import MemoryAccessError
+from emu.symbols import Symbol
 from kinst.code.listing import exclusion, instructions
 from kinst.code.verdict import Refuse
 from kinst.trial.architecture import Becomes
@@ -16,6 +16,7 @@ EXAMPLES = 5  # of a kind of difference that are kept
 PROBES = 60_000  # that are made before the guest's memory is put back
 LEFT_OUT = "the function is left out by the module alone"
 LOST = "the module panics, or does not return"
+LENGTH, OPERANDS, TARGET = "another length", "other operands", "another target"
 OURS_ALONE = "the function is left out by us alone"
 
 
@@ -126,7 +127,7 @@ def _compare(bed: Bed, function: Symbol, found: Verdicts) -> int:
                              Example(place, i.code, "no probe", mine.word))
             continue
         theirs = bed.arch.becomes(bed.module.probe, probe)
-        kind = _kind(theirs, mine, len(i.code), reason)
+        kind = kind_of(theirs, mine, len(i.code), reason)
         if kind:
             found.differ(kind, Example(place, i.code, _text(theirs), _text(mine)))
         else:
@@ -139,14 +140,14 @@ def _compare(bed: Bed, function: Symbol, found: Verdicts) -> int:
     return len(probes)
 
 
-def _kind(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
+def kind_of(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
     """How they differ; empty: they do not."""
     if theirs.length and theirs.length != length:
-        return "another length"
+        return LENGTH
     if None not in (theirs.operands, ours.operands) and theirs.operands != ours.operands:
-        return "other operands"
+        return OPERANDS
     if None not in (theirs.target, ours.target) and theirs.target != ours.target:
-        return "another target"
+        return TARGET
     if theirs.word != ours.word:
         return f"{theirs.word} by the module, {ours.word} by us" + (f": it {reason}"
                                                                    if reason else "")

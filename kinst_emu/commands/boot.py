@@ -8,8 +8,9 @@ from pathlib import Path
 from dtrace.strings import unescape
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
+from emu.printable import printable
 from emu.progress import PROGRESS
-from emu.replay.recording import BOOT, STATE
+from emu.replay.starts import BOOT, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -29,20 +30,21 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     parser.add_argument("--memory", metavar="SIZE", help="guest RAM (512M)")
-    parser.add_argument("--until", metavar="TEXT", help="stop at this console text, not the prompt")
+    parser.add_argument("--until", metavar="TEXT",
+                        help="stop at this console text, not at the prompt")
     parser.add_argument("--instructions", metavar="N",
                         help="stop after N instructions in all; without this, a guest that has not "
-                        f"come to its prompt in {LIMIT:,} more is given up")
+                        f"reached its prompt after {LIMIT:,} more is given up")
     parser.add_argument("--type", action="append", default=[], metavar="KEYS", dest="keys",
-                        help=r"type at the prompt and wait for the next, e.g. '?\r'; may be "
-                        "repeated")
+                        help=r"type at the prompt and wait for the next, e.g. '?\r' (a line ends "
+                        r"with \r); may be repeated")
     parser.add_argument("-i", "--interactive", action="store_true",
                         help="go on at the prompt with standard input as the keyboard")
     parser.add_argument("--digest", action="store_true",
                         help="print the SHA-256 of memory, registers, clock and console")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="keep the run for kinst replay")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="record it for kinst replay")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="let gdb drive it: on a port of loopback (0: any), or - for standard "
+                        help="let gdb drive it: on a loopback port (0: any), or - for standard "
                         "input and output")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write a snapshot at the end")
     parser.add_argument("--restore", type=Path, metavar="FILE", help="go on from a snapshot")
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine = snapshot.restore(arguments.restore, image)
         if memory not in (None, machine.memory):
             raise KinstError(f"--memory {arguments.memory}: {arguments.restore} is of a machine "
-                             f"with {machine.memory >> 20}M; leave --memory away")
+                             f"with {machine.memory >> 20}M; leave out --memory")
     else:
         machine = UnicornMachine(image, MEMORY if memory is None else memory)
         machine.boot()
@@ -99,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(result))
     else:
         if arguments.digest:
-            print(f"\ndigest {result['digest']}", end="")
-        print(f"\n{machine.instructions} instructions, {machine.now / 1e9:.6f} virtual seconds, "
+            print(f"digest {result['digest']}")
+        print(f"{machine.instructions} instructions, {machine.now / 1e9:.6f} virtual seconds, "
               f"{wall:.2f} wall seconds")
     if arguments.save:
         snapshot.save(machine, arguments.save)
@@ -127,21 +129,44 @@ def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
 def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
             prompt: str | tuple[str, ...], limit: int | None, typed: list[bytes]) -> Stop | None:
     """Run it to its prompt, type, hand it over; the last stop, None where nothing was to run."""
-    def go_on() -> Stop:
+    found = [machine.image.symbols.find(name) for name in machine.guest.readers]
+    readers = [reader.address for reader in found if reader is not None]
+
+    asking = tuple(text.encode() for text in machine.guest.prompts)
+
+    def go_on(keys: str = "") -> Stop:
+        """Run until the wanted text comes.
+
+        :raises KinstError: when the guest waits for a key instead, and would for ever.
+        """
         end = machine.instructions + LIMIT if limit is None else limit
+        until = Until(readers if limit is None else (), prompt, end)
         with PROGRESS.working(f"running {machine.image.path}"):
-            return machine.run(Until(console=prompt, instructions=end))
+            while (stop := machine.run(until)).reason is StopReason.ADDRESS:
+                if not machine.keys_left and (keys or machine.console.text.endswith(asking)):
+                    raise KinstError(_no_prompt(arguments.until, keys))
+        return stop
 
     stop: Stop | None = None
     waits = machine.console.text.endswith(tuple(text.encode() for text in PROMPTS))
     if not waits or arguments.until or limit is not None:
         stop = go_on()
-    for keys in typed:
+    for keys, data in zip(arguments.keys, typed, strict=True):
         if stop is None or stop.reason is StopReason.CONSOLE:
-            machine.type(keys)
-            stop = go_on()
+            machine.type(data)
+            stop = go_on(keys)
     if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
         from kinst_emu.interactive import interact
 
         stop = interact(machine) or stop
     return stop
+
+
+def _no_prompt(until: str | None, keys: str) -> str:
+    """What is said when the guest has read all keys, and waits for more."""
+    wanted = "prompt" if until is None else f"text '{printable(until)}'"
+    if not keys:
+        return f"no {wanted} came: the guest waits at its prompt; --type gives it keys"
+    ends = unescape(keys).endswith((b"\r", b"\n"))
+    return (f"no {wanted} came after --type '{printable(keys)}': the guest waits for the next key"
+            + ("" if ends else r" (a line ends with \r)"))

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     for path, size in sizes.items():
         print(f"{size / (1 << 20):>8.1f} MiB  {path.relative_to(directory)}")
-    print(f"{directory}: {what}; kinst cache clear removes them, KINST_CACHE names another place")
+    print(f"{directory}: {what}; kinst cache clear removes them; KINST_CACHE names another place")
     return 0
 
 

@@ -5,13 +5,12 @@ import json
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import Prototypes, describe, plain
-from dtrace.stack import failure
+from dtrace.prototypes import Prototypes, plain, result_line
 from dwarf.types import declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.progress import PROGRESS
-from emu.replay.recording import BOOTED, PLACED, STATE
+from emu.replay.starts import BOOTED, PLACED, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -19,7 +18,6 @@ from images.boots import BootError, booted, settle_at_reader, unbooted
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import (
-    end_line,
     hexdump,
     parse_count,
     parse_size,
@@ -48,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         help="pass the arguments as they are, whatever the function's type is, and "
                         "show the plain result")
     parser.add_argument("--record", type=Path, metavar="FILE",
-                        help="keep the call for kinst replay, also one that fails")
+                        help="record the call for kinst replay, even if it fails")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -79,12 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
                 PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:
+        from dtrace.stack import failure  # what calls well needs no stack
+
         if arguments.json:
             said = error.console.decode("utf-8", "replace")
             print(json.dumps({"error": str(error), "console": said,
                               "stack": [line.strip() for line in failure(machine)]}))
         else:
-            end_line(error.console)
             print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
     console = bytes(machine.console.text)
@@ -96,10 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
         }))
         return 0
-    end_line(console)
-    text = describe(machine, evaluation.kind, value)
-    if text:
-        print(f"{arguments.call} = {text}")
+    print(result_line(arguments.call, machine, evaluation.kind, value))
     for name, (address, data) in shown.items():
         print(f"{name}:")
         print(hexdump(address, data))

@@ -34,8 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", type=Path, metavar="B", help="another one")
     for letter in "ab":
         parser.add_argument(f"--kernel-{letter}", metavar="IMAGE",
-                            help=f"the kernel of {letter.upper()} (it is looked for among the "
-                            "known ones)")
+                            help=f"the kernel of {letter.upper()} (default: the one of the known "
+                            "kernels that it was recorded on)")
     parser.add_argument("--limit", metavar="N",
                         help=f"instructions; a longer recording is not played ({LIMIT:,})")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -1,13 +1,14 @@
-"""``kinst disas``: a function's instructions and their verdicts."""
+"""``kinst disas``: a function's instructions and their verdicts, or which functions there are."""
 
 import argparse
 import json
 
 from dtrace.debug_data import Sources, debug_index
-from dtrace.symbols import sized_functions
+from dtrace.symbols import chosen_functions
 from dwarf.debug_file import debug_file
 from emu.architectures import arch_of
-from emu.elf import Image, Symbol
+from emu.elf import Image
+from emu.symbols import KERNEL, Symbol
 from images import catalog
 from kinst.code.listing import exclusion, image_code, instructions
 from kinst.code.verdict import summary
@@ -16,13 +17,16 @@ from kinst_emu.completion import kernel_option
 
 EXAMPLES = (
     "kinst disas -k teaching/amd64 strlen",
+    "kinst disas -k teaching/amd64",
+    "kinst disas -k kernel 'uma_z*'",
     "kinst disas -k kernel --json malloc free",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
-    parser.add_argument("function", nargs="+", metavar="FUNCTION")
+    parser.add_argument("function", nargs="*", metavar="FUNCTION",
+                        help="its name, or a shell pattern for several; none: list all functions")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not look for source lines")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -30,15 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     image = catalog.find(arguments.kernel, arguments.module)
+    if not arguments.function:
+        _list(image, arguments.json)
+        return 0
     arch = arch_of(image)
     trap = TRAPS[arch.name]
-    found = []
-    for name in arguments.function:
-        for symbol in sized_functions(image, name):
-            table = list(instructions(trap, image_code(image, symbol), symbol))
-            found.append((symbol, table, _sources(image, symbol, arguments.source)))
     rows = []
-    for symbol, table, sources in found:
+    for symbol in [one for text in arguments.function for one in chosen_functions(image, text)]:
+        table = instructions(trap, image_code(image, symbol), symbol)
+        sources = _sources(image, symbol, arguments.source)
         left_alone = exclusion(trap, symbol.name)
         if not arguments.json:
             print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
@@ -48,18 +52,31 @@ def run(arguments: argparse.Namespace) -> int:
             if left_alone:
                 verdict = f"refuse: the function {left_alone}"
             text, source = arch.disassemble(i.code, i.address), sources.get(i.address)
-            rows.append({
-                "function": symbol.name, "address": i.address, "offset": i.offset,
-                "bytes": i.code.hex(), "instruction": text, "verdict": verdict, "source": source,
-            })
-            if not arguments.json:
-                if source is not None and source != before:
-                    print(f"  {source}")
-                    before = source
-                print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+            if arguments.json:
+                rows.append({
+                    "function": symbol.name, "address": i.address, "offset": i.offset,
+                    "bytes": i.code.hex(), "instruction": text, "verdict": verdict,
+                    "source": source,
+                })
+                continue
+            if source is not None and source != before:
+                print(f"  {source}")
+                before = source
+            print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
     if arguments.json:
         print(json.dumps(rows))
     return 0
+
+
+def _list(image: Image, as_json: bool) -> None:
+    """All functions, by address."""
+    if as_json:
+        print(json.dumps([{"function": s.name, "address": s.address, "size": s.size,
+                           "module": s.module_name} for s in image.symbols.functions()]))
+        return
+    for symbol in image.symbols.functions():
+        module = "" if symbol.module_name == KERNEL else f"  {symbol.module_name}"
+        print(f"{symbol.address:#x}  {symbol.size:>8}  {symbol.name}{module}")
 
 
 def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:

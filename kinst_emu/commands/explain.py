@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,11 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="side by side on the teaching kernels of these architectures, or of 'all'; "
         "FUNCTION:OFFSET,OFFSET,... gives each its own offset")
     add("-n", dest="clause", metavar="CLAUSE", default="",
-        help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is narrated, too")
+        help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is explained, too")
     add("--what-if", choices=WHAT_IFS, default="",
         help="also do it wrong: copy a position-dependent instruction as it is; let two firings "
-        "share the trampoline")
-    add("--hit", default="1", metavar="N", help="tell the Nth firing of it (%(default)s)")
+        "share one trampoline")
+    add("--hit", default="1", metavar="N", help="explain its Nth firing (%(default)s)")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="instructions after which the call is given up (%(default)s)")
@@ -53,7 +55,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE", help="write a page, instead of text")
     add("--json", action="store_true", help="print what was recorded, and the steps")
     add("--steps", action="store_true",
-        help="print all steps, also on a terminal (which steps through them)")
+        help="print all steps, even on a terminal (where one steps through them; ? shows "
+        "the keys)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
-    elif not arguments.html and not arguments.steps and sys.stdout.isatty() and sys.stdin.isatty():
+    elif not arguments.html and not arguments.steps and _draws():
         _step_through(explained)
     elif not arguments.html:
         for line in text(explained.steps):
@@ -79,16 +82,33 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _draws() -> bool:
+    """Whether there is a terminal that can do more than print lines."""
+    return (sys.stdout.isatty() and sys.stdin.isatty()
+            and os.environ.get("TERM", "dumb") not in ("", "dumb"))
+
+
 def _step_through(explained: Explained) -> None:
     from kinst_emu.explain.terminal import Stepper  # takes long to load
 
-    Stepper(explained.title, explained.steps, explained.firing, explained.words).run()
+    Stepper(explained.title, explained.steps, explained.firing, explained.words,
+            explained.wrong).run()
+
+
+def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
+    """What went wrong on which architecture; what is wrong on all of them, once."""
+    if len(failed) == len(names) and len(set(failed.values())) == 1:
+        return next(iter(failed.values()))
+    good = [name for name in names if name not in failed]
+    return "; ".join([*(f"on {name}, {text}" for name, text in failed.items()),
+                      *([f"on {' and '.join(good)} it can be explained"] if good else []),
+                      f"FUNCTION:OFFSET,... gives {', '.join(names)} each its own offset"])
 
 
 def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
     """The same function on several architectures."""
     if arguments.kernel is not None or arguments.module:
-        raise KinstError("--arch: explains the teaching kernels, side by side: without -k and "
+        raise KinstError("--arch explains the teaching kernels, side by side: without -k and "
                          "--module")
     names = list(ARCHITECTURES) if arguments.arch == ALL else arguments.arch.split(",")
     for name in names:
@@ -99,15 +119,21 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
     places = offsets.split(",")
     if len(places) not in (1, len(names)):
         raise KinstError(f"'{asked.place}': give one offset, or one for each of {', '.join(names)}")
-    explained = {
-        name: explain(catalog.find(f"teaching/{name}"),
-                      replace(asked, place=f"{function}:{places[number % len(places)]}"))
-        for number, name in enumerate(names)}
+    explained, failed = dict[str, Explained](), dict[str, str]()
+    for number, name in enumerate(names):
+        place = f"{function}:{places[number % len(places)]}"
+        try:
+            explained[name] = explain(catalog.find(f"teaching/{name}"), replace(asked, place=place))
+        except KinstError as error:
+            failed[name] = str(error)
+    if failed:
+        raise KinstError(_failed(failed, names))
     found = beside({name: one.steps for name, one in explained.items()})
     if arguments.html:
         about = (f"The teaching kernel, {asked.call}; every number is of one run on each "
                  "architecture.")
-        title = f"A breakpoint in {function}: {', '.join(names)}"
+        kernels = ", ".join(catalog.described(one.image) for one in explained.values())
+        title = f"A breakpoint in {function}: {kernels}"
         write_page(arguments.html, page_beside(title, about, names, found), "kinst")
     if arguments.json:
         print(json.dumps({name: explained_as_json(one) for name, one in explained.items()}))

@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="build the teaching kernels, with clang and lld")
     for action in (add, get, build):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
-                            help="print what has come as JSON")
+                            help="print the new kernels as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from dtrace.description import Description, create
 from dtrace.description import parse as parse_description
 from dtrace.prototypes import Prototypes
 from dtrace.stack import DEFAULT_FRAMES, failure
+from emu.appending import appending
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
@@ -30,6 +31,7 @@ from kinst_emu import script
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
 from kinst_emu.explain.explained import source_trees
+from kinst_emu.shared_output import shared
 from kinst_emu.terminal import check_writable, parse_count, parse_size, run_command
 from kinst_emu.trace import Trace
 from kinst_emu.trace_output import Json, Text, TraceOutput
@@ -56,7 +58,7 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kdtrace")
     show_examples(parser, "traces the instructions of a kernel that runs inside Python; with a D "
-                  "program (-s FILE, or a predicate and actions behind a description), and without "
+                  "program (-s FILE, or a predicate and actions after a description), and without "
                   "-k, it takes dtrace(1)'s options", EXAMPLES)
     add = parser.add_argument
     kernel_option(parser)
@@ -71,11 +73,11 @@ def _parser() -> argparse.ArgumentParser:
     add("-c", dest="call", metavar="WORKLOAD",
         help="what to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
     add("-d", dest="rewritten", action="store_true",
-        help="print the program after inline functions were rewritten to their copies")
+        help="print the program with inline functions rewritten to their copies")
     add("-l", dest="listing", action="store_true",
-        help="list probes, do not run; all of fbt, when none are described")
+        help="list probes, do not run; all of fbt, if none are described")
     add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
-    add("--json", action="store_true", help="print one JSON object a line")
+    add("--json", action="store_true", help="print one JSON object per line")
     add("--report", type=Path, metavar="FILE",
         help="write a page of the whole trace: code with counts, a timeline, stacks")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
@@ -84,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         help="print the SHA-256 of memory, registers, devices, clock and console at the end")
     add("-v", dest="verbose", action="store_true",
         help="with -l: also what is not probed, and why")
-    add("-q", dest="quiet", action="store_true", help="only what actions print")
+    add("-q", dest="quiet", action="store_true", help="print only what actions print")
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
         help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
         "and source lines")
@@ -93,14 +95,14 @@ def _parser() -> argparse.ArgumentParser:
         "--trap-path double)")
     add("--trap-path", choices=PATHS, default=PATHS[0],
         help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
-        "double: as guest, and so the second breakpoint behind the displaced instruction, which "
-        "arm64 and riscv64 have")
+        "double: as guest, also for the second breakpoint, after the displaced instruction, on "
+        "arm64 and riscv64")
     add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
-        help="one for each probe, or FreeBSD's own for each thread (amd64)")
+        help="one for each probe, or, as in FreeBSD, for each thread (amd64)")
     add("--unchecked", action="store_true",
         help="-c: pass the arguments as they are, whatever the function's type is, and show the "
         "plain result")
-    add("--unsafe", action="store_true", help="probe also functions that are excluded")
+    add("--unsafe", action="store_true", help="probe excluded functions, too")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="instructions after which the workload is given up (%(default)s)")
@@ -135,7 +137,7 @@ def _main() -> int:
     output: TraceOutput = (Json if arguments.json else Text)(arguments.quiet)
     if arguments.report is not None:
         if arguments.listing or arguments.machine == "qemu":
-            raise KinstError("--report: is of a trace on our own machine, not with -l, not with "
+            raise KinstError("--report: is of a trace on our own machine: not with -l, nor with "
                              "--machine qemu")
         check_writable(arguments.report, "--report")
         source_trees(image, arguments.sources)
@@ -156,7 +158,7 @@ def _main() -> int:
         machine, path=arguments.trap_path, trampolines=arguments.trampolines,
         records=not arguments.quiet or arguments.report is not None,
     )
-    collected = Collected(f"{image.path.name} for {machine.arch.name}", arguments.call or "",
+    collected = Collected(catalog.described(image), arguments.call or "",
                           tuple(arguments.sources))
     if arguments.report is not None:
         output = Watched(output, collected, frames is not None)
@@ -181,7 +183,7 @@ def _actions(machine: Machine, frames: int | None) -> list[Action]:
 def _append_to(name: str) -> None:
     """What is printed goes to the end of a file, as dtrace -o puts it."""
     try:
-        sys.stdout = open(name, "a", errors="backslashreplace")  # noqa: SIM115 (to the end)
+        sys.stdout = shared(appending(name, "backslashreplace"))
     except OSError as error:
         raise KinstError(f"-o {name}: cannot be written: {error.strerror}") from None
 
@@ -217,7 +219,7 @@ def _on_qemu(
         raise KinstError("--machine qemu: no --digest (its devices and its clock are its own)")
     if arguments.unsafe or limit != DEFAULT_LIMIT:
         raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
-                         "never come to an end there) and no --limit (QEMU does not count "
+                         "never end there) and no --limit (QEMU does not count "
                          "instructions; a call is given up after a minute)")
     machine = booted(image, memory)
     with QemuMachine.carry(machine) as other:

@@ -33,14 +33,14 @@ LINE = 1_000  # characters of one
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, required=False)
     add = parser.add_argument
-    add("--arch", choices=list(ARCHITECTURES), help="on that teaching kernel (amd64)")
+    add("--arch", choices=list(ARCHITECTURES), help="use that teaching kernel (amd64)")
     add("--level", metavar="N", help="one kind of question: " + "; ".join(
         f"{level}, {what}" for level, what in LEVELS.items()) + " (all in turn)")
-    add("--seed", default="1", metavar="S", help="other questions (%(default)s)")
-    add("--questions", metavar="N", help="end after so many (5)")
-    add("--sheet", metavar="N", help="no answers are asked for: print N questions, answers behind")
+    add("--seed", default="1", metavar="S", help="chooses the questions (%(default)s)")
+    add("--questions", metavar="N", help="end after N questions (5)")
+    add("--sheet", metavar="N", help="do not ask: print N questions, with the answers after them")
     add("--html", type=Path, metavar="FILE", help="write the sheet as a page")
-    add("--json", action="store_true", help="print the sheet as objects, one a line")
+    add("--json", action="store_true", help="print the sheet as objects, one per line")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.sheet is None and (arguments.html or arguments.json):
         raise KinstError("--html and --json are for a sheet: give --sheet N")
     if arguments.sheet is not None and arguments.questions is not None:
-        raise KinstError("--sheet and --questions both say how many: give one of them")
+        raise KinstError("--sheet and --questions both say how many: give only one")
     option = "--questions" if arguments.sheet is None else "--sheet"
     given = arguments.questions if arguments.sheet is None else arguments.sheet
     count = parse_count("5" if given is None else given, option)
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
              f"seed {seed}. Each answer is what the machine did.")
     if arguments.html:
-        write_page(arguments.html, sheet("Breakpoints, trap frames, trampolines", about, found),
-                   "kinst")
+        title = f"Breakpoints, trap frames, trampolines: {catalog.described(image)}"
+        write_page(arguments.html, sheet(title, about, found), "kinst")
     if arguments.json:
         for one in found:
             print(json.dumps({"level": one.level, "text": one.text, "answer": one.answer,

@@ -4,18 +4,19 @@ import argparse
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import Prototypes, describe
+from dtrace.prototypes import Prototypes, result_line
 from dtrace.stack import failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.progress import PROGRESS
-from emu.replay.recording import BOOT, BOOTED
+from emu.replay.starts import BOOT, BOOTED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, boot_to_prompt, booted
 from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
-from kinst_emu.recorded import recorded, run_program
-from kinst_emu.terminal import end_line, parse_count, parse_size, show_byte
+from kinst_emu.recorded import recorded
+from kinst_emu.terminal import parse_count, parse_size, show_byte
+from kinst_emu.workload import load_program, run_program
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     path, workload = arguments.output, arguments.workload
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
+    function = None if program is None else load_program(program)
     prototypes = Prototypes(image)
     calls = None
     if not boots and program is None:
@@ -60,19 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with recorded(machine, path, BOOT if boots else BOOTED, workload), \
                 PROGRESS.working(f"recording {workload}"):
-            if program is not None:
-                run_program(program, Kernel(image), machine)
+            if program is not None and function is not None:
+                run_program(program, function, Kernel(image), machine)
             elif calls is None:
                 boot_to_prompt(machine, limit or LIMIT)
             else:
                 evaluation = Evaluation(Caller(machine, limit or DEFAULT_LIMIT), prototypes)
                 value = evaluation.run(calls)
-                end_line(bytes(machine.console.text))
-                shown = describe(machine, evaluation.kind, value)
-                if shown:
-                    print(f"{workload} = {shown}")
-    except CallError as error:
-        end_line(error.console)
+                print(result_line(workload, machine, evaluation.kind, value))
+    except CallError:
         print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
     return 0

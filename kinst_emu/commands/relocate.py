@@ -6,9 +6,10 @@ from pathlib import Path
 
 from dtrace.symbols import sized_functions
 from emu.architectures import ARCHITECTURES, arch_of
-from emu.elf import Image, Symbol
+from emu.elf import Image
 from emu.errors import KinstError
 from emu.replacing import replacing
+from emu.symbols import Symbol
 from images import catalog
 from kinst.code.survey import survey
 from kinst.laboratory.relocation import key_of, relocate
@@ -34,16 +35,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="for --encodings and --assemble")
     parser.add_argument("--encodings", metavar="FILE",
-                        help="test these instead: one instruction a line, hexadecimal bytes in "
+                        help="test these instead: one instruction per line, hexadecimal bytes in "
                         "memory order; - is standard input")
     parser.add_argument("--assemble", metavar="CODE",
-                        help="test these instead: instructions in assembler, e.g. "
+                        help="test these instead: assembly instructions, e.g. "
                         "'call *8(%%r12)' or 'call [r12 + 8]'; ';' separates them")
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
-    parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S", help="chooses the states (%(default)s)")
     sweep_options(parser)
     parser.add_argument("--judge", choices=["host"],
-                        help="the host's own CPU executes them, too, in a process of its own "
+                        help="the host's own CPU executes them, too, in a separate process "
                         "(amd64 on an x86-64 host)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE",
@@ -59,11 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
     option = "--assemble" if arguments.assemble is not None else "--encodings"
     if arguments.encodings is not None or arguments.assemble is not None:
         if None not in (arguments.encodings, arguments.assemble):
-            raise KinstError("give --encodings or --assemble: not both")
+            raise KinstError("give --encodings or --assemble, not both")
         if not arguments.arch:
             raise KinstError(f"{option} needs --arch amd64, arm64 or riscv64")
         if arguments.kernel or arguments.function or arguments.module:
-            raise KinstError(f"{option} tests no kernel: leave -k, --module and FUNCTION away")
+            raise KinstError(f"{option} tests no kernel: leave out -k, --module and FUNCTION")
     if arguments.assemble is not None:
         arch = arguments.arch
         places = {code: text for text, code in assemble(arch, arguments.assemble)}
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.junit:
         with replacing(arguments.junit) as file:
             file.write(junit(result))
-    return 1 if report.mismatches else 0
+    return report.status
 
 
 def _functions(image: Image, names: list[str]) -> list[Symbol]:

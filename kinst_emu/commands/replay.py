@@ -45,37 +45,38 @@ SHOWN, MAX_SHOWN = 64, 1 << 16  # bytes of memory
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recording", type=Path, metavar="FILE", help="the recording")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="its kernel (it is looked for among the known ones)")
+                        help="its kernel (default: where it was when it was recorded, or among the "
+                        "known ones)")
     module_option(parser)
     parser.add_argument("--to", metavar="POSITION",
-                        help="stop there and show registers, stack and memory: "
+                        help="stop there and show registers, stack and memory; one of: "
                         + FORMS.replace("%", "%%"))
     parser.add_argument("--from", dest="begin", metavar="POSITION",
-                        help="begin there: what the guest writes to its console before is not "
-                        "shown, and Nth is counted from there")
+                        help="begin there: what the guest writes to its console before that is not "
+                        "shown, and #N is counted from there")
     parser.add_argument("--memory", action="append", default=[], metavar="WHERE[:BYTES]",
                         help=f"show memory at an address, a symbol or a register ({SHOWN} bytes)")
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
                         help="the last stores to an address, a symbol, or a place as C writes it "
                         "(a->b, a[3], *(struct thread *)rdi), and what made them")
     parser.add_argument("--before", metavar="POSITION",
-                        help="--who-wrote: before this position, not the end")
+                        help="--who-wrote: before this position, instead of before the end")
     parser.add_argument("--origin", metavar="REGISTER[@POSITION]",
-                        help="where the value came from that a register has there (or at the end)")
+                        help="where the value that a register has there (or at the end) came from")
     parser.add_argument("--reverse-to", metavar="PROBE",
                         help="from there (--to, or the end) go back to where a function or a probe "
                         "was last reached")
     parser.add_argument("--writes", default=DEFAULT_WRITES, metavar="N",
-                        help="--who-wrote: so many of them, the last first (%(default)s)")
+                        help="--who-wrote: show N of them, the last first (%(default)s)")
     parser.add_argument("--trace-insns", metavar="FROM:TO",
                         help="every instruction between two positions: as text, or to a file")
     flows.add_options(parser, (flows.TRACE,))
     parser.add_argument("--registers", action="store_true",
-                        help="--trace-insns: also the registers that each has changed")
+                        help="--trace-insns: also the registers that each instruction changed")
     parser.add_argument("--stores", action="store_true",
-                        help="--trace-insns: also the memory that each has written")
+                        help="--trace-insns: also the memory that each instruction wrote")
     parser.add_argument("--gdb", metavar="PORT",
-                        help="let gdb drive it, backwards too: on a port of loopback (0: any), or "
+                        help="let gdb drive it, backwards, too: on a loopback port (0: any), or "
                         "- for standard input and output; with --to, from there")
     parser.add_argument("--limit", metavar="N",
                         help=f"instructions; a longer recording is not played ({LIMIT:,})")
@@ -187,10 +188,11 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     origin = Origin(player, code)
     origin.check(register)
     with PROGRESS.working(f"playing {arguments.recording}"):
-        if position:
+        given = position not in ("", "end")
+        if given:
             _reached(go(player, position))
             player.give()
-        else:  # what comes from outside behind the run is not looked at
+        else:  # what comes from outside behind the run is not looked at: registers put back
             _reached(player.advance(player.recording.last))
         count = player.position.instructions
         value = player.machine.read_register(register)
@@ -198,7 +200,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
     held: Link | None = None  # a load of a register: it may only have been saved and restored
-    for link in _searching(origin.of(register, count, bool(position)), register):
+    for link in _searching(origin.of(register, count, given), register):
         rows.append(_linked(link, image, sources, code))
         if arguments.json:
             continue
@@ -332,9 +334,6 @@ def _state(player: Player, places: list[tuple[str, int]]) -> dict[str, object]:
 
 
 def _show(player: Player, result: dict[str, object], whole: bool) -> None:
-    text = player.machine.console.text
-    if text and not text.endswith(b"\n"):
-        print()
     recording = player.recording
     print(f"at {player.position} of {recording.last.instructions}")
     registers = result.get("registers")

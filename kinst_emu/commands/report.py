@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="that --store has written")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that --store has written")
     parser.add_argument("other", type=Path, nargs="?", metavar="OTHER",
                         help="compare the last build of FILE with the last one of this file")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"),
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.other is not None and arguments.compare:
-        raise KinstError("--compare is for builds of one file: leave the other one away")
+        raise KinstError("--compare is for builds of one file: leave out the other file")
     store = Store(arguments.file, must_exist=True)
     builds = store.builds()
     if not builds:
@@ -61,19 +61,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _listed(arguments: argparse.Namespace, store: Store, builds: list[Build]) -> int:
     rows = []
     for build in builds:
-        words, wrong = Counter[str](), 0
+        words, wrong, unshown = Counter[str](), 0, 0
         with PROGRESS.working(f"reading the results of {build.path}"):
             for _place, finding in store.results(build):
                 words[finding.word] += 1
                 wrong += finding.wrong
+                unshown += finding.unshown
         rows.append({**_row(build), "encodings": sum(words.values()), "wrong": wrong,
-                     "words": dict(words.most_common())})
+                     "not_shown": unshown, "words": dict(words.most_common())})
     if arguments.json:
         print(json.dumps(rows))
         return 0
     for build, row in zip(builds, rows, strict=True):
         print(f"{build.number}: {_name(build)}")
-        print(f"     {row['encodings']} encodings, {row['wrong']} wrong")
+        print(f"     {row['encodings']} encodings, {row['wrong']} wrong, {row['not_shown']} not "
+              "shown")
     return 0
 
 
@@ -127,7 +129,7 @@ def _show(found: Comparison, one: Build, two: Build) -> None:
     for word, _count in (found.words[0] + found.words[1]).most_common():
         print(f"{found.words[0][word]:>9} {found.words[1][word]:>9}  {printable(word)}")
     print(f"{found.wrong[0]:>9} {found.wrong[1]:>9}  wrong")
-    print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that the other has not")
+    print(f"{found.only[0]:>9} {found.only[1]:>9}  encodings that the other does not have")
     print(f"of those in both {found.same} are the same, {len(found.fixed)} fixed, "
           f"{len(found.broke)} broke")
     for (a, b), count in found.changed.most_common():

@@ -10,6 +10,7 @@ from dtrace.flow.outputs import TEXT, output
 from emu.errors import KinstError
 from emu.progress import PROGRESS
 from emu.replay.flow import FlowFile
+from images.catalog import described
 from images.recordings import kernel_with
 from kinst_emu.completion import module_option
 from kinst_emu.flows import add_options as add_flow_options
@@ -27,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="FILE",
                         help="the trace (kinst replay --trace-insns writes one)")
     parser.add_argument("-k", "--kernel", metavar="IMAGE",
-                        help="its kernel (it is looked for among the known ones)")
+                        help="its kernel (default: looked for among the known kernels)")
     module_option(parser)
     add_flow_options(parser)
 
@@ -39,14 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     image = kernel_with(trace.path, trace.head.architecture, trace.head.build_id, arguments.kernel,
                         (), arguments.module)
     if arguments.mark:
-        raise KinstError("--mark: is for kinst replay --trace-insns, which has the machine to make "
+        raise KinstError("--mark is for kinst replay --trace-insns, which has a machine to make "
                          "probes on")
     code = CodeReader(image)
     names = {} if trace.tail is None else trace.tail.threads
     progress = (PROGRESS.working(f"reading {trace.path}")
                 if arguments.output is not None or not sys.stdout.isatty() else nullcontext())
     with opened(arguments.output) as file:
-        out = output(kind, code, trace.head, file, image.path.name, names, [])
+        out = output(kind, code, trace.head, file, described(image), names, [])
         with progress:
             for piece in trace.pieces():
                 out.take(piece)

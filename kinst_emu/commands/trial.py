@@ -27,12 +27,14 @@ from kinst.trial.verdicts import Verdicts
 from kinst_emu.assembler import assemble
 from kinst_emu.completion import kernel_option
 from kinst_emu.encodings import read_encodings
+from kinst_emu.page_file import write_page
 from kinst_emu.relocate_report import Result, junit
 from kinst_emu.relocate_report import as_json as relocations_as_json
 from kinst_emu.relocate_report import show as show_relocations
 from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count, parse_size
-from kinst_emu.trial_report import as_json, page, show
+from kinst_emu.trial_page import page
+from kinst_emu.trial_report import as_json, show
 from kinst_emu.trials import (
     PROVIDERS,
     Setting,
@@ -69,20 +71,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--random", metavar="N",
                         help="the verdicts on N functions, and N encodings executed, at random")
     parser.add_argument("--encodings", metavar="FILE",
-                        help="execute these instead: one instruction a line, hexadecimal bytes in "
-                        "memory order; - is standard input")
+                        help="execute these instead: one instruction per line, hexadecimal bytes "
+                        "in memory order; - is standard input")
     parser.add_argument("--assemble", metavar="CODE",
-                        help="execute these instead: instructions in assembler; ';' separates them")
+                        help="execute these instead: assembly instructions; ';' separates them")
     parser.add_argument("--provider", choices=sorted(PROVIDERS), default="kinst",
                         help="whose module: kinst.ko's, or fbt.ko's entries and returns "
                         "(%(default)s)")
     parser.add_argument("--part", choices=["verdicts", "execution"],
                         help="only what the module decides, or only what it does")
     parser.add_argument("--copies", metavar="N",
-                        help="with --all: execute so many of the encodings that are copied, at "
+                        help="with --all: execute N of the encodings that are copied, at "
                         f"random ({COPIES}); 'all' of them takes longer")
     parser.add_argument("--states", default="2", metavar="N", help="random states (%(default)s)")
-    parser.add_argument("--seed", default="1", metavar="S", help="of the states (%(default)s)")
+    parser.add_argument("--seed", default="1", metavar="S", help="chooses the states (%(default)s)")
     parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM ({MEMORY})")
     sweep_options(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
@@ -132,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
     arch = arch_of(image).name
     given = arguments.encodings is not None or arguments.assemble is not None
     if given and arguments.part == "verdicts":
-        raise KinstError("--part verdicts is for functions: leave --encodings or --assemble away")
+        raise KinstError("--part verdicts is for functions: leave out --encodings or --assemble")
     with Sweep(arguments) as jobs:
         compared = None
         if arguments.part != "execution" and arguments.encodings is arguments.assemble is None:
@@ -158,9 +160,8 @@ def run(arguments: argparse.Namespace) -> int:
         with replacing(arguments.junit) as file:
             file.write(junit(result, "kinst trial"))
     if arguments.html:
-        with replacing(arguments.html) as file:
-            file.write(page(result, compared, image).encode())
-    return 1 if report.mismatches else 0
+        write_page(arguments.html, page(result, compared, image), "kinst")
+    return report.status
 
 
 def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
@@ -208,7 +209,7 @@ def _foreign(arguments: argparse.Namespace, seed: int, states: int) -> int:
     if arguments.junit:
         with replacing(arguments.junit) as file:
             file.write(junit(result, "kinst trial"))
-    return 1 if report.mismatches else 0
+    return report.status
 
 
 def _drawn(seed: int, wanted: str | None, found: list) -> list:  # type: ignore[type-arg]

@@ -20,8 +20,9 @@ from dwarf.types import (
     size_of,
     strip,
 )
-from emu.elf import STT_FUNC, Image
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.symbols import STT_FUNC
 from images import catalog
 from kinst_emu.completion import kernel_option
 

@@ -44,14 +44,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", dest="call", metavar="CALL",
                         help="this call, e.g. 'strlen(\"hello\")'")
     parser.add_argument("--functions", metavar="NAMES",
-                        help="calls of these functions of the table of calls; shell patterns, "
+                        help="calls of these functions in the table of calls; shell patterns, "
                         "separated by commas")
     parser.add_argument("--random", metavar="N",
-                        help=f"so many calls, drawn from the table ({DEFAULT_CALLS})")
-    parser.add_argument("--seed", metavar="S", help="of what is drawn; printed")
+                        help=f"N calls, drawn from the table ({DEFAULT_CALLS})")
+    parser.add_argument("--seed", metavar="S", help="chooses what is drawn; it is printed")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--fault", choices=FAULTS, default="",
-                        help="put a fault into our machine, to see that it is found")
+                        help="inject a fault into our machine, to check that it is found")
     sweep_options(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
 
@@ -118,7 +118,7 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
 def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
     if arguments.call is not None:
         if arguments.functions is not None or arguments.random is not None:
-            raise KinstError("give -c, or --functions and --random: not both")
+            raise KinstError("give -c, or --functions and --random, not both")
         return [arguments.call]
     entries = call_table.available(image)
     if arguments.functions is not None:

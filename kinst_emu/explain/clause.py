@@ -11,8 +11,8 @@ from dtrace.run.kernel_session import kernel_session
 from dtrace.run.options import Options
 from dtrace.run.structured import Row
 from dwarf.types import Types
-from emu.elf import Symbol
 from emu.errors import KinstError
+from emu.symbols import Symbol
 from kinst.breakpoints import Breakpoints, NativeState
 from kinst.trap import CpuState
 

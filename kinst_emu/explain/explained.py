@@ -12,9 +12,11 @@ from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller
-from emu.elf import Image, Symbol
+from emu.elf import Image
 from emu.errors import KinstError
+from emu.guests import guest_of
 from emu.progress import PROGRESS
+from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from kinst_emu.explain.recorder import Firing, Recorder
@@ -63,8 +65,8 @@ class Explained:
     @property
     def title(self) -> str:
         firing = self.firing
-        return (f"A breakpoint at {firing.function.name}+{firing.instruction.offset}, "
-                f"{firing.architecture}")
+        return (f"A breakpoint at {firing.function.name}+{firing.instruction.offset} in "
+                f"{catalog.described(self.image)}")
 
     @property
     def about(self) -> str:
@@ -142,7 +144,8 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
         return (f"{label.name}+{address - label.address:#x}" if label is not None
                 and address - label.address < LABELLED else image.symbols.where(address))
 
-    return Words(arch_of(image), where, source, text)
+    arch = arch_of(image)
+    return Words(arch, guest_of(image, arch.name), where, source, text)
 
 
 def shortened(location: str) -> str:

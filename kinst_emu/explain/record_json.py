@@ -44,6 +44,7 @@ def _narration(narration: Narration) -> dict[str, Any]:
 
 
 def step_as_json(step: Step) -> dict[str, Any]:
-    return {"name": step.name, "title": step.title, "row": step.row, "parts": [
+    return {"name": step.name, "title": step.title, "row": step.row, "handles": step.handles,
+            "wrong": step.wrong, "parts": [
         {**asdict(part), "marked": sorted(part.marked)} if isinstance(part, Table) else part
         for part in step.parts]}

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import unicorn
 
 from dwarf.types import Types
-from emu.elf import Symbol
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, StopReason, Until
+from emu.symbols import Symbol
 from emu.unicorn.machine import Go, UnicornMachine
 from kinst.breakpoints import DOUBLE, Breakpoints, NativeState
 from kinst.code.listing import Instruction
@@ -37,27 +37,14 @@ class Row:
     """An instruction that was executed.
 
     :param registers: before it: the general ones and the flags.
+    :param returns_to: the system register that a return from an exception goes to then; None: the
+        architecture has none.
     """
 
     address: int
     code: bytes
     registers: dict[str, int]
-
-
-@dataclass
-class Frame:
-    """A trap frame, where the kernel's vectors have built it.
-
-    :param row: the number of the row before which the seam was come to.
-    :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
-        return path takes them from there (on amd64 the handler restores the registers itself).
-    """
-
-    row: int
-    address: int
-    breakpoint: int
-    before: bytes
-    after: bytes = b""
+    returns_to: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +56,26 @@ class Stack:
 
     address: int
     content: bytes
+
+
+@dataclass
+class Frame:
+    """A trap frame, where the kernel's vectors have built it.
+
+    :param row: the number of the row before which the seam was come to.
+    :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
+        return path takes them from there (on amd64 the handler restores the registers itself).
+    :param called: the machine where the handler is called, which is no instruction of the kernel's;
+        ``stack`` what is on its stack.
+    """
+
+    row: int
+    address: int
+    breakpoint: int
+    before: bytes
+    called: Row
+    stack: Stack
+    after: bytes = b""
 
 
 @dataclass
@@ -133,7 +140,7 @@ class Recorder:
         where = f"{function.name}+{offset}"
         if what_if == COPY:
             if isinstance(found.verdict, Copy):
-                raise KinstError(f"{where}: --what-if copy: it is copied as it is, and rightly: "
+                raise KinstError(f"{where}: --what-if copy: it is rightly copied as it is: "
                                  "choose one that is rewritten or emulated (kinst disas "
                                  f"{function.name} shows the verdicts)")
             made = CopyingBreakpoints(machine, self._fired, found.code)
@@ -199,11 +206,11 @@ class Recorder:
         if self._failure is not None:
             raise KinstError(f"{where}: cannot be looked at: {self._failure}")
         if not self._began:
-            raise KinstError(f"{where}: it was executed {self._hits} times; there is no firing "
+            raise KinstError(f"{where}: it was executed {self._hits} times: there is no firing "
                              f"number {firing.hit}: give another call")
         if not firing.complete and not firing.strayed:
             raise KinstError(f"{where}: the run did not go on within {MAX_ROWS} instructions "
-                             "behind the breakpoint")
+                             "after the breakpoint")
         return firing
 
     def _slot_of(self, address: int) -> int:
@@ -278,20 +285,23 @@ class Recorder:
         if waited:
             frame = firing.frames[-1]
             if self._breakpoints.trap.called:
-                frame.after = machine.read(frame.address, machine.arch.trap_frame.size)
+                frame.after = machine.read(frame.address, machine.guest.trap_frame.size)
             self._waiting = False
         if firing.what_if and firing.rows and not firing.strayed and self._strays(address):
             firing.strayed = len(firing.rows)
-        registers = {name: machine.read_register(name) for name in machine.arch.registers}
-        registers[machine.arch.pc] = address
-        code = machine.read(address, self._length(address))
-        firing.rows.append(Row(address, code, registers))
+        firing.rows.append(self._row(address, machine.read(address, self._length(address))))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
         if self._slot and not firing.slot and (firing.complete or firing.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
-        if len(firing.rows) < 3 or waited or firing.complete:
-            firing.stacks[len(firing.rows) - 1] = self._stack()
+        firing.stacks[len(firing.rows) - 1] = self._stack()
+
+    def _row(self, address: int, code: bytes) -> Row:
+        machine = self.machine
+        registers = {name: machine.read_register(name) for name in machine.arch.registers}
+        registers[machine.arch.pc] = address
+        system = self._breakpoints.trap.return_register
+        return Row(address, code, registers, machine.read_register(system) if system else None)
 
     def _stack(self) -> Stack:
         at = self.machine.sp & ~7
@@ -337,6 +347,7 @@ class Recorder:
             return
         if address != firing.instruction.address:
             firing.second = address
-        content = machine.read(frame, machine.arch.trap_frame.size)
-        firing.frames.append(Frame(len(firing.rows), frame, address, content))
+        content = machine.read(frame, machine.guest.trap_frame.size)
+        firing.frames.append(Frame(len(firing.rows), frame, address, content,
+                                   self._row(machine.pc, b""), self._stack()))
         self._waiting = True

@@ -6,12 +6,13 @@ A step is data: nothing in it is formatted for one of them.  Every number in it 
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emu.arch import Arch
+from emu.guest import Guest
 from kinst.code.listing import Instruction
 from kinst.code.verdict import Copy, Rewrite, summary
-from kinst.trap import SEAM, TRAPS
+from kinst.trap import TRAPS
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import Firing, Frame, Row
 from kinst_emu.explain.what_if import COPY
@@ -34,12 +35,17 @@ class Table:
 class Step:
     """:param name: one word, to go to it by.
     :param row: the number of the recorded row that the machine is at then.
+    :param handles: the number of the trap frame whose handler has been called then; None: an
+        instruction of the kernel is about to be executed.
+    :param wrong: whether it is the firing that was done wrong.
     """
 
     name: str
     title: str
     parts: tuple[str | Table, ...]
     row: int = 0
+    handles: int | None = None
+    wrong: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Words:
     """
 
     arch: Arch
+    guest: Guest
     where: Callable[[int], str]
     source: Callable[[int], str]
     text: Callable[[int], str] = lambda address: ""
@@ -68,12 +75,13 @@ def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[St
     seam = firing.frames[0].row if firing.frames else 1
     if firing.frames:
         made += [_vector("vector", "The kernel's vector builds a trap frame",
-                         firing.rows[1:seam], words, seam, _to_handler(firing)),
-                 _frame(firing.frames[0], words)]
-    made.append(_lookup(firing, words, seam))
+                         firing.rows[1:seam], words, seam, _to_handler(firing, words)),
+                 replace(_frame(firing.frames[0], words), handles=0)]
+    handles = 0 if firing.frames else None
+    made.append(replace(_lookup(firing, words, seam), handles=handles))
     if firing.narration is not None:
-        made.append(_clause(firing.narration, seam))
-    made.append(_verdict(firing, words, seam))
+        made.append(replace(_clause(firing.narration, seam), handles=handles))
+    made.append(replace(_verdict(firing, words, seam), handles=handles))
     if firing.slot:
         made.append(_trampoline(firing, words))
     made += _back(firing, words)
@@ -100,7 +108,7 @@ def _function(firing: Firing, table: Sequence[Instruction], words: Words) -> Ste
     return Step("function", f"The instruction at {name}", (
         f"{firing.function.name} begins at {firing.function.address:#x} and has "
         f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
-        f"be probed; this is the {_ordinal(firing.hit)} time that it is come to.",
+        f"be probed; this is the {_ordinal(firing.hit)} time that the CPU reaches it.",
         Table(("offset", "bytes", "instruction", "verdict", "source", "its text")[:columns],
               tuple(row[:columns] for row in rows), frozenset({at - begin}))))
 
@@ -136,7 +144,7 @@ def _exception(firing: Firing, words: Words) -> Step:
         Table(("register", "at the breakpoint", "at the vector"),
               tuple(_differences(first, second)))]
     if firing.frames:
-        frame, layout = firing.frames[0], words.arch.trap_frame
+        frame, layout = firing.frames[0], words.guest.trap_frame
         rows = []
         for name, meaning in saved.items():
             offset, size = layout.fields[name]
@@ -153,10 +161,11 @@ def _vector(name: str, title: str, rows: Sequence[Row], words: Words, row: int, 
                               *more), row)
 
 
-def _to_handler(firing: Firing) -> str:
+def _to_handler(firing: Firing, words: Words) -> str:
     how = "calls" if TRAPS[firing.architecture].called else "jumps to"
-    return (f"The last of them {how} what the kernel's pointer {SEAM} leads to: the handler. In "
-            "FreeBSD that is DTrace's; here it is this program, which works on the frame.")
+    return (f"The last of them {how} what the kernel's pointer {words.guest.seam} leads to: the "
+            "handler. In FreeBSD that is DTrace's; here it is this program, which works on the "
+            "frame.")
 
 
 def _executed(rows: Sequence[Row], words: Words) -> Table:
@@ -166,7 +175,7 @@ def _executed(rows: Sequence[Row], words: Words) -> Table:
 
 def _fields(frame: Frame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
     """(field, address, bytes, value, value afterwards)."""
-    for name, (offset, size) in words.arch.trap_frame.fields.items():
+    for name, (offset, size) in words.guest.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
                          for content in (frame.before, frame.after))
         yield name, frame.address + offset, size, before, after
@@ -194,11 +203,11 @@ def _lookup(firing: Firing, words: Words, row: int) -> Step:
     pc = trap.names.get(words.arch.pc, words.arch.pc)
     parts = []
     if firing.frames:
-        offset, size = words.arch.trap_frame.fields[pc]
+        offset, size = words.guest.trap_frame.fields[pc]
         value = int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
         bias = value - firing.frames[0].breakpoint
         parts.append(f"The frame's {pc} is {value:#x}. "
-                     + (f"It is {bias} behind the breakpoint, whose address is then "
+                     + (f"It is {bias} after the breakpoint, whose address is then "
                         if bias else "It is the breakpoint's address, ")
                      + f"{firing.frames[0].breakpoint:#x}.")
     clauses = ("D clauses on it would be run" if firing.narration is None
@@ -236,13 +245,13 @@ def _verdict(firing: Firing, words: Words, row: int) -> Step:
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
     if isinstance(verdict, Copy):
-        why = ("Nothing in it depends on where it stands: it is copied, and executed elsewhere as "
+        why = ("Nothing in it depends on where it is: it is copied, and executed elsewhere as "
                "it is.")
     elif isinstance(verdict, Rewrite):
-        why = ("It says where something is by the distance from itself: it is written anew, so "
+        why = ("It says where something is by the distance from itself: it is rewritten, so "
                "that it means the same from the trampoline.")
     else:
-        why = ("It depends on where it stands, or decides where the run goes on: a copy elsewhere "
+        why = ("It depends on where it is, or decides where the run goes on: a copy elsewhere "
                "would not do the same. Its effect is carried out on the saved registers.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite):
@@ -269,7 +278,7 @@ def _trampoline(firing: Firing, words: Words) -> Step:
     rest = firing.trampoline[len(used) : len(used) + 8]
     jump = TRAPS[firing.architecture].jump
     if jump and used.endswith(jump):
-        parts.append(f"Behind its jump stands the address that it goes to: {_hex(rest)}, "
+        parts.append(f"After its jump is the address that it goes to: {_hex(rest)}, "
                      f"{int.from_bytes(rest, 'little'):#x}.")
     if isinstance(firing.instruction.verdict, Rewrite):
         code, address = firing.instruction.code, firing.instruction.address
@@ -288,7 +297,7 @@ def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
     if verdict.displacement is None:
         behind = firing.trampoline.find(verdict.data) if verdict.data else -1
         return [] if behind < 0 else [
-            f"Behind it, at {firing.slot + behind:#x}, stands the constant that it loads: "
+            f"After it, at {firing.slot + behind:#x}, is the constant that it loads: "
             f"{_hex(verdict.data)}, {int.from_bytes(verdict.data, 'little'):#x}."]
     at, code, length = verdict.displacement[0], firing.instruction.code, len(verdict.code)
     made = []
@@ -325,11 +334,11 @@ def _back(firing: Firing, words: Words) -> list[Step]:
         changed = [f"{name}: {before:#x}, then {after:#x}"
                    for name, _a, _s, before, after in _fields(second, words) if before != after]
         made.append(Step("second", "The second breakpoint", (
-            f"Behind the displaced instruction, at {firing.second:#x}, stands another breakpoint. "
+            f"After the displaced instruction, at {firing.second:#x}, is another breakpoint. "
             f"{len(entered)} instructions of the vector later a trap frame is at "
-            f"{second.address:#x} again, and the handler changes it so that the run goes on behind "
+            f"{second.address:#x} again, and the handler changes it so that the run goes on after "
             f"the probed instruction: {'; '.join(changed)}.",
-            _executed(firing.rows[second.row : len(firing.rows) - 1], words)), second.row))
+            _executed(firing.rows[second.row : len(firing.rows) - 1], words)), second.row, 1))
     return made
 
 
@@ -345,7 +354,7 @@ def _after(firing: Firing, words: Words) -> Step:
         f"At {words.place(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
-        *([f"The call came to no good end later: {firing.ended}."] if firing.ended else [])),
+        *([f"The call ended badly later: {firing.ended}."] if firing.ended else [])),
         len(firing.rows) - 1)
 
 
@@ -383,10 +392,10 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
             why = ("That is where it should go on; but it has not come by the second breakpoint: "
                    "the handler still waits for it, with interrupts masked.")
         else:
-            why = "That is where it should go on: no jump behind the copy was needed."
+            why = "That is where it should go on: no jump after the copy was needed."
         parts.append(f"From there the run came to {words.place(at)}. {why}")
     if wrong.ended:
-        parts.append(f"The call came to no good end: {wrong.ended}.")
+        parts.append(f"The call ended badly: {wrong.ended}.")
     if rows:
         parts += ["What is not as the instruction at its own place leaves it:",
                   Table(("register", "as it should be", "as it was"), tuple(rows))]
@@ -394,8 +403,7 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
         parts.append("All registers are as they should be there"
                      + ("." if wrong.ended or wrong.strayed else
                         ": with these values it makes no difference."))
-    return [Step("what-if", title, tuple(parts), len(right.rows) - 1)]
-
+    return [Step("what-if", title, tuple(parts), last, wrong=True)]
 
 
 def _inside(firing: Firing, begin: int) -> list[Row]:

@@ -1,86 +1,136 @@
 """Steps in a terminal, forwards and backwards, with panels for what the machine holds then."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from rich.console import Group, RenderableType
-from rich.constrain import Constrain
-from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, ScrollableContainer, Vertical
+from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
-from kinst_emu.explain.recorder import Firing
+from kinst.trap import TRAPS
+from kinst_emu.explain.recorder import Firing, Row, Stack
 from kinst_emu.explain.steps import Step, Table, Words
+from kinst_emu.explain.terms import first_terms
 
-MARK = "bold reverse"
+MARK, TERM = "bold reverse", "italic"
 CODE_ROWS = 4  # instructions before and behind the one that is executed
 WORD = 8
 NARROW, SHARE = 100, 0.6  # columns, below which there are no panels; of the step beside them
 PARAGRAPH, LAST = 76, 48  # columns: of text; of a table's last column, which is wrapped
+GAP = 2  # columns between those of a table
+PANELS = ("code", "registers", "stack", "trampoline")
+HELP = """\
+n, space, right        the next step
+p, backspace, left     the previous step
+g                      go to a step: its number, or how its name begins
+up, down               scroll the step
+h, l                   scroll it to the left, to the right
+?                      this help; any key leaves it
+q, Ctrl-C              leave
+
+The line below the title says where the machine is at the step: its pc,
+its stack pointer, and the register that an exception returns to. From 100
+columns on, panels show code, registers, stack and trampoline at the step;
+a marked register has changed since the step before."""
 
 
-def shown(step: Step, width: int = PARAGRAPH) -> RenderableType:
-    """A step for rich.
+def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = None) -> Text:
+    """A step as lines.
 
     :param width: of a paragraph.
+    :param terms: that are explained below it.
     """
-    return Group(*(Padding(_table(part) if isinstance(part, Table)
-                           else Constrain(Text(part), width), (0, 0, 1, 0))
-                   for part in step.parts))
-
-
-def _table(table: Table) -> RichTable:
-    found = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for number, head in enumerate(table.heads):
-        widest = max(len(row[number]) for row in (table.heads, *table.rows))
-        wraps = number == len(table.heads) - 1 and widest > LAST
-        found.add_column(Text(head), no_wrap=not wraps, min_width=LAST if wraps else widest,
-                         max_width=LAST if wraps else None)
-    for number, row in enumerate(table.rows):
-        found.add_row(*(Text(cell) for cell in row),
-                      style=MARK if number in table.marked else "")
+    found = Text()
+    for part in step.parts:
+        if isinstance(part, Table):
+            found.append_text(columns(part))
+        else:
+            found.append("\n".join(textwrap.wrap(part, width)))
+        found.append("\n\n")
+    for term, meaning in (terms or {}).items():
+        found.append("\n".join(textwrap.wrap(f"{term}: {meaning}.", width,
+                                             subsequent_indent="  ")) + "\n", TERM)
     return found
+
+
+def columns(table: Table) -> Text:
+    """A table whose columns keep their widths, however narrow the terminal is: it is scrolled."""
+    rows = [row for row in (table.heads, *table.rows) if any(row)]
+    widths = [max(map(len, cells)) for cells in zip(table.heads, *table.rows, strict=True)]
+    before = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    found, number = Text(), -1 if any(table.heads) else 0
+    for row in rows:
+        line = "".join(cell.ljust(width + GAP) for cell, width in zip(row, widths, strict=True))
+        last = textwrap.wrap(row[-1], LAST) if widths[-1] > LAST else [row[-1]]
+        line = line[:before] + ("\n" + " " * before).join(last or [""])
+        found.append(line.rstrip(), MARK if number in table.marked else "")
+        found.append("\n")
+        number += 1
+    found.rstrip()
+    return found
+
+
+class Keys(ModalScreen[None]):
+    """What the keys do, until one is pressed."""
+
+    CSS = """
+    Keys { align: center middle; }
+    #keys { width: auto; height: auto; max-width: 100%; max-height: 100%;
+            border: round $primary; padding: 0 1; background: $surface; }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield Static(HELP, id="keys", markup=False)
+
+    def on_key(self) -> None:
+        self.dismiss()
 
 
 class Stepper(App[None]):
     """:param title: what is explained.
     :param firing: what was recorded; the panels show it.
+    :param wrong: the same done wrong, where a step is about that.
     """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #title { height: 1; background: $primary; color: $text; padding: 0 1; }
+    #place { height: 1; padding: 0 1; text-style: bold; }
     #step { width: 3fr; padding: 0 1; }
     #panels { width: 2fr; }
     #panels ScrollableContainer { border: round $primary; height: 1fr; padding: 0 1; }
-    #code, #registers, #stack, #trampoline, #told { width: auto; }
     Screen.narrow #panels { display: none; }
     #goto { display: none; height: 3; }
     #goto.asked { display: block; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n,right,space", "next", "next"), ("p,left,backspace", "previous", "previous"),
-        ("g", "ask", "go to a step"), ("down", "scroll(0, 3)", "down"),
-        ("up", "scroll(0, -3)", "up"), ("l", "scroll(8, 0)", "to the right"),
-        ("h", "scroll(-8, 0)", "to the left"), ("q", "quit", "quit")]
+        ("g", "ask", "go to"), Binding("down", "scroll(0, 3)", "down", show=False),
+        Binding("up", "scroll(0, -3)", "up", show=False), ("l", "scroll(8, 0)", "right"),
+        ("h", "scroll(-8, 0)", "left"), ("question_mark", "keys", "help"), ("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", "quit", show=False, priority=True)]
 
-    def __init__(self, title: str, steps: Sequence[Step], firing: Firing, words: Words) -> None:
+    def __init__(self, title: str, steps: Sequence[Step], firing: Firing, words: Words,
+                 wrong: Firing | None = None) -> None:
         super().__init__()
         self._heading, self.steps, self._firing, self._words = title, steps, firing, words
+        self._wrong = firing if wrong is None else wrong
+        self._terms = first_terms(steps)
         self.at = 0
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
+        yield Static(id="place", markup=False)
         with Horizontal():
             with ScrollableContainer(id="step"):
                 yield Static(id="told", markup=False)
             with Vertical(id="panels"):
-                for name in ("code", "registers", "stack", "trampoline"):
+                for name in PANELS:
                     with ScrollableContainer() as scroll:
                         scroll.border_title = name
                         yield Static(id=name, markup=False)
@@ -92,7 +142,7 @@ class Stepper(App[None]):
         self.query_one("#step").focus()
 
     def on_resize(self) -> None:
-        self.screen.set_class(self.size.width < NARROW, "narrow")
+        self.screen_stack[0].set_class(self.size.width < NARROW, "narrow")
         self._show(self.at)
 
     def action_next(self) -> None:
@@ -104,6 +154,9 @@ class Stepper(App[None]):
     def action_scroll(self, columns: int, rows: int) -> None:
         self.query_one("#step").scroll_relative(columns, rows, animate=False)
 
+    def action_keys(self) -> None:
+        self.push_screen(Keys())
+
     def action_ask(self) -> None:
         asked = self.query_one("#goto", Input)
         asked.add_class("asked")
@@ -111,16 +164,19 @@ class Stepper(App[None]):
 
     @on(Input.Submitted)
     def went(self, event: Input.Submitted) -> None:
-        """To a step, by its number or its name."""
+        """To a step, by its number, its name, or the beginning of a name."""
         names = [step.name for step in self.steps]
         word = event.value.strip().lower()
+        meant = [word] if word in names else [name for name in names if name.startswith(word)]
         if word.isascii() and word.isdecimal() and 1 <= int(word[:9]) <= len(names):
             self._show(int(word[:9]) - 1)
-        elif word in names:
-            self._show(names.index(word))
+        elif word and len(meant) == 1:
+            self._show(names.index(meant[0]))
         elif word:
-            self.notify(f"there is no step '{word[:40]}': 1 to {len(names)}, or one of "
-                        f"{', '.join(names)}", severity="warning", markup=False)
+            said = (f"'{word[:40]}' begins {' and '.join(meant)}" if meant else
+                    f"there is no step '{word[:40]}': 1 to {len(names)}, or one of "
+                    f"{', '.join(names)}")
+            self.notify(said, severity="warning", markup=False)
         event.input.value = ""
         event.input.remove_class("asked")
         self.query_one("#step").focus()
@@ -128,54 +184,108 @@ class Stepper(App[None]):
     def _show(self, number: int) -> None:
         self.at = max(0, min(len(self.steps) - 1, number))
         step = self.steps[self.at]
-        self._put("title", Text(f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}"))
+        self._put("title", Text(f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}",
+                                no_wrap=True, overflow="ellipsis"))
+        self._put("place", self.place(step))
         room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
-        self._put("told", shown(step, min(PARAGRAPH, max(20, int(room)))))
-        self.query_one("#step").scroll_home(animate=False)
+        self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))), self._terms[self.at]))
+        self.screen_stack[0].query_one("#step").scroll_home(animate=False)
         for name, content in self.panels(step).items():
-            self._put(name, content)
+            self._fit(name, content)
+        self.call_after_refresh(self._reveal)
 
-    def _put(self, name: str, content: RenderableType) -> None:
-        self.query_one(f"#{name}", Static).update(content)
+    def _reveal(self) -> None:
+        """Scroll the code so that the marked line can be seen."""
+        code = self.screen_stack[0].query_one("#code", Static)
+        content, scroll = code.content, code.parent
+        if isinstance(content, Text) and isinstance(scroll, ScrollableContainer):
+            marked = next((content.plain[: span.start].count("\n") for span in content.spans
+                           if span.style == MARK), 0)
+            scroll.scroll_to(y=max(0, marked - scroll.size.height // 2), animate=False)
 
-    def panels(self, step: Step) -> dict[str, RenderableType]:
+    def _put(self, name: str, content: Text) -> None:
+        self.screen_stack[0].query_one(f"#{name}", Static).update(content)
+
+    def _fit(self, name: str, content: Text) -> None:
+        """In its own width: the terminal's may be less, and it is scrolled then."""
+        widget = self.screen_stack[0].query_one(f"#{name}", Static)
+        widget.styles.width = max(1, max(map(len, content.plain.split("\n"))))
+        widget.update(content)
+
+    # -- what the machine holds at a step ----------------------------------------------------------
+
+    def _of(self, step: Step) -> Firing:
+        return self._wrong if step.wrong else self._firing
+
+    def _row(self, step: Step) -> Row:
+        firing = self._of(step)
+        return firing.rows[step.row] if step.handles is None else firing.frames[step.handles].called
+
+    def _pointers(self, row: Row) -> list[tuple[str, int]]:
+        """pc, sp and where a return from an exception goes, which come first everywhere."""
+        arch = self._words.arch
+        found = [(name, row.registers[name]) for name in (arch.pc, arch.sp)]
+        if row.returns_to is not None:
+            found.append((TRAPS[arch.name].return_register, row.returns_to))
+        return found
+
+    def place(self, step: Step) -> Text:
+        """Where the machine is, in one line."""
+        row = self._row(step)
+        words = [f"{name} {value:#x}" for name, value in self._pointers(row)]
+        where = "the handler" if step.handles is not None else self._words.where(row.address)
+        return Text("  ".join([*words, where]), no_wrap=True, overflow="ellipsis")
+
+    def panels(self, step: Step) -> dict[str, Text]:
         """What the machine holds at a step."""
-        return {"code": self._code(step.row), "registers": self._registers(step.row),
-                "stack": self._stack(step.row), "trampoline": self._trampoline(step.row)}
+        return dict(zip(PANELS, (self._code(step), self._registers(step), self._stack(step),
+                                 self._trampoline(step)), strict=True))
 
-    def _code(self, row: int) -> RichTable:
-        rows = self._firing.rows
+    def _code(self, step: Step) -> Text:
+        firing, row = self._of(step), step.row
         begin = max(0, row - CODE_ROWS)
-        near = rows[begin : row + CODE_ROWS + 1]
         disassemble, where = self._words.arch.disassemble, self._words.where
-        return _table(Table(("executed", ""), tuple(
-            (where(one.address), disassemble(one.code, one.address)) for one in near),
-            frozenset({row - begin})))
+        lines = [(where(one.address), disassemble(
+            firing.original if self._unpatched(step) and one.address == firing.rows[0].address
+            else one.code, one.address)) for one in firing.rows[begin : row + CODE_ROWS + 1]]
+        if step.handles is not None:  # it is called before the next of the kernel's instructions
+            lines.insert(row - begin, ("the handler", ""))
+        return columns(Table(("", ""), tuple(lines), frozenset({row - begin})))
 
-    def _registers(self, row: int) -> RichTable:
-        rows = self._firing.rows
-        before = max((step.row for step in self.steps if step.row < row), default=row)
-        values = rows[row].registers
-        return _table(Table(("register", "value"), tuple(
+    def _unpatched(self, step: Step) -> bool:
+        """Whether the breakpoint has not been written yet."""
+        return step is self.steps[0]
+
+    def _registers(self, step: Step) -> Text:
+        row, number = self._row(step), self.steps.index(step)
+        before = self._row(self.steps[number - 1]) if number and not step.wrong else (
+            self._of(step).rows[0])
+        pointers, old = self._pointers(row), dict(self._pointers(before))
+        values = dict(pointers) | row.registers
+        old |= before.registers
+        return columns(Table(("register", "value"), tuple(
             (name, f"{value:#018x}") for name, value in values.items()), frozenset(
-            n for n, (name, value) in enumerate(values.items())
-            if rows[before].registers[name] != value)))
+            n for n, (name, value) in enumerate(values.items()) if old[name] != value)))
 
-    def _stack(self, row: int) -> RichTable:
-        stacks = self._firing.stacks
-        stack = stacks[max((at for at in stacks if at <= row), default=min(stacks))]
+    def _stack(self, step: Step) -> Text:
+        firing = self._of(step)
+        stack: Stack = (firing.stacks[step.row] if step.handles is None
+                        else firing.frames[step.handles].stack)
         words = [stack.content[i : i + WORD] for i in range(0, len(stack.content), WORD)]
-        return _table(Table(("address", "word"), tuple(
-            (f"{stack.address + WORD * n:#x}", f"{int.from_bytes(word, 'little'):#018x}")
-            for n, word in enumerate(words))))
+        lines = [(f"sp+{WORD * n:#x}", f"{int.from_bytes(word, 'little'):#018x}",
+                  f"{stack.address + WORD * n:#x}") for n, word in enumerate(words)]
+        return columns(Table(("", "word", "address"), tuple(lines)))
 
-    def _trampoline(self, row: int) -> RenderableType:
-        firing, arch = self._firing, self._words.arch
+    def _trampoline(self, step: Step) -> Text:
+        firing, arch = self._of(step), self._words.arch
         if not firing.slot:
             return Text("none: the instruction is emulated")
+        if self._unpatched(step):
+            return Text("none yet: the probe is not enabled")
         found = {one.address: one for one in firing.rows
                  if firing.slot <= one.address < firing.slot + len(firing.trampoline)}
-        lines = [(f"{at:#x}", one.code.hex(" "), arch.disassemble(one.code, at))
+        lines = [(f"{at:#x}", arch.disassemble(one.code, at), one.code.hex(" "))
                  for at, one in sorted(found.items())]
-        return _table(Table(("address", "bytes", "instruction"), tuple(lines), frozenset(
-            n for n, at in enumerate(sorted(found)) if at == firing.rows[row].address)))
+        here = self._row(step).address
+        return columns(Table(("address", "instruction", "bytes"), tuple(lines), frozenset(
+            n for n, at in enumerate(sorted(found)) if at == here)))

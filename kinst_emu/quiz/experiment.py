@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import unicorn
 
-from emu.elf import Symbol
 from emu.errors import KinstError
 from emu.machine import Until
+from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.listing import Instruction, exclusion
 from kinst.code.verdict import Refuse, summary
@@ -60,7 +60,7 @@ class Experimenter:
         # The stack pointer and what the kernel keeps in others stay.
         arch = machine.arch
         self._flags, self._bits = self.bench.flags
-        kept = {arch.sp, arch.pc, arch.per_cpu, self.trap.status, self._flags,
+        kept = {arch.sp, arch.pc, machine.guest.per_cpu, self.trap.status, self._flags,
                 *self.bench.control}
         self._random = [name for name in self.bench.general
                         if name in arch.registers and name not in kept]
@@ -68,8 +68,8 @@ class Experimenter:
         self._functions = [f for f in machine.image.symbols.functions()
                            if 0 < f.size <= MAX_SIZE and not exclusion(self.trap, f.name)]
         if not self._functions:
-            raise KinstError(f"{machine.image.path.name}: has no functions with a size: nothing "
-                             "can be asked about")
+            raise KinstError(f"{machine.image.path.name} for {machine.arch.name}: has no functions "
+                             "with a size: nothing can be asked about")
 
     def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, Instruction]:
         """One whose verdict has that word.
@@ -81,8 +81,9 @@ class Experimenter:
             found = [i for i in self._known(function) if summary(i.verdict).startswith(word)]
             if found:
                 return function, generator.choice(found)
-        raise KinstError(f"{self.machine.image.path.name}: among {TRIES} functions there is no "
-                         f"instruction whose verdict is {word}: choose another --level")
+        raise KinstError(f"{self.machine.image.path.name} for {self.machine.arch.name}: among "
+                         f"{TRIES} functions there is no instruction whose verdict is {word}: "
+                         "choose another --level or --arch")
 
     def _known(self, function: Symbol) -> Sequence[Instruction]:
         """Instructions that every CPU model can execute."""

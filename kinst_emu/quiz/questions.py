@@ -12,7 +12,7 @@ from kinst.trap import TRAPS
 from kinst_emu.quiz.experiment import Experiment, Experimenter
 
 WORDS = ("copy", "rewrite", "emulate", "refuse")
-LEVELS = {1: "the verdict", 2: "the trap frame's pc", 3: "what stands in the trampoline",
+LEVELS = {1: "the verdict", 2: "the trap frame's pc", 3: "what is in the trampoline",
           4: "where the run goes on", 5: "a register where the run goes on"}
 ATTEMPTS = 200  # instructions that are tried for one question
 MASK = (1 << 64) - 1
@@ -63,6 +63,7 @@ def questions(machine: UnicornMachine, seed: int, level: int | None) -> Iterator
 class _Maker:
     def __init__(self, machine: UnicornMachine) -> None:
         self._arch: Arch = machine.arch
+        self._layout = machine.guest.trap_frame
         self._trap = TRAPS[machine.arch.name]
         self._experimenter = Experimenter(machine)
         self._made: dict[int, Callable[[int, random.Random], Question | None]] = {
@@ -132,18 +133,18 @@ class _Maker:
                     "change where the run goes on; the handler did that to the saved registers.")
             elif firing.trampoline.startswith(code):
                 answer, why = "copy", ("The trampoline begins with its very bytes: nothing in them "
-                                       "depends on where they stand.")
+                                       "depends on where they are.")
             else:
                 answer, why = "rewrite", (
                     f"The trampoline begins with {firing.trampoline[: len(code)].hex(' ')}: what "
                     "it refers to by distance is the same from there only with another distance.")
         mistakes: Mistakes = {
             "copy": "A copy elsewhere would not do the same, or must not be executed there.",
-            "emulate": "Emulated is what decides where the run goes on, or cannot be executed "
+            "emulate": "What is emulated decides where the run goes on, or cannot be executed "
             "elsewhere in any form.",
-            "rewrite": "Rewritten is what refers to memory by its distance from itself, and can do "
+            "rewrite": "What is rewritten refers to memory by its distance from itself, and can do "
             "so from elsewhere.",
-            "refuse": "Refused is what cannot be probed at all: exclusive accesses, data, what is "
+            "refuse": "What is refused cannot be probed at all: exclusive accesses, data, what is "
             "no instruction."}
         mistakes.pop(answer)
         return Question(1, number, (
@@ -155,21 +156,21 @@ class _Maker:
         if one is None:
             return None
         name = self._trap.names.get(self._arch.pc, self._arch.pc)
-        offset, size = self._arch.trap_frame.fields[name]
+        offset, size = self._layout.fields[name]
         answer = int.from_bytes(one.firing.frames[0].before[offset : offset + size], "little")
         address, length = one.instruction.address, len(one.instruction.code)
         mistakes: Mistakes = {
-            address: "That is where the breakpoint stands. What this CPU saves is behind it.",
+            address: "That is where the breakpoint is. What this CPU saves is after it.",
             address + length: "That is the next instruction. The CPU does not know how long the "
                               "displaced instruction was.",
-            address + 1: "One byte behind it is saved where a breakpoint is a trap of one byte; "
+            address + 1: "One byte after it is saved where a breakpoint is a trap of one byte; "
                          "here the CPU saves the breakpoint's own address.",
             one.firing.rows[1].address: "That is the vector, which the CPU goes to; the frame has "
                                         "what it comes from."}
         mistakes.pop(answer, None)
         behind = answer - address
         why = ("The CPU saves the address of the breakpoint itself." if not behind else
-               f"The breakpoint has {behind} byte, and the CPU saves the address behind it.")
+               f"The breakpoint has {behind} byte, and the CPU saves the address after it.")
         return Question(2, number, (
             self._line(one), f"A probe on it fires. What is {name} in the trap frame, when the "
             "handler is called?"), answer, why, mistakes, one)
@@ -191,8 +192,8 @@ class _Maker:
                 old: f"That is the displacement at its own place; from the trampoline it would "
                      f"lead to {end + _signed(old, 32) & MASK:#x}.",
                 target - firing.slot & 0xFFFF_FFFF: "Displacements count from the end of the "
-                                                    "instruction, not from its begin."}
-            question = (f"{where} Which 32 bits stand in the copy as its displacement?")
+                                                    "instruction, not from its start."}
+            question = (f"{where} Which 32 bits are the displacement in the copy?")
             why = (f"It refers to {target & MASK:#x}; the copy ends at {end:#x}: the difference is "
                    f"{answer:#x}.")
         elif isinstance(verdict, Rewrite) and verdict.data:
@@ -201,18 +202,18 @@ class _Maker:
                 return None
             answer = int.from_bytes(firing.trampoline[known : known + len(verdict.data)], "little")
             mistakes = {firing.slot: "That is the trampoline's own address."}
-            question = (f"{where} It is written anew, to load a constant that stands behind the "
+            question = (f"{where} It is rewritten, to load a constant that comes after the "
                         f"trampoline's code: which, of {8 * len(verdict.data)} bits?")
             why = ("It computes an address from its own place; the constant is that address, "
                    f"{answer:#x}.")
         elif generator.getrandbits(1):
             kind, end = "end", firing.slot + len(i.code)
             answer = firing.second or end
-            mistakes = {firing.slot: "That is where the displaced instruction itself stands.",
+            mistakes = {firing.slot: "That is where the displaced instruction itself is.",
                         i.address + len(i.code): "That is where the run goes on in the end."}
             question = (f"{where} It is copied there. What is the address of "
                         + ("the second breakpoint?" if firing.second else
-                           "the jump back, behind it?"))
+                           "the jump back, after it?"))
             why = f"What is copied there ends at {end:#x}."
             if end != answer:
                 why += f" An instruction that does nothing fills up, so that it is {answer:#x}."
@@ -221,7 +222,7 @@ class _Maker:
             answer = int.from_bytes(firing.trampoline[:4], "little")
             mistakes = {int.from_bytes(firing.trampoline[:4], "big"): "Bytes are in the other "
                         "order: the first is the lowest."}
-            question = (f"{where} It is copied there. Which word of 32 bits stands at that address "
+            question = (f"{where} It is copied there. Which word of 32 bits is at that address "
                         "then?")
             why = (f"Its bytes are {firing.trampoline[:4].hex(' ')}"
                    + ("" if len(i.code) == 4 else
@@ -231,9 +232,9 @@ class _Maker:
             kind = "target"
             behind = len(i.code) + len(self._trap.jump)
             answer = int.from_bytes(firing.trampoline[behind : behind + 8], "little")
-            mistakes = {i.address: "There stands the breakpoint: it would fire for ever.",
-                        firing.slot + behind: "That is where the word stands."}
-            question = (f"{where} It is copied there, with a jump behind it, and behind that the "
+            mistakes = {i.address: "The breakpoint is there: it would fire for ever.",
+                        firing.slot + behind: "That is where the word is."}
+            question = (f"{where} It is copied there, with a jump after it, and after that the "
                         "address that it jumps to. Which?")
             why = (f"The instruction has {len(i.code)} bytes: the next one is at {answer:#x}.")
         mistakes.pop(answer, None)
@@ -251,7 +252,7 @@ class _Maker:
         behind = i.address + len(i.code)
         mistakes: Mistakes = {
             behind: "That is the next instruction: this one goes elsewhere, with these registers.",
-            i.address: "That is where the breakpoint stands: it would fire again and again."}
+            i.address: "That is where the breakpoint is: it would fire again and again."}
         for target in _numbers(self._arch.disassemble(i.code, i.address)):
             mistakes.setdefault(target, "That is where the instruction may lead; with these "
                                         "registers it does not.")
@@ -266,7 +267,7 @@ class _Maker:
         """What leads to an address."""
         i, arch = one.instruction, self._arch
         if answer == behind:
-            return "With these registers it goes on behind itself."
+            return "With these registers it goes on after itself."
         if answer in _numbers(arch.disassemble(i.code, i.address)):
             return "With these registers it goes where it says."
         held = [name for name, value in one.registers.items() if value == answer]

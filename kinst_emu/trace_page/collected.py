@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dtrace.run.structured import Row
+from dtrace.stack import function_of
 from dwarf.types import Type
 from dwarf.values import Memory
-from emu.elf import KERNEL
+from emu.symbols import KERNEL
 from kinst.breakpoints import Breakpoints
 from kinst.code.verdict import summary
 from kinst.probe_table import Probe
@@ -58,7 +59,7 @@ class Collected:
     :param times: of each firing, virtual nanoseconds, and ``probes`` which it was, from 0.
     :param total: of all firings, also those that are not kept.
     :param names: of probes, as provider:module:function:name, by number.
-    :param stacks: by what counts them, outermost frame first.
+    :param stacks: of functions, by what counts them, outermost frame first.
     :param fired: probes that have fired.
     :param code: functions with the most firings first; ``left_out``: how many are not shown.
     """
@@ -85,10 +86,13 @@ class Collected:
             self.probes.append(probe)
 
     def stack(self, counted: str, frames: Sequence[str], count: int = 1) -> None:
-        """:param counted: by what.
+        """Wherever in a function a frame is, it is that function's.
+
+        :param counted: by what.
         :param frames: innermost first.
         """
-        stacks, known = self.stacks.setdefault(counted, Counter()), tuple(reversed(frames))
+        stacks = self.stacks.setdefault(counted, Counter())
+        known = tuple(map(function_of, reversed(frames)))
         if known in stacks or len(stacks) < MAX_STACKS:
             stacks[known] += count
         else:

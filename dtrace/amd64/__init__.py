@@ -1,1 +1,0 @@
-"""DTrace on amd64."""

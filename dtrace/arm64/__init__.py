@@ -1,1 +1,0 @@
-"""DTrace on arm64."""

@@ -1,0 +1,200 @@
+"""Memory: the regions of the executor's own, the guest's through them, scratch memory, strings; part
+of the runtime (``_runtime.pyx`` includes it)."""
+
+
+cdef inline uint64_t address_of(int region, uint64_t offset) noexcept nogil:
+    return (BASE | <uint64_t>region) << 32 | offset
+
+
+cdef inline uint8_t *resolve(Machine *m, uint64_t address, uint64_t size, bint write) noexcept nogil:
+    """Memory of the executor's own; NULL where there is none."""
+    cdef uint64_t number = (address >> 32) - BASE
+    cdef uint64_t offset = address & LOW32
+    cdef RegionData *r
+    if number >= MAX_REGIONS:
+        return NULL
+    r = &m.region[number]
+    if offset > r.size or size > r.size - offset or write and not r.writable:
+        return NULL
+    return r.data + offset
+
+
+cdef inline bint own(uint64_t address) noexcept nogil:
+    return (address >> 32) - BASE < MAX_REGIONS
+
+
+cdef inline uint64_t bad(Machine *m, int fault, uint64_t value) noexcept nogil:
+    if m.fault < 0:
+        m.fault = fault
+        m.fault_value = value
+    return 0
+
+
+cdef bint fetch(Machine *m, uint64_t address, void *to, uint64_t size) noexcept nogil:
+    """Read bytes of the executor's memory or the guest's; false, with a fault: there are none."""
+    cdef uint8_t *data
+    cdef bint read = False
+    if own(address):
+        data = resolve(m, address, size, False)
+        if data != NULL:
+            memmove(to, data, size)
+            return True
+    elif m.read != NULL and size <= TEXT:
+        read = m.read(m.read_data, address, to, <uint32_t>size)
+        if read:
+            return True
+    bad(m, BAD_ADDRESS, address)
+    return False
+
+
+cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noexcept nogil:
+    """Copy a string of at most ``limit`` bytes, without its NUL; its length, -1 with a fault."""
+    cdef uint64_t n = 0
+    cdef uint64_t part, i
+    cdef uint8_t *data
+    cdef RegionData *r
+    if own(address):
+        data = resolve(m, address, 0, False)
+        if data != NULL:
+            r = &m.region[(address >> 32) - BASE]
+            part = r.size - (address & LOW32)
+            while n < limit and n < part and data[n] != 0:
+                to[n] = data[n]
+                n += 1
+            return <int64_t>n
+        bad(m, BAD_ADDRESS, address)
+        return -1
+    while n < limit:
+        part = PAGE - ((address + n) & (PAGE - 1))
+        if part > limit - n:
+            part = limit - n
+        if part > 64:
+            part = 64
+        if not fetch(m, address + n, to + n, part):
+            m.fault_value = address
+            return -1
+        for i in range(part):
+            if to[n + i] == 0:
+                return <int64_t>(n + i)
+        n += part
+    return <int64_t>n
+
+
+cdef inline bint inside(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
+    """Whether what lies among the dynamic variables lies in one of them."""
+    cdef uint64_t offset = address & LOW32
+    cdef uint64_t c
+    if (address >> 32) - BASE != <uint64_t>R_DYNAMIC or m.chunk_size == 0:
+        return True
+    c = offset / m.chunk_size
+    return (c < m.chunk_count and m.chunk[c].used and
+            offset % m.chunk_size + size <= m.variable[m.chunk[c].variable].size)
+
+
+cdef uint64_t h_load(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef uint8_t *data
+    if r[2] > 8:
+        return bad(m, ILLEGAL_OPERATION, 0)
+    if not inside(m, r[1], r[2]):
+        return bad(m, BAD_ADDRESS, r[1])
+    data = resolve(m, r[1], r[2], False)
+    if data != NULL:
+        memcpy(&value, data, r[2])
+    else:
+        fetch(m, r[1], &value, r[2])
+    return value
+
+
+cdef uint64_t h_store(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint8_t *data
+    if r[2] > 8:
+        return bad(m, ILLEGAL_OPERATION, 0)
+    data = resolve(m, r[1], r[2], True)
+    if data == NULL or not inside(m, r[1], r[2]):
+        return bad(m, BAD_ADDRESS, r[1])
+    memcpy(data, &r[3], r[2])
+    return 0
+
+
+cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint64_t n = 0
+    cdef uint64_t part
+    cdef uint8_t *data = resolve(m, r[1], r[3], True)
+    if data == NULL:
+        return bad(m, BAD_ADDRESS, r[1])
+    if (r[1] >> 32) - BASE == <uint64_t>R_SCRATCH and (r[1] & LOW32) + r[3] > m.scratch_at:
+        return bad(m, BAD_ADDRESS, r[1])  # it was not allocated
+    if own(r[2]):
+        fetch(m, r[2], data, r[3])
+        return 0
+    while n < r[3]:
+        part = PAGE - ((r[2] + n) & (PAGE - 1))
+        if part > r[3] - n:
+            part = r[3] - n
+        if not fetch(m, r[2] + n, data + n, part):
+            return 0
+        n += part
+    return 0
+
+
+cdef uint64_t h_copy_text(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint8_t *data = resolve(m, r[1], r[3], True)
+    cdef uint8_t held[4096]
+    cdef int64_t n
+    if data == NULL or r[3] == 0:
+        return bad(m, BAD_ADDRESS, r[1])
+    if r[3] <= sizeof(held):  # what is written may be what is read
+        n = text(m, r[2], held, r[3])
+        if n < 0:
+            return 0
+        memcpy(data, held, n)
+    else:
+        n = text(m, r[2], data, r[3])
+        if n < 0:
+            return 0
+    memset(data + n, 0, r[3] - n)
+    return 0
+
+
+cdef uint64_t h_key_text(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint64_t room
+    cdef uint8_t *data = resolve(m, r[1], 8 + ((m.string_size + 7) & ~<uint64_t>7), True)
+    cdef int64_t n
+    if data == NULL:
+        return bad(m, TUPLE_OVERFLOW, 0)
+    n = text(m, r[2], data + 8, m.string_size)
+    if n < 0:
+        return r[1]
+    memcpy(data, &n, 8)
+    room = (<uint64_t>n + 7) & ~<uint64_t>7
+    memset(data + 8 + n, 0, room - n)
+    return r[1] + 8 + room
+
+
+cdef uint64_t h_compare_text(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint8_t *a = m.compared[0]
+    cdef uint8_t *b = m.compared[1]
+    cdef uint64_t limit = m.string_size
+    cdef int64_t n = text(m, r[1], a, limit) if r[1] else 0  # no string is an empty one
+    cdef int64_t k
+    cdef int order
+    if n < 0:
+        return 0
+    k = text(m, r[2], b, limit) if r[2] else 0
+    if k < 0:
+        return 0
+    a[n] = 0
+    b[k] = 0
+    order = memcmp(a, b, min(n, k) + 1)
+    return <uint64_t>(<int64_t>((order > 0) - (order < 0)))
+
+
+cdef uint64_t h_allocate(Machine *m, uint64_t *r) noexcept nogil:
+    cdef uint64_t size = (r[1] + 7) & ~<uint64_t>7
+    cdef uint64_t at = m.scratch_at
+    if r[1] > m.region[R_SCRATCH].size or at + size > m.region[R_SCRATCH].size:
+        return bad(m, NO_SCRATCH, 0)
+    memset(m.region[R_SCRATCH].data + at, 0, size)
+    m.scratch_at = at + size
+    return address_of(R_SCRATCH, at)

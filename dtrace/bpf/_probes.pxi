@@ -1,0 +1,95 @@
+"""A kernel's probes and what they see of it: its thread, and the variables found from there; part of
+the runtime (``_runtime.pyx`` includes it)."""
+
+
+cdef uint64_t current_thread(Machine *m) noexcept nogil:
+    """``struct thread *`` of the guest's CPU: the first word of its per-CPU data; 0 for none."""
+    if not m.thread_known:
+        m.thread = 0
+        if m.clock == NULL or not guest_read(
+                m.clock, register_read(m.clock, m.per_cpu), &m.thread, 8):
+            m.thread = 0
+        m.thread_known = True
+    return m.thread
+
+
+cdef bint read_clock(void *clock, uint64_t address, void *to, uint32_t size) noexcept nogil:
+    return guest_read(<Clock *>clock, address, to, size)
+
+
+cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
+    cdef Walk *w
+    cdef uint64_t value, n
+    cdef uint64_t again[6]
+    cdef uint8_t *to
+    cdef int64_t length
+    if r[1] == REGS and m.read_register != NULL and r[2] < PLACES and m.place[r[2]] >= 0:
+        return m.read_register(m.interrupted, <uint32_t>(REGISTER + m.place[r[2]]))
+    if r[1] >= WALKS or not m.walk[r[1]].known:
+        return call_host(m, VARIABLE, r)
+    w = &m.walk[r[1]]
+    value = current_thread(m)
+    for n in range(w.steps):
+        value += w.offset[n]
+        if n + 1 < w.steps:
+            if not fetch(m, value, &value, 8):
+                return 0
+    if w.steps == 0:
+        return value
+    if not w.text:
+        r[1], r[2] = value, w.size
+        return h_load(m, r)
+    again[1] = m.string_size
+    n = h_allocate(m, again)
+    to = resolve(m, n, m.string_size, True)
+    if to == NULL:
+        return 0
+    length = text(m, value, to, m.string_size)
+    return n if length >= 0 else 0
+
+
+cdef inline bint ended(Machine *m) noexcept nogil:
+    """Whether tracing has: by exit(), or a buffer that is full."""
+    return m.stopped or (<uint64_t *>m.region[R_STATE].data)[0] != 0
+
+
+cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
+                   uint64_t time) noexcept nogil:
+    """A kernel's probe fires."""
+    cdef Machine *m = <Machine *>data
+    cdef Entered *e
+    cdef uint64_t *context = <uint64_t *>m.region[R_CONTEXT].data
+    cdef uint64_t *given = context + CONTEXT_ARGUMENTS / 8
+    cdef int i
+    if probe >= m.entered_count or not m.entered[probe].enabled or ended(m):
+        return 0
+    if time >= m.look:
+        looked(m, time)
+        if m.failing:
+            return 1
+    e = &m.entered[probe]
+    context[CONTEXT_PROBE / 8] = e.number
+    context[CONTEXT_FIRST / 8] = e.first
+    context[CONTEXT_CLAUSE / 8] = e.first
+    context[CONTEXT_TIMESTAMP / 8] = time
+    for i in range(4):
+        context[CONTEXT_PROVIDER / 8 + i] = e.text[i]
+    for i in range(e.wanted):
+        if e.kind == 0 and i < RESULT:
+            given[i] = read(source, i)
+        elif e.kind == 1 and i < 2:
+            given[i] = read(source, RESULT) if i else e.offset
+        else:
+            given[i] = 0
+    m.thread_known = False
+    m.read_register, m.interrupted = read, source
+    execute(m, e.entry, address_of(R_CONTEXT, 0))
+    m.read_register = NULL
+    if not m.told and ended(m):
+        m.told = True  # tracing has ended with this firing
+        looked(m, time)
+    return m.failing
+
+
+cdef void looked(Machine *m, uint64_t time) noexcept with gil:
+    (<Runtime>m.owner).look_now(time)

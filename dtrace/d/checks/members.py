@@ -1,0 +1,114 @@
+"""Members of structures, and translators that make up for them."""
+
+from dtrace.d import syntax
+from dtrace.d.checks.conversions import constant, converted, fits, typed
+from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.variables import scoped_variable
+from dtrace.d.errors import DError
+from dtrace.d.identifiers import Scope
+from dtrace.d.types import DYNAMIC, INT, compatible, is_array, is_pointer, pointed, spelled
+from dwarf.types import Incomplete, Member, Pointer, Structure, find_member, strip
+
+
+def check_member(env: Environment, node: syntax.Member) -> syntax.Expression:
+    """``base.name`` and ``base->name``, ``self->name`` and ``this->name``.
+
+    :raises DError: when the base has no such member.
+    """
+    place, name = node.place, node.name
+    if isinstance(node.base, syntax.Name) and node.arrow and node.base.name in (
+            "self", "this") and node.base.name not in env.bound:
+        return scoped_variable(env, node, Scope.THREAD if node.base.name == "self" else Scope.LOCAL)
+    base = env.read(node.base)
+    mark = "->" if node.arrow else "."
+    if isinstance(base, syntax.Translated):
+        return _translated_member(env, base, node)
+    if node.arrow:
+        if not is_pointer(base.kind):
+            raise DError("D_OP_PTR", f"operator {mark} must be applied to a pointer", place)
+        holder = env.complete(pointed(base.kind))
+    else:
+        holder = env.complete(base.kind)
+    if isinstance(holder, Incomplete):
+        raise DError("D_OP_INCOMPLETE", f"operator {mark} cannot be applied to a forward "
+                     f"declaration: no {spelled(holder)} definition is available", place)
+    if not isinstance(holder, Structure):
+        what = "pointer to type" if node.arrow else "type"
+        end = " pointer" if node.arrow else ""
+        raise DError("D_OP_SOU", f'operator {mark} cannot be applied to {what} '
+                     f'"{spelled(holder)}"; must be applied to a struct or union{end}', place)
+    member = find_member(holder, name)
+    if member is None:
+        raise DError("D_TYPE_MEMBER", f"{name} is not a member of {spelled(holder)}", place)
+    found = syntax.MemberUse(place, base, member.offset, member.width, name)
+    found.lvalue = (node.arrow or base.lvalue) and not is_array(member.type)
+    found.writable = base.writable
+    return typed(found, member.type)
+
+
+def check_offsetof(env: Environment, node: syntax.OffsetOf) -> syntax.Expression:
+    """The bytes before a member, a number.
+
+    :raises DError: when the structure has no such member, or it is a bit-field.
+    """
+    holder = env.complete(node.of)
+    if not isinstance(holder, Structure):
+        raise DError("D_OFFSETOF_TYPE", "offsetof operand must be a struct or union type",
+                     node.place)
+    member = find_member(holder, node.member)
+    if member is None:
+        raise DError("D_UNKNOWN", f"failed to determine offset of {node.member}: Invalid "
+                     "member name", node.place)
+    if member.width is not None:
+        raise DError("D_OFFSETOF_BITFIELD",
+                     f"cannot take offset of a bit-field: {node.member}", node.place)
+    return constant(node.place, member.offset // 8, INT)
+
+
+def check_translate(env: Environment, node: syntax.Translate) -> syntax.Expression:
+    """``xlate<type>(operand)``: the translator for it; its members are checked where they are used.
+
+    :raises DError: when there is none.
+    """
+    operand = env.read(node.operand)
+    to = strip(node.to)
+    pointer = isinstance(to, Pointer)
+    wanted = to.target if isinstance(to, Pointer) else node.to
+    candidates = [t for t in env.translators if compatible(t.to, wanted)]
+    exact = [t for t in candidates if compatible(t.source, operand.kind)]
+    fitting = exact or [t for t in candidates if fits(t.source, operand)]
+    if fitting:
+        found = syntax.Translated(node.place, fitting[0], operand, pointer)
+        return typed(found, DYNAMIC)
+    raise DError("D_XLATE_NONE", f'cannot translate from "{spelled(operand.kind)}" to '
+                 f'"{spelled(node.to)}"', node.place)
+
+
+def translated_values(env: Environment, node: syntax.Translated
+                      ) -> list[tuple[Member, syntax.Expression]]:
+    """What a translated structure holds, where it is assigned whole."""
+    to = env.complete(node.translator.to)
+    assert isinstance(to, Structure)
+    found = []
+    for name, _value, place in node.translator.members:
+        member = find_member(to, name)
+        assert member is not None
+        found.append((member, _translated_member(
+            env, node, syntax.Member(place, node, False, name))))
+    return found
+
+
+def _translated_member(env: Environment, base: syntax.Translated, node: syntax.Member
+                       ) -> syntax.Expression:
+    translator = base.translator
+    for name, value, _place in translator.members:
+        if name == node.name:
+            to = env.complete(translator.to)
+            assert isinstance(to, Structure)
+            member = find_member(to, name)
+            assert member is not None
+            with env.expansion(f"the translation of {name}", "translators are",
+                               {translator.parameter: base.operand}, node.place):
+                return converted(env.read(syntax.clone(value)), member.type)
+    raise DError("D_XLATE_NOCONV", "translator does not define conversion for member: "
+                 f"{node.name}", node.place)

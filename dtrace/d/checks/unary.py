@@ -1,0 +1,193 @@
+"""Operators with one operand, ``sizeof`` and casts."""
+
+from dtrace.d import constants, syntax
+from dtrace.d.checks.conversions import constant, shown_type, typed
+from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.members import translated_values
+from dtrace.d.checks.variables import assignment_target
+from dtrace.d.errors import DError, Place
+from dtrace.d.identifiers import Scope
+from dtrace.d.types import (
+    DYNAMIC,
+    INT,
+    LONG,
+    STRING,
+    UNSIGNED_LONG,
+    compatible,
+    is_array,
+    is_dynamic,
+    is_integer,
+    is_pointer,
+    is_scalar,
+    is_string,
+    is_text,
+    is_vague,
+    is_void,
+    pointed,
+    pointer_to,
+    spelled,
+    width,
+)
+from dwarf.types import Array, Pointer, Procedure, Type, strip
+
+
+def check_unary(env: Environment, node: syntax.Unary) -> syntax.Expression:
+    """The node with its type; a number, where its operand is one.
+
+    :raises DError: when the operator does not take such an operand.
+    """
+    operator, place = node.operator, node.place
+    if operator in ("++", "--", "x++", "x--"):
+        return _increment(env, node)
+    if operator == "sizeof":
+        return _sizeof_expression(env, node)
+    operand = env.check(node.operand)
+    if isinstance(operand, syntax.VariableUse) and not operand.variable.known:
+        v = operand.variable
+        if v.scope is Scope.GLOBAL and v.keys is None:
+            raise DError(
+                "D_IDENT_UNDEF", f"failed to resolve {v.name}: Unknown variable name", place)
+        if is_dynamic(v.type):
+            v.type = LONG
+        v.known = True
+        operand.type = v.type
+    node.operand = operand
+    if operator == "&":
+        return _address(node, operand)
+    if operator == "*":
+        return _dereference(env, node, operand)
+    if operator == "stringof":
+        if isinstance(operand, syntax.Translated) or not (
+                is_scalar(operand.kind) or is_pointer(operand.kind) or is_text(operand.kind)):
+            raise DError("D_STRINGOF_TYPE", "cannot apply stringof to a value of type "
+                         f"{shown_type(operand)}", place)
+        return typed(node, STRING)
+    kind = operand.kind
+    if operator == "!":
+        if not is_scalar(kind):
+            raise DError(
+                "D_OP_SCALAR", "operator ! requires an operand of scalar type", place)
+        if isinstance(operand, syntax.Number):
+            return constant(place, int(not operand.value), INT)
+        return typed(node, INT)
+    if not is_integer(kind):
+        word, tag = ("integral", "D_OP_INT") if operator == "~" else ("arithmetic",
+                                                                      "D_OP_ARITH")
+        raise DError(tag, f"operator {operator} requires an operand of {word} type", place)
+    if isinstance(operand, syntax.Number):
+        return constant(place, constants.unary(operator, operand.value, kind), kind)
+    return typed(node, kind)
+
+
+def _address(node: syntax.Unary, operand: syntax.Expression) -> syntax.Expression:
+    place = node.place
+    if isinstance(operand, syntax.VariableUse | syntax.AggregationUse):
+        raise DError("D_ADDROF_VAR", "cannot take address of dynamic variable", place)
+    if isinstance(operand, syntax.Translated) or is_dynamic(operand.kind):
+        raise DError("D_ADDROF_VAR", "cannot take address of dynamic object", place)
+    if isinstance(operand, syntax.ContextUse | syntax.HostedUse):
+        raise DError("D_ADDROF_VAR", "cannot take address of dynamic variable", place)
+    if isinstance(operand, syntax.Number) and operand.lvalue:
+        return operand
+    if not operand.lvalue:
+        raise DError("D_ADDROF_LVAL", "unacceptable operand for unary & operator", place)
+    if isinstance(operand, syntax.MemberUse) and operand.width is not None:
+        raise DError("D_ADDROF_BITFIELD", "cannot take address of bit-field", place)
+    node.writable = operand.writable
+    return typed(node, pointer_to(operand.kind))
+
+
+def _dereference(env: Environment, node: syntax.Unary, operand: syntax.Expression
+                 ) -> syntax.Expression:
+    place = node.place
+    if isinstance(operand, syntax.Translated) and operand.pointer:
+        whole = syntax.Translated(place, operand.translator, operand.operand, False)
+        whole.values = translated_values(env, whole)
+        return typed(whole, DYNAMIC)
+    found = strip(operand.kind)
+    if not isinstance(found, Pointer | Array):
+        raise DError("D_DEREF_NONPTR", "cannot dereference non-pointer type", place)
+    inner = pointed(found)
+    if is_void(inner):
+        raise DError("D_DEREF_VOID", "cannot dereference pointer to void", place)
+    if isinstance(strip(inner), Procedure):
+        raise DError("D_DEREF_FUNC", "cannot dereference pointer to function", place)
+    node.lvalue, node.writable = not is_array(inner), operand.writable
+    return typed(node, inner)
+
+
+def _increment(env: Environment, node: syntax.Unary) -> syntax.Expression:
+    place, shown = node.place, node.operator.lstrip("x")
+    operand = assignment_target(env, node.operand, LONG)
+    kind = operand.kind
+    if not is_scalar(kind):
+        raise DError(
+            "D_OP_SCALAR", f"operator {shown} requires operand of scalar type", place)
+    if is_vague(kind):
+        raise DError(
+            "D_OP_VFPTR", f"operator {shown} requires an operand of known size", place)
+    if not operand.lvalue:
+        raise DError("D_OP_LVAL",
+                     f"operator {shown} requires modifiable lvalue as an operand", place)
+    if not operand.writable:
+        raise DError("D_OP_WRITE",
+                     f"operator {shown} can only be applied to a writable variable", place)
+    node.operand = operand
+    return typed(node, kind)
+
+
+def _sizeof_expression(env: Environment, node: syntax.Unary) -> syntax.Expression:
+    if isinstance(node.operand, syntax.Text):
+        return constant(node.place, len(node.operand.content) + 1, UNSIGNED_LONG)
+    operand = env.check(node.operand)
+    if isinstance(operand, syntax.VariableUse) and not operand.variable.known:
+        if operand.variable.scope is Scope.GLOBAL and operand.variable.keys is None:
+            raise DError("D_IDENT_UNDEF", f"failed to resolve {operand.variable.name}: Unknown "
+                         "variable name", node.place)
+        operand.variable.type, operand.variable.known = LONG, True
+        operand.type = LONG
+    if isinstance(operand, syntax.MemberUse) and operand.width is not None:
+        raise DError(
+            "D_SIZEOF_BITFIELD", "cannot apply sizeof to a bit-field", node.place)
+    return check_sizeof(env, node.place, operand.kind)
+
+
+def check_sizeof(env: Environment, place: Place, kind: Type) -> syntax.Expression:
+    """The bytes of a type, a number of type ``size_t``.
+
+    :raises DError: when they are not known.
+    """
+    size = width(env.complete(kind)) if not is_string(kind) else width(kind)
+    if not size:
+        raise DError(
+            "D_SIZEOF_TYPE", "cannot apply sizeof to an operand of unknown size", place)
+    return constant(place, size, _size_type(env))
+
+
+def _size_type(env: Environment) -> Type:
+    found = env.universe.own("size_t")
+    assert found is not None
+    return found
+
+
+def check_cast(env: Environment, node: syntax.Cast) -> syntax.Expression:
+    """The node with its type; a number, where an integer is made of one.
+
+    :raises DError: when such a value cannot be taken as that type.
+    """
+    to, operand = node.to, env.read(node.operand)
+    given = operand.kind
+    node.operand = operand
+    legal = not is_dynamic(given) and (
+        compatible(to, given) or is_void(to)
+        or (is_scalar(to) and (is_scalar(given) or isinstance(strip(given), Procedure)))
+        or (isinstance(strip(to), Pointer) and (is_pointer(given) or is_string(given)))
+        or (is_string(to) and (is_scalar(given) or is_pointer(given) or is_text(given))))
+    if not legal:
+        raise DError("D_CAST_INVAL", f'invalid cast expression: "{shown_type(operand)}" to '
+                     f'"{spelled(to)}"', node.place)
+    if isinstance(operand, syntax.Number) and is_integer(to):
+        return constant(
+            node.place, constants.converted(operand.value, given, to), to)
+    node.writable = isinstance(strip(to), Pointer) or operand.writable
+    return typed(node, to)

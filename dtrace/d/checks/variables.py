@@ -1,0 +1,183 @@
+"""Names: variables of the program and of DTrace, inlines, enumerators, symbols of the kernel."""
+
+from dtrace.d import syntax
+from dtrace.d.attributes import below
+from dtrace.d.checks.conversions import constant, converted, typed
+from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.probe_arguments import argument_at_copies
+from dtrace.d.errors import DError, Place
+from dtrace.d.functions import FUNCTIONS
+from dtrace.d.identifiers import (
+    CONTEXT,
+    HOSTED,
+    HOSTED_NUMBERS,
+    REGISTERS,
+    Scope,
+    Variable,
+)
+from dtrace.d.types import DYNAMIC, LONG, is_dynamic, pointer_to
+from dwarf.types import Incomplete, Procedure, Type, strip
+
+
+def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
+    """What a name stands for.
+
+    :raises DError: when there is no such name, or it is an array's or a function's.
+    """
+    name, place = node.name, node.place
+    if name in env.bound:
+        return env.bound[name]
+    if "`" in name:
+        return _symbol(env, node)
+    variable = env.variables.get((Scope.GLOBAL, name))
+    if variable is not None:
+        if variable.keys is not None:
+            raise bad_reference(place, variable.kind, name, "scalar")
+        return variable_use(place, variable, [])
+    inline = env.inlines.get(name)
+    if inline is not None:
+        if inline.keys is not None:
+            raise bad_reference(place, "associative array", name, "scalar")
+        return expand_inline(env, place, inline, [])
+    enumerator = env.universe.enumerator(name)
+    if enumerator is not None:
+        return constant(place, *enumerator)
+    if name in CONTEXT:
+        _permitted(env, name, place)
+        if name[:3] == "arg" and (known := argument_at_copies(env, place, int(name[3:]), LONG)):
+            return known
+        kind, offset = CONTEXT[name]
+        found = syntax.ContextUse(place, name, offset)
+        found.lvalue = True
+        return typed(found, _builtin_type(env, kind, name, place))
+    if name in HOSTED:
+        _permitted(env, name, place)
+        hosted = syntax.HostedUse(place, name, HOSTED_NUMBERS[name])
+        hosted.lvalue = True
+        return typed(hosted, _builtin_type(env, HOSTED[name], name, place))
+    if name in ("self", "this"):
+        raise bad_reference(place, "pointer", name, "scalar")
+    if name in FUNCTIONS:
+        raise bad_reference(place, FUNCTIONS[name].role.value, name, "scalar")
+    if name == "args" or name in REGISTERS:
+        raise bad_reference(place, "associative array", name, "scalar")
+    if name in env.externs:
+        return _symbol(env, node)
+    raise DError("D_IDENT_UNDEF", f"failed to resolve {name}: Unknown variable name", place)
+
+
+def _permitted(env: Environment, name: str, place: Place) -> None:
+    own = below(name, env.least) if env.least else None
+    if own is not None:
+        raise DError("D_ATTR_MIN", f"attributes for scalar {name} ({own}) are less than "
+                     "predefined minimum", place)
+
+
+def bad_reference(place: Place, kind: str, name: str, wanted: str) -> DError:
+    """A name used as another kind of thing than it is."""
+    return DError(
+        "D_IDENT_BADREF", f"{kind} '{name}' may not be referenced as {wanted}", place)
+
+
+def _builtin_type(env: Environment, text: str, name: str, place: Place) -> Type:
+    """A type that a table names.
+
+    :raises DError: when the kernel that has it is not there.
+    """
+    stars = text.count("*")
+    words = [w for w in text.replace("*", " ").split() if w != "const"]
+    kind: Type | None
+    if words[0] == "struct":
+        kind = env.universe.tagged("struct", words[1])
+        if kind is None and stars:
+            kind = Incomplete("struct", words[1])
+    else:
+        kind = env.universe.named(" ".join(words))
+        if kind is None and words[0] in ("uid_t", "gid_t"):
+            kind = env.universe.named("unsigned int")
+    if kind is None:
+        raise DError("D_UNKNOWN", f"failed to resolve type {text} for identifier {name}: "
+                     "Unknown type name", place)
+    for _ in range(stars):
+        kind = pointer_to(kind)
+    return kind
+
+
+def _symbol(env: Environment, node: syntax.Name) -> syntax.Expression:
+    module, mark, name = node.name.rpartition("`")
+    found = env.surroundings.symbol(module, name)
+    if found is None:
+        why = "Unknown symbol name" if not module else "Module is no longer loaded"
+        raise DError(
+            "D_IDENT_UNDEF", f"failed to resolve {module}{mark}{name}: {why}", node.place)
+    address, kind = found
+    use = syntax.SymbolUse(node.place, name, address)
+    use.lvalue = True
+    if isinstance(strip(kind), Procedure):
+        function = constant(node.place, address, pointer_to(kind))
+        function.lvalue = True  # its address is itself
+        return function
+    return typed(use, kind)
+
+
+def variable_use(place: Place, variable: Variable, keys: list[syntax.Expression]
+                 ) -> syntax.VariableUse:
+    found = syntax.VariableUse(place, variable, keys)
+    found.type, found.lvalue, found.writable = variable.type, True, True
+    return found
+
+
+def scoped_variable(env: Environment, node: syntax.Member, scope: Scope) -> syntax.Expression:
+    """``self->name`` and ``this->name``.
+
+    :raises DError: when it is an array.
+    """
+    variable = env.variables.get((scope, node.name))
+    if variable is None:
+        variable = env.new(Variable(node.name, scope, DYNAMIC))
+    if variable.keys is not None:
+        raise bad_reference(node.place, variable.kind, node.name, "scalar")
+    return variable_use(node.place, variable, [])
+
+
+def expand_inline(env: Environment, place: Place, inline: syntax.Inline,
+                  arguments: list[syntax.Expression]) -> syntax.Expression:
+    """The value of an inline, with its parameters as these arguments.
+
+    :raises DError: for the first mistake in it, when it is made of too many others.
+    """
+    bound = dict(env.bound)
+    for (name, kind), argument in zip(inline.keys or (), arguments, strict=True):
+        bound[name] = converted(argument, kind)
+    what = f"inline {inline.name}"
+    with env.expansion(what, f"{what} is", bound, place):
+        value = env.read(syntax.clone(inline.value))
+    if isinstance(value, syntax.Number | syntax.Translated) or is_dynamic(value.kind):
+        return value
+    found = converted(value, inline.type)
+    if found is not value:
+        found.lvalue, found.writable = value.lvalue, value.writable
+    return found
+
+
+def assignment_target(env: Environment, node: syntax.Expression, kind: Type) -> syntax.Expression:
+    """What is assigned to; a name that was not known becomes a variable of a type."""
+    if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
+            env.bound and not env.knows(node.name):
+        variable = env.new(Variable(node.name, Scope.GLOBAL, kind, known=True))
+        return variable_use(node.place, variable, [])
+    found = env.check(node)
+    if isinstance(found, syntax.VariableUse) and not found.variable.known:
+        if is_dynamic(found.variable.type):
+            found.variable.type = kind
+        found.variable.known = True
+        found.type = found.variable.type
+    return found
+
+
+def fresh_name(env: Environment, node: syntax.Expression) -> str | None:
+    """The name that an assignment would make a variable of."""
+    if isinstance(node, syntax.Name) and "`" not in node.name and node.name not in \
+            env.bound and not env.knows(node.name):
+        return node.name
+    return None

@@ -1,1 +1,0 @@
-"""DTrace on riscv64."""

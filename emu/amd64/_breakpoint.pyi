@@ -1,4 +1,0 @@
-KEEP: object
-ENTER: object
-FORGET: object
-FOOTPRINT: int

@@ -1,0 +1,62 @@
+"""FreeBSD on riscv64."""
+
+from emu.errors import MachineError
+from emu.freebsd.kernel import freebsd
+from emu.freebsd.riscv64.loader import load, place
+from emu.guest import GuestRegisters, TrapFrame
+from emu.hole import LARGE, NO_HOLE, Hole, PageTables, find_far_hole
+from emu.riscv64.arch import LEVELS, SATP_PPN
+from emu.riscv64.registers import NAMES
+
+# struct trapframe of FreeBSD's riscv port, 280 bytes in a slot of 288.
+TRAP_FRAME = TrapFrame(
+    280,
+    {"ra": (0, 8), "sp": (8, 8), "gp": (16, 8), "tp": (24, 8)}
+    | {f"t{i}": (32 + 8 * i, 8) for i in range(7)}
+    | {f"s{i}": (88 + 8 * i, 8) for i in range(12)}
+    | {f"a{i}": (184 + 8 * i, 8) for i in range(8)}
+    | {"sepc": (248, 8), "sstatus": (256, 8), "stval": (264, 8), "scause": (272, 8)},
+)
+
+
+def hole(
+    machine: PageTables, near: int, physical: int, pages: int, directory: int
+) -> Hole | None:
+    """In a level 1 table of the kernel's, which all address spaces share."""
+    satp = machine.read_register("satp")
+    levels = LEVELS.get(satp >> 60)
+    if levels is None:
+        return None
+
+    def next_table(entry: int) -> int | None:
+        return 0 if not entry & 1 else None if entry & 0xE else (entry >> 10 & SATP_PPN) << 12
+
+    at = (satp & SATP_PPN) << 12
+    for level in range(levels - 1, 2, -1):
+        index = near >> 12 + 9 * level & 0x1FF
+        at = next_table(int.from_bytes(machine.read_physical(at + 8 * index, 8), "little")) or 0
+    hole = find_far_hole(machine, at, near, pages, next_table)
+    if hole is None:
+        raise MachineError(NO_HOLE)
+    virtual, table, first = hole
+    return Hole(virtual, tuple(
+        (table + 8 * (first + i), physical + i * LARGE >> 12 << 10 | 0xEF) for i in range(pages)
+    ))
+
+
+# The numbers of ``regs[]`` and ``uregs[]``.
+PLACES = dict(enumerate((*NAMES, "pc")))
+NUMBERS = {f"R_{name.upper()}": n for n, name in PLACES.items()} | {"R_FP": 8}
+
+# Where ``struct pcb`` keeps a thread's registers while another runs: (member, index).
+SAVED: dict[str, tuple[str, int | None]] = {f"s{n}": ("pcb_s", n) for n in range(12)}
+SAVED |= {name: (f"pcb_{name}", None) for name in ("ra", "sp", "gp", "tp")}
+SAVED["pc"] = ("pcb_ra", None)
+
+GUEST = freebsd(
+    load, place, hole, TRAP_FRAME,
+    frozenset({"cpu_exception_handler_supervisor", "cpu_exception_handler"}),
+    registers=GuestRegisters(NUMBERS, PLACES, SAVED),
+    per_cpu="tp",
+    releases="riscv/riscv64",
+)

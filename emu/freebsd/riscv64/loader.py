@@ -1,0 +1,69 @@
+"""How FreeBSD's riscv64 kernel is entered."""
+
+from emu.elf import Image
+from emu.errors import ImageError
+from emu.freebsd.records import METADATA, load_behind, u64
+from emu.guest import Computer
+
+OFFSET = 2 << 20  # of the kernel in memory
+TREE_LIMIT = 3 << 30
+DTBP, BOOT_HARTID = 0x1001, 0x1004  # of the loader's metadata (riscv's machine/metadata.h)
+
+
+def load(computer: Computer, image: Image) -> None:
+    """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where there are
+    modules, at the ELF entry, with a0 = virtual address of the loader's records."""
+    tree = computer.firmware()
+    low = _copy(computer, image)
+    base, end = computer.ram_base + OFFSET, computer.ram_base + computer.memory
+    if image.modules:
+        at = load_behind(computer, image, base, end - (4 << 20), (DTBP, tree),
+                         [u64(METADATA | BOOT_HARTID, 0)])
+        computer.write_register("a0", at)
+        computer.write_register("pc", base + image.entry - low)
+        return
+    # At the end of memory but below 3 GiB: the kernel's early mapping of the tree reaches no
+    # further, and firmware puts it there, too.
+    at = min(end, TREE_LIMIT) - (2 << 20)
+    computer.write_physical(at, tree)
+    computer.write_register("a0", 0)
+    computer.write_register("a1", at)
+    computer.write_register("pc", base)
+
+
+def _copy(computer: Computer, image: Image) -> int:
+    """The ELF's physical addresses are those of a link base; the first byte goes to ours.
+
+    :return: its virtual address.
+    """
+    low = min(s.virtual for s in image.segments)
+    for segment in image.segments:
+        at = computer.ram_base + OFFSET + segment.virtual - low
+        if at + segment.memory_size > computer.ram_base + computer.memory - (4 << 20):
+            raise ImageError(f"{image.path}: does not fit {computer.memory >> 20} MiB of memory")
+        computer.write_physical(at, bytes(segment.data))
+    return low
+
+
+def _entry(physical: int, flags: int) -> bytes:
+    """A page table entry."""
+    return (physical >> 12 << 10 | flags).to_bytes(8, "little")
+
+
+def place(computer: Computer, image: Image) -> None:
+    """Sv39: the kernel by 2 MiB pages, RAM at its physical address by 1 GiB pages."""
+    computer.firmware()
+    low = _copy(computer, image)
+    base, top = computer.ram_base, computer.ram_base + computer.memory
+    root, kernel = top - (2 << 20), top - (2 << 20) + 4096
+    leaf = 0xCF  # V R W X A D
+    for at in range(base, top, 1 << 30):
+        computer.write_physical(root + 8 * (at >> 30), _entry(at, leaf))
+    computer.write_physical(root + 8 * (low >> 30 & 0x1FF), _entry(kernel, 1))
+    for i in range(512 - (low >> 21 & 0x1FF)):
+        if base + OFFSET + (i << 21) < top:
+            at = kernel + 8 * ((low >> 21 & 0x1FF) + i)
+            computer.write_physical(at, _entry(base + OFFSET + (i << 21), leaf))
+    for name, value in (("satp", 8 << 60 | root >> 12), ("sp", top - (3 << 20)),
+                        ("pc", image.entry)):
+        computer.write_register(name, value)

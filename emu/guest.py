@@ -1,0 +1,126 @@
+"""What the rest of the project must know of a guest; one object a kernel and architecture."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from emu.elf import Image
+from emu.hole import FindHole
+
+
+class Memory(Protocol):
+    """Virtual memory of the guest."""
+
+    def read(self, address: int, size: int) -> bytes: ...
+
+    def write(self, address: int, data: bytes) -> None: ...
+
+
+class TrapFrame:
+    """Layout of the kernel's ``struct trapframe``: field -> (byte offset, bytes)."""
+
+    def __init__(self, size: int, fields: Mapping[str, tuple[int, int]]) -> None:
+        self.size = size
+        self.fields = fields
+
+    def read(self, memory: Memory, frame: int, name: str) -> int:
+        offset, size = self.fields[name]
+        return int.from_bytes(memory.read(frame + offset, size), "little")
+
+    def write(self, memory: Memory, frame: int, name: str, value: int) -> None:
+        offset, size = self.fields[name]
+        memory.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+
+
+class Computer(Protocol):
+    """What a boot loader finds: memory, one CPU, and what firmware says of the rest."""
+
+    memory: int  # bytes of RAM
+
+    @property
+    def ram_base(self) -> int: ...
+
+    def firmware(self) -> bytes:
+        """Leave memory and the CPU as firmware does before it enters a boot loader.
+
+        :return: the flattened device tree; nothing where firmware leaves tables in memory.
+        """
+
+    def write_physical(self, address: int, data: bytes) -> None: ...
+
+    def write_register(self, name: str, value: int) -> None: ...
+
+
+Loader = Callable[[Computer, Image], None]
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """The kernel's own: ``function(size, &kind, flags)``."""
+
+    function: str
+    kind: str
+    flags: int
+
+
+@dataclass(frozen=True)
+class GuestRegisters:
+    """Registers as the kernel's headers and structures have them.
+
+    :param numbers: of D's ``regs[]`` and ``uregs[]``, by the names of the constants.
+    :param places: such a number -> our name, or the trap frame's.
+    :param saved: where ``struct pcb`` keeps those of a thread while another runs: (member, index).
+    """
+
+    numbers: Mapping[str, int]
+    places: Mapping[int, str]
+    saved: Mapping[str, tuple[str, int | None]]
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A kernel on an architecture.  Names are those of its symbols, types and members.
+
+    :param recognized_by: a symbol that no other guest has; empty: whatever no other guest is.
+    :param load: plays the boot loader: the CPU is about to execute the kernel's first instruction.
+    :param place: puts the image into memory, maps it and RAM by page tables of ours, gives the CPU
+        a stack.  Both raise ``ImageError`` when the image does not fit.
+    :param hole: unused address space for executable memory: see ``emu.hole.FindHole``.
+    :param trap_entries: where the vectors call the kernel's C code, with the trap frame at the
+        stack pointer.
+    :param per_cpu: the register that leads to a CPU's ``struct pcpu``, which begins with the
+        thread.
+    :param seam: the pointer through which the kernel hands on a breakpoint.
+    :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
+    :param releases: where they are on the download server, under its releases/.
+    :param prompts: what the console ends with when a boot is over.
+    :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
+    :param readers: functions that wait for the console's input, with no lock held.
+    :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
+    :param members: of D's variables: the members that lead to them, from the thread on.
+    """
+
+    name: str
+    recognized_by: str
+    load: Loader
+    place: Loader
+    hole: FindHole
+    trap_frame: TrapFrame
+    trap_entries: frozenset[str]
+    registers: GuestRegisters
+    per_cpu: str
+    seam: str
+    prompts: tuple[str, ...]
+    starts: tuple[str, ...]
+    readers: tuple[str, ...]
+    panic: str
+    panic_ends: tuple[bytes, ...]
+    allocator: Allocator
+    members: Mapping[str, tuple[tuple[str, str], ...]]
+    seam_word: str = ""
+    releases: str = ""
+
+    def entry_address(self, image: Image) -> int:
+        """An address in the kernel's first instructions, which the boot alone executes.  Not of the
+        very first: Unicorn also looks at the byte before a stop address."""
+        return image.entry + 16

@@ -1,5 +1,0 @@
-KEEP: object
-ENTER: object
-FORGET: object
-PLACES: tuple[str, ...]
-FOOTPRINT: int

@@ -1,1 +1,0 @@
-WALK: object

@@ -1,0 +1,14 @@
+"""The teaching kernel as a guest: it traps as FreeBSD's kernel does, and is entered likewise."""
+
+from dataclasses import replace
+
+from emu.guest import Guest
+
+PROMPTS = ("teaching> ",)
+LESSON = "run_lesson"  # a function of its own
+
+
+def teaching(freebsd: Guest) -> Guest:
+    """The teaching kernel, on the architecture of a FreeBSD kernel."""
+    return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
+                   starts=("machine_thread",), readers=("cngetc",))

@@ -1,0 +1,93 @@
+"""A CPU of Unicorn's: registers, exceptions, interrupts, what is kept of it; per architecture."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from emu.elf import Image
+from emu.errors import MachineError
+
+
+@dataclass(frozen=True)
+class CpuModel:
+    """The CPU model of an architecture, as Unicorn is told of it (constants of unicorn.h)."""
+
+    arch: int
+    mode: int
+    cpu_model: int
+    fixed_length: int  # bytes of every instruction, or 0
+    registers: Mapping[str, int]  # our names -> Unicorn's numbers
+
+
+class Cpu(ABC):
+    """One CPU.  Those of a machine share its engine, and take turns.
+
+    :param number: among them, from 0.
+    """
+
+    model: ClassVar[CpuModel]
+    vectors: ClassVar[Mapping[str, int]] = {}  # vector registers -> Unicorn's numbers
+    wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
+    number: int
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Put the CPU into the mode that firmware enters a boot loader in."""
+
+    def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
+        """An image was put into memory: stop at what the CPU model cannot do by itself."""
+
+    @abstractmethod
+    def exception(self, vector: int) -> str | None:
+        """Deliver what the CPU raised, or answer it (hypervisor and firmware calls).
+
+        :return: None when the guest goes on, else why it cannot.
+        """
+
+    @abstractmethod
+    def invalid(self) -> str | None:
+        """The same, for an instruction that Unicorn gives up on."""
+
+    @abstractmethod
+    def bus_error(self, code: int) -> str | None:
+        """The same, for a physical address where nothing is."""
+
+    @abstractmethod
+    def is_wait(self, code: bytes) -> bool:
+        """Whether the instruction waits for an interrupt."""
+
+    @abstractmethod
+    def ends_block(self, code: bytes) -> bool:
+        """Whether the instruction ends the CPU model's translated block by itself, wherever it
+        stands."""
+
+    @abstractmethod
+    def interrupt_pending(self) -> bool:
+        """Whether some interrupt waits for the CPU, masked or not."""
+
+    @abstractmethod
+    def deliver_interrupt(self) -> bool:
+        """Enter the guest's handler of the pending interrupt if the CPU would now.
+
+        :return: whether it did.
+        """
+
+    def read_system(self, name: str) -> int:
+        """A register that is no plain one of Unicorn's.
+
+        :raises MachineError: when there is none of that name.
+        """
+        raise MachineError(f"there is no register '{name}'")
+
+    def write_system(self, name: str, value: int) -> None:
+        """:raises MachineError: when there is none of that name."""
+        raise MachineError(f"there is no register '{name}'")
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All of the CPU a snapshot must hold, JSON-able."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set the CPU to what ``state`` gave."""

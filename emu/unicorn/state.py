@@ -1,0 +1,40 @@
+"""What the machine on Unicorn was at one moment, and what of it is kept in memory."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from emu.unicorn.guest_memory import MemoryImage
+
+
+@dataclass(frozen=True)
+class MachineState:
+    """Everything of a machine but its memory; JSON-able but for the console's bytes.
+
+    :param arrived: what is due at the present instruction was done (``Engine.arrive``).
+    :param waiting: the CPU has executed a wait instruction, and nothing has woken it.
+    :param stop: why the run is to end at the next canonical block start: (name of a StopReason,
+        detail); None: it is not.
+    :param panic: (bytes the console had said, instructions at which patience ends) of a panic that
+        has begun; None: there is none.
+    """
+
+    cpu: dict[str, Any]
+    devices: dict[str, Any]
+    timers: dict[str, int]
+    instructions: int
+    canonical: int
+    skew: int
+    arrived: bool
+    waiting: bool
+    stop: tuple[str, str] | None
+    panic: tuple[int, int] | None
+    console: bytes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state kept in memory."""
+
+    state: MachineState
+    memory: MemoryImage
+    patches: int = 0  # which set of breakpoints was in memory; 0: none

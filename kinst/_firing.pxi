@@ -1,0 +1,310 @@
+"""A firing, from the breakpoint's exception to where the guest goes on; part of the dispatcher
+(``_dispatch.pyx`` includes it).
+
+On the *direct* path it is answered at the breakpoint, on the *guest* path at the kernel's seam, on the
+*double* path there for the trampoline's second breakpoint, too.
+"""
+
+
+cdef void full(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).spill()
+
+
+cdef void tell(Dispatch *d, uint32_t probe) noexcept with gil:
+    (<Dispatcher>d.owner).told(probe)
+
+
+cdef void crowded(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"more than {MAX_THREADS} threads take breakpoints: there is no trampoline for another; "
+        "give --trampolines=probe"))
+
+
+cdef void unreadable(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"the kernel's word at {d.scratch:#x}, where a breakpoint that is no probe's goes on, "
+        "cannot be read"))
+
+
+cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
+    """An argument of the function that is interrupted, or what it returns."""
+    cdef Dispatch *d = <Dispatch *>source
+    if number >= REGISTER:
+        return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
+    return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
+
+
+cdef void act(Dispatch *d, uint32_t probe) noexcept nogil:
+    """Carry the action of a firing out, without Python."""
+    d.firing = True
+    if d.action.run(d.action.data, probe, argument, d, d.clock.instructions + d.clock.skew):
+        action_failed(d)
+    d.firing = False
+
+
+cdef void action_failed(Dispatch *d) noexcept with gil:
+    (<Dispatcher>d.owner).acted()
+
+
+cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
+    """Record a firing."""
+    cdef Record *r = &d.records[d.record_count]
+    cdef uint32_t k
+    r.probe = probe
+    r.time = d.clock.instructions
+    r.skew = d.clock.skew
+    for k in range(ARGUMENTS):
+        r.arguments[k] = get(d, d.arguments[k])
+    if d.probes[probe].provider == AT_RETURN:
+        r.arguments[1] = get(d, d.result)
+    d.record_count += 1
+    if d.record_count == RECORDS:
+        full(d)
+
+
+cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
+    cdef uint32_t i = s.first
+    while i != NONE:
+        d.probes[i].count += 1
+        d.firings += 1
+        if d.action.run != NULL:
+            if d.records != NULL:
+                keep(d, i)
+            act(d, i)
+            if d.probes[i].told:
+                tell(d, i)
+        elif not d.counting_only:
+            if d.records != NULL:
+                keep(d, i)
+            else:
+                tell(d, i)
+        i = d.probes[i].next
+
+
+cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
+    """Tell the clock that the instruction will be executed in a trampoline."""
+    cdef Clock *c = d.clock
+    c.detour.slot = slot
+    c.detour.site = s.address
+    c.detour.slot_shared = d.threads
+    c.detour.slot_ended = False
+    c.detour.site_length = s.length
+    c.detour.slot_entries = 0
+    c.detour.at = s.address + s.length if d.returns_by_jump else 0
+    c.detour.resumed = True
+
+
+cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
+    """The instruction cannot be emulated (it will fault): execute it where it is."""
+    cdef Clock *c = d.clock
+    c.frozen = False
+    c.moved = s.address
+    resume(c, s.address)
+    request_stop(c, STOP_IN_PLACE)
+
+
+cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
+    """Fire, and send the guest on: registers are the CPU's."""
+    cdef Clock *c = d.clock
+    cdef Site *s = &d.sites[index]
+    cdef const Template *t = &d.templates.all[s.template]
+    cdef uint64_t pc = 0
+    d.framed = False
+    d.at = s.address
+    fire(d, s)
+    s = &d.sites[index]  # Python was told, and may have made a template
+    t = &d.templates.all[s.template]
+    if d.stop:
+        d.stop = False
+        c.frozen = False
+        c.moved = s.address
+        resume(c, s.address)
+        return
+    if emulated(t):
+        if not carry_out(d, t, s, &pc):
+            in_place(d, s)
+            return
+        c.detour.slot = 0
+        c.detour.site = s.address
+        c.detour.at = pc
+        c.detour.resumed = not t.flags & ENDS_BLOCK
+    else:
+        pc = trampoline(d, s)
+        displaced(d, s, pc)
+    go_to(c, pc)
+
+
+cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
+    """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
+    cdef Clock *c = d.clock
+    c.detour.at = s.address + s.length
+    c.detour.sp_register = 0  # no return path of the kernel's leads there
+    c.detour.resumed = True
+    go_to(c, c.detour.at)
+
+
+cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint32_t i = find(d, pc)
+    if i == NONE or not d.sites[i].patched:
+        return False
+    freeze(c)
+    go_on(d, i)
+    return True
+
+
+cdef void answer(Dispatch *d, uint64_t value) noexcept nogil:
+    """What the function at the seam gives back; its own instruction returns."""
+    register_write(d.clock, d.number[d.result], value)
+
+
+cdef void decline(Dispatch *d) noexcept nogil:
+    """Not ours: the kernel does what it does without us."""
+    cdef uint64_t pc = 0
+    if d.called:
+        answer(d, 1)
+    elif guest_read(d.clock, d.scratch, &pc, 8):
+        go_to(d.clock, pc)
+    else:
+        unreadable(d)
+
+
+cdef void unwind(Dispatch *d) noexcept nogil:
+    """Make the CPU's registers those of the trap frame, as before the breakpoint."""
+    cdef int r
+    for r in range(d.count):
+        if d.place[r] >= 0 and r != d.pc:
+            register_write(d.clock, d.number[r], field(d, d.place[r])[0])
+    wipe_footprint(d.clock)
+
+
+cdef void mask(Dispatch *d) noexcept nogil:
+    """Mask interrupts in the trampoline, until its breakpoint has come to the seam."""
+    cdef Clock *c = d.clock
+    cdef uint64_t *status = field(d, d.place[d.status])
+    d.saved_mask = status[0] & d.frame_mask
+    status[0] = status[0] | d.frame_mask if d.mask_sets else status[0] & ~d.frame_mask
+    c.detour.status_register = d.number[d.status]
+    c.detour.status_bits = d.cpu_mask
+    c.detour.status_value = d.cpu_mask if d.saved_mask else 0
+
+
+cdef void at_seam_called(Dispatch *d) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint64_t pc = field(d, d.place[d.pc])[0]
+    cdef uint64_t *status
+    cdef uint32_t i = find_second(d, pc)
+    cdef Site *s
+    cdef const Template *t
+    d.framed = True
+    d.at = pc
+    c.detour.sp_register = d.number[d.sp]
+    c.detour.sp = field(d, d.place[d.sp])[0]
+    if i != NONE:  # on the double path only
+        s = &d.sites[i]
+        status = field(d, d.place[d.status])
+        status[0] = status[0] & ~d.frame_mask | d.saved_mask
+        pc = s.address + s.length
+        c.detour.at = pc
+        c.detour.resumed = True
+        c.detour.status_bits = 0
+    else:
+        i = find(d, pc)
+        if i == NONE or not d.sites[i].patched:
+            decline(d)
+            return
+        fire(d, &d.sites[i])
+        s = &d.sites[i]  # Python was told, and may have made a template
+        t = &d.templates.all[s.template]
+        if d.stop:
+            d.stop = False
+            unwind(d)
+            c.frozen = False
+            c.moved = s.address
+            resume(c, s.address)
+            return
+        if emulated(t):
+            c.detour.slot = 0
+            c.detour.site = s.address
+            if not carry_out(d, t, s, &pc):
+                unwind(d)
+                in_place(d, s)
+                return
+            c.detour.at = pc
+            c.detour.resumed = not t.flags & ENDS_BLOCK
+        else:
+            pc = d.slot_base + <uint64_t>s.slot * SLOT
+            displaced(d, s, pc)
+            if d.path == DOUBLE:
+                mask(d)
+    field(d, d.place[d.pc])[0] = pc
+    answer(d, 0)
+
+
+cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
+    """The registers are set from the frame, as a module's code behind the seam would do."""
+    cdef Clock *c = d.clock
+    cdef uint32_t i = find(d, field(d, d.place[d.pc])[0] - d.bias)
+    if i == NONE or not d.sites[i].patched:
+        decline(d)
+        return
+    unwind(d)
+    guest_write(c, d.scratch, &d.scratch_value, 8)
+    go_on(d, i)
+
+
+cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
+    d.clock.frozen = False
+    d.clock.detour.footprint = False
+    (<Dispatcher>d.owner).stuck(pc)
+
+
+cdef bint framed(Dispatch *d) noexcept nogil:
+    """At the seam: find the trap frame; false: there is none."""
+    d.framed = False
+    d.at = d.seam
+    return set_frame(d, register_read(d.clock, d.number[d.frame_register]))
+
+
+cdef void on_seam(void *data) noexcept nogil:
+    """The kernel has called the seam."""
+    cdef Dispatch *d = <Dispatch *>data
+    if framed(d):
+        at_seam_called(d)
+    else:
+        answer(d, 1)
+
+
+cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
+    cdef Clock *c = d.clock
+    cdef uint32_t i
+    if pc == d.seam and not d.called:
+        if not framed(d):
+            return False
+        at_seam_jumped(d)
+        return True
+    i = find(d, pc)
+    if i != NONE and d.sites[i].patched:
+        if c.frozen:
+            recursion(d, pc)
+            return True
+        freeze(c)
+    elif find_second(d, pc) == NONE:
+        return False
+    keep_footprint(c, register_read(c, d.number[d.sp]))
+    return c.enter(c, pc)
+
+
+cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
+    """The engine's breakpoint exception."""
+    cdef Dispatch *d = <Dispatch *>data
+    cdef uint64_t pc
+    cdef uint32_t second
+    if vector != d.vector:
+        return False
+    pc = register_read(d.clock, d.number[d.pc]) - d.bias
+    second = find_second(d, pc)
+    if second != NONE and d.path != DOUBLE:
+        behind(d, &d.sites[second])
+        return True
+    return at_direct(d, pc) if d.path == DIRECT else at_guest(d, pc)

@@ -1,0 +1,121 @@
+"""The tables of sites and probes: what is at an address, what is chained to it; part of the dispatcher
+(``_dispatch.pyx`` includes it)."""
+
+
+cdef inline uint32_t find(Dispatch *d, uint64_t address) noexcept nogil:
+    cdef uint64_t i
+    if d.hash == NULL:
+        return NONE
+    i = (address * <uint64_t>0x9E3779B97F4A7C15 >> 24) & d.hash_mask
+    while d.hash[i] != NONE:
+        if d.sites[d.hash[i]].address == address:
+            return d.hash[i]
+        i = (i + 1) & d.hash_mask
+    return NONE
+
+
+cdef inline uint32_t find_second(Dispatch *d, uint64_t address) noexcept nogil:
+    """The site whose trampoline ends in the breakpoint at ``address``."""
+    cdef uint64_t slot
+    cdef uint32_t i
+    if address < d.slot_base or d.slots == NULL:
+        return NONE
+    slot = (address - d.slot_base) // SLOT
+    if slot >= d.slot_count or d.returns_by_jump:
+        return NONE
+    i = d.slot_site[slot]
+    if i == NONE or address != d.slot_base + slot * SLOT + d.sites[i].second:
+        return NONE
+    return i
+
+
+cdef uint32_t site_at(Dispatch *d, uint64_t address, uint32_t template, const uint8_t *code,
+                      uint32_t length, int32_t relative) except? 0xFFFFFFFF:
+    """The site of an address, made if there is none."""
+    cdef uint32_t i = find(d, address)
+    cdef uint64_t room
+    cdef void *more
+    cdef Site *s
+    if i != NONE:
+        return i
+    if d.site_count == d.site_room:
+        if d.site_room >= 1 << 30:
+            raise MemoryError
+        room = d.site_room * 2 if d.site_room else 1024
+        more = realloc(d.sites, room * sizeof(Site))
+        if more == NULL:
+            raise MemoryError
+        d.sites = <Site *>more
+        d.site_room = <uint32_t>room
+    if d.hash == NULL or d.site_count * 2 > d.hash_mask:
+        rehash(d, (d.hash_mask + 1) * 2 if d.hash != NULL else 4096)
+    i = d.site_count
+    s = &d.sites[i]
+    memset(s, 0, sizeof(Site))
+    s.address = address
+    s.template = template
+    s.first = NONE
+    s.slot = NONE
+    s.length = <uint8_t>length
+    s.relative = relative
+    memcpy(s.code, code, length)
+    d.site_count += 1
+    enter_hash(d, i)
+    return i
+
+
+cdef void enter_hash(Dispatch *d, uint32_t index):
+    cdef uint64_t i
+    i = (d.sites[index].address * <uint64_t>0x9E3779B97F4A7C15 >> 24) & d.hash_mask
+    while d.hash[i] != NONE:
+        i = (i + 1) & d.hash_mask
+    d.hash[i] = index
+
+
+cdef int rehash(Dispatch *d, uint64_t size) except -1:
+    cdef uint32_t i
+    cdef uint32_t *new = <uint32_t *>malloc(size * sizeof(uint32_t))
+    if new == NULL:
+        raise MemoryError
+    memset(new, 0xFF, size * sizeof(uint32_t))
+    free(d.hash)
+    d.hash = new
+    d.hash_mask = size - 1
+    for i in range(d.site_count):
+        enter_hash(d, i)
+    return 0
+
+
+cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
+                      int provider) except? 0xFFFFFFFF:
+    """A probe; the one there is when it was asked for before."""
+    cdef uint32_t i = d.sites[site].first
+    cdef uint32_t last = NONE
+    cdef uint64_t room
+    cdef void *more
+    cdef Probe *p
+    while i != NONE:
+        if d.probes[i].function == function and d.probes[i].provider == provider:
+            return i
+        last = i
+        i = d.probes[i].next
+    if d.probe_count == d.probe_room:
+        room = d.probe_room * 2 if d.probe_room else 1024
+        more = realloc(d.probes, room * sizeof(Probe))
+        if more == NULL:
+            raise MemoryError
+        d.probes = <Probe *>more
+        d.probe_room = <uint32_t>room
+    i = d.probe_count
+    p = &d.probes[i]
+    memset(p, 0, sizeof(Probe))
+    p.site = site
+    p.next = NONE
+    p.function = function
+    p.provider = <uint8_t>provider
+    d.probe_count += 1
+    if last == NONE:
+        d.sites[site].first = i
+    else:
+        d.probes[last].next = i
+    return i

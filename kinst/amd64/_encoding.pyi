@@ -1,3 +1,0 @@
-SPLIT: object
-
-def length(code: bytes) -> int: ...

@@ -1,0 +1,46 @@
+"""The code of functions with the firings of each instruction, as the page shows it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kinst_emu.trace_page.collected import Code, Collected
+from kinst_emu.trace_page.heat import heat
+
+
+@dataclass(frozen=True)
+class Row:
+    """An instruction; the source line is said where it changes."""
+
+    heat: int
+    count: str
+    offset: int
+    instruction: str
+    verdict: str
+    source: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Function:
+    """:param has_text: whether the text of some source line is known."""
+
+    name: str
+    count: int
+    has_text: bool
+    rows: list[Row]
+
+
+def functions(trace: Collected) -> list[Function]:
+    most = max((line.count or 0 for code in trace.code for line in code.lines), default=1)
+    return [Function(f"{code.module}`{code.name}", code.count,
+                     any(line.line for line in code.lines), list(_rows(code, most)))
+            for code in trace.code]
+
+
+def _rows(code: Code, most: int) -> Iterator[Row]:
+    last = ""
+    for line in code.lines:
+        source, text = ("", "") if line.source == last else (line.source, line.line)
+        last = line.source
+        yield Row(heat(line.count or 0, most), "" if line.count is None else str(line.count),
+                  line.offset, line.text, line.verdict, source, text)
