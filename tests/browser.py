@@ -1,4 +1,5 @@
-"""Pages in headless Chromium: what axe finds in them, at a width, and how long they take."""
+"""Pages in headless Chromium: what axe finds in them, at a width, how they are laid out, and how
+long they take."""
 
 import html
 import importlib.util
@@ -13,14 +14,23 @@ import html5lib
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
                 None)
 WIDTHS = (360, 1280, 1920)
-RESULT = re.compile(r'<pre id="found-by-axe"[^>]*>(.*?)</pre>', re.DOTALL)
+RESULT = re.compile(r'<pre id="found-in-page"[^>]*>(.*?)</pre>', re.DOTALL)
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
+MEASURE = """
+window.addEventListener('load', function () {
+  var pre = document.createElement('pre');
+  pre.id = 'found-in-page';
+  pre.hidden = true;
+  pre.textContent = JSON.stringify((function () { %s })());
+  document.body.appendChild(pre);
+});
+"""
 RUN = """
 window.addEventListener('load', function () {
   %s
   axe.run(document, {resultTypes: ['violations']}).then(function (found) {
     var pre = document.createElement('pre');
-    pre.id = 'found-by-axe';
+    pre.id = 'found-in-page';
     pre.textContent = JSON.stringify({
       violations: found.violations.map(function (v) {
         return [v.id, v.nodes.map(function (n) { return n.html.slice(0, 200); })]; }),
@@ -44,19 +54,19 @@ def chromium(*words, timeout=120):
         timeout=timeout)
 
 
-def checked(page, width, folder, act="", dark=False):
-    """What axe says of a page, at a width; ``act`` is done in it first."""
+def framed(page, width, folder, name, scripts, dark=False):
+    """What scripts say of a page, in an element; at a width."""
     text = POLICY.sub("", page.read_text())
-    copy = folder / f"{page.stem}-{width}-axe.html"
-    script = f"<script>{axe_source()}</script><script>{RUN % act}</script>"
-    copy.write_text(text.replace("</body>", f"{script}</body>"))
+    copy = folder / f"{page.stem}-{width}-{name}.html"
+    tags = "".join(f"<script>{script}</script>" for script in scripts)
+    copy.write_text(text.replace("</body>", f"{tags}</body>"))
     # Chromium's window is at least 500 pixels wide: narrower ones are frames in it.
     frame = folder / f"{page.stem}-{width}-frame.html"
     frame.write_text(f"<!DOCTYPE html><title>frame</title><iframe id=f src='{copy.name}' "
                      f"style='width:{width}px;height:900px;border:0'></iframe><script>"
                      "setInterval(function () { var at = document.getElementById('f')"
-                     ".contentDocument.getElementById('found-by-axe'); if (at && "
-                     "!document.getElementById('found-by-axe')) document.body.appendChild("
+                     ".contentDocument.getElementById('found-in-page'); if (at && "
+                     "!document.getElementById('found-in-page')) document.body.appendChild("
                      "at.cloneNode(true)); }, 50);</script>")
     options = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
     done = chromium("--allow-file-access-from-files", "--virtual-time-budget=60000",
@@ -65,6 +75,16 @@ def checked(page, width, folder, act="", dark=False):
     found = RESULT.search(done.stdout)
     assert found, (done.returncode, done.stderr[-500:], len(done.stdout))
     return json.loads(html.unescape(found[1]))
+
+
+def checked(page, width, folder, act="", dark=False):
+    """What axe says of a page, at a width; ``act`` is done in it first."""
+    return framed(page, width, folder, "axe", [axe_source(), RUN % act], dark)
+
+
+def measured(page, width, folder, body):
+    """What a function with that body returns in a page, at a width: styles, layout."""
+    return framed(page, width, folder, "measured", [MEASURE % body])
 
 
 def parse_errors(page):

@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 
 import pytest
 
@@ -17,6 +18,24 @@ def private_directories(tmp_path_factory):
     """Tests leave the user's cache and store alone."""
     for name in ("KINST_CACHE", "KINST_DATA"):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
+
+
+def skips(reports):
+    """Why tests were skipped: (reason, how many), the most frequent first."""
+    counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports
+                      if isinstance(report.longrepr, tuple | list))
+    return counted.most_common()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter):
+    """A line for each reason, not for each test, and below what has failed."""
+    yield
+    found = skips(terminalreporter.stats.get("skipped", ()))
+    if found:
+        terminalreporter.section("skipped")
+    for reason, count in found:
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}")
 
 
 @pytest.fixture(params=ARCHES)

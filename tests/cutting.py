@@ -3,7 +3,9 @@
 import random
 from dataclasses import replace
 
+from emu.gdb.target import LiveTarget
 from emu.machine import StopReason, Until
+from emu.replay.inputs import MEMORY, Input, give, position_of
 from emu.unicorn import snapshot
 from kinst import kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
@@ -30,8 +32,9 @@ class Cutting:
         self.probes = None
         self.probes_until, self.start = 0, start
 
-    KINDS = ("count", "steps", "address", "time", "memory", "file", "probes", "handle", "look")
-    WEIGHTS = (30, 10, 15, 8, 8, 1, 8, 8, 12)
+    KINDS = ("count", "steps", "address", "time", "memory", "file", "probes", "handle", "look",
+             "write", "scribble")
+    WEIGHTS = (30, 10, 15, 8, 8, 1, 8, 8, 12, 8, 4)
 
     def __getattr__(self, name):
         return getattr(self.machine, name)
@@ -135,6 +138,52 @@ class Cutting:
         self.probes, self.probes_until = probes, self.machine.instructions + 20 * self.every
         return self._piece(until)
 
+    def _code(self):
+        """A piece of code that is mapped: where the machine is, or a function's."""
+        at = self.machine.pc if self.random.random() < 0.5 else self.random.choice(
+            self.functions).address
+        size = self.random.randrange(1, 16)
+        return (at, size) if self.machine.translate(at) is not None \
+            and self.machine.translate(at + size) is not None else None
+
+    def _write(self, until):
+        """Code is written over by what it is, in every public way that there is; a device's among
+        them."""
+        found, machine = self._code(), self.machine
+        if found is None:
+            return None
+        at, size = found
+        data, physical = machine.read(at, size), machine.translate(at)
+        room = min(size, 4096 - at % 4096)
+        word = at & ~7
+        self.random.choice([
+            lambda: machine.write(at, data),
+            lambda: machine.write_code(at, data),
+            lambda: machine.write_physical(physical, data[:room]),
+            lambda: machine.write_memory(physical, data[:room]),
+            lambda: machine.write_u64(word, machine.read_u64(word)),
+            lambda: LiveTarget(machine).write(at, data),
+            lambda: give(machine, Input(position_of(machine), MEMORY, f"{physical:x}",
+                                        data[:room])),
+        ])()
+        return self._piece(until)
+
+    def _scribble(self, until):
+        """Code is written over by something else, which is run, and all is put back."""
+        found, machine = self._code(), self.machine
+        if found is None or self.probes is not None:
+            return None
+        at, size = found
+        kept = machine.snapshot()
+        before = len(machine.console.text)
+        stream, machine.console.stream = machine.console.stream, None
+        machine.write(at, self.random.randbytes(size))
+        machine.run(Until(instructions=machine.instructions + self.random.randrange(200)))
+        machine.restore(kept)
+        machine.console.stream = stream
+        assert len(machine.console.text) == before
+        return self._piece(until)
+
     def _disable(self):
         if self.probes is not None:
             self.probes.disable()
@@ -142,7 +191,7 @@ class Cutting:
 
     def _handle(self, until):
         address = self.random.choice(self.functions).address
-        if address in self.machine._handlers or address in until.addresses:
+        if address in self.machine._loop.handlers or address in until.addresses:
             return None
 
         def seen():

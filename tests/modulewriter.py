@@ -93,7 +93,7 @@ class KernelModule:
         add(".strtab", 3, 0, bytes(strings), align=1)
         add(".shstrtab", 3, 0, b"", align=1)
         for section in sections:
-            section.append(len(names))
+            section.append(len(names))  # type: ignore[attr-defined]
             names += section[0].encode() + b"\0"
         sections[-1][3] = bytes(names)
         out_ = bytearray(64)

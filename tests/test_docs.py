@@ -26,6 +26,7 @@ def built(source, out):
 def docs(tmp_path):
     copy = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", copy, ignore=shutil.ignore_patterns("_build", "reference"))
+    shutil.copy(ROOT / "README.md", tmp_path)  # the index links it
     return copy
 
 
@@ -81,8 +82,16 @@ def missing(wanted, printed):
     return None
 
 
+def tree():
+    """What a command that is run in another folder could leave here."""
+    return {path.name for path in ROOT.iterdir() if not path.name.startswith(".")} | {
+        str(path) for name in ("docs", "examples") for path in (ROOT / name).rglob("*")
+        if "__pycache__" not in path.parts}
+
+
 def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    before = tree()
     binaries = tmp_path / "bin"
     binaries.mkdir()
     for name, function in PROGRAMS.items():
@@ -92,6 +101,7 @@ def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
         path.chmod(0o755)
     environment = dict(os.environ, PATH=os.pathsep.join(
         [str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        PYTHONDONTWRITEBYTECODE="1",
         PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     wrong, seen = [], 0
     for command, wanted in sessions():
@@ -106,6 +116,7 @@ def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
             wrong.append((command, absent, done.stdout[-2000:]))
     assert seen >= 18 and not wrong, wrong[0]
     assert (tmp_path / "three.html").stat().st_size > 20_000
+    assert tree() == before
 
 
 def test_a_line_that_is_not_printed_is_seen():

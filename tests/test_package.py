@@ -50,6 +50,9 @@ def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pyt
     trace = run(str(programs / "kdtrace"), "-k", "teaching/riscv64", "-n", "kinst::strlen:", "-c",
                 'strlen("hi")')
     assert "strlen:0" in trace and 'strlen("hi") = 2' in trace
+    run(str(programs / "kdtrace"), "-k", "teaching/amd64", "-q", "-n", "fbt::str*:entry", "--stack",
+        "-c", 'strlen("hi")', "--report", "report.html")
+    assert "<svg class=\"flame\"" in (tmp_path / "report.html").read_text()
     assert run(str(programs / "kinst"), "--version").startswith("kinst ")
     assert run(str(programs / "python"), "-c", SCRIPT).startswith("kinst:kernel:strlen:0\n")
 

@@ -6,6 +6,12 @@ import re
 import subprocess
 import sys
 
+from dtrace.d.program import Compiler
+from dtrace.d.surroundings import Nowhere
+from dtrace.d.types import Universe
+from dtrace.run.options import Options
+from dtrace.run.session import defaults
+from dtrace.run.timers import OwnProbes
 from emu.errors import KinstError
 from kinst_emu import script
 
@@ -42,3 +48,10 @@ def tag(program, *words):
     status, _out, said = run("-x", "errtags", "-n", program, *words)
     assert status == 1
     return re.search(r"\[(D_\w+)\]", said)[1]
+
+
+def compiler():
+    """What compiles the programs of one trace, without a kernel."""
+    options = Options()
+    return Compiler(OwnProbes(), lambda name, value: options.set(name, value, inside=True),
+                    lambda: defaults(options), lambda: 256, lambda: False, Universe(), Nowhere())

@@ -33,7 +33,8 @@ def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_dat
     frame is complete."""
     stacks, symbols = Stacks(booted), booted.image.symbols
     if not debug_data:
-        stacks._frames = Frames(b"")
+        for _base, _begin, _end, sources in stacks._sources._parts:
+            sources._frames = Frames(b"")
     outside, compared = [], 0  # the frame pointer at the entry, and whether a frame was made since
 
     def tell(offset, text, get):

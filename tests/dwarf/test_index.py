@@ -101,7 +101,7 @@ def test_damaged_sections_are_refused_or_read(data):
         section = data.draw(st.sampled_from([s for s in found if s]))
         section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
     try:
-        Scan(*map(bytes, found), 100_000).tables()
+        Scan(*map(bytes, found), 100_000).tables()  # type: ignore[call-arg]
     except ScanError as error:
         assert ".debug_info+" in str(error)
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from dtrace.debug_data import Sources
 from dwarf._lines import LineError, LineTable
-from dwarf.debug_file import DebugDataError, opened, sections
+from dwarf.debug_file import DebugDataError, sections
+from dwarf.module import opened
 from images import catalog
 
 SOURCE = Path(__file__).resolve().parents[2] / "images" / "teaching"

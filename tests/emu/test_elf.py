@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from emu import elf
 from emu.architectures import arch_of
-from emu.elf import FEW_QUESTIONS, SYMBOL, SymbolTable
 from emu.errors import ImageError
+from emu.symbols import FEW_QUESTIONS, SYMBOL, SymbolTable
 from tests.elfwriter import Elf
 
 QUIET = settings(max_examples=300, deadline=None,

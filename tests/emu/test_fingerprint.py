@@ -1,9 +1,10 @@
 import importlib
+import importlib.metadata
 import sys
 
 import pytest
 
-from emu.fingerprint import fingerprint
+from emu.fingerprint import fingerprint, version_of
 
 
 @pytest.fixture
@@ -49,10 +50,20 @@ def test_only_what_is_named_counts(package):
     assert taken("made_for_this.below") != whole
 
 
+@pytest.mark.parametrize("name", ["unicorn", "capstone", "keystone-engine", "pyelftools"])
+def test_a_version_is_that_of_the_distributions_metadata(name):
+    assert version_of(name) == importlib.metadata.version(name)
+
+
 def test_versions_of_others_count(monkeypatch):
     before = taken(distributions=("unicorn",))
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
+    monkeypatch.setattr("emu.fingerprint.version_of", lambda name: "0.0")
     assert taken(distributions=("unicorn",)) != before
+
+
+def test_a_distribution_that_is_not_there_is_told():
+    with pytest.raises(ImportError):
+        version_of("no-such-distribution")
 
 
 def test_a_module_that_is_not_there_is_told(package):

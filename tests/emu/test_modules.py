@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu import elf, records
+from emu import elf
 from emu.errors import KinstError
+from emu.freebsd import records
 from emu.linked import with_modules
 from emu.module import ModuleFile
 from tests.elfwriter import Elf

@@ -1,7 +1,9 @@
 import os
+from pathlib import Path
 
 import pytest
 
+from emu.appending import appending
 from emu.replacing import replacing
 
 
@@ -37,3 +39,34 @@ def test_what_killed_writers_have_left_is_removed_by_the_next(tmp_path):
     with replacing(path) as file:
         file.write(b"x")
     assert not old.exists() and new.exists() and other.exists() and path.read_bytes() == b"x"
+
+
+def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
+    path = tmp_path / "no" / "file"
+    with pytest.raises(FileNotFoundError) as raised, replacing(path):
+        pass
+    assert raised.value.filename == str(path)
+    with pytest.raises(OSError, match="No space") as raised, replacing(Path("/dev/full")) as file:
+        file.write(b"x")
+        file.flush()
+    assert raised.value.filename == "/dev/full"
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "file"):
+        other.read_bytes()
+    assert raised.value.filename == str(other)
+
+
+def test_what_is_added_to_a_file_names_it_when_it_is_full(tmp_path):
+    path = tmp_path / "file"
+    for text in ("one\n", "two \udcff\n"):
+        with appending(str(path), "surrogateescape") as file:
+            file.write(text)
+    assert path.read_bytes() == b"one\ntwo \xff\n"
+    file = appending("/dev/full", "strict")
+    file.write("x")
+    with pytest.raises(OSError, match="No space") as raised:
+        file.close()
+    assert raised.value.filename == "/dev/full"

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from emu.errors import KinstError
+from emu.guests import FREEBSD
 from images import catalog
-from images.fetch import DIRECTORIES, FetchError, fetch
+from images.fetch import FetchError, fetch
 from tests.elfwriter import Elf
 
 RELEASE = "15.0-RELEASE"
@@ -74,7 +75,7 @@ def site(tmp_path, monkeypatch):
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    site.url = f"http://127.0.0.1:{server.server_port}/releases"
+    site.url = f"http://127.0.0.1:{server.server_port}/releases"  # type: ignore[attr-defined]
     yield site
     server.shutdown()
     server.server_close()
@@ -96,7 +97,8 @@ def test_a_release_is_fetched_checked_and_unpacked(site):
 
 
 def test_every_architecture_has_its_directory(site):
-    for arch, directory in DIRECTORIES.items():
+    for arch, guest in FREEBSD.items():
+        directory = guest.releases
         get(site, f"{RELEASE}/{arch}")
         assert any(path.startswith(f"/releases/{directory}/{RELEASE}/") for path, _ in
                    site.requests)

@@ -7,6 +7,7 @@ import capstone
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from emu.machine import Until
 from images import build_teaching
 from tests.conftest import ARCHES
 
@@ -65,9 +66,18 @@ def test_a_build_is_the_same_twice_and_leaves_nothing_behind(tmp_path):
         assert [p.name for p in (tmp_path / "one" / arch).iterdir()] == ["kernel"]
 
 
-def test_a_missing_compiler_is_one_clear_line():
+def test_a_kernel_that_has_been_idle_for_long_says_nothing(booted):
+    turns = booted.image.symbols.find("worker_turns").address
+    booted.write(turns, (3_000_000).to_bytes(8, "little"))
+    said = len(booted.console.text)
+    booted.run(Until(time=booted.now + 10**9))
+    assert int.from_bytes(booted.read(turns, 8), "little") > 3_000_010
+    assert booted.console.text[said:] == b""
+
+
+def test_a_missing_compiler_is_one_clear_line(tmp_path):
     result = subprocess.run([sys.executable, "-m", "images.build_teaching"], capture_output=True,
-                            text=True, env={"PATH": "/nonexistent"}, check=False)
+                            text=True, env={"PATH": str(tmp_path)}, check=False)
     assert result.returncode == 1
     assert result.stderr == (
         "images: clang is not installed; on Debian: apt-get install clang lld\n")

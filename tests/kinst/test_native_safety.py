@@ -11,20 +11,22 @@ import unicorn.riscv_const as riscv
 
 from emu.architectures import ARCHITECTURES
 from emu.call import Caller
+from emu.guests import FREEBSD
 from emu.unicorn import _engine
 from emu.unicorn.machine import library_symbols
 from kinst import kinst_provider
 from kinst._dispatch import Dispatcher
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
 from kinst.code import lowering
+from kinst.code._reader import CodeReader
 from kinst.trap import TRAPS
 from tests.conftest import ARCHES
 
 ODD = [0, 1, -1, 7, 255, 256, 4096, 1 << 31, (1 << 32) - 1, 1 << 40, 1 << 62, (1 << 63) - 1,
        (1 << 64) - 1, 1 << 64, None, "x", b"", b"\x90" * 16, [], object()]
 
-# Every public method of the two classes is called in a process of its own, with odd arguments, on
-# an object without a machine, one with a machine, and from inside a firing.  A crash ends the
+# Every public method of the native classes is called in a process of its own, with odd arguments,
+# on an object without a machine, one with a machine, and from inside a firing.  A crash ends the
 # process; whatever is raised is counted.
 CALLER = r"""
 import random, sys
@@ -80,8 +82,10 @@ def hammer(arch, where, seed):
     rng = random.Random(seed)
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     if where == "none":
-        alone = lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
-        unmade = [_engine.Engine.__new__(_engine.Engine), Dispatcher.__new__(Dispatcher), alone]
+        parts = ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame
+        unmade = [_engine.Engine.__new__(_engine.Engine), Dispatcher.__new__(Dispatcher),
+                  CodeReader.__new__(CodeReader), lowering.dispatcher(*parts, None)[0],
+                  lowering.reader(*parts)[0]]
         shake(unmade, rng, 2000)
     elif where == "machine":
         probes = Breakpoints(machine)
@@ -132,7 +136,8 @@ def test_there_are_public_methods_to_call(booted):
 
 @pytest.fixture
 def shaped():
-    return lowering.dispatcher(ARCHITECTURES["arm64"], TRAPS["arm64"], None)[0]
+    return lowering.dispatcher(
+        ARCHITECTURES["arm64"], TRAPS["arm64"], FREEBSD["arm64"].trap_frame, None)[0]
 
 
 @pytest.mark.parametrize("call", [
@@ -192,7 +197,7 @@ def test_every_register_that_the_return_path_forgets_can_be_set_at_once():
     caller = Caller(machine)
     text = caller.place(b"ab\0")
     symbol = machine.symbol("strlen")
-    machine.arch.prepare_call(machine, (text,), machine.arch.entry_address(machine.image))
+    machine.arch.prepare_call(machine, (text,), machine.guest.entry_address(machine.image))
     machine.pc = symbol.address
     from emu.machine import Until
 
@@ -265,7 +270,7 @@ def test_listening_twice_answers_once(booted, path):
 
 def test_the_breakpoint_exception_is_told_once_and_whole():
     """A wrong place in a context would be written to at every firing."""
-    from emu.riscv64 import _breakpoint
+    import emu.riscv64._breakpoint as _breakpoint
 
     def fresh():
         uc = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)

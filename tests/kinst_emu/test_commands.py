@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -13,11 +14,18 @@ from images import catalog
 from kinst.breakpoints import PATHS
 from tests.elfwriter import Elf
 
+ABSENT = "absent"
+
 
 def run(program, *words, stdin=None):
     module = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdtrace"}[program]
     return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True,
                           input=stdin, env=dict(os.environ), check=False, timeout=120)
+
+
+def placed(words, directory):
+    """The words of a command; ABSENT is a file that is not there."""
+    return [str(directory / word) if word == ABSENT else word for word in words]
 
 
 def refused(result, says, program="kinst"):
@@ -57,6 +65,22 @@ def test_boot_saves_and_restores(tmp_path):
     assert result.returncode == 0 and "5 3610a686" in result.stdout
 
 
+@pytest.mark.parametrize("words, says", [
+    (["--type", "strings"], r"no prompt came after --type 'strings': the guest waits for the next "
+     r"key (a line ends with \r)"),
+    (["--type", r"ticks\r", "--type", "x" * 20], "no prompt came after --type 'xxxxxxxxxxxxxxxxx"),
+    (["--until", "lesson", "--type", r"strings\r"], "no text 'lesson' came: the guest waits at its "
+     "prompt"),
+    (["--until", "teaching>", "--type", "\t", "--type", r"ticks\r\x1b"],
+     "no text 'teaching>' came after --type '?'"),
+])
+def test_boot_says_at_once_that_no_prompt_can_come(arch, words, says):
+    began = time.monotonic()
+    result = run("kinst", "boot", "-k", f"teaching/{arch}", *words)
+    refused(result, says)
+    assert "refused" not in result.stdout and time.monotonic() - began < 60
+
+
 def test_boot_that_ends_early_says_so():
     result = run("kinst", "boot", "-k", "teaching/amd64", "--until", "never said", "--type",
                  r"off\r", "--instructions", "20000")
@@ -75,6 +99,18 @@ def test_call_prints_the_value_and_the_buffer(arch):
 def test_call_shows_what_the_guest_said():
     result = run("kinst", "call", "-k", "teaching/amd64", 'cnputs("a line\\n")')
     assert result.stdout.splitlines()[0] == "a line"
+
+
+def test_a_call_of_a_void_function_says_that_it_returned(arch, tmp_path):
+    call = 'cnputs("no end of line")'
+    for words in (["call", call], ["record", "-o", str(tmp_path / "f.rec"), call]):
+        result = run("kinst", words[0], "-k", f"teaching/{arch}", *words[1:])
+        lines = result.stdout.splitlines()
+        assert lines[:2] == ["no end of line", f"{call} returned (void)"], result
+    traced = run("kdtrace", "-q", "-k", f"teaching/{arch}", "-n", "fbt::cnputs:entry", "-c", call)
+    assert traced.stdout.splitlines() == ["no end of line", f"{call} returned (void)"], traced
+    result = json.loads(run("kinst", "call", "--json", "-k", f"teaching/{arch}", call).stdout)
+    assert result["value"] is None and result["type"] == "void"
 
 
 @pytest.mark.parametrize("boot", [[], ["--no-boot"]])
@@ -97,11 +133,11 @@ def test_call_that_faults_shows_the_console_and_fails(arch):
     (['strlen("x")', "--memory", "lots"], "not a memory size"),
     (['strlen("x")', "--memory", "65"], "memory of"),
     (['strlen("x")', "--limit", "0"], "--limit must be a positive number"),
-    (['strlen("x")', "--snapshot", "/nonexistent"], "cannot be read"),
+    (['strlen("x")', "--snapshot", ABSENT], "cannot be read"),
     (["memcpy(buf(8), 0x7fff00000000, 0)", "--show", "arg1"], "is not mapped"),
 ])
-def test_a_wrong_call_is_refused_with_one_line(words, says):
-    refused(run("kinst", "call", "-k", "teaching/amd64", *words), says)
+def test_a_wrong_call_is_refused_with_one_line(tmp_path, words, says):
+    refused(run("kinst", "call", "-k", "teaching/amd64", *placed(words, tmp_path)), says)
 
 
 def test_an_unusable_image_is_refused_with_one_line(tmp_path, arch):
@@ -118,6 +154,30 @@ def test_an_unusable_image_is_refused_with_one_line(tmp_path, arch):
         refused(run("kinst", "boot", "-k", str(path)), says)
     refused(run("kinst", "boot", "-k", str(tmp_path / "nothing")), "no such file")
     refused(run("kinst", "boot", "-k", str(tmp_path)), "directory")
+
+
+def test_disas_without_a_function_lists_them(arch):
+    kernel = catalog.find(f"teaching/{arch}")
+    functions = list(kernel.symbols.functions())
+    lines = run("kinst", "disas", "-k", f"teaching/{arch}").stdout.splitlines()
+    assert len(lines) == len(functions) > 30
+    strlen = kernel.symbols.find("strlen")
+    assert [hex(strlen.address), str(strlen.size), "strlen"] in [line.split() for line in lines]
+    rows = json.loads(run("kinst", "disas", "--json", "-k", f"teaching/{arch}").stdout)
+    assert [row["function"] for row in rows] == [one.name for one in functions]
+    assert {row["module"] for row in rows} == {"kernel"}
+
+
+def test_disas_takes_patterns_as_probes_do(arch):
+    kernel, names = ("-k", f"teaching/{arch}"), {"strlen", "strcmp", "strtoul"}
+    heads = [line.split(":")[0] for line in run("kinst", "disas", *kernel, "str*").stdout
+             .splitlines() if line.endswith(" bytes") and not line.startswith(" ")]
+    assert len(heads) == len(names) and set(heads) == names
+    rows = json.loads(run("kinst", "disas", "--json", *kernel, "str[^lc]*", "s?rlen").stdout)
+    assert {row["function"] for row in rows} == {"strtoul", "strlen"}
+    listed = run("kdtrace", "-l", *kernel, "-n", "fbt::str*:entry").stdout
+    assert names == {line.split()[3] for line in listed.splitlines()[1:]}
+    refused(run("kinst", "disas", *kernel, "nothing*"), "no function matches 'nothing*'")
 
 
 def test_disas_shows_instructions_and_verdicts(arch):
@@ -141,7 +201,8 @@ def test_relocate_reports_verdicts_and_mismatches(arch):
     result = run("kinst", "relocate", "-k", f"teaching/{arch}", "strlen", "crc32", "classify")
     assert result.returncode == 0
     assert re.match(r"\d+ instructions\n +\d+  copy", result.stdout)
-    assert re.search(r"\n\d+ distinct encodings, 0 mismatches\n +\d+  copy", result.stdout)
+    assert re.search(r"\n\d+ distinct encodings, 0 mismatches, 0 not shown\n +\d+  copy",
+                     result.stdout)
     report = json.loads(run("kinst", "relocate", "--json", "-k", f"teaching/{arch}", "strlen")
                         .stdout)
     assert report["mismatches"] == [] and report["verdicts"]["copy"] > 3
@@ -155,7 +216,7 @@ def test_relocate_takes_encodings_from_standard_input():
         "line 1: 55  push rbp  copy",
         "line 2: 48 8b 05 10 00 00 00  mov rax, qword ptr [rip + 0x10]  rewrite",
         "line 4: fb  sti  refuse: changes the interrupt flag",
-        "3 distinct encodings, 0 mismatches",
+        "3 distinct encodings, 0 mismatches, 0 not shown",
     ]
 
 
@@ -172,15 +233,15 @@ def test_relocate_writes_a_report_for_builds(tmp_path):
 @pytest.mark.parametrize("words, stdin, says", [
     ([], None, "give a kernel"), (["--encodings", "-"], "55", "needs --arch"),
     (["--arch", "amd64", "--encodings", "-"], "xyz", "-:1: 'xyz' is not an instruction"),
-    (["--arch", "amd64", "--encodings", "/nonexistent"], None, "cannot be read"),
+    (["--arch", "amd64", "--encodings", ABSENT], None, "cannot be read"),
     (["-k", "teaching/amd64", "alltraps"], None, "no function with a size"),
     (["-k", "teaching/amd64", "--arch", "arm64"], None, "is for amd64"),
     (["-k", "teaching/amd64", "--arch", "amd64", "--encodings", "-"], "55", "tests no kernel"),
     (["-k", "teaching/amd64", "strlne"], None, "did you mean strlen"),
     (["-k", "teaching/amd64", "--states", "none"], None, "--states must be a positive number"),
 ])
-def test_a_wrong_relocation_is_refused_with_one_line(words, stdin, says):
-    refused(run("kinst", "relocate", *words, stdin=stdin), says)
+def test_a_wrong_relocation_is_refused_with_one_line(tmp_path, words, stdin, says):
+    refused(run("kinst", "relocate", *placed(words, tmp_path), stdin=stdin), says)
 
 
 def test_images_are_listed():

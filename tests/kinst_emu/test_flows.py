@@ -66,7 +66,7 @@ def test_the_recording_is_not_written_over(call, tmp_path):
     content = call.read_bytes()
     for words in (("--as", "json"), ()):
         refused(run("kinst", "replay", str(call), "--trace-insns", ":", "-o", str(call), *words),
-                "is what is read")
+                "is the file that is read")
     assert call.read_bytes() == content
 
 
@@ -85,6 +85,16 @@ def test_where_a_register_came_from(call):
     assert found["links"][-1]["how"] == "given from outside"
     text = run("kinst", "replay", str(call), "--origin", f"{argument(call)}@strlen")
     assert "given from outside" in text.stdout
+
+
+def test_the_result_of_a_call_was_made_by_its_function(call):
+    """At the end of the call, registers are put back: that is not looked at."""
+    result = kinst_emu.Recording(call).machine.emulated.arch.result
+    at_end = json.loads(run("kinst", "replay", str(call), "--origin", f"{result}@end",
+                            "--json").stdout)
+    assert at_end == json.loads(run("kinst", "replay", str(call), "--origin", result,
+                                    "--json").stdout)
+    assert at_end["links"][0]["how"] != "given from outside"
 
 
 def argument(call):
@@ -144,7 +154,7 @@ def test_builds_are_compared_by_their_calls(call, arch, tmp_path):
     (("--trace-insns", ":", "--to", "1"), "--to: is not for --trace-insns"),
     (("--origin", "nothing", "--gdb", "1"), "--origin: is not for --gdb"),
     (("--origin", "sp", "--to", "50%"), "--to: is not for --origin"),
-    (("--trace-insns", ":", "--as", "tree", "--stores"), "have no place in --as tree"),
+    (("--trace-insns", ":", "--as", "tree", "--stores"), "cannot be shown with --as tree"),
     (("--trace-insns", ":", "--json"), "--json: is not for --trace-insns"),
     (("--trace-insns", ":", "--mark", "fbt::str*:entry"), "without a pattern"),
     (("--origin", "nothing"), "is no general register"),
@@ -205,5 +215,5 @@ def test_the_machine_of_a_recording_is_only_looked_at(call):
     for do in (lambda: machine.call("strlen", "x"), lambda: machine.write(machine.sp, b"x"),
                machine.step, lambda: machine.type("x"), lambda: machine.probe("fbt:::"),
                lambda: setattr(machine, "pc", 1)):
-        with pytest.raises(kinst_emu.KinstError, match="is a recording's"):
+        with pytest.raises(kinst_emu.KinstError, match="belongs to a recording"):
             do()

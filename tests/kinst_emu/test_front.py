@@ -95,10 +95,10 @@ def test_a_question_about_an_instruction_needs_no_hex(arch, code, row):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["--assemble", "frobnicate", "--arch", "amd64"], "is no instruction of amd64"),
+    (["--assemble", "frobnicate", "--arch", "amd64"], "is not an instruction of amd64"),
     (["--assemble", " ; ", "--arch", "amd64"], "there is no instruction in it"),
     (["--assemble", "nop", "--arch", "riscv64"], "knows no riscv64; give bytes with --encodings"),
-    (["--assemble", ".fill 100,1,0x90", "--arch", "amd64"], "is no instruction of amd64"),
+    (["--assemble", ".fill 100,1,0x90", "--arch", "amd64"], "is not an instruction of amd64"),
     (["--assemble", "nop"], "--assemble needs --arch"),
     (["--assemble", "nop", "--encodings", "-", "--arch", "amd64"], "not both"),
     (["--encodings", os.devnull, "--arch", "amd64"], "there is no instruction in it"),
@@ -119,7 +119,9 @@ def test_mismatches_are_grouped_by_kind(capsys):
     codes += [bytes((0x0F, 0x40 | n, 0xC1)) for n in range(16)]
     codes += [bytes((0x0F, 0x90 | n, 0xC1)) for n in range(16)]
     places = {code: f"line {n}" for n, code in enumerate(codes, 1)}
-    report = Report(mismatches=[mismatch(code) for code in codes])
+    report = Report()
+    for code in codes:
+        report.add(mismatch(code))
     result = Result("amd64", 1, places, report, None)
     relocate_report.show(result)
     text = capsys.readouterr().out

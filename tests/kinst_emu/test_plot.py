@@ -31,6 +31,21 @@ def test_each_kind_of_aggregation_is_drawn(tmp_path):
         assert f"<!-- {comment}" in text, comment
 
 
+@pytest.mark.parametrize(("key", "texts"), [
+    ("timestamp", ("4 ms", "10 ms", "since 1 ms")),
+    ("timestamp - 1000000", ("4 ms", "10 ms", "since 0 ns")),
+    ("timestamp / 1000", ("4 ms", "10 ms", "since 1 ms")),
+    ("(int)(timestamp / 1000000)", ("4 ms", "10 ms", "since 1 ms")),
+    ("timestamp * 3", ("the key, since 3000000",))])
+def test_a_time_axis_says_its_unit(tmp_path, key, texts):
+    path = tmp_path / "trace.svg"
+    status, _out, said = drawn(path, f"tick-1ms {{ @heat[{key}] = quantize(7); }} "
+                               "tick-12ms { exit(0); }")
+    assert status == 0 and not said
+    for words in texts:
+        assert f"<!-- {words} -->" in path.read_text(), words
+
+
 def test_the_same_trace_gives_the_same_picture(tmp_path):
     for name in ("a.svg", "b.svg"):
         drawn(tmp_path / name, PROGRAM)
@@ -59,9 +74,10 @@ def test_a_trace_without_aggregations_says_so(tmp_path):
 
 @pytest.mark.parametrize("path, says", [
     ("trace.pdf", ".svg or .png"), ("trace", ".svg or .png"),
-    ("/nonexistent/trace.svg", "no such")])
-def test_a_place_that_is_none_is_said_before_the_trace(path, says):
-    status, out, said = command("--plot", path, "-n", 'BEGIN { printf("ran"); exit(0); }')
+    ("no/trace.svg", "no such")])
+def test_a_place_that_is_none_is_said_before_the_trace(tmp_path, path, says):
+    status, out, said = command("--plot", str(tmp_path / path), "-n",
+                                'BEGIN { printf("ran"); exit(0); }')
     assert status == 1 and says in said and "ran" not in out and "Traceback" not in said
 
 

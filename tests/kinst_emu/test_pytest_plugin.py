@@ -76,7 +76,7 @@ def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
 
 @pytest.mark.parametrize("code, says", [
     ("", "no instruction"), (b"", "no instruction"), ("0f", "no whole instruction"),
-    ("nonsense %rax", "is no instruction"),
+    ("nonsense %rax", "is not an instruction"),
 ])
 def test_what_is_no_instruction_is_said(code, says):
     from kinst_emu import KinstError, assert_relocates
@@ -88,5 +88,5 @@ def test_what_is_no_instruction_is_said(code, says):
 def test_an_architecture_that_there_is_not_is_said():
     from kinst_emu import KinstError, assert_relocates
 
-    with pytest.raises(KinstError, match="'mips' is no architecture: amd64"):
+    with pytest.raises(KinstError, match="'mips' is not an architecture: amd64"):
         assert_relocates("mips", "00")

@@ -100,7 +100,7 @@ def test_probes_that_cannot_be_where_a_machine_goes_back_to_are_closed(arch):
     try:
         machine.restore(first)
     except kinst_emu.KinstError as error:
-        assert "the probes cannot be enabled here, and are closed" in str(error)
+        assert "the probes cannot be enabled here, and were closed" in str(error)
         probes.close()
     machine.close_probes()
     assert machine.run(console=kinst_emu.PROMPTS).reason is kinst_emu.StopReason.CONSOLE

@@ -1,6 +1,7 @@
 """Recordings on the command line."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import time
 import pytest
 
 from emu.replay.inputs import ReplayError
-from emu.replay.recording import Recording
+from emu.replay.recording import STATE, Recorder, Recording
+from images import catalog
+from images.boots import booted
 from tests.dtrace.programs import command
+from tests.emu.replay.test_recording import START, written
 from tests.kinst_emu.test_commands import refused, run
 
 WORKLOAD = """
@@ -75,7 +79,7 @@ def test_registers_and_memory_are_shown(boot, arch):
 
 
 @pytest.mark.parametrize("words, says", [
-    (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is no position"),
+    (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is not a position"),
     (["--to", "strlen#99999"], "is not in it"), (["--to", "101%"], "100%"),
     (["--to", "99999999999999"], "ends at"), (["--to", "99s"], "virtual time"),
     (["--to", "panic"], "panic is not in it"), (["--to", "fbt::str*:entry"], "without a pattern"),
@@ -142,6 +146,96 @@ def test_a_program_that_fails_is_one_line(tmp_path, text, says):
     refused(result, says)
 
 
+@pytest.mark.parametrize("text", [
+    "open('ran', 'w')\n", "def wrkload(machine):\n    pass\n", "workload = 3\n"])
+def test_a_program_without_a_workload_leaves_no_recording_and_what_was_there_stays(tmp_path, text):
+    program, path = tmp_path / "w.py", tmp_path / "f.rec"
+    program.write_text(text.replace("ran", str(tmp_path / "ran")))
+    words = ["record", "-k", "teaching/amd64", "-o", str(path), str(program)]
+    refused(run("kinst", *words), "has no function workload(machine)")
+    assert not path.exists() and not (tmp_path / "ran").exists()
+    path.write_bytes(b"mine")
+    refused(run("kinst", *words), "has no function workload(machine)")
+    assert path.read_bytes() == b"mine"
+    assert sorted(tmp_path.iterdir()) == [path, program]
+    refused(run("kinst", *words[:-1], str(tmp_path / "nothing.py")), "nothing.py: cannot be read")
+
+
+def test_a_workload_may_be_imported_or_assigned(tmp_path):
+    (tmp_path / "elsewhere.py").write_text(
+        "def workload(machine):\n    machine.call('fibonacci', 3)")
+    begin = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    for text in ("from elsewhere import workload", "from elsewhere import *",
+                 "import elsewhere\nworkload = elsewhere.workload"):
+        program, path = tmp_path / "w.py", tmp_path / "f.rec"
+        program.write_text(begin + text)
+        result = run("kinst", "record", "-k", "teaching/amd64", "-o", str(path), str(program))
+        assert result.returncode == 0, result.stderr
+        path.unlink()
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A recording of a kernel that is not among the known ones: (its file, the kernel's)."""
+    kernel, path = tmp_path / "kernels" / "mine", tmp_path / "call.rec"
+    kernel.parent.mkdir()
+    content = bytearray(catalog.find("teaching/amd64").path.read_bytes())
+    at = content.index(b"The teaching kernel")
+    content[at : at + 3] = b"One"
+    kernel.write_bytes(content)
+    result = run("kinst", "call", "-k", str(kernel), "strlen(\"x\")", "--record", str(path))
+    assert result.returncode == 0 and f"kinst replay {path}" in result.stdout, result.stderr
+    return path, kernel
+
+
+def test_a_recording_is_played_by_the_line_that_it_ends_with(elsewhere):
+    path, kernel = elsewhere
+    assert Recording(path).start.kernel == str(kernel)
+    assert replayed(path)["same"] is True
+    status, out, said = command("--replay", str(path), "-q", "-n",
+                                "fbt::strlen:entry { trace(7); }")
+    assert status == 0 and "7" in out, said
+
+
+def test_a_kernel_that_is_gone_or_changed_is_said_in_one_line(elsewhere):
+    path, kernel = elsewhere
+    content = kernel.read_bytes()
+    kernel.unlink()
+    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no file any more")
+    os.mkfifo(kernel)  # reading it would wait for ever
+    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no file any more")
+    kernel.unlink()
+    kernel.write_bytes(catalog.find("teaching/amd64").path.read_bytes())
+    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is another build now")
+    kernel.write_bytes(b"text")
+    refused(run("kinst", "replay", str(path)), f"{kernel}, where it was, is no kernel any more")
+    moved = kernel.with_name("moved")
+    moved.write_bytes(content)
+    assert replayed(path, "-k", str(moved))["same"] is True
+
+
+def test_a_recording_without_the_hint_is_played_with_its_kernel_named(elsewhere, monkeypatch):
+    path, kernel = elsewhere
+    monkeypatch.setattr("emu.replay.recording.MAX_KERNEL", 0)
+    machine = booted(catalog.find(str(kernel)))
+    with Recorder(machine, path, STATE, "as older versions wrote it"):
+        machine.type(b"?")
+    monkeypatch.undo()
+    assert Recording(path).start.kernel == ""
+    refused(run("kinst", "replay", str(path)), "which is none of the known ones; give it with -k")
+    assert replayed(path, "-k", str(kernel))["same"] is True
+
+
+@pytest.mark.parametrize("hint", ["/\x1b[31m/kernel", "/" + "k" * 4000, "a\0b", "/\ud800",
+                                  "/dev/zero", "/" * 4096])
+def test_a_hint_that_lies_does_no_harm(tmp_path, hint):
+    path = written(tmp_path / "f.rec", json.dumps(
+        {**START, "build_id": "feed", "kernel": hint}).encode())
+    result = run("kinst", "replay", str(path))
+    refused(result, "give it with -k")
+    assert "\x1b" not in result.stderr and len(result.stderr) < 700
+
+
 def test_a_recording_is_traced(boot, arch):
     digest = json.loads(run("kinst", "boot", "-k", f"teaching/{arch}", "--digest", "--json",
                             "--type", "strings\\r", "--type", "strings\\r").stdout)["digest"]
@@ -176,7 +270,7 @@ def test_files_are_not_mixed_up(tmp_path):
         refused(run("kinst", "boot", "-k", "teaching/amd64", "--record", path, option, path),
                 "is the snapshot's file, too")
     refused(run("kinst", "record", "-k", "teaching/amd64", "-o", "/dev/null", "boot"),
-            "no plain file")
+            "not a plain file")
 
 
 def test_a_file_that_is_no_recording_is_one_line(tmp_path):

@@ -14,7 +14,8 @@ from dtrace.flow.steps import steps
 from dtrace.flow.walk import INLINE, ROOT, Walk
 from emu.machine import Until
 from emu.replay.flow import Head, flow, thread_of
-from emu.replay.recording import BOOT, Recorder
+from emu.replay.recording import Recorder
+from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
 from images.boots import boot_to_prompt
 from images.recordings import from_start, played

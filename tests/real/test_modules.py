@@ -8,7 +8,8 @@ from dtrace.debug_data import Sources, debug_index
 from dtrace.kernel_types import kernel_types
 from emu.call import Caller
 from emu.errors import KinstError
-from emu.replay.recording import BOOTED, Recorder
+from emu.replay.recording import Recorder
+from emu.replay.starts import BOOTED
 from images import catalog
 from images.boots import booted
 from images.recordings import played

@@ -11,7 +11,8 @@ import pytest
 
 from emu.machine import Until
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
 from images.boots import boot_to_prompt
 from images.recordings import from_start, machine_at

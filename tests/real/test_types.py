@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 
 from dwarf.ctf import ctf_types
+from dwarf.debug_file import debug_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.types import Enumeration, Integer, Structure, size_of, strip
@@ -25,6 +26,7 @@ _dumped = {}
 
 def dumped(path):
     """Structure's name -> {(size, ((member, bit, width), ...))}, as llvm-dwarfdump prints them."""
+    path = debug_file(path)
     if path in _dumped:
         return _dumped[path]
     tool = next((t for t in DUMPERS if shutil.which(t)), None)
@@ -75,7 +77,7 @@ def ours(types, name):
 def test_300_random_structs_from_dwarf_are_those_that_dwarfdump_prints(arch):
     path = real_kernel(arch).path
     theirs = dumped(path)
-    types = DwarfTypes(path, DebugIndex(build(path), path))
+    types = DwarfTypes(debug_file(path), DebugIndex(build(path), path))
     for name in random.Random(SEED).sample(sorted(theirs), 300):
         assert ours(types, name) == theirs[name], f"{name}; KINST_SEED={SEED}"
 
@@ -130,7 +132,7 @@ def test_functions_and_variables_have_the_same_types_in_dwarf_and_in_ctf(arch):
     """As far as names of structures, integers and numbers of parameters go."""
     kernel = real_kernel(arch)
     path = kernel.path
-    dwarf, ctf = DwarfTypes(path, DebugIndex(build(path), path)), ctf_types(path)
+    dwarf, ctf = DwarfTypes(debug_file(path), DebugIndex(build(path), path)), ctf_types(path)
     if ctf is None:
         pytest.skip(f"{path} has no .SUNW_ctf")
     functions = [f for f in kernel.symbols.functions() if len(kernel.symbols.named(f.name)) == 1]

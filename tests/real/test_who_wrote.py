@@ -8,7 +8,8 @@ from dtrace.flow.steps import steps
 from emu.call import Caller
 from emu.qemu.machine import QemuMachine
 from emu.replay.player import Player
-from emu.replay.recording import BOOTED, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOTED
 from emu.replay.writes import last_write, physical_of
 from images import boots
 from images.recordings import machine_at
@@ -71,7 +72,7 @@ def watched(machine, function, arguments, addresses):
     """(pc, address, value) of each change that QEMU's watchpoints see in a call."""
     arch, found = machine.arch, []
     with QemuMachine.carry(machine) as qemu:
-        back = arch.entry_address(machine.image)
+        back = machine.guest.entry_address(machine.image)
         caller = Caller(qemu)
         qemu.write_register(arch.sp, caller._room.free)
         arch.prepare_call(qemu, tuple(arguments), back)

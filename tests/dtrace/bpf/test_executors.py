@@ -217,8 +217,10 @@ def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
     called = [Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 1),
               Instruction(Class.JMP | Jump.JA, 0, 0, -2), *[one] * 30_000, ends]
     for code in (circle, called):
-        native = runtime()
+        native, faults = runtime(), []
+        native.faults = lambda *found, faults=faults: faults.append(found[1])
         assert native.run(native.load(encode(code))) == U64
+        assert set(faults) == {Fault.ILLEGAL_OPERATION}
 
 
 @settings(max_examples=400, deadline=None)

@@ -1,5 +1,7 @@
 """The runtime's memory: nothing that Python asks of it reaches beyond."""
 
+import random
+
 import pytest
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
@@ -119,3 +121,38 @@ def test_a_ring_keeps_whole_records_however_they_wrap():
     assert [clause for clause, _content in found] == list(range(20_000 - len(found), 20_000))
     assert len(found) == (1 << 10) // 20
     assert all(int.from_bytes(content[:8], "little") == clause for clause, content in found)
+
+
+@pytest.mark.parametrize("count, kept", [(4227, 4227), (4228, 4228), (4229, 4228), (4230, 4228)])
+def test_a_ring_gives_up_no_more_records_than_it_must(count, kept):
+    """Its memory is full before its size is: 4,228 of 744 bytes fill it, behind others that are
+    used up then."""
+    runtime = made(buffer=512 << 10, policy=Policy.RING)
+    for number in range(3817 + count):
+        runtime.begin_clause()
+        runtime.call(Helper.RECORD, number, 800 if number < 3817 else 720, 100)
+        runtime.call(Helper.COMMIT)
+    found = [clause for clause, _content in runtime.records()]
+    assert found == list(range(3817 + count - kept, 3817 + count))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_ring_holds_the_newest_records_and_counts_what_it_holds(seed):
+    """Of any sizes, however they wrap: another record is given up only for want of room."""
+    rng, size = random.Random(seed), 4096
+    runtime = made(buffer=size, policy=Policy.RING)
+    room, sizes, told = 4 * size + (1 << 20), [], -1
+    for number in range(3000):
+        sizes.append((rng.choice((8, 800, 40_000, 300_000)), rng.choice((1, 20, 700))))
+        runtime.begin_clause()
+        runtime.call(Helper.RECORD, number, *sizes[-1])
+        runtime.call(Helper.COMMIT)
+        if rng.random() < 0.01:
+            found = [clause for clause, _content in runtime.records()]
+            assert found == list(range(number + 1 - len(found), number + 1)) and found
+            assert sum(sizes[n][1] for n in found) <= size
+            before = found[0] - 1
+            if before > told:  # not one that was taken before
+                assert (sum(sizes[n][1] for n in found) + sizes[before][1] > size
+                        or sum(sizes[n][0] + 24 for n in found) + 2 * max(sizes)[0] > room)
+            told = number

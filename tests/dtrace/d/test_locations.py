@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtrace.d.checker import Located, Nowhere
+from dtrace.d.surroundings import Located, Nowhere
 from dtrace.d.types import INT, LONG
 from dwarf.locations import Constant, Location, Operation, Register
 from emu.errors import KinstError

@@ -4,15 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace.d.checker import Nowhere
 from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros
-from dtrace.d.program import Compiler
-from dtrace.d.types import Universe
-from dtrace.run.options import Options
-from dtrace.run.session import defaults
-from dtrace.run.timers import OwnProbes
-from tests.dtrace.programs import run, tag
+from tests.dtrace.programs import compiler, run, tag
 
 
 @pytest.mark.parametrize("actions, expected", [
@@ -121,10 +115,7 @@ def test_a_script_says_the_line(tmp_path):
 
 
 def compile_text(text):
-    options = Options()
-    Compiler(OwnProbes(), lambda name, value: options.set(name, value, inside=True),
-             lambda: defaults(options), lambda: 256, lambda: False, Universe(), Nowhere()
-             ).compile(text, Macros(), string=True)
+    compiler().compile(text, Macros(), string=True)
 
 
 WORDS = ["BEGIN", "{", "}", "(", ")", "[", "]", "x", "1", "'a'", '"b"', "@", "@a", "+", "-", "*",

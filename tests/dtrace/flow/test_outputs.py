@@ -11,14 +11,15 @@ import pytest
 
 from dtrace.flow.call_tree import CallTree, Node
 from dtrace.flow.code import CodeReader
-from dtrace.flow.flame_graph import WIDTH, svg
+from dtrace.flow.flame_graph import WIDTH, of_threads, svg
 from dtrace.flow.outputs import CALLS, FLAME, JSON, PERFETTO, TEXT, TREE, output
 from dtrace.flow.steps import steps
 from dtrace.flow.walk import Walk
 from emu.machine import Until
 from emu.replay.flow import ENTRY, PIECE, Head, flow, thread_of
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOT
 from kinst.breakpoints import Breakpoints
 from kinst.fbt import create
 from tests.emu.replay.test_recording import started, use
@@ -175,7 +176,7 @@ def test_a_flame_graph_is_well_formed_and_as_wide_as_the_run(played):
 
 def test_names_in_a_flame_graph_are_escaped():
     tree = {0: Node("", below={"a<b>&\"c\"": Node("a<b>&\"c\"", 1, 10, 10)}, total=10)}
-    assert ET.fromstring("".join(svg(tree, {}, "<k>"))) is not None
+    assert ET.fromstring("".join(svg(of_threads(tree, {}), "<k>"))) is not None
 
 
 def test_lines_of_json_are_the_instructions(image, played):

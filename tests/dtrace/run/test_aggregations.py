@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import Aggregate, Helper, Region
-from dtrace.d.clauses import value_count
+from dtrace.d.aggregations import value_count
 from dtrace.d.identifiers import AGGREGATING, AggregationInfo, Shape
 from dtrace.d.types import LONG
 from dtrace.run.aggregations import Entry, Order, Table, bounds, deviation, labels, scalar

@@ -21,7 +21,8 @@ from emu.gdb.target import LiveTarget, PlayedTarget
 from emu.machine import Until
 from emu.qemu.gdb_remote import GdbRemote
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOT
 from emu.unicorn._engine import WriteWatch
 from tests.emu.replay.test_recording import started, use
 
@@ -195,7 +196,7 @@ def test_descriptions_are_well_formed_and_name_known_registers(image):
     names = [reg.get("name") for reg in root.iter("reg")]
     assert len(names) == len(set(names)) == len(description.registers)
     for register in description.registers:
-        if register.ours is not None and register.ours not in machine.board.vectors:
+        if register.ours is not None and register.ours not in machine.cpu.vectors:
             machine.read_register(register.ours)
 
 

@@ -85,7 +85,7 @@ def test_stops_are_at_addresses_and_handlers_are_called(booted):
         assert Evaluation(Caller(machine)).run(parse('strlen("ab"); strlen("c")')) == 1
         assert seen == [strlen, strlen]
         machine.handle(strlen, None)
-        back = machine.arch.entry_address(machine.image)
+        back = machine.guest.entry_address(machine.image)
         machine.arch.prepare_call(machine, (0,), back)
         machine.pc = booted.symbol("fibonacci").address
         stop = machine.run(Until(addresses=[back]))

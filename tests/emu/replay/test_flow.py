@@ -21,7 +21,8 @@ from emu.replay.flow import (
 )
 from emu.replay.inputs import Position, ReplayError
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOT
 from emu.unicorn._engine import Flow, Steps
 from tests.emu.replay.test_recording import started, use
 

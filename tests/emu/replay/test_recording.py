@@ -12,10 +12,18 @@ from emu.errors import KinstError, MachineError
 from emu.machine import StopReason, Until
 from emu.replay import recording as recording_module
 from emu.replay.inputs import MEMORY as TO_MEMORY
-from emu.replay.inputs import TYPE, Input, Position, ReplayError
+from emu.replay.inputs import (
+    TYPE,
+    Input,
+    Position,
+    ReplayError,
+    position_from_json,
+    position_to_json,
+)
 from emu.replay.parts import FORMAT, HEAD, PartReader
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, PLACED, STATE, Recorder, Recording
+from emu.replay.recording import Recorder, Recording, _start_from_json, _start_to_json
+from emu.replay.starts import BOOT, PLACED, STATE
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt
@@ -338,7 +346,8 @@ START = {"kind": "boot", "architecture": "amd64", "build_id": "1", "memory": 64 
     ([], []), ({**START, "kind": "x"}, []), ({**START, "position": [0]}, []),
     ({**START, "memory": "1"}, []), (START, [(b"WHAT", b"[]")]), (START, [(b"MARK", b"{}")]),
     (START, [(b"INPT", b"[[%d, 1, true, \"type\", \"\", \"\"]]" % 10**30)]),
-    ({**START, "build_id": "\x1b[31m"}, []),
+    ({**START, "build_id": "\x1b[31m"}, []), ({**START, "kernel": 1}, []),
+    ({**START, "kernel": "k" * 4097}, []),
     (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"-5\", \"\"]]")]),
     (START, [(b"INPT", b"[[1, 1, true, \"memory\", \"%s\", \"\"]]" % (b"f" * 17))]),
     (START, [(b"MARK", b"[1, 2]")]), (START, [(b"MARK", b"[-1, 2, true]")]),
@@ -452,3 +461,28 @@ def test_probes_are_no_inputs(image, booted, short, tmp_path):
     played = Player(Recording(path), UnicornMachine(image, MEMORY))
     played.advance_to_end()
     assert played.difference() == "" and played.recording.end.digest
+
+
+def test_a_schedule_of_one_cpu_is_in_the_recording_and_another_is_refused(image, tmp_path):
+    """Recordings made before there was one are of one CPU."""
+    path = tmp_path / "file.rec"
+    with Recorder(started(image), path, BOOT, ""):
+        pass
+    assert Recording(path).start.schedule == ((0, 0),)
+    row = json.loads(_start_to_json(Recording(path).start))
+    del row["schedule"]
+    assert _start_from_json(row).schedule == ((0, 0),)
+    for schedule in ([[0, 1]], [[0, 0], [5, 1]]):
+        assert _start_from_json({**row, "schedule": schedule}).schedule != ((0, 0),)
+    for schedule in ([0], [[0]], [["0", 0]], 7, [[0, True]]):
+        with pytest.raises((TypeError, ValueError)):
+            _start_from_json({**row, "schedule": schedule})
+
+
+@pytest.mark.parametrize("row", [[1, 2, True, -1], [1, 2, True, 64], [1, 2, True, 0, 0],
+                                 [1, 2, True, "0"], [1, 2, True, True]])
+def test_a_position_names_a_cpu_or_none(row):
+    with pytest.raises(ValueError, match="of no kind"):
+        position_from_json(row)
+    assert position_from_json([1, 2, True, 3]).cpu == 3
+    assert position_to_json(position_from_json([1, 2, True])) == [1, 2, True]

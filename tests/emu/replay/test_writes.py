@@ -8,7 +8,8 @@ from emu.machine import Until
 from emu.replay import recording as recording_module
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player
-from emu.replay.recording import BOOT, Recorder, Recording
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import BOOT
 from emu.replay.writes import last_write, physical_of
 from emu.unicorn._engine import WriteWatch
 from tests.emu.replay.test_recording import started, use

@@ -1,9 +1,12 @@
 """A snapshot holds all of the CPU: what the model keeps, byte for byte."""
 
+import struct
+
 import pytest
 import unicorn
+from unicorn.x86_const import UC_X86_REG_IDTR
 
-from emu.machine import Until
+from emu.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.engine_probe import context_bytes
 from emu.unicorn.machine import UnicornMachine
@@ -108,7 +111,7 @@ def test_a_snapshot_between_a_load_exclusive_and_its_store_keeps_the_monitor(
     code, first = MONITORS[arch]
     address = placed(machine, code)
     word = address + 0x1000
-    back = machine.arch.entry_address(image)
+    back = machine.guest.entry_address(image)
     for break_it in (False, True):
         machine.write_u64(word, 5)
         machine.arch.prepare_call(machine, (word, 7), back)
@@ -147,7 +150,7 @@ def test_an_interrupt_shadow_outlives_a_stop_and_a_snapshot(code, tmp_path):
         machine = boots.booted(image, MEMORY)
         machine.write_register("rflags", machine.read_register("rflags") | 1 << 9)
         address = placed(machine, assemble("amd64", code))
-        back = machine.arch.entry_address(image)
+        back = machine.guest.entry_address(image)
         machine.run(Until(time=machine.now + 9_997_000 - machine.now % 10_000_000))
         machine.arch.prepare_call(machine, (), back)
         machine.pc = address
@@ -175,7 +178,9 @@ def test_the_shadow_is_in_the_state(tmp_path):
         said.append(machine.state().cpu["interrupt_shadow"])
         machine.step()
         other = through_a_file(machine, tmp_path / "s")
-        assert other.board.in_shadow() == machine.board.in_shadow()
+        shadows = [one.cpu.in_shadow()  # type: ignore[attr-defined]
+                   for one in (other, machine)]
+        assert shadows[0] == shadows[1]
     assert said == [False, True, False]
 
 
@@ -193,3 +198,20 @@ def test_a_wait_is_in_the_state(image, arch, tmp_path):
     for one in (machine, other):
         one.run(Until(time=end))
     assert machine.digest() == other.digest()
+
+
+@pytest.mark.parametrize("what", ["stack", "descriptors"])
+def test_an_exception_on_what_is_no_ram_ends_the_run(what):
+    """Page tables may lead anywhere: to memory that is not there, too."""
+    machine = boots.booted(catalog.find("teaching/amd64"), 64 << 20)
+    nowhere = 0xFFFFFFFF80000000 | 512 << 20
+    at = machine.symbol("strlen").address
+    machine.write(at, b"\x0f\x0b")  # ud2
+    if what == "stack":
+        machine.write_register("rsp", nowhere)
+    else:
+        machine.engine.write_bytes(UC_X86_REG_IDTR, struct.pack(
+            "<H6xQII", 0, nowhere, 0xFFF, 0))
+    machine.pc = at
+    stop = machine.run(Until(instructions=machine.instructions + 10))
+    assert stop.reason is StopReason.UNHANDLED and "is not RAM" in stop.detail, stop

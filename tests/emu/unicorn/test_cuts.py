@@ -16,7 +16,8 @@ from emu.call import Caller
 from emu.errors import MachineError, MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.unicorn import snapshot
-from emu.unicorn.machine import MAX_STOPS, UnicornMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.run_loop import MAX_STOPS
 from images import boots, catalog
 from kinst import kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
@@ -236,7 +237,7 @@ class Looking(RuleBasedStateMachine):
     def handle(self, which):
         found = functions(self.image)
         address = found[which % len(found)].address
-        if address in self.machine._handlers:
+        if address in self.machine._loop.handlers:
             return
         self.machine.handle(address, lambda: None)
         self.run(500)
@@ -268,7 +269,7 @@ class Looking(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_looking_in_any_order_changes_nothing(arch):
-    case = type("Looking", (Looking,), {"arch": arch}).TestCase
+    case = type("Looking", (Looking,), {"arch": arch}).TestCase  # type: ignore[attr-defined]
     case.settings = settings(max_examples=12, stateful_step_count=25, deadline=None,
                              suppress_health_check=list(HealthCheck))
     case().runTest()
@@ -305,14 +306,14 @@ def test_a_block_too_long_for_the_model_is_the_same_whatever_stood_in_it(image, 
         rng = random.Random(seed)
         size = (len(code) - 4) // count if arch != "amd64" else 3
         for _ in range(60):
-            machine.arch.prepare_call(machine, (0, 0), machine.arch.entry_address(image))
+            machine.arch.prepare_call(machine, (0, 0), machine.guest.entry_address(image))
             machine.pc = address
             stops = [] if seed == 0 else [
                 address + size * rng.randrange(count) for _ in range(3)]
             while True:
-                stop = machine.run(Until(addresses=[machine.arch.entry_address(image), *stops]))
+                stop = machine.run(Until(addresses=[machine.guest.entry_address(image), *stops]))
                 assert stop.reason is StopReason.ADDRESS
-                if stop.pc == machine.arch.entry_address(image):
+                if stop.pc == machine.guest.entry_address(image):
                     break
             machine.write_register(machine.arch.sp, saved[machine.arch.sp])
         for name, value in saved.items():
@@ -375,7 +376,7 @@ def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
     blocks = set()
     fresh.uc.hook_add(unicorn.UC_HOOK_BLOCK, lambda _uc, at, size, _d: blocks.add((at, size)))
     fresh.run(Until(console="teaching> "))
-    board, arch, asked = fresh.board, fresh.arch, 0
+    board, arch, asked = fresh.cpu, fresh.arch, 0
     page = {"amd64": 64, "arm64": 10, "riscv64": 12}[arch.name]
     for begin, size in blocks:
         if not size or fresh.translate(begin) is None:
@@ -397,12 +398,52 @@ def test_what_ends_a_block_is_what_the_model_ends_its_blocks_with(fresh):
 
 def test_a_handler_too_many_is_not_kept(fresh):
     base = fresh.symbol("strlen").address
-    already = len(fresh._handlers)
+    already = len(fresh._loop.handlers)
     for n in range(MAX_STOPS - already):
         fresh.handle(base + 16 + n, lambda: None)
     with pytest.raises(MachineError, match=f"{MAX_STOPS + 1} stop addresses and handlers"):
         fresh.handle(base, lambda: None)
-    assert base not in fresh._handlers
+    assert base not in fresh._loop.handlers
     fresh.handle(base + 16, None)
     fresh.handle(base, lambda: None)
-    assert base in fresh._handlers
+    assert base in fresh._loop.handlers
+
+
+@pytest.mark.parametrize("cut", ["count", "steps", "address", "elsewhere", "handler"])
+def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
+    """A guest clears an accessed bit and does not say so: until it does, the CPU does not look
+    there again."""
+    machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
+    free = machine.board.ram_base + (32 << 20)
+    near = machine.symbol("strlen").address
+    hole = machine.guest.hole(machine, near, free, 1, free + (1 << 20))
+    text, page, tables = hole.virtual, hole.virtual + 0x14000, hole.virtual + 0x15000
+
+    def put(at, entry):
+        machine.write_physical(at, entry.to_bytes(8, "little"))
+
+    for place, entry in hole.writes:
+        put(place, free | 7 if place == free + (1 << 20) else entry | 4)
+    for number, physical in ((0, 0x200000 + free), (20, 0x214000 + free), (21, free)):
+        put(free + 8 * number, physical | 0x63)
+    load = assemble("amd64", "mov rax, [rdi]")
+    machine.write_physical(0x200000 + free, b"".join((
+        load, assemble("amd64", "and byte ptr [rsi], 0xdf"), b"\xeb\x00", b"\x90" * 6, b"\xeb\x00",
+        b"\x90" * 4, load, b"\xeb\x00", b"\x90\xeb\xfe")))
+    for name, value in (("rdi", page), ("rsi", tables + 160), ("rflags", 2), ("rip", text)):
+        machine.write_register(name, value)
+    end = machine.instructions + 16
+    if cut == "count":
+        machine.run(Until(instructions=end - 11))
+    elif cut == "steps":
+        for _ in range(6):
+            machine.step()
+    elif cut == "address":
+        machine.run(Until(addresses=[text + 9], instructions=end))
+    elif cut == "elsewhere":
+        machine.run(Until(instructions=end - 13))
+        machine.run(Until(addresses=[near], instructions=end - 10))
+    else:
+        machine.handle(text + 9, lambda: None)
+    machine.run(Until(instructions=end))
+    assert machine.instructions == end and not machine.read_physical(free + 160, 1)[0] & 0x20

@@ -89,7 +89,7 @@ def test_every_block_of_a_boot_is_counted_as_the_decoder_counts_it(fresh):
             assert known == len(fresh.arch.split(fresh.read(address, size))), hex(address)
             compared += 1
     # Where all instructions are of one length the clock divides, and asks no table.
-    assert compared > 50 or fresh.board.cpu.fixed_length
+    assert compared > 50 or fresh.cpu.model.fixed_length
 
 
 def test_it_stops_before_an_address_and_goes_on_from_there(fresh):
@@ -313,7 +313,7 @@ def test_behind_an_argument_there_are_zeros_not_what_the_stack_held(booted):
 def test_calls_do_not_return_to_the_first_byte_of_the_kernels_code(booted):
     """Unicorn looks at the byte before a stop address, which sets the Accessed bit of its page."""
     code = next(s for s in booted.image.segments if s.executable)
-    assert booted.arch.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
+    assert booted.guest.entry_address(booted.image) - 1 >= max(code.virtual, booted.image.entry)
 
 
 def test_of_the_boots_of_a_kernel_the_latest_are_kept(image, tmp_path, monkeypatch):

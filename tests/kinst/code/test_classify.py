@@ -3,11 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.architectures import ARCHITECTURES
+from emu.guests import FREEBSD
+from emu.symbols import Symbol
 from kinst.amd64.classify import classify as amd64
 from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.classify import classify as arm64
 from kinst.arm64.classify import ends_exclusive, starts_exclusive
 from kinst.code import lowering
+from kinst.code.listing import instructions
 from kinst.code.verdict import Copy, Refuse, Rewrite, SetRegister
 from kinst.riscv64.classify import classify as riscv64
 from kinst.trap import TRAPS
@@ -17,7 +20,7 @@ MASK = (1 << 64) - 1
 
 
 def dispatcher(arch):
-    return lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
+    return lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
 
 
 class State:
@@ -55,13 +58,24 @@ def test_amd64_lengths_are_the_instructions_own(code):
     ("0f0b", "exception"), ("48cf", "returns"), ("66e900000000", "operand-size"),
     ("ff28", "code segment"), ("67488d0510000000", "32-bit address"), ("0faa", "machine state"),
     ("c7f800000000", "relative"), ("0f05", "enters"), ("cb", "segment"),
+    ("8ed0", "holds off interrupts"), ("488e10", "holds off interrupts"),  # MOV SS
+    ("0fff00", "exception"), ("d6", "exception"), ("8ec8", "exception"),  # UD0, UDB, MOV CS
+    ("0f22c8", "exception"), ("440f20c8", "exception"), ("440f23c0", "exception"),  # CR1 CR9 DR8
+    ("f00200", "exception"), ("f00f1f00", "exception"),  # LOCK, and no memory is written
+    ("66c5f877", "exception"), ("660f38c8c0", "exception"),  # a prefix where none may be
+    ("660f78c80408", "exception"),  # EXTRQ is /0
+    ("62f1fd8858c3", "exception"), ("62f17c6858c3", "exception"),  # zeroing without mask; L'L
 ])
 def test_amd64_refuses_what_it_cannot_carry_out_elsewhere(code, reason):
     verdict = amd64(bytes.fromhex(code), PC)[1]
     assert isinstance(verdict, Refuse) and reason in verdict.reason
 
 
-@pytest.mark.parametrize("code", ["55", "4889e5", "0fb606", "f00fb10f", "0f01f8", "fa", "ee"])
+@pytest.mark.parametrize("code", [
+    "55", "4889e5", "0fb606", "f00fb10f", "0f01f8", "fa", "ee",
+    "8ed8", "8cd0", "0fb200", "c4e2798e00",  # MOV DS, MOV from SS, LSS, VPMASKMOVD
+    "0f22d8", "440f22c0", "0f23e0", "f00010", "c5f877", "0f38c8c0", "62f17c7858c3", "62f17cc958c3",
+])
 def test_amd64_copies_what_does_not_depend_on_its_place(code):
     assert isinstance(amd64(bytes.fromhex(code), PC)[1], Copy)
 
@@ -141,6 +155,37 @@ def test_amd64_gives_every_byte_string_a_verdict(code):
     assert 0 <= length <= 15 and verdict is not None
 
 
+@pytest.mark.parametrize("text", [
+    "670fb94002", "0fb9c0", "480fb90500000000", "f20fb9848811223344",  # UD1
+    "d6", "660f78d00408", "f20f78c00408", "6648c20800", "66480f8000000000",
+    "6648e800000000",
+])
+def test_amd64_a_length_that_the_decoder_has_wrong_is_the_manuals(text):
+    code = bytes.fromhex(text)
+    assert amd64(code + b"\x90\xc3", PC)[0] == len(code)
+    assert dispatcher("amd64").lengths(code + b"\x90\xc3") == [len(code), 1, 1]
+
+
+def test_amd64_undefined_instructions_have_their_operands_where_code_is_split():
+    """Of ``-fsanitize-trap``: ud1 2(%eax), %eax"""
+    code = ["55", "670fb94002", "4889e5", "c3"]
+    raw = [bytes.fromhex(c) for c in code]
+    assert ARCHITECTURES["amd64"].split(b"".join(raw)) == raw
+    assert ARCHITECTURES["amd64"].instruction_length(raw[1]) == 5
+
+
+@pytest.mark.parametrize("text", [
+    "0fff00", "0fffc0",  # UD0 has a ModRM byte on Intel's only
+    "660f8000000000", "66e800000000", "66e900000000", "66f20f8000000000",
+])
+def test_amd64_what_has_another_length_on_another_vendors_cpu_ends_what_is_known(text):
+    code = bytes.fromhex(text)
+    length, verdict = amd64(code + b"\x90\xc3", PC)
+    assert length == 0 and isinstance(verdict, Refuse)
+    assert verdict.reason in ("raises an exception", "is a jump with an operand-size prefix")
+    assert dispatcher("amd64").lengths(code + b"\x90\xc3") == []
+
+
 def word(code):
     return code.to_bytes(4, "little").hex()
 
@@ -189,7 +234,16 @@ def test_arm64_addresses_become_constants(code, value):
     (0xD538400B, "last exception"), (0xD5384000, "last exception"),
     (0xD5385200, "last exception"), (0xD5386000, "last exception"), (0xD50041BF, "stack pointer"),
     (0x885F7C41, "exclusive"), (0xC8037C41, "exclusive"), (0xDC000080, "reserved"),
-    (0x00000000, "not an instruction"), (0x80000000, "SME"),
+    (0x00000000, "not an instruction"), (0x80000000, "SME"), (0xD5004101, "not an instruction"),
+    (0xD53C4000, "last exception"), (0xD51C4020, "last exception"),  # SPSR_EL2, ELR_EL2
+    (0xD53C5200, "last exception"), (0xD53C6000, "last exception"),  # ESR_EL2, FAR_EL2
+    (0xD53C6080, "last exception"), (0xD53860A0, "last exception"),  # HPFAR_EL2, PFAR_EL1
+    (0xD53C60A0, "last exception"), (0xD5385120, "last exception"),  # PFAR_EL2, AFSR1_EL1
+    (0xD508779F, "last exception"), (0xD50877BF, "last exception"),  # GCSPUSHX, GCSPOPCX
+    (0xD501401F, "masks"), (0xD501411F, "masks"), (0xD5184301, "masks"),  # MSR ALLINT
+    (0xD501421F, "masks"), (0xD501431F, "masks"), (0xD5184321, "masks"),  # MSR PM
+    (0x895F7FE9, "exclusive"), (0xC95FFFE9, "exclusive"),  # LDTXR, LDATXR
+    (0x89017FE9, "exclusive"), (0xC901FFE9, "exclusive"),  # STTXR, STLTXR
 ])
 def test_arm64_refuses(code, reason):
     verdict = arm64(bytes.fromhex(word(code)), PC)[1]
@@ -197,7 +251,10 @@ def test_arm64_refuses(code, reason):
 
 
 @pytest.mark.parametrize("code", [0xA9BF7BFD, 0x8B010000, 0x08A07C41, 0x48207C82, 0x88DFFC41,
-                                  0xD5033FDF, 0xD53BD040, 0x4E040C20, 0xD503201F])
+                                  0xD5033FDF, 0xD53BD040, 0x4E040C20, 0xD503201F,
+                                  # CAST, CASPT, CFINV, MSR UAO, MRS ALLINT, MRS SPSR_EL12
+                                  0xC9A17C41, 0x49827C84, 0xD500401F, 0xD500407F, 0xD5384301,
+                                  0xD53D4000])
 def test_arm64_copies(code):
     assert isinstance(arm64(bytes.fromhex(word(code)), PC)[1], Copy)
 
@@ -222,6 +279,25 @@ def test_arm64_casp_is_no_exclusive_access():
     assert not starts_exclusive(bytes.fromhex(word(0x48607C82)))
     assert starts_exclusive(bytes.fromhex(word(0x885F7C41)))
     assert ends_exclusive(bytes.fromhex(word(0x88037C41)))
+
+
+@pytest.mark.parametrize("load, store", [
+    (0x895F7FE9, 0x89017FE9), (0xC95F7D6A, 0xC9017D6A), (0x895FFFE9, 0x8901FFE9),
+    (0xC95FFFE9, 0xC901FFE9),
+])
+def test_arm64_nothing_is_probed_inside_an_unprivileged_exclusive_access(load, store):
+    """FEAT_LSUI: LDTXR or LDATXR; add; STTXR or STLTXR; ret"""
+    code = b"".join(w.to_bytes(4, "little") for w in (load, 0x11000529, store, 0xD65F03C0))
+    listed = instructions(TRAPS["arm64"], code, Symbol("f", PC, len(code), 2))
+    assert [i.offset for i in listed if not isinstance(i.verdict, Refuse)] == [12]
+    native = dispatcher("arm64")
+    assert [native.probe(n)[0] - PC for n in native.add_all(PC, code, 0, 16, 0, 0)] == [12]
+
+
+def test_arm64_compare_and_swap_unprivileged_is_no_exclusive_access():
+    for code in (0xC9A17C41, 0x49827C84):  # CAST, CASPT
+        raw = bytes.fromhex(word(code))
+        assert not starts_exclusive(raw) and not ends_exclusive(raw)
 
 
 @given(st.integers(0, (1 << 32) - 1))

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.architectures import ARCHITECTURES
-from emu.elf import Symbol
+from emu.guests import FREEBSD
+from emu.symbols import Symbol
 from kinst.code import lowering
 from kinst.code.listing import DATA, instructions, literals
 from kinst.code.verdict import Refuse
@@ -28,7 +29,8 @@ def listing(arch, code):
 
 def native(arch, code):
     """(offsets with probes, pieces of data), by the native core."""
-    dispatcher, _templates = lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)
+    dispatcher, _templates = lowering.dispatcher(
+        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
     counts = []
     _inside, _rest, data = dispatcher.tally(PC, code, 0, len(code), {}, 0, counts)
@@ -88,6 +90,13 @@ DAMAGED = [
     ("arm64", "03000014" "60000058" "00000000" "c0ffff58" "0004009100040091c0035fd6"),
     # each round finds more
     ("amd64", ("0f100502000000eb10" + "90" * 14 + "48b8") * 6 + "90c3" + "90" * 8),
+    # UD1 with operands, as clang's -fsanitize-trap has it; relative to itself
+    ("amd64", "55670fb940024889e5c3"), ("amd64", "550fb90500000000" + "41" * 8 + "c3"),
+    # what has two lengths: UD0, near jumps with an operand-size prefix
+    ("amd64", "550fff00c3"), ("amd64", "55660f800000000090c3"), ("amd64", "5566e8000090c3"),
+    ("amd64", "55660f78d00408c3"),
+    # LDR (literal) of a vector, opc 3: unallocated
+    ("arm64", "5f2003d5" "400000dc" + "1f2003d5" * 9 + "c0035fd6"),
     # a byte that is no instruction, shortly before data
     ("amd64", "488b050600000006" + "90" * 5 + "41" * 8 + "c3"),
 ]
@@ -112,8 +121,18 @@ def test_what_only_data_seems_to_read_is_none():
 
 
 def test_what_is_no_instruction_is_not_called_data():
-    table = listing("amd64", bytes.fromhex(DAMAGED[4][1]))
+    table = listing("amd64", bytes.fromhex(DAMAGED[-1][1]))
     assert table[-1].offset == 7 and table[-1].verdict == Refuse("is not an instruction")
+
+
+def test_behind_what_has_two_lengths_nothing_is_known_and_the_reason_is_told():
+    table = listing("amd64", bytes.fromhex("55660f800000000090c3"))
+    assert [(i.offset, i.verdict) for i in table[1:]] == [
+        (1, Refuse("is a jump with an operand-size prefix"))]
+
+
+def test_an_unallocated_load_reads_nothing():
+    assert TRAPS["arm64"].literal(bytes.fromhex("a00a00dc"), PC) is None
 
 
 @pytest.mark.parametrize("code", ["0f180d00000000", "0fae3d00000000"])

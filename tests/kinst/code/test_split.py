@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.architectures import ARCHITECTURES
+from emu.guests import FREEBSD
 from kinst.arm64.classify import ROWS as ARM64
 from kinst.code import lowering
 from kinst.code.lowering import HERE, template
@@ -16,7 +17,8 @@ from kinst.riscv64.classify import COMPRESSED, WIDE
 from kinst.trap import TRAPS
 
 ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
-DISPATCHERS = {arch: lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], None)[0]
+DISPATCHERS = {arch: lowering.dispatcher(
+        ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
                for arch in ("amd64", "arm64", "riscv64")}
 # What the instruction is, the bits that are its displacement, bytes.
 BRANCHES = [

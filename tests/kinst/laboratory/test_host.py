@@ -134,6 +134,62 @@ def test_a_segment_register_that_was_changed_is_set_again(laboratory):
     assert {k for k in first if first[k] != changed[k]} <= {"gs", "gs_base"}
 
 
+# Masked AVX-512 (XSAVE's in-use bits), gathers (a single step stops in them), a return with a count
+# that the model takes for a negative one, a null selector that an interrupt makes another.
+FALSE_ALARMS = ["62e1ad0f5864d908", "62d1654ffefb", "62f2054139771b", "c4e26d920408",
+                "c4e2e9920408", "f248c23ae9", "65c21db5", "2e664b0fb58e7927ddd6"]
+
+
+@pytest.mark.parametrize("code", FALSE_ALARMS)
+def test_what_is_the_hosts_own_affair_is_no_mismatch(laboratory, code):
+    _word, mismatch = laboratory().test(bytes.fromhex(code), 24)
+    assert mismatch is None or pytest.fail("\n".join(mismatch.differences()))
+
+
+def test_masks_and_all_vector_registers_are_in_use_on_the_host(laboratory):
+    host = laboratory().judge
+    if not host._parts:
+        pytest.skip("the host's CPU has no AVX")
+    values, vectors = laboratory().state(0)
+    values = host.prepare(values, vectors)
+    before = host.run(values, b"\x90", 0, b"", False).vectors
+    area = b"".join(one.to_bytes(64, "little") for one in before)
+    for begin, end in host._parts.values():
+        assert any(area[begin:end])
+
+
+def test_a_gather_is_executed_to_its_end(laboratory):
+    lab = laboratory()
+    if 2 not in lab.judge._parts:
+        pytest.skip("the host's CPU has no AVX2")
+    code = bytes.fromhex("c4e269920408")  # vgatherdps xmm0, [rax + xmm1], xmm2
+    values, vectors = lab.state(0)
+    vectors[1], vectors[2] = 0, (1 << 128) - 1  # one address, and all of them
+    values = lab.judge.prepare(values | {"rax": DATA}, vectors)
+    outcome = lab.judge.run(values, code, 0, b"", lab.bench.repeats(code))
+    area = b"".join(one.to_bytes(64, "little") for one in outcome.vectors)
+    assert not outcome.fault and outcome.pc == CODE + len(code)
+    assert not any(area[192:208])  # its mask, which says what is left
+
+
+@pytest.mark.parametrize("code", ["f3e005", "f2e005", "f2e105", "f32ee105"])
+def test_a_loop_whose_condition_a_prefix_changes_on_some_processors_is_refused(code):
+    length, verdict = TRAPS["amd64"].classify(bytes.fromhex(code), CODE)
+    assert length == len(code) // 2 and "prefix" in verdict.reason
+
+
+def test_lock_of_a_register_does_not_end_the_laboratory():
+    lab = Laboratory(BENCHES["amd64"](), TRAPS["amd64"], 1)
+    word, _mismatch = lab.test(bytes.fromhex("f0f2460fbaeac7"), 2)  # the CPU model calls abort()
+    assert word.startswith(("not executed", "refuse"))
+
+
+def test_what_x87_did_before_is_not_seen_in_the_next_encoding():
+    lab = Laboratory(BENCHES["amd64"](), TRAPS["amd64"], 1)
+    for code in ("d9c1", "dd00", "6441d9727b", "d930"):  # fnstenv after others
+        assert lab.test(bytes.fromhex(code), 4)[1] is None
+
+
 def test_other_architectures_have_no_judge():
     with pytest.raises(KinstError, match="does not execute arm64's"):
         Laboratory(BENCHES["arm64"](), TRAPS["arm64"], 1, True)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from emu.architectures import ARCHITECTURES
@@ -8,7 +10,7 @@ from kinst.code.survey import survey
 from kinst.code.verdict import Copy, Jump, Rewrite, SetRegister
 from kinst.laboratory.bed import Bed
 from kinst.laboratory.bench import BENCHES
-from kinst.laboratory.laboratory import Laboratory
+from kinst.laboratory.laboratory import MIXED, Laboratory, mixed
 from kinst.laboratory.memory_map import CODE
 from kinst.laboratory.relocation import relocate
 from kinst.laboratory.workers import Here, Processes
@@ -86,7 +88,7 @@ class WrongWidth(Arm64Trap):
         condition = getattr(verdict, "condition", None)
         if isinstance(condition, arm64_classify.Zero):
             wide = arm64_classify.Zero(condition.register, 64, condition.wanted)
-            verdict = type(verdict)(wide, verdict.target, verdict.otherwise)
+            verdict = replace(verdict, condition=wide)
         return length, verdict
 
 
@@ -176,3 +178,18 @@ def test_memory_never_appears_while_the_cpu_runs(arch, monkeypatch):
         assert lab.test(bytes.fromhex(store), 6) == ("copy", None)
     assert len(lab.plain.pages) > 3 and told and not any(told)
     assert lab.plain.pages.keys() == lab.probed.pages.keys()
+
+
+@pytest.mark.parametrize("count", [2, 15, 16, 31])
+def test_of_any_two_registers_each_is_once_the_address_and_the_other_small(count):
+    names = [f"r{i}" for i in range(count)]
+    states = [mixed(k, names, lambda: 1, lambda: 0) for k in range(len(MIXED))]
+    pairs = {(a, b) for state in states for a in names for b in names if state[a] > state[b]}
+    assert pairs == {(a, b) for a in names for b in names if a != b}
+
+
+@pytest.mark.parametrize("code", ["48f7f1", "41f7f8", "f6f1", "660f6f00", "660f28445900"])
+def test_divisions_and_aligned_vectors_are_shown_whatever_the_seed(code):
+    for seed in range(6):
+        word, mismatch = laboratory("amd64", seed=seed).test(bytes.fromhex(code), 1)
+        assert word == "copy" and mismatch is None

@@ -56,7 +56,7 @@ UPSTREAM = [
 
 @pytest.mark.parametrize("arch, code, what", UPSTREAM, ids=[what for _a, _c, what in UPSTREAM])
 def test_what_upstream_does_wrong_is_found_by_execution(arch, code, what):
-    (one,) = judged(MISTAKEN, arch, [bytes.fromhex(code)], 1, 40)
+    (one,) = judged(MISTAKEN, arch, [bytes.fromhex(code)], 1, 2)
     assert one.wrong and one.differences(), what
 
 
@@ -89,6 +89,41 @@ def test_what_is_no_answer_is_one_clear_line(tmp_path, body, says):
     with pytest.raises(KinstError, match=says) as error:
         judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("command", ["cat", "tee /dev/null"])
+def test_a_program_that_gives_back_the_question_is_no_relocator(command):
+    with pytest.raises(KinstError, match="answers with the question itself"):
+        judged(command, "amd64", [b"\x90"], 1, 1)
+
+
+COPIES = "print(json.dumps({'id': row['id'], 'bytes': row['bytes'], 'back': 3}), flush=True)"
+EMULATES = """if 'state' in row:
+    print(json.dumps({'id': row['id'], 'pc': 0}), flush=True)
+else:
+    print(json.dumps({'id': row['id'], 'emulate': True}), flush=True)"""
+
+
+def test_an_emulation_that_was_never_asked_for_a_state_is_not_shown(tmp_path):
+    """What faults in place in every state says nothing of an emulation."""
+    (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("6c")], 1, 2)
+    assert one.word.startswith("not executed") and one.verdict == "emulate"
+    (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("cd03")], 1, 2)
+    assert one.unshown and one.verdict == "emulate" and "faults in every state" in one.word
+
+
+def test_states_are_made_in_which_a_division_does_not_fault(tmp_path):
+    for seed in range(8):
+        (one,) = judged(program(tmp_path, COPIES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
+        assert one.word == "copy"  # div rcx
+        (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
+        assert one.wrong  # it goes nowhere
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_copied_loop_is_found_whichever_way_the_first_state_goes(seed):
+    found = judged(MISTAKEN, "amd64", [bytes.fromhex(code) for code in ("e005", "e105")], seed, 1)
+    assert all(one.wrong for one in found)
 
 
 def test_a_program_that_is_not_there_or_silent_is_one_clear_line(tmp_path, monkeypatch):

@@ -60,6 +60,23 @@ def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
         GOOD.code: "f+1", WRONG.code: "f+1"}
 
 
+@pytest.mark.parametrize("findings, worst", [
+    ([Finding(b"\x90", "copy", source="zz"), Finding(b"\x90", "copy", 3, "copy", "displaced")], 1),
+    ([Finding(b"\x90", "copy", 9), Finding(b"\x90", "copy", 12)], 0),
+    ([Finding(b"\x90", "copy", note="zzz"), Finding(b"\x90", "not shown: copy, x")], 1),
+    ([Finding(b"\x90", "not shown: copy, x"), Finding(b"\x90", "copy", 0, "copy", "a")], 1),
+])
+def test_of_several_results_the_worst_counts_whatever_is_said_of_it(tmp_path, findings, worst):
+    store = Store(tmp_path / "s.db")
+    for seed, one in enumerate(findings):
+        key = Key("relocate", "tables 1", "amd64", seed, 2)
+        store.begin(key, "kernel 1", "/k", "clang 19", {one.code: "f+1"})
+        store.put(key, [one])
+    (build,) = store.builds()
+    assert [found.state for _place, found in store.results(build)] == [findings[worst].state]
+    assert [found.word for _place, found in store.results(build)] == [findings[worst].word]
+
+
 def test_two_builds_are_compared(tmp_path):
     fixed = Finding(WRONG.code, "emulate")
     new = Finding(b"\x55", "copy")

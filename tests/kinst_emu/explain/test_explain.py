@@ -2,6 +2,7 @@
 
 import html
 import json
+import random
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from kinst_emu.explain.page import page
 from kinst_emu.explain.recorder import Recorder, Row
 from kinst_emu.explain.steps import Table, steps
 from kinst_emu.explain.text import text
+from kinst_emu.quiz.experiment import Experimenter
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_front import refused, run
 
@@ -126,7 +128,7 @@ def test_another_byte_of_the_trampoline_is_told(recorded):
 def test_another_word_of_the_trap_frame_is_told(recorded):
     firing = recorded[0]
     frame = firing.frames[0]
-    layout = recorded[2].arch.trap_frame
+    layout = recorded[2].guest.trap_frame
     for name, (offset, _size) in layout.fields.items():
         content = bytearray(frame.before)
         content[offset] ^= 1
@@ -151,16 +153,18 @@ def test_another_register_and_other_bytes_are_told(recorded):
 def test_a_page_has_all_that_the_text_has(recorded):
     firing, table, words = recorded
     told = steps(firing, table, words)
-    shown = page("<title>", "about & more", told)
+    made = page("<title>", "about & more", told)
+    shown = html.unescape(made)
     plain = "\n".join(text(told))
-    assert len(shown.encode()) < 400 << 10
-    assert "http:" not in shown and "https:" not in shown and "&lt;title&gt;" in shown
+    assert len(made.encode()) < 400 << 10
+    assert "http:" not in made and "https:" not in made
+    assert "&lt;title&gt;" in made and "about &amp; more" in made
     for step in told:
-        assert html.escape(step.title) in shown and step.title in plain
+        assert step.title in shown and step.title in plain
         for part in step.parts:
             for row in part.rows if isinstance(part, Table) else ():
                 for cell in row:
-                    assert html.escape(cell) in shown and cell in plain
+                    assert cell in shown and cell in plain
 
 
 @pytest.mark.parametrize("words, says", [
@@ -203,7 +207,7 @@ def test_an_instruction_that_is_refused_is_said():
 
 def test_a_firing_is_told_also_where_the_call_ends_badly_later():
     done = run("kinst", "explain", "-k", "teaching/amd64", "panic:0", "-c", 'panic("x")')
-    assert done.returncode == 0 and "The call came to no good end later" in done.stdout
+    assert done.returncode == 0 and "The call ended badly later" in done.stdout
 
 
 def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
@@ -214,3 +218,24 @@ def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
     done = run("kdtrace", "-k", "teaching/arm64", "-q", "-n", "fbt::strlen:", "-c",
                'strlen("\udcff")', "--report", str(path))
     assert done.returncode == 0 and b"udcff" in path.read_bytes()
+
+
+def test_side_by_side_says_on_which_architecture_it_cannot_be():
+    words = ["kinst", "explain", "--arch", "all", "-c", 'strlen("a")']
+    result = run(*words, "strlen:16")
+    refused(result, "on riscv64, strlen+16: no instruction begins there; the nearest are at ")
+    assert "on amd64 and arm64 it can be explained" in result.stderr
+    assert "gives amd64, arm64, riscv64 each its own offset" in result.stderr
+    result = run(*words, "Xbpt:0")
+    refused(result, "kinst: on amd64, Xbpt+0: it was executed 0 times")
+    assert "arm64/kernel has no function 'Xbpt'" in result.stderr
+    assert "; on riscv64, " in result.stderr
+    result = run(*words, "strlen:x")  # wrong on all of them: said once
+    refused(result, "the offset is a decimal number")
+    assert "riscv64" not in result.stderr
+
+
+def test_a_question_that_cannot_be_asked_names_the_architecture(monkeypatch, arch):
+    monkeypatch.setattr("kinst_emu.quiz.experiment.TRIES", 3)
+    with pytest.raises(KinstError, match=f"for {arch}: among 3 functions there is no instruction"):
+        Experimenter(machine_of(arch)).instruction(random.Random(1), "nothing")

@@ -11,7 +11,7 @@ from kinst_emu.explain.explained import Asked, explain
 from kinst_emu.explain.page import page, page_beside
 from kinst_emu.quiz.questions import questions
 from kinst_emu.quiz.sheet import sheet
-from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
+from tests.browser import CHROMIUM, WIDTHS, checked, measured, parse_errors
 from tests.conftest import ARCHES, MEMORY
 
 CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("<%d>", regs[0]); }'
@@ -88,3 +88,56 @@ def test_keys_go_through_the_steps_in_a_browser(pages, tmp_path):
     count = shown[0].split(":")[0]
     assert shown == [f"{count}:all {count} steps", f"1:step 1 of {count}", f"1:step 2 of {count}",
                      f"1:step 1 of {count}", f"{count}:all {count} steps"]
+
+
+# Regions that would scroll: what is cut off in a picture of the page, and on paper.
+CUT = """
+  return Array.prototype.filter.call(document.querySelectorAll('.scroll'), function (region) {
+    return region.scrollWidth > region.clientWidth; }).map(function (region) {
+      return [region.getAttribute('aria-label'), region.scrollWidth, region.clientWidth]; });
+"""
+# Links of the contents, their numbers with them, that lie over each other.
+COLLISIONS = """
+  var items = Array.prototype.map.call(document.querySelectorAll('nav ol li'), function (item) {
+    var size = parseFloat(getComputedStyle(item).fontSize), text = document.createRange();
+    text.selectNodeContents(item);
+    return Array.prototype.map.call(text.getClientRects(), function (rect) {
+      return {left: rect.left - 2 * size, right: rect.right, top: rect.top + 2,
+        bottom: rect.bottom - 2}; }); });
+  var found = [];
+  items.forEach(function (one, i) { items.slice(i + 1).forEach(function (two, j) {
+    one.forEach(function (a) { two.forEach(function (b) {
+      if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom) {
+        found.push([i, i + 1 + j]); } }); }); }); });
+  return [items.length, found];
+"""
+# How many columns the steps have, each.
+COLUMNS = """
+  return Array.prototype.map.call(document.querySelectorAll('div.beside'), function (row) {
+    return new Set(Array.prototype.map.call(row.children, function (one) {
+      return Math.round(one.getBoundingClientRect().left); })).size; });
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_nothing_is_cut_off_on_a_wide_screen(pages, tmp_path, width):
+    for path in pages:
+        assert measured(path, width, tmp_path, CUT) == [], path.name
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_contents_do_not_collide(pages, tmp_path, width):
+    for path in pages:
+        count, found = measured(path, width, tmp_path, COLLISIONS)
+        assert found == [] and (count > 5 or path.stem == "sheet"), path.name
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
+def test_architectures_are_beside_each_other_where_they_have_room(pages, tmp_path):
+    (path,) = (path for path in pages if path.stem == "beside")
+    shown = {width: measured(path, width, tmp_path, COLUMNS) for width in WIDTHS}
+    assert set(shown[360]) == {1}
+    assert set(shown[1280]) <= {1, 3} and shown[1280].count(3) > len(shown[1280]) // 2
+    assert set(shown[1920]) == {3}

@@ -1,6 +1,10 @@
 """The terminal's steps are the explanation's, and its panels the recording's."""
 
 import asyncio
+import contextlib
+import os
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -8,12 +12,19 @@ from textual.widgets import Input, Static
 
 from images import catalog
 from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.terminal import Stepper, shown
+from kinst_emu.explain.steps import Table
+from kinst_emu.explain.terminal import Stepper, columns, shown
+from kinst_emu.explain.terms import TERMS, first_terms
 
 
 @pytest.fixture(scope="module")
 def explained():
     return explain(catalog.find("teaching/arm64"), Asked("strlen:4", 'strlen("hello")'))
+
+
+@pytest.fixture(scope="module")
+def on_amd64():
+    return explain(catalog.find("teaching/amd64"), Asked("strlen:16", 'strlen("hello")'))
 
 
 def plain(app, name):
@@ -29,14 +40,15 @@ def text_of(content):
 
 def played(explained, keys, size=(160, 50)):
     """The application behind the keys, and what its panels show."""
-    app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
+    app = Stepper(explained.title, explained.steps, explained.firing, explained.words,
+                  explained.wrong)
 
     async def play():
         async with app.run_test(size=size) as pilot:
             await pilot.press(*keys)
             await pilot.pause()
             return app.at, {name: plain(app, name) for name in (
-                "title", "told", "code", "registers", "stack", "trampoline")}, app.focused
+                "title", "place", "told", "code", "registers", "stack", "trampoline")}, app.focused
 
     return asyncio.run(play())
 
@@ -47,7 +59,8 @@ def test_n_and_p_and_the_arrows_go_through_the_steps(explained):
         found, panels, _focused = played(explained, list(keys))
         assert found == at
         assert f"{at + 1}/{last + 1}  {explained.steps[at].title}" in panels["title"]
-        assert panels["told"] == text_of(shown(explained.steps[at]))
+        told = shown(explained.steps[at], terms=first_terms(explained.steps)[at])
+        assert panels["told"] == text_of(told)
     assert played(explained, ["right", "right", "left"])[0] == 1
 
 
@@ -60,17 +73,126 @@ def test_g_goes_to_a_step_by_number_and_by_name(explained):
     assert played(explained, ["n", "g", "0", "enter"])[0] == 1
 
 
-def test_panels_show_what_the_machine_held_at_the_step(explained):
-    firing = explained.firing
-    for number, step in enumerate(explained.steps):
-        _at, panels, _focused = played(explained, ["n"] * number)
-        row = firing.rows[step.row]
-        assert f"{row.registers['pc']:#018x}" in panels["registers"], step.name
-        assert explained.words.arch.disassemble(row.code, row.address) in panels["code"]
-        stack = firing.stacks[max(at for at in firing.stacks if at <= step.row)]
+def test_g_takes_the_beginning_of_a_name_that_is_one_step_s(explained):
+    names = [step.name for step in explained.steps]
+    for name in names:
+        begins = next(name[:n] for n in range(1, len(name) + 1)
+                      if [one for one in names if one.startswith(name[:n])] == [name])
+        assert played(explained, ["g", *begins, "enter"])[0] == names.index(name)
+    assert len([name for name in names if name.startswith("ve")]) == 2  # vector, verdict
+    assert played(explained, ["n", "g", *"ve", "enter"])[0] == 1
+
+
+@pytest.mark.parametrize("which", ["explained", "on_amd64"])
+def test_panels_show_what_the_machine_held_at_the_step(which, request):
+    one = request.getfixturevalue(which)
+    firing, arch = one.firing, one.words.arch
+    for number, step in enumerate(one.steps):
+        _at, panels, _focused = played(one, ["n"] * number)
+        row, stack = firing.rows[step.row], firing.stacks[step.row]
+        if step.handles is not None:  # not where the kernel goes on when it has answered
+            row, stack = firing.frames[step.handles].called, firing.frames[step.handles].stack
+            assert row.registers[arch.sp] == stack.address & -8
+            assert "the handler" in panels["code"] and "the handler" in panels["place"]
+        else:
+            code = firing.original if step is one.steps[0] else row.code
+            assert arch.disassemble(code, row.address) in panels["code"]
+        for name in (arch.pc, arch.sp):
+            assert f"{name} {row.registers[name]:#x}" in panels["place"], step.name
+            assert f"{row.registers[name]:#018x}" in panels["registers"].splitlines()[
+                1 + (name == arch.sp)], step.name
         word = int.from_bytes(stack.content[:8], "little")
         assert f"{stack.address:#x}" in panels["stack"] and f"{word:#018x}" in panels["stack"]
-        assert f"{firing.slot:#x}" in panels["trampoline"]
+        if firing.slot:
+            assert (f"{firing.slot:#x}" in panels["trampoline"]) == (step is not one.steps[0])
+    names = [step.name for step in one.steps]
+    frame = firing.frames[0]
+    assert one.steps[names.index("frame")].handles == 0
+    assert f"{frame.called.registers[arch.sp]:#x}" in played(
+        one, ["n"] * names.index("frame"))[1]["place"]
+
+
+def test_the_stack_is_the_stack_pointer_s_in_every_row(explained, on_amd64):
+    for one in (explained, on_amd64):
+        for number, row in enumerate(one.firing.rows):
+            assert one.firing.stacks[number].address == row.registers[one.words.arch.sp] & -8
+
+
+@pytest.mark.parametrize("arch, register", [("arm64", "elr_el1"), ("riscv64", "sepc")])
+def test_where_an_exception_returns_to_is_seen_without_scrolling(arch, register):
+    one = explain(catalog.find(f"teaching/{arch}"), Asked("strlen:4", 'strlen("hello")'))
+    names = [step.name for step in one.steps]
+    at = names.index("exception")
+    _at, panels, _focused = played(one, ["n"] * at, (80, 24))
+    assert f"{register} {one.firing.instruction.address:#x}" in panels["place"]
+    assert panels["registers"].splitlines()[3].split() == [
+        register, f"{one.firing.instruction.address:#018x}"]
+
+
+def test_what_was_done_wrong_is_shown_on_its_own_machine():
+    one = explain(catalog.find("teaching/arm64"), Asked(
+        "strtoul:4", 'strtoul("12", 0, 10)', what_if="copy"))
+    step = one.steps[-1]
+    assert step.name == "what-if" and step.wrong and one.wrong is not None
+    x8 = one.wrong.rows[step.row].registers["x8"]
+    assert x8 != one.firing.rows[-1].registers["x8"]
+    _at, panels, _focused = played(one, ["n"] * len(one.steps))
+    assert f"{x8:#018x}" in panels["registers"]
+
+
+@pytest.mark.parametrize("size", [(100, 30), (80, 24)])
+def test_every_column_is_there_on_a_small_terminal(on_amd64, size):
+    """As wide as on a large one: it is scrolled to, not left out."""
+    for number, step in enumerate(on_amd64.steps):
+        if step.name not in ("function", "frame"):
+            continue
+        small, large = (played(on_amd64, ["n"] * number, at)[1] for at in (size, (250, 80)))
+        for part in step.parts:
+            if isinstance(part, Table):
+                assert str(columns(part)) in small["told"].replace(" \n", "\n") or all(
+                    line.rstrip() in small["told"] for line in str(columns(part)).splitlines())
+        assert {k: v for k, v in small.items() if k != "told"} == {
+            k: v for k, v in large.items() if k != "told"}
+
+
+def test_a_screen_of_100_columns_shows_the_first_columns_whole(on_amd64):
+    app = Stepper(on_amd64.title, on_amd64.steps, on_amd64.firing, on_amd64.words)
+
+    async def play():
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.pause()
+            return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+    screen = asyncio.run(play())
+    assert "offset  bytes" in screen and "16      80 7c 07 01 00" in screen, screen
+
+
+def test_a_term_is_explained_where_it_is_first_used_and_only_there(explained):
+    found = first_terms(explained.steps)
+    said = [term for terms in found for term in terms]
+    assert len(said) == len(set(said)) and {"trap frame", "trampoline", "verdict"} <= set(said)
+    at = next(n for n, terms in enumerate(found) if "trap frame" in terms)
+    for number in (0, at - 1, at, at + 1):
+        told = played(explained, ["n"] * number)[1]["told"]
+        assert (TERMS["trap frame"][:30] in told) == (number == at)
+
+
+def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained):
+    app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
+
+    async def play():
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.press("question_mark")
+            await pilot.pause()
+            during = str(app.screen.query_one("#keys", Static).content)
+            await pilot.press("x")
+            await pilot.pause()
+            await pilot.press("n")
+            await pilot.pause()
+            return during, app.at
+
+    during, at = asyncio.run(play())
+    assert "the next step" in during and max(map(len, during.splitlines())) <= 76 and at == 1
 
 
 def test_a_narrow_terminal_has_the_step_alone(explained):
@@ -85,13 +207,31 @@ def test_a_narrow_terminal_has_the_step_alone(explained):
     assert not shown_panels and width > 50
 
 
-def test_q_ends_it(explained):
+@pytest.mark.parametrize("keys", [["q"], ["ctrl+c"], ["g", "ctrl+c"], ["question_mark", "ctrl+c"]])
+def test_q_and_ctrl_c_end_it_wherever_it_is(explained, keys):
     app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
 
     async def play():
         async with app.run_test() as pilot:
-            await pilot.press("q")
+            await pilot.press(*keys)
             await pilot.pause()
         return app.return_code
 
     assert asyncio.run(play()) == 0
+
+
+def test_a_dumb_terminal_gets_plain_text():
+    """On a terminal of its own, as a person has it."""
+    main, side = os.openpty()
+    with subprocess.Popen(
+            [sys.executable, "-m", "kinst_emu.commands.kinst", "explain", "-k", "teaching/amd64",
+             "strlen:16", "-c", 'strlen("a")'], stdin=side, stdout=side, stderr=subprocess.STDOUT,
+            env={**os.environ, "TERM": "dumb"}) as process:
+        os.close(side)
+        text = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(main, 4096):
+                text += piece
+    os.close(main)
+    assert process.returncode == 0 and b"\x1b" not in text
+    assert b"1. The instruction at strlen+16" in text

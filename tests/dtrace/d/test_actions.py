@@ -1,0 +1,51 @@
+"""The table of actions: what a row says is all that an action needs."""
+
+import io
+import json
+
+import pytest
+
+from dtrace.d.actions import ACTIONS, Action
+from dtrace.d.functions import FUNCTIONS
+from dtrace.d.identifiers import Role, prototype
+from dtrace.run.consumer import Consumer
+from dtrace.run.options import Options
+from dtrace.run.render import NoSymbols
+from tests.dtrace.programs import quiet, run, tag
+
+
+def test_every_row_names_what_prints_it():
+    consumer = Consumer(Options(), NoSymbols(), io.StringIO(), lambda text: None)
+    for name, action in ACTIONS.items():
+        assert action.function.name == name and action.function.role is Role.ACTION
+        assert not action.consumer or callable(getattr(consumer, f"_{action.consumer}"))
+        assert action.consumer or not action.data, "who would print it?"
+
+
+@pytest.fixture
+def doubled(monkeypatch):
+    """An action that is not DTrace's: a row and its function."""
+    def emit(code, e):
+        code.noted("doubled", [code.recorded(argument) for argument in e.arguments * 2])
+
+    function = prototype(Role.ACTION, "void doubled(int)")
+    monkeypatch.setitem(ACTIONS, "doubled", Action(function, emit, "doubled", True))
+    monkeypatch.setitem(FUNCTIONS, "doubled", function)
+    monkeypatch.setattr(
+        Consumer, "_doubled", lambda self, _e, _action, values: self.write(
+            " ".join(str(int.from_bytes(value, "little")) for value in values)), raising=False)
+
+
+def test_an_action_is_a_row_and_its_functions(doubled):
+    assert quiet("BEGIN { doubled(21); exit(0); }") == "21 21"
+    assert tag("BEGIN { doubled(); }") == "D_PROTO_LEN"
+    assert tag("BEGIN { x = doubled(1); }") == "D_OP_INCOMPAT"
+    _status, out, _said = run("--json", "-n", "BEGIN { doubled(21); exit(0); }")
+    assert json.loads(out.splitlines()[0])["actions"][0] == {
+        "action": "doubled", "value": [21, 21]}
+
+
+def test_what_needs_w_says_so():
+    assert {name for name, function in FUNCTIONS.items() if function.destructive} == {
+        "breakpoint", "chill", "copyout", "copyoutstr", "freopen", "panic", "raise", "stop",
+        "system"}

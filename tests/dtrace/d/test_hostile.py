@@ -1,0 +1,94 @@
+"""Sources that no reasonable person writes: one line says what is wrong, and soon."""
+
+import sys
+
+import pytest
+
+from dtrace.run.options import MAX_TIME
+from tests.dtrace.programs import command, quiet, run, tag
+
+DOUBLED = {
+    "inlines": "inline int a0 = pid;" + "".join(
+        f"inline int a{n} = a{n - 1} + a{n - 1};" for n in range(1, 26)) + "BEGIN { trace(a25); }",
+    "constant inlines": "inline int a0 = 1;" + "".join(
+        f"inline int a{n} = a{n - 1} + a{n - 1};" for n in range(1, 26)) + "BEGIN { trace(a25); }",
+    "inlines with keys": "inline int a0[int x] = x;" + "".join(
+        f"inline int a{n}[int x] = a{n - 1}[x] + a{n - 1}[x];" for n in range(1, 26))
+        + "BEGIN { trace(a25[1]); }",
+    "translators": "struct s0 { int m; }; translator struct s0 < int *a > { m = *a; };" + "".join(
+        f"struct s{n} {{ int m; }}; translator struct s{n} < int *a > "
+        f"{{ m = xlate<struct s{n - 1}>(a).m + xlate<struct s{n - 1}>(a).m; }};"
+        for n in range(1, 26)) + "BEGIN { trace(xlate<struct s25>((int *)arg0).m); }",
+    "descriptions": "BEGIN," * 682 + "BEGIN { " + "x = 1;" * 500 + " }",
+}
+
+
+@pytest.mark.parametrize("kind", DOUBLED)
+def test_a_short_source_that_stands_for_a_long_one_is_refused_before_it_is_made(kind):
+    """Twenty-five doublings would take hours."""
+    status, out, said = run("-q", "-n", DOUBLED[kind])
+    assert status == 1 and not out and " more than " in said and said.count("\n") <= 1
+
+
+def test_structures_that_double_are_declared():
+    source = "struct s0 { int m; };" + "".join(
+        f"struct s{n} {{ struct s{n - 1} a, b; }};" for n in range(1, 29))
+    assert quiet(source + "BEGIN { trace(sizeof(struct s28)); exit(0); }") == str(4 << 28)
+
+
+@pytest.mark.parametrize("source, expected", [
+    ("BEGIN { trace(" + "9" * 5000 + "); }", "D_INT_OFLOW"),
+    ("BEGIN { trace(0" + "7" * 5000 + "); }", "D_INT_OFLOW"),
+    ("BEGIN { trace(0x" + "f" * 5000 + "); }", "D_INT_OFLOW"),
+    ("9" * 5000 + " { }", "D_INT_OFLOW"),
+    ("BEGIN { trace(\u0663); }", "D_SYNTAX"), ("BEGIN { trace(1\u00b2); }", "D_SYNTAX"),
+    ("BEGIN { @ = llquantize(1, 2, 0, 61, 32768); }", "D_LLQUANT_NSTEPVAL"),
+])
+def test_numbers_of_every_length_and_script_have_their_mistake(source, expected):
+    assert tag(source) == expected
+
+
+def test_a_macro_argument_of_5000_digits_is_too_large():
+    assert tag("BEGIN { trace($1); }", "9" * 5000) == "D_MACRO_OFLOW"
+
+
+def test_leading_zeros_are_no_size():
+    assert quiet("BEGIN { trace(0x" + "0" * 5000 + "1f); exit(0); }") == "31"
+
+
+def test_a_timer_of_a_day_ends_with_a_word():
+    status, _out, said = command("-q", "-n", "tick-1day { }")
+    assert status == 0 and "given up after 146 years" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("option", ["switchrate", "aggrate", "statusrate"])
+def test_a_rate_beyond_all_time_is_no_rate(option):
+    status, _out, said = run("-k", "teaching/amd64", "-x", f"{option}={MAX_TIME + 1}ns", "-q", "-n",
+                             "BEGIN { exit(0); }")
+    assert status == 1 and "Invalid value" in said
+
+
+def _calls(source):
+    """Python functions that compiling and running it calls."""
+    count = 0
+
+    def profile(_frame, event, _argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        run("-q", "-n", source)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("statement", [
+    "x = 1;", "trace(1);", "@a{n} = count();", "v{n} = 1;", "if (1) {{ x = 1; }}"])
+def test_twice_the_statements_cost_twice_the_work(statement):
+    """Calls are counted: a clock depends on who else uses the machine."""
+    def program(count):
+        return "BEGIN { " + "".join(statement.format(n=n) for n in range(count)) + " exit(0); }"
+
+    assert _calls(program(800)) < 2.3 * _calls(program(400))

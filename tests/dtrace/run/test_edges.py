@@ -1,0 +1,87 @@
+"""At the edges of what a run can do: as DTrace has it."""
+
+import json
+
+import pytest
+
+from tests.dtrace.programs import command, quiet, run
+
+
+def test_a_probe_that_is_not_there_has_its_line_in_a_script(tmp_path):
+    script = tmp_path / "a.d"
+    script.write_text("BEGIN { }\n\nfbt::nosuch:entry { }\n")
+    status, _out, said = run("-k", "teaching/amd64", "-s", str(script), "-c", 'strlen("a")')
+    assert status == 1 and "line 3: probe description fbt::nosuch:entry" in said
+    assert "the kernel has no function 'nosuch'" in said
+
+
+def test_a_missing_probe_of_a_kernel_is_permitted_with_Z():
+    status, out, said = run("-k", "teaching/amd64", "-Z", "-q", "-n",
+                            'fbt::nosuch:entry { } BEGIN { printf("on"); }', "-c", 'strlen("a")')
+    assert status == 0 and out.startswith("on") and "Traceback" not in said
+
+
+def test_drops_have_their_tags_where_they_are_asked_for():
+    program = 'BEGIN { trace("a"); trace("b"); trace("c"); } tick-1s { exit(0); }'
+    words = ("-x", "bufsize=32", "-x", "strsize=16", "-q", "-n", program)
+    assert "[DTRACEDROP_PRINCIPAL] 1 drop on CPU 0" in run("-x", "droptags", *words)[2]
+    assert "DTRACEDROP" not in run(*words)[2]
+
+
+def test_a_program_that_ends_in_begin_needs_no_workload():
+    status, out, _said = run("-k", "teaching/amd64", "-q", "-n", "BEGIN { trace(1); exit(3); }")
+    assert (status, out) == (3, "1\n")
+
+
+def test_a_program_that_begins_and_does_not_end_is_told_that_there_is_nothing_to_run():
+    status, out, said = run("-k", "teaching/amd64", "-q", "-n", "BEGIN { trace(1); }")
+    assert status == 1 and out.startswith("1") and "nothing to run" in said
+    status, out, said = run("-k", "teaching/amd64", "-q", "-n", "tick-1s { }")
+    assert status == 1 and not out and "nothing to run" in said
+
+
+@pytest.mark.parametrize("arch, register", [
+    ("amd64", "R_RAX"), ("arm64", "R_X0"), ("riscv64", "R_A0")])
+def test_a_thread_without_user_registers_has_an_invalid_address(arch, register):
+    _status, _out, said = run("-k", f"teaching/{arch}", "-n",
+                              f"kinst::strlen:0 {{ trace(uregs[{register}]); }}",
+                              "-c", 'strlen("abc")')
+    assert "invalid address (0x0)" in said
+
+
+def test_half_a_second_of_a_second_may_be_chilled():
+    begin = "BEGIN { chill(%d); printf(\"ok\"); exit(0); }"
+    assert run("-w", "-q", "-n", begin % 500_000_000)[1] == "ok\n"
+    assert "illegal operation" in run("-w", "-q", "-n", begin % 500_000_001)[2]
+    twice = "BEGIN { chill(300000000); printf(\"one \"); } BEGIN { chill(300000000); exit(0); }"
+    _status, out, said = run("-w", "-q", "-n", twice + " tick-2s { exit(0); }")
+    assert out == "one \n" and said.count("illegal operation") == 1
+
+
+def test_chill_takes_time_where_there_is_no_kernel():
+    assert quiet("BEGIN { t = timestamp; chill(1000); } BEGIN { trace(timestamp - t); exit(0); }",
+                 "-w") == "1000"
+
+
+def _names(text):
+    _status, out, _said = run("-k", "teaching/amd64", "-x", "oformat=json", "-l", "-n", text)
+    if out.startswith("{"):
+        return [json.loads(line)["name"] for line in out.splitlines()]
+    return [line.split()[-1] for line in out.splitlines()[1:]]
+
+
+def test_offsets_may_be_patterns():
+    every = _names("kinst::strlen:")
+    assert len(every) > 5 and _names("kinst::strlen:*") == every
+    assert _names("kinst::strlen:1*") == [name for name in every if name.startswith("1")] != []
+    assert _names("kinst::strlen:[0-9]") == [name for name in every if len(name) == 1]
+
+
+def test_what_is_written_is_bytes_whatever_the_locale_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    for words in ((), ("-o", str(tmp_path / "out"))):
+        status, out, said = command("-k", "teaching/amd64", "-n", 'BEGIN { trace("\u00e4"); }',
+                                    "-c", 'strlen("\u00e4")', *words)
+        assert status == 0 and "Traceback" not in said
+        assert 'strlen("\u00e4") = 2 (0x2)' in out + "".join(
+            path.read_text() for path in tmp_path.iterdir())

@@ -1,0 +1,206 @@
+"""Accesses that fault and those that do not, as a table: instructions, pages, places.
+
+A row is an instruction, a pair of neighbouring pages, and a place near their border.  All pages of
+all pairs lie in one table of 4 KiB pages, each with memory of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.kinst.test_upstream_mistakes import assemble, words
+
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Access:
+    """:param code: of the instruction; its address is in the first argument's register.
+    :param width: bytes that it accesses; 0: none.
+    :param below: it accesses what lies below the address (a push).
+    :param setup: registers that it needs, beside the address.
+    :param aligned: misaligned, it raises on hardware and in QEMU; Unicorn's CPU model carries it
+        out (docs/unicorn.md), and the table has aligned ones alone.
+    """
+
+    name: str
+    code: bytes
+    width: int
+    below: bool = False
+    setup: dict[str, int] = field(default_factory=dict)
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """An architecture's.
+
+    :param address: the register that has the address.
+    :param pages: kinds of pages: bits of the entry of one at a physical address.
+    :param fetch: jumps to the address.
+    :param others: instructions that raise without an access, and some that do not.
+    """
+
+    address: str
+    accesses: tuple[Access, ...]
+    pages: dict[str, Callable[[int], int]]
+    fetch: Access
+    others: tuple[Access, ...]
+    places: tuple[int, ...]
+    fetched: bytes  # an instruction that is there to be fetched, of four bytes
+    crossing: bool  # instructions may lie on two pages
+    # Unicorn's CPU model translates on into the next page, and a fault there is told of the block's
+    # first instruction, with nothing of it executed (docs/unicorn.md).
+    translates_on: frozenset[str] = frozenset()
+
+
+def _amd64() -> Table:
+    def a(text, width, name=None, **more):
+        return Access(name or text, assemble("amd64", text), width, **more)
+
+    vector = {"rcx": 0x1122334455667788}
+    kinds = {1: ("byte", "al"), 2: ("word", "ax"), 4: ("dword", "eax"), 8: ("qword", "rax")}
+    accesses = []
+    for width, (size, register) in kinds.items():
+        accesses += [
+            a(f"mov {register}, {size} ptr [rdi]", width),
+            a(f"mov {size} ptr [rdi], {register}", width),
+            a(f"add {size} ptr [rdi], {register}", width, "read-modify-write"),
+            a(f"lock add {size} ptr [rdi], {register}", width, "atomic"),
+            a(f"xchg {size} ptr [rdi], {register}", width, "exchange"),
+            a(f"lock cmpxchg {size} ptr [rdi], {register}", width, "compare and exchange"),
+        ]
+    accesses += [
+        a("movups xmm0, xmmword ptr [rdi]", 16), a("movups xmmword ptr [rdi], xmm0", 16),
+        a("movaps xmm0, xmmword ptr [rdi]", 16, aligned=True),
+        a("movaps xmmword ptr [rdi], xmm0", 16, aligned=True),
+        a("lock cmpxchg16b xmmword ptr [rdi]", 16),
+        Access("push", assemble("amd64", "push rax"), 8, True, vector),
+        Access("push16", assemble("amd64", "push ax"), 2, True),
+        Access("call", assemble("amd64", "call rbx"), 8, True),
+        Access("enter", b"\xc8\x10\x00\x00", 8, True),
+        Access("pop", assemble("amd64", "pop rax"), 8), Access("ret", b"\xc3", 8),
+        Access("leave", b"\xc9", 8),
+        a("stosq", 8, "stos"), a("rep stosq", 8, "rep stos", setup={"rcx": 3}),
+        a("lodsb", 1, "lods"), a("sgdt [rdi]", 10, "sgdt"), a("cmp qword ptr [rdi], rax", 8),
+    ]
+    present, write, user, accessed, no_execute = 1, 2, 4, 0x60, 1 << 63
+    pages = {
+        "rw": lambda p: p | present | write | accessed | no_execute,
+        "absent": lambda p: p & ~PAGE, "ro": lambda p: p | present | accessed | no_execute,
+        "rx": lambda p: p | present | accessed,
+        "fresh": lambda p: p | present | write,  # neither accessed nor dirty
+        "user": lambda p: p | present | write | user | accessed,
+        "reserved": lambda p: p | present | write | accessed | 1 << 51,
+    }
+    others = tuple(Access(name, code, 0, setup=setup or {}) for name, code, setup in (
+        ("ud2", b"\x0f\x0b", None), ("ud1", b"\x0f\xb9\xc0", None),
+        ("div by zero", assemble("amd64", "div rcx"), {"rcx": 0}),
+        ("div overflow", assemble("amd64", "div rcx"), {"rcx": 1, "rdx": 2}),
+        ("not canonical", assemble("amd64", "mov rax, [rcx]"), {"rcx": 1 << 60}),
+        ("not canonical store", assemble("amd64", "mov [rcx], rax"), {"rcx": 1 << 60}),
+        ("lidt", assemble("amd64", "lidt [rcx]"), {"rcx": 1 << 60}),
+        ("bad selector", assemble("amd64", "mov fs, ecx"), {"rcx": 0x1230}),
+        ("bad msr", assemble("amd64", "wrmsr"), {"rcx": 0xC0000080, "rax": 0, "rdx": 1}),
+        ("int3", b"\xcc", None), ("int 0x80", b"\xcd\x80", None), ("nop", b"\x90", None),
+        ("lock nop", b"\xf0\x90", None), ("mov cr8", assemble("amd64", "mov rax, cr8"), None),
+        ("mov cr1", b"\x0f\x20\xc8", None),
+        ("into", b"\xce", None), ("salc", b"\xd6", None),
+    ))
+    return Table("rdi", tuple(accesses), pages,
+                 Access("fetch", assemble("amd64", "jmp rdi"), 0), others,
+                 (0, 1, 2, 3, 4, 6, 7, 8, 9, 12, 15, 16), assemble("amd64", "add rax, 1"), True,
+                 frozenset(("rx", "fresh", "user")))
+
+
+def _arm64() -> Table:
+    def a(text, width, name=None, **more):
+        return Access(name or text, assemble("arm64", text), width, **more)
+
+    accesses = (
+        a("ldrb w1, [x0]", 1), a("strb w1, [x0]", 1), a("ldrh w1, [x0]", 2),
+        a("strh w1, [x0]", 2), a("ldr w1, [x0]", 4), a("str w1, [x0]", 4),
+        a("ldr x1, [x0]", 8), a("str x1, [x0]", 8), a("ldrsw x1, [x0]", 4),
+        a("ldrsb w1, [x0]", 1), a("ldp x1, x2, [x0]", 16), a("stp x1, x2, [x0]", 16),
+        a("ldr q0, [x0]", 16), a("str q0, [x0]", 16), a("ldr x1, [x0], #16", 8),
+        a("str x1, [x0, #-8]!", 8, below=True), a("stp x1, x2, [x0, #-16]!", 16, below=True),
+        a("ldxr w1, [x0]", 4), a("ldxr x1, [x0]", 8), a("ldaxr x1, [x0]", 8),
+        a("ldxp x1, x2, [x0]", 16), a("ldar x1, [x0]", 8, aligned=True),
+        a("stlr x1, [x0]", 8, aligned=True),
+        a("stlrb w1, [x0]", 1), a("ldxrb w1, [x0]", 1), a("ldtr x1, [x0]", 8, "ldtr"),
+        a("sttr x1, [x0]", 8, "sttr"), a("dc zva, x0", 64, "dc zva"),
+        a("dc cvac, x0", 1, "dc cvac"), a("ic ivau, x0", 1, "ic ivau"), a("prfm pldl1keep, [x0]", 0,
+                                                                       "prfm"),
+        a("at s1e1r, x0", 0, "at"),
+    )
+    table, af, share, user, read_only = 3, 1 << 10, 3 << 8, 1 << 6, 1 << 7
+    pxn, uxn = 1 << 53, 1 << 54
+    usual = table | af | share
+    pages = {
+        "rw": lambda p: p | usual | pxn | uxn, "absent": lambda p: p & ~3,
+        "ro": lambda p: p | usual | read_only | pxn | uxn,
+        "rx": lambda p: p | usual | read_only | uxn,
+        "fresh": lambda p: p | usual & ~af | pxn | uxn,  # no access flag
+        "user": lambda p: p | usual | user, "reserved": lambda p: p | usual & ~2 | pxn,
+    }
+    others = tuple(Access(name, code, 0) for name, code in (
+        ("udf", words(0)), ("brk", words(0xD4200000 | 0x40D << 5)), ("brk 7", words(0xD42000E0)),
+        ("svc", words(0xD4000001 | 0x123 << 5)), ("nop", words(0xD503201F)),
+        ("unallocated", words(0x00112233)),
+        ("mrs of EL2", words(0xD53C1100)), ("msr of EL2", words(0xD51C1100)),
+        ("mrs of EL3", words(0xD53E1100)), ("mrs of nothing", words(0xD53BFFE0)),
+        ("msr of a read-only one", words(0xD5180000)), ("hlt", words(0xD4400000)),
+        ("lse atomic", words(0xF8210002)), ("sve", words(0x04E03000)),
+        ("pacia", words(0xDAC10020)), ("sev", words(0xD503209F)),
+        ("dcps1", words(0xD4A00001)),
+    ))
+    return Table("x0", accesses, pages, Access("fetch", assemble("arm64", "br x0"), 0), others,
+                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 64), words(0x91000421), False)
+
+
+def _riscv64() -> Table:
+    def load(kind, opcode=0x03):
+        return words(opcode | 11 << 7 | kind << 12 | 10 << 15)
+
+    def store(kind, opcode=0x23):
+        return words(opcode | kind << 12 | 10 << 15 | 11 << 20)
+
+    def atomic(function, width, source=11):
+        return words(0x2F | 12 << 7 | width << 12 | 10 << 15 | source << 20 | function << 27)
+
+    accesses = [Access(f"l{n}", load(kind), 1 << (kind & 3))
+                for kind, n in enumerate(("b", "h", "w", "d", "bu", "hu", "wu"))]
+    accesses += [Access(f"s{n}", store(kind), 1 << kind) for kind, n in enumerate("bhwd")]
+    accesses += [Access("flw", load(2, 0x07), 4), Access("fld", load(3, 0x07), 8),
+                 Access("fsw", store(2, 0x27), 4), Access("fsd", store(3, 0x27), 8)]
+    for width, n in ((2, "w"), (3, "d")):
+        accesses += [Access(f"lr.{n}", atomic(2, width, 0), 1 << width),
+                     Access(f"sc.{n}", atomic(3, width), 1 << width)]
+        accesses += [Access(f"amo{name}.{n}", atomic(function, width), 1 << width)
+                     for name, function in (("add", 0), ("swap", 1), ("or", 8), ("maxu", 28))]
+    # c.lw a1, 0(a0); c.sw; c.ld; c.sd; and through sp
+    accesses += [Access(name, code.to_bytes(2, "little"), width) for name, code, width in (
+        ("c.lw", 0x410C, 4), ("c.sw", 0xC10C, 4), ("c.ld", 0x610C, 8), ("c.sd", 0xE10C, 8))]
+    valid, read, write, execute, user, used = 1, 2, 4, 8, 16, 0xC0
+
+    def entry(bits):
+        return lambda p: p >> 2 | bits
+
+    pages = {
+        "rw": entry(valid | read | write | used), "absent": entry(0),
+        "ro": entry(valid | read | used), "rx": entry(valid | read | execute | used),
+        "fresh": entry(valid | read | write), "user": entry(valid | read | write | user | used),
+        "reserved": entry(valid | write | used), "execute": entry(valid | execute | used),
+        "user code": entry(valid | read | execute | user | used),
+    }
+    others = tuple(Access(name, code, 0) for name, code in (
+        ("unimp", words(0xC0001073)), ("c.unimp", b"\0\0"), ("ebreak", words(0x00100073)),
+        ("c.ebreak", b"\x02\x90"), ("all ones", words(0xFFFFFFFF)), ("nop", words(0x13)),
+        ("mret", words(0x30200073)), ("csr of M", words(0x30002573)),
+        ("csr that is none", words(0x5C002573)), ("write of a read-only csr", words(0xC0051073)),
+    ))
+    return Table("a0", tuple(accesses), pages,
+                 Access("fetch", words(0x00050067), 0), others,
+                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16), words(0x00158593), True)
+
+
+TABLES = {"amd64": _amd64, "arm64": _arm64, "riscv64": _riscv64}

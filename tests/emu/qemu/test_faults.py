@@ -1,0 +1,349 @@
+"""Every fault is told as QEMU tells it: cause, address, error code, pc, what was written before.
+
+The rows are those of ``fault_tables``; from kernel mode.
+"""
+
+import itertools
+import struct
+
+import pytest
+import unicorn.x86_const as x86
+
+from emu.machine import StopReason, Until
+from emu.qemu.machine import QemuMachine
+from emu.unicorn.machine import UnicornMachine
+from images import boots
+from tests.conftest import MEMORY
+from tests.emu.qemu.fault_tables import PAGE, TABLES
+from tests.kinst.test_upstream_mistakes import assemble
+
+MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
+PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; of riscv64
+INSIDE = 64  # an offset in a page
+TEXT_ROOM = 32  # bytes between two instructions
+
+
+class Ground:
+    """A machine with the table's pages and instructions in it, and vectors that lead nowhere."""
+
+    def __init__(self, image):
+        self.machine = machine = UnicornMachine(image, MEMORY)
+        self.name = machine.arch.name
+        self.table = TABLES[self.name]()
+        self.free = machine.board.ram_base + (32 << 20)
+        if self.name == "amd64":
+            self.machine = machine = boots.booted(image, MEMORY)
+        else:
+            machine.place_image()
+        self.base, self.leaves = getattr(self, f"_{self.name}")()
+        self.text = self._page(0, "rx")
+        self.vectors = self._page(1, "rx")
+        self.stack = self._page(2, "rw") + PAGE - 256
+        kinds = self.table.pages
+        self.pairs = {}
+        at = 4
+        for one, other in itertools.product(kinds, kinds):
+            self.pairs[one, other] = self._page(at, one)
+            self._page(at + 1, other)
+            at += 2
+        assert at <= 512
+        self.codes = [*self.table.accesses, self.table.fetch, *self.table.others]
+        assert len(self.codes) * TEXT_ROOM <= PAGE
+        nop = {"amd64": b"\x90", "arm64": b"\x1f\x20\x03\xd5", "riscv64": b"\x13\0\0\0"}[self.name]
+        for number, access in enumerate(self.codes):
+            padded = (access.code + nop * 4)[: TEXT_ROOM]
+            machine.write_physical(self._physical(0) + TEXT_ROOM * number, padded)
+        machine.write_physical(self._physical(1), nop * (PAGE // len(nop)))
+        self.ends = getattr(self, f"_{self.name}_vectors")()
+
+    def _physical(self, number):
+        return self.free + (2 << 20) + number * PAGE
+
+    def _page(self, number, kind):
+        entry = self.table.pages[kind](self._physical(number))
+        self.machine.write_physical(self.leaves + 8 * number, entry.to_bytes(8, "little"))
+        return self.base + number * PAGE
+
+    def _put(self, at, entry):
+        self.machine.write_physical(at, entry.to_bytes(8, "little"))
+
+    # -- where the pages are: a table of 512 of them --------------------------------------------
+
+    def _amd64(self):
+        machine = self.machine
+        machine.write_register("efer", machine.read_register("efer") | 1 << 11)  # no-execute
+        near = machine.symbol("strlen").address
+        hole = machine.guest.hole(machine, near, self.free, 1, self.free + (1 << 20))
+        for place, entry in hole.writes:
+            self._put(place, self.free | 7 if place == self.free + (1 << 20) else entry | 4)
+        return hole.virtual, self.free
+
+    def _arm64(self):
+        tables = self.machine.read_register("ttbr0_el1")
+        self._put(tables + 64, self.free + PAGE | 3)  # the eighth GiB
+        self._put(self.free + PAGE, self.free | 3)
+        return 8 << 30, self.free
+
+    def _riscv64(self):
+        root = (self.machine.read_register("satp") & (1 << 44) - 1) << 12
+        self._put(root + 64, self.free + PAGE >> 2 | 1)
+        self._put(self.free + PAGE, self.free >> 2 | 1)
+        return 8 << 30, self.free
+
+    # -- vectors --------------------------------------------------------------------------------
+
+    def _amd64_vectors(self):
+        """Every vector's gate leads to a byte of its own."""
+        machine, table = self.machine, self._physical(3)
+        idt = b"".join(struct.pack(
+            "<HHBBHII", at & 0xFFFF, machine.read_register("cs"), 0, 0x8E, at >> 16 & 0xFFFF,
+            at >> 32, 0) for at in (self.vectors + 8 * n for n in range(256)))
+        machine.write_physical(table, idt)
+        machine.engine.write_bytes(x86.UC_X86_REG_IDTR, MMR.pack(
+            0, self._page(3, "rw"), len(idt) - 1, 0))
+        # The double fault's gate has a stack of its own.
+        machine.write_physical(table + 16 * 8 + 4, b"\1")
+        task, stack = self._page(510, "rw"), self._page(511, "rw") + PAGE
+        _selector, base, limit, _flags = MMR.unpack(machine.engine.read_bytes(
+            x86.UC_X86_REG_GDTR, MMR.size))
+        segments = machine.read(base, limit + 1)
+        low = (103 | (task & 0xFFFFFF) << 16 | 0x89 << 40 | (task >> 24 & 0xFF) << 56)
+        segments += struct.pack("<QQ", low, task >> 32)
+        machine.write(task, bytes(36) + struct.pack("<Q", stack) + bytes(60))
+        machine.write(task + 256, segments)
+        machine.engine.write_bytes(x86.UC_X86_REG_GDTR, MMR.pack(
+            0, task + 256, len(segments) - 1, 0))
+        machine.engine.write_bytes(x86.UC_X86_REG_TR, MMR.pack(limit + 1, task, 103, 0x8900))
+        return [self.vectors + 8 * n for n in (*range(64), 0x80)]
+
+    def _arm64_vectors(self):
+        self.machine.write_register("vbar_el1", self.vectors)
+        self.machine.write_register("cpacr_el1", 3 << 20)
+        return [self.vectors + 0x80 * n for n in range(16)]
+
+    def _riscv64_vectors(self):
+        self.machine.write_register("stvec", self.vectors)
+        self.machine.write_register("sstatus", 1 << 13 | 1 << 8)  # floating point; SUM off
+        return [self.vectors]
+
+
+STATUS = {"amd64": ("cr2",), "arm64": ("esr_el1", "far_el1", "elr_el1", "spsr_el1"),
+          "riscv64": ("scause", "stval", "sepc", "sstatus")}
+FLAGS = {"amd64": "rflags", "arm64": "pstate", "riscv64": None}
+BEFORE = {"amd64": 2, "arm64": 0x3C5}
+
+
+def outcome(ground, machine, number, access, address, pair):
+    """What an instruction does: where it ends, registers, what the trap says, memory."""
+    arch, first = machine.arch, ground.pairs[pair] if pair else None
+    physical = {} if first is None else {
+        page: ground._physical((page - ground.base) // PAGE) for page in (first, first + PAGE)}
+    fill = ground.table.fetched * (PAGE // len(ground.table.fetched) + 1)
+    for at in physical.values():
+        machine.write_physical(at, fill[:PAGE])
+    machine.write_physical(ground._physical(2), bytes(PAGE))
+    pc = ground.text + TEXT_ROOM * number
+    for i, name in enumerate(arch.registers):
+        if name not in (arch.pc, arch.sp, FLAGS[ground.name], "zero"):
+            machine.write_register(name, 0x1010 + i)
+    for name in STATUS[ground.name]:
+        if name != "sstatus":
+            machine.write_register(name, 0)
+    machine.write_register(arch.sp, ground.stack)
+    if ground.name == "amd64":
+        machine.write_register("ss", 16)  # QEMU makes it none where a gate has a stack of its own
+        machine.write_register("rbx", pc + len(access.code))
+    if FLAGS[ground.name]:
+        machine.write_register(FLAGS[ground.name], BEFORE[ground.name])
+    if ground.name == "riscv64":
+        machine.write_register("sstatus", 1 << 13 | 1 << 8)
+    for name, value in access.setup.items():
+        machine.write_register(name, value)
+    if address is not None:
+        for name in stands_for(ground, access):
+            machine.write_register(name, address)
+    machine.pc = pc
+    ends = {*ground.ends, pc + len(access.code)}
+    if access is ground.table.fetch and pair is not None and address % PAGE == INSIDE:
+        ends.add(address + len(ground.table.fetched))
+    if isinstance(machine, QemuMachine):
+        for _ in range(8):
+            machine.step()
+            if machine.pc in ends:
+                break
+        assert machine.pc in ends, (access.name, pair, hex(machine.pc), hex(pc))
+    else:
+        stop = machine.run(Until(addresses=sorted(ends - {pc}),
+                                 instructions=machine.instructions + 9))
+        if stop.reason is StopReason.UNHANDLED:
+            return {"stop": stop.detail}
+        assert stop.reason in (StopReason.ADDRESS, StopReason.INSTRUCTIONS), stop
+    if isinstance(machine, QemuMachine) and machine.pc == ground.vectors + 8 * PAGE_FAULT and (
+            (code := machine.read_u64(machine.sp)) & 9 == 8):
+        # QEMU 7.2 leaves P out where a bit is reserved; SDM volume 3, 4.7, has it.
+        machine.write_u64(machine.sp, code | 1)
+    found = {name: machine.read_register(name) for name in arch.registers}
+    if machine.pc in ground.ends:
+        found |= {name: machine.read_register(name) for name in STATUS[ground.name]}
+        if "esr_el1" in found and not 0x20 <= found["esr_el1"] >> 26 <= 0x25:
+            del found["far_el1"]  # of aborts alone
+        if found.get("scause") == BREAKPOINT:
+            del found["stval"]  # its address or 0: privileged manual, "Supervisor Trap Value"
+    if "sstatus" in found:
+        found["sstatus"] &= ~(3 << 32)  # UXL: the model of Unicorn has none
+    stack = machine.read_physical(ground._physical(2), PAGE)
+    found |= {f"stack {at:#x}": int.from_bytes(stack[at : at + 8], "little")
+              for at in range(0, PAGE, 8) if any(stack[at : at + 8])}
+    for page, at in physical.items():
+        index = (page - ground.base) // PAGE
+        found[f"entry {(page - first) // PAGE}"] = machine.read_physical(
+            ground.leaves + 8 * index, 8).hex()
+        content = machine.read_physical(at, PAGE)
+        found[f"page {(page - first) // PAGE}"] = [
+            (i, content[i]) for i in range(PAGE) if content[i] != fill[i]]
+    return found
+
+
+def stands_for(ground, access):
+    """Registers that the address is in."""
+    if ground.name == "amd64":
+        if access.name in ("push", "push16", "call", "enter", "pop", "ret"):
+            return ("rsp",)
+        return {"leave": ("rbp",), "lods": ("rsi",)}.get(access.name, ("rdi",))
+    return (ground.table.address,)
+
+
+def rows(table):
+    """(instruction's number, instruction, kinds of pages, offset from their border)."""
+    every = list(enumerate([*table.accesses, table.fetch]))
+    kinds = list(table.pages)
+    for number, access in every:
+        fetch = access is table.fetch
+        for one in kinds:
+            # Within a page, at its very begin and end; then over the border, the other page good
+            # or bad.
+            yield number, access, (one, "rw"), INSIDE - PAGE
+            if fetch:  # the next instruction, or the end of this one, is on the other page
+                if one not in table.translates_on:
+                    yield number, access, (one, "rw"), -4
+                if table.crossing:
+                    yield number, access, (one, "rw"), -2
+                continue
+            width = access.width
+            places = {-width, -1, *(-p for p in table.places if p <= max(width, 1) + 1)}
+            if access.aligned:
+                places = {-width, 0}
+            if access.below:
+                places = {p + width for p in places}
+            for other in kinds:
+                if "rw" not in (one, other) and (one, other) != (other, one):
+                    continue
+                for place in sorted(places):
+                    yield number, access, (one, other), place
+
+
+@pytest.fixture(scope="module", params=("amd64", "arm64", "riscv64"))
+def grounds(request):
+    from images import catalog
+
+    ground = Ground(catalog.find(f"teaching/{request.param}"))
+    with QemuMachine.carry(ground.machine) as other:
+        if ground.name == "arm64":
+            other.write_register("vbar_el1", ground.vectors)
+        yield ground, other
+
+
+def compared(ground, other, number, access, address, pair):
+    ours, theirs = (outcome(ground, machine, number, access, address, pair)
+                    for machine in (ground.machine, other))
+    return {name: (ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys()
+            if ours.get(name) != theirs.get(name) and ("stop" not in ours or name in (
+                "stop", *STATUS[ground.name], ground.machine.arch.pc))}
+
+
+def shown(differences):
+    return {name: tuple(hex(v) if isinstance(v, int) else v for v in pair)
+            for name, pair in differences.items()}
+
+
+def test_accesses_fault_where_and_as_qemu_says(grounds):
+    ground, other = grounds
+    wrong, count = [], 0
+    for number, access, pair, place in rows(ground.table):
+        address = ground.pairs[pair] + PAGE + place
+        found = compared(ground, other, number, access, address, pair)
+        count += 1
+        if found:
+            wrong.append((access.name, pair, place, shown(found)))
+    print(f"{ground.name}: {count} rows")
+    assert not wrong, (len(wrong), wrong[:5])
+
+
+def test_other_exceptions_are_qemus(grounds):
+    ground, other = grounds
+    first = len(ground.table.accesses) + 1
+    wrong = {}
+    for number, access in enumerate(ground.table.others, first):
+        found = compared(ground, other, number, access, None, None)
+        if found:
+            wrong[access.name] = shown(found)
+    assert not wrong
+
+
+def test_a_stack_that_overflows_is_a_double_fault_with_a_stack_of_its_own(image, arch):
+    """And where that has none, the machine says so."""
+    if arch != "amd64":
+        return
+    ground = Ground(image)
+    machine = ground.machine
+    machine.write(ground.text, assemble("amd64", "push rax"))
+    for absent, ends in ((False, StopReason.ADDRESS), (True, StopReason.UNHANDLED)):
+        if absent:
+            ground._page(511, "absent")
+        machine.pc = ground.text
+        machine.write_register("rsp", ground.pairs["absent", "rw"] + PAGE)
+        stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
+        assert stop.reason is ends
+        assert machine.read_register("cr2") == ground.pairs["absent", "rw"] + PAGE - 8 or absent
+    assert "triple fault" in stop.detail
+
+
+def test_an_interrupt_table_that_is_not_mapped_is_said(image, arch):
+    if arch != "amd64":
+        return
+    ground = Ground(image)
+    machine = ground.machine
+    ground._page(3, "absent")
+    machine.write(ground.text, b"\x0f\x0b")
+    machine.pc = ground.text
+    stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
+    assert stop.reason is StopReason.UNHANDLED and "IDT" in stop.detail
+
+
+def test_a_trap_that_cannot_push_its_frame_is_a_fault_of_the_instruction(image, arch):
+    """And not of the next one, which the trap would be told at."""
+    if arch != "amd64":
+        return
+    ground = Ground(image)
+    machine = ground.machine
+    for code in (b"\xcc", b"\xcd\x80", b"\x0f\x0b"):
+        machine.write(ground.text, code)
+        machine.pc = ground.text
+        machine.write_register("rsp", ground.pairs["absent", "rw"] + PAGE)
+        stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
+        assert stop.pc == ground.vectors + 8 * 8  # its stack is bad, too: a double fault
+        assert machine.read_u64(machine.sp + 8) == ground.text, code
+
+
+def test_page_tables_where_no_ram_is_are_no_traceback(image, arch):
+    if arch != "amd64":
+        return
+    ground = Ground(image)
+    machine = ground.machine
+    machine.write(ground.text, b"\x0f\x0b")
+    pml4 = machine.read_register("cr3") & 0xFFFFFFFFF000
+    machine.write_physical(pml4 + 8 * 200, (0x300000000 | 3).to_bytes(8, "little"))
+    machine.write_register("rsp", 200 << 39 | -1 << 48 if 200 & 256 else 200 << 39 | 0x1000)
+    machine.pc = ground.text
+    stop = machine.run(Until(addresses=ground.ends, instructions=machine.instructions + 9))
+    assert stop.reason is StopReason.ADDRESS and stop.pc == ground.vectors + 8 * 8

@@ -1,0 +1,24 @@
+"""Some seconds of each fuzzer; ``bench/fuzz`` runs them for as long as one likes."""
+
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from tests.fuzzing import d_programs, gdb_packets, states
+
+SECONDS = 5
+
+
+@pytest.mark.parametrize("fuzzer, wanted", [
+    (d_programs, {"ran", "refused"}), (gdb_packets, {"looks", "drives"}),
+    (states, {"refused", "goes on"}),
+], ids=["d", "gdb", "states"])
+def test_what_is_thrown_at_it_is_answered(fuzzer, wanted):
+    ground, found, number = fuzzer.ground(), Counter(), 0
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end or not wanted <= found.keys():
+        number += 1
+        assert number < 10_000, found
+        found[fuzzer.once(random.Random(number), ground)] += 1
