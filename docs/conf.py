@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -63,6 +64,18 @@ def _python(folder: Path) -> None:
     _write(folder / "python.md", lines)
 
 
+def _readme(folder: Path) -> None:
+    """The README as a page: its links are to pages beside it, or to what the site has not."""
+    text = (ROOT / "README.md").read_text().replace("](docs/", "](../")
+    _write(folder / "readme.md", re.sub(r"\[([^]]*)\]\((?!\.\./|https?:)[^)]*\)", r"\1", text)
+           .split("\n"))
+
+
+def _to_readme(_app: Sphinx, _page: str, source: list[str]) -> None:
+    """Pages link the README where it lies in the repository."""
+    source[0] = source[0].replace("](../README.md)", "](reference/readme.md)")
+
+
 def _write(path: Path, lines: list[str]) -> None:
     """Only what has changed is built again."""
     path.parent.mkdir(exist_ok=True)
@@ -75,3 +88,5 @@ def setup(app: Sphinx) -> None:
     os.environ["COLUMNS"] = str(COLUMNS)
     _commands(Path(app.srcdir) / "reference")
     _python(Path(app.srcdir) / "reference")
+    _readme(Path(app.srcdir) / "reference")
+    app.connect("source-read", _to_readme)
