@@ -29,7 +29,7 @@ COLUMNS = 100
 
 def _commands(folder: Path) -> None:
     """The reference of commands, by their own words."""
-    from kinst_emu.commands import kdtrace
+    from kinst_emu.command_line import make_parser
     from kinst_emu.commands.kinst import COMMANDS
     from kinst_emu.examples import show_examples
 
@@ -41,7 +41,7 @@ def _commands(folder: Path) -> None:
         show_examples(parser, text, module.EXAMPLES)
         module.add_options(parser)
         lines += [f"## kinst {name}", "", "```text", parser.format_help().rstrip(), "```", ""]
-    lines += ["## kdtrace", "", "```text", kdtrace._parser().format_help().rstrip(), "```", ""]
+    lines += ["## kdtrace", "", "```text", make_parser().format_help().rstrip(), "```", ""]
     _write(folder / "commands.md", lines)
 
 

@@ -1,174 +1,58 @@
-"""D programs, with dtrace(1)'s options: on an emulated kernel, or on DTrace's own probes alone."""
+"""kdtrace: D programs are compiled, linked, run and shown, with a kernel or without."""
 
-import getopt
+import contextlib
 import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from dtrace.bpf.listing import listing
 from dtrace.bpf.object_file import object_file
-from dtrace.calls import Evaluation, check
-from dtrace.calls import parse as parse_calls
 from dtrace.d.attributes import VERSION
 from dtrace.d.errors import DError
-from dtrace.d.lexer import Macros
+from dtrace.d.lexer import Macros, between
 from dtrace.d.program import Compiled, Compiler, split
 from dtrace.d.surroundings import Nowhere, Surroundings
 from dtrace.d.types import Universe
-from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
-from dtrace.prototypes import Prototypes, plain, result_line
-from dtrace.run.kernel import (
-    GuestState,
-    KernelProbes,
-    KernelSurroundings,
-    KernelSymbols,
-)
-from dtrace.run.options import OptionError, Options
+from dtrace.run.consumer import Enabled
+from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
+from dtrace.run.values import recorded
 from emu.appending import appending
 from emu.arch import Arch
 from emu.architectures import ARCHITECTURES
-from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
+from emu.progress import PROGRESS
 from emu.replacing import replacing
-from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
-from images import catalog
-from images.boots import LIMIT, at_start, boot_to_prompt, booted
-from images.recordings import from_start, played
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst_emu import plot
+from kinst_emu import plot, probe_listing
+from kinst_emu.command_line import LAST, USAGE, CommandLine, UsageError, read_command_line
 from kinst_emu.explain.explained import source_trees
 from kinst_emu.json_lines import JsonLines
-from kinst_emu.terminal import check_writable, end_line, parse_count, parse_size, show_byte
-from kinst_emu.trace_page.collected import Collected
+from kinst_emu.shared_output import shared
+from kinst_emu.terminal import check_writable, end_line
 from kinst_emu.trace_page.page import write
+from kinst_emu.traced_kernel import IDLE, TracedKernel
 
-LETTERS = "3:6:aAb:Bc:CdD:ef:FGhHi:I:k:lL:m:n:o:Op:P:qs:SU:vVwx:X:Z"
-WORDS = ["kernel=", "trap-path=", "memory=", "limit=", "digest", "unsafe", "json", "emit-elf=",
-         "plot=", "report=", "sources=", "replay=", "module="]
-WITHOUT_PROGRAMS = ("stack", "machine", "trampolines", "unchecked")
-BOOT = "boot"
 BEGIN = "dtrace:::BEGIN"
-IDLE = "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot"
-LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
-MODES = "AGhlV"
-USAGE = """Usage: kdtrace [-CdeFhlqSvVwZ] [-b bufsz] [-D name[=def]]
-\t[-I path] [-o output] [-s script] [-U name]
-\t[-x opt[=val]] [-X a|c|s|t]
-
-\t[-P provider [[ predicate ] action ]]
-\t[-m [ provider: ] module [[ predicate ] action ]]
-\t[-f [[ provider: ] module: ] func [[ predicate ] action ]]
-\t[-n [[[ provider: ] module: ] func: ] name [[ predicate ] action ]]
-\t[-i probe-id [[ predicate ] action ]] [ args ... ]
-
-\tpredicate -> '/' D-expression '/'
-\t   action -> '{' D-statements '}'
-
-with a kernel: kdtrace -k IMAGE --help
-"""
 MAX_SCRIPT = 1 << 22  # bytes
 USAGE_STATUS = 2
-
-
-class UsageError(Exception):
-    """The command line is none."""
-
-
-@dataclass
-class CommandLine:
-    """What was asked for.
-
-    :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in their order.
-    """
-
-    programs: list[tuple[str, str]] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    output: str | None = None
-    modes: str = ""
-    flags: str = ""
-    preprocess: list[str] = field(default_factory=list)
-    workload: str | None = None
-    words_given: dict[str, str] = field(default_factory=dict)
-    modules: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
+KERNELS = ("kinst:", "fbt:")  # what begins the descriptions of a kernel's probes
 
 
 def say(text: str) -> None:
     """A message on standard error."""
     end_line()
     print(f"dtrace: {text}", file=sys.stderr)
-
-
-def read_command_line(arguments: list[str], options: Options) -> CommandLine:
-    """:raises UsageError: for what is no command line.
-    :raises KinstError: for an option that cannot be set.
-    """
-    try:
-        given, words = getopt.gnu_getopt(arguments, LETTERS, WORDS)
-    except getopt.GetoptError as error:
-        if error.opt in WITHOUT_PROGRAMS:
-            raise KinstError(f"--{error.opt}: is not for D programs yet (docs/d.md)") from None
-        raise UsageError(f"illegal option -- {error.opt}") from None
-    found = CommandLine(words=words)
-
-    def set_option(name: str, value: str | None, shown: str) -> None:
-        try:
-            options.set(name, value)
-        except OptionError as error:
-            raise KinstError(f"failed to set {shown}: {error}") from None
-
-    for flag, value in given:
-        letter = flag[1]
-        if flag == "--module":
-            found.modules.append(value)
-        elif flag == "--sources":
-            found.sources.append(value)
-        elif flag.startswith("--"):
-            found.words_given[flag[2:]] = value
-        elif letter == "k":
-            found.words_given["kernel"] = value
-        elif letter == "c":
-            found.workload = value
-        elif letter in LAST or letter == "s":
-            found.programs.append((letter, value))
-        elif letter == "x":
-            name, mark, text = value.partition("=")
-            set_option(name, text if mark else None, f"-x {name}")
-        elif letter == "b":
-            set_option("bufsize", value, f"-b {value}")
-        elif letter in "qFw":
-            name = {"q": "quiet", "F": "flowindent", "w": "destructive"}[letter]
-            set_option(name, None, f"-{letter}")
-        elif letter in "DUI":
-            found.preprocess.append(f"-{letter}{value}")
-        elif letter == "C":
-            set_option("cpp", None, "-C")
-        elif letter == "Z":
-            set_option("zdefs", None, "-Z")
-        elif letter == "o":
-            found.output = value
-        elif letter in MODES:
-            found.modes += letter
-        elif letter == "d":
-            raise KinstError("-d: is not for D programs yet (docs/d.md); without actions it shows "
-                             "what probes of inline functions stand for")
-        else:
-            found.flags += letter
-    if len(set(found.modes)) > 1:
-        raise UsageError("only one of the [-AGhlV] options can be specified at a time")
-    return found
 
 
 class Failed(KinstError):
@@ -180,128 +64,42 @@ def trace(arguments: list[str]) -> int:
 
     :raises KinstError: with what dtrace(1) says.
     """
-    options = Options()
     try:
-        line = read_command_line(arguments, options)
-        if not line.programs and not line.modes:
-            if not arguments:
-                raise UsageError("")
-            raise KinstError("no probes specified")
+        line = read_command_line(arguments)
     except UsageError as error:
         if str(error):
             say(str(error))
         sys.stderr.write(USAGE)
         return USAGE_STATUS
-    if "V" in line.modes:
+    if line.version:
         print(f"dtrace: Sun D {VERSION}")
         return 0
-    if set(line.modes) & set("AGh"):
-        raise KinstError(f"-{line.modes[0]}: is not for programs without a kernel")
-    if "l" in line.modes:
-        options.values["zdefs"] = 1
-    return _Run(options, line).run()
-
-
-class _Kernel:
-    """The kernel that a program traces, and what it is to do.
-
-    :raises KinstError: for what cannot be.
-    """
-
-    def __init__(self, line: CommandLine) -> None:
-        given = line.words_given
-        self.player: Player | None = None
-        if "replay" in given:
-            if "memory" in given:
-                raise KinstError("--memory: with --replay, it is the recording's own")
-            if line.workload is not None:
-                raise KinstError("-c: cannot be used with --replay, which runs the recording")
-            self.player = played(
-                Path(given["replay"]), given.get("kernel"),
-                LIMIT if "limit" not in given else parse_count(given["limit"], "--limit"),
-                line.modules)
-            self.image = self.player.machine.image
-        else:
-            self.image = catalog.find(given["kernel"], line.modules)
-        wanted = given.get("trap-path", PATHS[0])
-        path = next((known for known in PATHS if known == wanted), None)
-        if path is None:
-            raise KinstError(f"--trap-path={wanted}: there are {', '.join(PATHS)}")
-        self.limit = parse_count(given.get("limit", str(DEFAULT_LIMIT)), "--limit")
-        memory = parse_size(given.get("memory", "512M"))
-        self.workload = line.workload
-        self.prototypes = Prototypes(self.image)
-        listing = "l" in line.modes or "e" in line.flags
-        self.idle = self.workload is None and not listing and self.player is None
-        self.calls = None
-        if self.workload not in (None, BOOT):
-            self.calls = parse_calls(self.workload)
-            check(self.image, self.calls, self.prototypes)
-        if self.player is not None:
-            self.machine = self.player.machine
-            from_start(self.player)
-        elif self.workload == BOOT and not listing:
-            self.machine = UnicornMachine(self.image, memory)
-            self.machine.boot()
-            at_start(self.machine)
-        else:
-            self.machine = booted(self.image, memory)
-        if self.player is None:
-            self.machine.console.text.clear()
-        self.breakpoints = Breakpoints(self.machine, path=path, records="report" in given)
-        self.collected = Collected(catalog.described(self.image),
-                                   self.workload or f"--replay {given.get('replay', '')}",
-                                   tuple(map(Path, line.sources)))
-        self.breakpoints.dispatcher.sink = lambda: self.collected.take(self.breakpoints)
-        self.types = self.prototypes.types()
-        self.probes = KernelProbes(
-            self.breakpoints, "unsafe" in given,
-            None if self.types is None else lambda: debug_index(self.image))
-        self.guest = GuestState(self.probes, self.types)
-
-    def run(self, quiet: bool, rows: JsonLines | None) -> None:
-        """Do what was asked for.
-
-        :param rows: are given what the guest writes, and the result; None: they are printed.
-        """
-        machine = self.machine
-        machine.console.stream = show_byte if rows is None else rows.byte
-        if self.player is not None:
-            self.player.advance_to_end()
-            return
-        if self.idle:  # what begins has not ended it
-            raise KinstError(IDLE)
-        if self.calls is None:
-            boot_to_prompt(machine, self.limit)
-            return
-        evaluation = Evaluation(Caller(machine, self.limit), self.prototypes)
-        value = evaluation.run(self.calls)
-        if rows is not None:
-            rows.row({"call": self.workload, "value": plain(machine, evaluation.kind, value)})
-            return
-        if not quiet:
-            print(result_line(str(self.workload), machine, evaluation.kind, value))
+    if line.kernel is None and line.replay is None:
+        if line.of_kernel:
+            raise KinstError(f"{line.of_kernel[0]}: is about a kernel: give one with -k")
+        return _Run(line, None).run()
+    with TracedKernel(line) as kernel:
+        return _Run(line, kernel).run()
 
 
 class _Run:
-    def __init__(self, options: Options, line: CommandLine) -> None:
-        self.options, self.line = options, line
+    def __init__(self, line: CommandLine, kernel: TracedKernel | None) -> None:
+        self.options, self.line, self.kernel = line.options, line, kernel
+        options = self.options
         self.sources: list[str] = []
-        given = line.words_given
-        self.kernel = _Kernel(line) if "kernel" in given or "replay" in given else None
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
         surroundings: Surroundings = Nowhere()
-        if self.kernel is not None:
-            self.probes = self.kernel.probes
-            universe = Universe(self.kernel.types)
+        if kernel is not None:
+            self.probes = kernel.probes
+            universe = Universe(kernel.types)
             surroundings = KernelSurroundings(
-                self.kernel.image, self.kernel.types, self.kernel.probes,
+                kernel.image, kernel.types, kernel.probes,
                 lambda content: self.compiler.place(content), say)
         self.compiler = Compiler(
             self.probes, lambda name, value: options.set(name, value, inside=True),
             lambda: defaults(options), lambda: options.number("strsize"),
-            lambda: options.given("zdefs"), universe, surroundings)
+            lambda: options.given("zdefs"), universe, surroundings, line.frames)
 
     def _libraries(self, programs: Iterable[str]) -> None:
         """Take in the libraries that the programs use."""
@@ -316,66 +114,87 @@ class _Run:
                                  f"{error.said(False)}") from None
 
     def run(self) -> int:
-        sources = [self._source(letter, text) for letter, text in self.line.programs]
-        self._libraries([*sources, *self.line.words])
-        compiled = [self._compile(letter, text, source)
-                    for (letter, text), source in zip(self.line.programs, sources, strict=True)]
-        if "l" in self.line.modes:
-            if "report" in self.line.words_given:
-                raise KinstError("--report: is of a trace, and -l makes none")
-            self._list(compiled)
-            return 0
-        if "S" in self.line.flags:
-            self._show_code(compiled)
-        report = self.line.words_given.get("report")
-        if report is not None:
-            if self.kernel is None:
-                raise KinstError("--report: is of a kernel's probes: give one with -k")
-            if "e" in self.line.flags:
-                raise KinstError("--report: is of a trace, and -e makes none")
-            check_writable(Path(report), "--report")
-            source_trees(self.kernel.image, self.kernel.collected.sources)
-        elif self.line.sources:
+        line = self.line
+        self._check()
+        sources = [self._source(letter, text) for letter, text in line.programs]
+        self._libraries([*sources, *line.words])
+        with PROGRESS.working("making the probes"):
+            compiled = [self._compile(letter, text, source)
+                        for (letter, text), source in zip(line.programs, sources, strict=True)]
+        if isinstance(self.probes, KernelProbes):
+            for report in self.probes.reports:
+                say(f"not probed: {report}")
+        with self._output() as out:
+            if line.rewritten:
+                self._show_rewritten(compiled)
+            if line.listing:
+                return self._list(compiled)
+            if line.show_code:
+                self._show_code(compiled)
+            if line.compile_only and line.emit_elf is None:
+                return 0
+            return self._linked(compiled, out)
+
+    def _check(self) -> None:
+        """:raises KinstError: for what cannot be, before anything is done."""
+        line, kernel = self.line, self.kernel
+        if line.report is not None:
+            for option, given in (("-l", line.listing), ("-e", line.compile_only)):
+                if given:
+                    raise KinstError(f"--report: is of a trace, and {option} makes none")
+            assert kernel is not None
+            check_writable(line.report, "--report")
+            source_trees(kernel.image, line.sources)
+        elif line.sources:
             raise KinstError("--sources: is for --report")
-        picture = self.line.words_given.get("plot")
-        if picture is not None:
-            plot.check(picture)
-        emitted = self.line.words_given.get("emit-elf")
-        if "e" in self.line.flags and emitted is None:
-            return 0
+        if line.plot is not None:
+            plot.check(line.plot)
+
+    @contextlib.contextmanager
+    def _output(self) -> Iterator[IO[str]]:
+        """Where what is printed goes; with -o, to the end of a file."""
+        shown = sys.stdout
+        if isinstance(shown, io.TextIOWrapper):
+            shown.reconfigure(encoding="utf-8", errors="surrogateescape")  # bytes, as they are
+        if self.line.output is None:
+            yield shown
+            return
+        try:
+            out = shared(appending(self.line.output, "surrogateescape"))
+        except OSError as error:
+            raise KinstError(f"failed to open output file '{self.line.output}': "
+                             f"{error.strerror}") from None
+        with out:
+            sys.stdout = out
+            try:
+                yield out
+            finally:
+                sys.stdout = shown
+
+    def _linked(self, compiled: list[list[Compiled]], out: IO[str]) -> int:
+        """Link and run what was compiled; the exit status."""
+        line, kernel = self.line, self.kernel
         everything = [one for program in compiled for one in program]
-        if self.kernel is not None and self.kernel.idle and not any(
+        if kernel is not None and kernel.idle and not any(
                 probe.text == BEGIN for one in everything for probe in one.probes):
             raise KinstError(IDLE)
         self._matched(compiled)
         if not any(one.probes for one in everything) and not self.options.given("zdefs"):
             raise KinstError("no probes matched")
-        out = sys.stdout
-        if isinstance(out, io.TextIOWrapper):
-            out.reconfigure(encoding="utf-8", errors="surrogateescape")  # bytes, as they are
-        if self.line.output is not None:
-            try:
-                out = appending(self.line.output, "surrogateescape")
-            except OSError as error:
-                raise KinstError(f"failed to open output file '{self.line.output}': "
-                                 f"{error.strerror}") from None
-        kernel = self.kernel
-        rows = None
-        if "json" in self.line.words_given:
-            rows = JsonLines(out)
+        rows = JsonLines(out) if line.json else None
         session = Session(
             self.compiler, self.options,
             NoSymbols() if kernel is None else KernelSymbols(kernel.image, kernel.guest.lines),
             out, say,
             None if kernel is None else kernel.guest, None if rows is None else rows.row)
         session.link(everything)
-        if emitted is not None:
+        if line.emit_elf is not None:
             try:
-                with replacing(Path(emitted)) as file:
+                with replacing(Path(line.emit_elf)) as file:
                     file.write(object_file(session.linked, bytes(self.compiler.storage.strings)))
             except OSError as error:
-                raise KinstError(f"--emit-elf {emitted}: {error.strerror}") from None
-        if "e" in self.line.flags:
+                raise KinstError(f"--emit-elf {line.emit_elf}: {error.strerror}") from None
+        if line.compile_only:
             return 0
 
         def interrupted(_number: int, _frame: FrameType | None) -> None:
@@ -387,40 +206,69 @@ class _Run:
             signal.signal(signal.SIGINT, interrupted)
         if self.options.given("destructive") and not self.options.given("quiet"):
             say("allowing destructive actions")
+        if line.report is not None and line.frames is not None:
+            session.seen = self._seen
         try:
             return self._traced(session, rows)
         finally:
-            if picture is not None:
-                plot.draw(session.aggregated(), session.timed(), picture)
-            if report is not None and kernel is not None:
-                kernel.collected.take(kernel.breakpoints)
+            if line.plot is not None:
+                plot.draw(session.aggregated(), session.timed(), line.plot)
+            if line.report is not None and kernel is not None and kernel.breakpoints is not None:
+                kernel.collect()
                 kernel.collected.aggregated(session.aggregated(empty=True))
-                write(Path(report), kernel.collected, kernel.breakpoints)
-            if self.line.output is not None:
-                out.close()
+                write(line.report, kernel.collected, kernel.breakpoints)
+
+    def _seen(self, enabled: Enabled, content: bytes) -> None:
+        """A record: the stack that ``--stack`` asks for is one of the page's."""
+        assert self.kernel is not None
+        action = enabled.function.actions[-1] if enabled.function.actions else None
+        if action is not None and action.name == "stack":
+            f = action.fields[0]
+            frames = recorded(f, content[f.offset : f.offset + f.size],
+                              KernelSymbols(self.kernel.image, self.kernel.guest.lines))
+            if isinstance(frames, list):
+                self.kernel.collected.stack("--stack", [str(frame).strip() for frame in frames])
 
     def _traced(self, session: Session, rows: JsonLines | None) -> int:
         """Run the trace; the exit status."""
         kernel = self.kernel
         if kernel is None:
             return session.run() & 0xFF
-        quiet = self.options.given("quiet")
-        status = session.run(lambda: kernel.run(quiet, rows)) & 0xFF
-        if kernel.player is not None and kernel.player.recording.problem:
-            say(f"the recording ends at {kernel.player.recording.last}: "
-                f"{kernel.player.recording.problem}")
-        if kernel.player is not None and kernel.player.at_end:
-            difference = kernel.player.difference()
+        status = session.run(lambda: kernel.run(session, rows)) & 0xFF
+        player = kernel.player
+        if player is not None and player.recording.problem:
+            say(f"the recording ends at {player.recording.last}: {player.recording.problem}")
+        if player is not None and player.at_end:
+            difference = player.difference()
             if difference:
-                raise KinstError(f"{kernel.player.recording.path}: the run ended in another state: "
+                raise KinstError(f"{player.recording.path}: the run ended in another state: "
                                  f"{difference}")
-        if "digest" in self.line.words_given:
+        if self.line.digest:
+            assert isinstance(kernel.machine, UnicornMachine)
             digest = kernel.machine.digest()
             if rows is None:
                 print(f"digest {digest}")
             else:
                 rows.row({"digest": digest})
         return status
+
+    def _show_rewritten(self, compiled: list[list[Compiled]]) -> None:
+        """-d: the programs, with inline functions rewritten to their copies."""
+        assert isinstance(self.probes, KernelProbes | OwnProbes)
+        rewritten = self.probes.rewritten if isinstance(self.probes, KernelProbes) else {}
+        for (letter, _text), program, source in zip(
+                self.line.programs, compiled, self.sources, strict=True):
+            for one in program:
+                clause, specifier = one.function.clause, one.function.specifier
+                if clause.body is None and not clause.bare:
+                    continue  # a piece of a clause with "if", whose first piece has it whole
+                parts = split(specifier.text, LAST.get(letter, "name") if letter != "i" else "name")
+                text = rewritten.get(parts) or [":".join(parts)]
+                body = "{\n}" if clause.body is None else between(source, *clause.body)
+                if self.line.json:
+                    JsonLines().row({"rewritten": text, "body": body})
+                else:
+                    print(",\n".join(text) + f"\n{body}\n")
 
     def _show_code(self, compiled: list[list[Compiled]]) -> None:
         """The code of each clause, on standard error."""
@@ -469,7 +317,7 @@ class _Run:
                 raise Failed(
                     f"failed to compile script {text}: {error.said(tags)}") from None
             tag = f"[{error.tag}] " if tags and error.tag else ""
-            if self.kernel is None and text.startswith(("kinst:", "fbt:")):
+            if self.kernel is None and text.startswith(KERNELS):
                 raise Failed(f"invalid probe specifier {text}: kinst and fbt need a kernel: -k "
                              "IMAGE, like -k teaching/amd64") from None
             raise Failed(f"invalid probe specifier {text}: {tag}{error.text}") from None
@@ -528,20 +376,17 @@ class _Run:
                              "input program")
         return made.stdout
 
-    # -- listing -----------------------------------------------------------------------------------
-
-    def _list(self, compiled: list[list[Compiled]]) -> None:
-        print(f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME")
-        if not compiled:
-            own = self.probes.own if isinstance(self.probes, KernelProbes) else self.probes
-            shown = list(own.probes)
-        else:
-            shown = []
-            for one in (c for program in compiled for c in program):
-                if not one.probes:
-                    parts = split(one.function.specifier.text)
-                    say(f"failed to match {':'.join(parts)}: No probe matches description")
-                shown += one.probes
-        for probe in shown:
-            print(f"{probe.number:5d} {probe.provider:>10} {probe.module:>17} "
-                  f"{probe.function:>33} {probe.name}")
+    def _list(self, compiled: list[list[Compiled]]) -> int:
+        shown = [] if compiled else list(probe_listing.every_probe(self.probes))
+        for one in (c for program in compiled for c in program):
+            if not one.probes:
+                parts = split(one.function.specifier.text)
+                say(f"failed to match {':'.join(parts)}: "
+                    f"{one.why or 'No probe matches description'}")
+            shown += one.probes
+        if not shown:
+            return 1
+        probe_listing.show(shown, self.line.json)
+        if self.line.verbose and isinstance(self.probes, KernelProbes):
+            probe_listing.show_left_out(self.probes, self.line.json)
+        return 0

@@ -6,11 +6,50 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
     """``struct thread *`` of the guest's CPU: the first word of its per-CPU data; 0 for none."""
     if not m.thread_known:
         m.thread = 0
-        if m.clock == NULL or not guest_read(
+        if m.clock == NULL:
+            m.thread = host_thread(m)
+        elif not guest_read(
                 m.clock, register_read(m.clock, m.per_cpu), &m.thread, 8):
             m.thread = 0
         m.thread_known = True
     return m.thread
+
+
+cdef uint64_t host_thread(Machine *m) noexcept with gil:
+    """The same of a guest that another process runs; 0 where nobody tells."""
+    cdef Runtime runtime = <Runtime>m.owner
+    if runtime.other is None:
+        return 0
+    try:
+        return word(runtime.other.thread)
+    except BaseException as failure:
+        runtime.failed(failure)
+        return 0
+
+
+cdef bint read_other(void *owner, uint64_t address, void *to, uint32_t size) noexcept with gil:
+    """Memory of a guest that another process runs."""
+    cdef Runtime runtime = <Runtime>owner
+    cdef bytes found
+    try:
+        found = runtime.other.memory(address, size)
+        if found is None or len(found) != size:
+            return False
+        memcpy(to, <const char *>found, size)
+        return True
+    except BaseException as failure:
+        runtime.failed(failure)
+        return False
+
+
+cdef uint64_t register_of_other(void *owner, uint32_t number) noexcept with gil:
+    """An argument, the result or a register of what is interrupted there."""
+    cdef Runtime runtime = <Runtime>owner
+    try:
+        return word(runtime.other.interrupted(number))
+    except BaseException as failure:
+        runtime.failed(failure)
+        return 0
 
 
 cdef bint read_clock(void *clock, uint64_t address, void *to, uint32_t size) noexcept nogil:

@@ -70,6 +70,7 @@ cdef class Runtime:
     cdef public object faults
     cdef public object failure  # an exception of a helper, which is none of the program's
     cdef Engine engine  # lives as long as its clock is used
+    cdef object other  # a guest that another process runs
     cdef Action action
     cdef public object look  # is called when it is time for the consumer to look, with the time
 
@@ -344,18 +345,49 @@ cdef class Runtime:
         """
         self.made()
         cdef Machine *m = &self.m
-        if self.engine is not None:
+        if self.engine is not None or self.other is not None:
             raise RuntimeError("a runtime is attached once")
         engine.read(per_cpu)
-        m.entered = <Entered *>calloc(max(probes, 1), sizeof(Entered))
-        if m.entered == NULL:
-            raise MemoryError
-        m.entered_count = probes
+        self.room_for(probes)
         self.engine = engine
         m.clock = &engine.clock
         m.per_cpu = per_cpu
         m.read = read_clock
         m.read_data = <void *>m.clock
+
+    def attach_other(self, other, uint32_t probes):
+        """Work on a guest that another process runs: ``fire_other`` says when its probes fire.
+
+        :param other: has ``memory(address, size)``, which gives bytes, None where there are none;
+            ``thread``, the address of its thread; and ``interrupted(number)``: arguments from 0,
+            behind them the result, and from ``REGISTER`` on the registers by their places.
+        """
+        self.made()
+        if self.engine is not None or self.other is not None:
+            raise RuntimeError("a runtime is attached once")
+        self.room_for(probes)
+        self.other = other
+        self.m.read = read_other
+        self.m.read_data = <void *>self
+
+    def fire_other(self, uint32_t probe, uint64_t time):
+        """A probe of a guest fires that another process runs.
+
+        :param time: nanoseconds.
+        :raises BaseException: what ``other`` or a helper of the host raised.
+        """
+        self.made()
+        if self.other is None:
+            raise RuntimeError("the runtime has no such guest")
+        if on_firing(<void *>&self.m, probe, register_of_other, <void *>self, time):
+            raise self.take_failure()
+
+    cdef room_for(self, uint32_t probes):
+        cdef Machine *m = &self.m
+        m.entered = <Entered *>calloc(max(probes, 1), sizeof(Entered))
+        if m.entered == NULL:
+            raise MemoryError
+        m.entered_count = probes
 
     def add_probe(self, uint32_t probe, uint32_t entry, uint64_t number, uint64_t first, texts,
                   int kind, uint64_t offset, uint32_t wanted):
@@ -428,6 +460,11 @@ cdef class Runtime:
         self.m.stopped = True
         self.m.failing = True
         return 0
+
+    @property
+    def firing(self):
+        """Whether a probe of the kernel fires now."""
+        return self.m.read_register != NULL
 
     @property
     def probe(self):
@@ -509,4 +546,5 @@ HELPERS[<int>Helper.DISCARD_SPECULATION] = h_discard_speculation
 HELPERS[<int>Helper.ALLOCATE] = h_allocate
 HELPERS[<int>Helper.STOP] = h_stop
 HELPERS[<int>Helper.VARIABLE] = h_variable
+OTHER_RESULT, OTHER_REGISTER = RESULT, REGISTER  # numbers of what ``other.interrupted`` gives
 NATIVE = frozenset(n for n in range(MAX_HELPER) if HELPERS[n] != NULL)

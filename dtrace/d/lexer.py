@@ -373,3 +373,11 @@ def _value(digits: str) -> int:
     if len(digits.lstrip("0xX")) > MAX_DIGITS:
         return INTEGER_MAX + 1
     return int(digits, 16 if digits[1:2] in ("x", "X") else 8 if digits[0] == "0" else 10)
+
+
+def between(source: str, first: Place, last: Place) -> str:
+    """The text from one character to another, that one included."""
+    lines = source.split("\n")[first.line - 1 : last.line]
+    lines[-1] = lines[-1][: last.column]
+    lines[0] = lines[0][first.column - 1 :]
+    return "\n".join(lines)

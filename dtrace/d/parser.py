@@ -59,6 +59,7 @@ class Parser:
         self._next: list[Token] = []
         self._between = True
         self._depth = 0
+        self._closed = Place(1)  # of the last closing brace
         self._variables: set[str] = set()  # words that name types, but were assigned to
 
     # -- tokens ------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ class Parser:
         probes = [self._specifier()]
         while self.accept(","):
             probes.append(self._specifier())
-        predicate = None
+        predicate, body = None, self.peek().place
         if self.at("/"):
             self.take()
             self._mode(False)
@@ -171,7 +172,8 @@ class Parser:
             return syntax.Clause(place, probes, None, [], bare=True)
         self.take()
         self._mode(False)
-        return syntax.Clause(place, probes, predicate, self._statements())
+        statements = self._statements()
+        return syntax.Clause(place, probes, predicate, statements, body=(body, self._closed))
 
     def _specifier(self) -> syntax.Specifier:
         token = self.take()
@@ -189,7 +191,7 @@ class Parser:
         while not self.at("}"):
             statements += self._statement()
         self._depth -= 1
-        self.take()
+        self._closed = self.take().place
         return statements
 
     def _statement(self) -> list[syntax.Statement]:

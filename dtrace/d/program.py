@@ -24,6 +24,7 @@ from emu.errors import KinstError
 PARTS = ("provider", "module", "function", "name")
 LIMITS = (64, 64, 192, 64)  # bytes of each part, with a NUL
 MAX_PROBE = (1 << 32) - 1
+OWN = ("BEGIN", "END", "ERROR")  # probes that interrupt nothing
 MAX_REPEATED = 10_000  # statements that are compiled once more, for another description
 
 
@@ -64,10 +65,14 @@ SetOption = Callable[[str, str | None], None]
 
 @dataclass
 class Compiled:
-    """A clause and its probes."""
+    """A clause and its probes.
+
+    :param why: it has none, where more can be said.
+    """
 
     function: Function
     probes: Sequence[Probe]
+    why: str = ""
 
 
 def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
@@ -91,6 +96,7 @@ class Compiler:
     """Compiles the programs of one trace, which share their variables.
 
     :param set_option: carries out ``#pragma D option``; raises KinstError for what cannot be.
+    :param frames: clauses end with ``stack()`` of so many; None: they do not.
     """
 
     probes: Probes
@@ -100,6 +106,7 @@ class Compiler:
     allow_none: Callable[[], bool]
     universe: Universe
     surroundings: Surroundings
+    frames: int | None = None
     functions: list[Compiled] = field(default_factory=list)
     aggregations: list[Shape] = field(default_factory=list)
 
@@ -184,6 +191,10 @@ class Compiler:
                          f"(${last} is not referenced)", end)
 
     def _clauses(self, clauses: list[syntax.Clause], last: str) -> list[Compiled]:
+        if self.frames is not None:
+            for clause in clauses:
+                if not all(split(s.text, last)[3] in OWN for s in clause.probes):
+                    clause.statements.append(_stack(clause.place, self.frames))
         if any(has_if(clause) for clause in clauses):
             cutter = Cutter()
             cut: list[syntax.Clause] = []
@@ -191,7 +202,12 @@ class Compiler:
                 cut.append(error_clause())
                 self._sugared = True
             for clause in clauses:
-                cut += cutter.cut(clause) if has_if(clause) else [clause]
+                if has_if(clause):
+                    pieces = cutter.cut(clause)
+                    pieces[0].body = clause.body
+                    cut += pieces
+                else:
+                    cut.append(clause)
             clauses = cut
         found = []
         for clause in clauses:
@@ -250,7 +266,7 @@ class Compiler:
             clause.place, [specifier],
             None if clause.predicate is None else syntax.clone(clause.predicate),
             [syntax.Do(s.place, syntax.clone(s.expression)) for s in clause.statements
-             if isinstance(s, syntax.Do)], clause.bare, clause.hidden)
+             if isinstance(s, syntax.Do)], clause.bare, clause.hidden, clause.body)
         self.storage.string_size = self.string_size()
         compiler = ClauseCompiler(
             self.checker, self.storage, self.defaults(), self.aggregations)
@@ -258,7 +274,7 @@ class Compiler:
         self.checker.least = self.defaults().least
         self.surroundings.entered(probes)
         function = compiler.compile(copy, specifier, f"clause_{self._made}")
-        return Compiled(function, probes)
+        return Compiled(function, probes, why.removeprefix(": "))
 
     # -- control lines -----------------------------------------------------------------------------
 
@@ -375,6 +391,11 @@ class Compiler:
             if not self.checker.knows(target) and not (
                     target == "translator" and self.checker.translators):
                 raise DError("D_PRAGMA_UNUSED", f"unused #pragma {name}", place)
+
+
+def _stack(place: Place, frames: int) -> syntax.Statement:
+    return syntax.Do(place, syntax.Call(
+        place, syntax.Name(place, "stack"), [syntax.Number(place, frames)]))
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -181,6 +181,7 @@ class Clause:
     statements: list[Statement]
     bare: bool = False  # without braces
     hidden: bool = False  # not in the program: it makes no row
+    body: tuple[Place, Place] | None = None  # first and last character behind the descriptions
 
 
 @dataclass(eq=False)

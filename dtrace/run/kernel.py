@@ -1,16 +1,13 @@
-"""A program on an emulated kernel: its probes, its types and symbols, what it asks the guest."""
+"""A program on a kernel: its probes, its types and symbols."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.bpf._runtime import Runtime, RuntimeFault
-from dtrace.bpf.layout import Fault
-from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import Probe
 from dtrace.d.surroundings import Located
 from dtrace.description import Description, create, modules_of
+from dtrace.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
-from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
@@ -24,22 +21,16 @@ from dwarf.types import (
     Types,
     Void,
     declare,
-    find_member,
     size_of,
     strip,
 )
 from emu.architectures import arch_of
 from emu.elf import Image
-from emu.errors import KinstError, MemoryAccessError
+from emu.errors import KinstError
 from emu.guests import guest_of
-from emu.machine import Stop, StopReason
 from emu.progress import PROGRESS
-from emu.unicorn.run_loop import Alarm
-from kinst.breakpoints import Breakpoints, NativeState
 from kinst.functions import matches
-from kinst.probe_table import Probe as KernelProbe
 from kinst.probe_table import ProbeTable
-from kinst.trap import TRAPS, CpuState
 
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 
@@ -55,6 +46,8 @@ class KernelProbes:
     unsafe: bool
     index: Callable[[], DebugIndex] | None
     own: OwnProbes = field(default_factory=OwnProbes)
+    reports: list[str] = field(default_factory=list)  # what could not be probed
+    rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._base = FIRST_PROBE
@@ -73,7 +66,10 @@ class KernelProbes:
     def _kernel(self, parts: tuple[str, str, str, str]) -> list[Probe]:
         provider, module, function, name = parts
         known = modules_of(self.breakpoints.image)
-        if provider in ("dtrace", "profile") or not any(matches(module, one) for one in known):
+        if provider in ("dtrace", "profile"):
+            return []
+        named = any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
+        if not named and not any(matches(module, one) for one in known):
             return []
         if not provider and not function and not GLOB.search(name) and name not in (
                 "entry", "return", ""):
@@ -84,6 +80,8 @@ class KernelProbes:
                           self.unsafe, self.index)
         except KinstError as error:
             raise KinstError(str(error).removeprefix(f"invalid probe specifier {text}: ")) from None
+        self.reports += made.reports
+        self.rewritten[parts] = made.text
         self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
@@ -239,8 +237,9 @@ class KernelSurroundings:
         return None
 
 
-# Kernels lie where the upper bits of an address are all set.  In a stack recorded for inline
-# functions two of them say whether a frame's address is an instruction, or where a call returns to.
+# The upper bits of an address are all set, or none is.  In a stack for inline functions two
+# of them say whether a frame's address is an instruction, or where a call returns to.
+UPPER = 1 << 63
 MARKS, INSTRUCTION, CALLER = 3 << 61, 1 << 61, 2 << 61
 
 
@@ -259,7 +258,7 @@ class KernelSymbols:
         mark = value & MARKS
         if mark not in (INSTRUCTION, CALLER) or self.lines is None:
             return [self.address(value)]
-        return self.lines(value | MARKS, mark == CALLER)
+        return self.lines(value | MARKS if value & UPPER else value & ~MARKS, mark == CALLER)
 
     def address(self, value: int) -> str:
         function = self.image.symbols.function_at(value)
@@ -284,209 +283,3 @@ class KernelSymbols:
     def module(self, value: int) -> str:
         function = self.image.symbols.function_at(value)
         return f"{value:#x}" if function is None else function.module
-
-
-IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
-
-
-class GuestState:
-    """What a program asks of the guest: the thread, its process, the stack; and its probes.
-
-    A program's code reads the guest's memory and the thread itself (``Runtime.attach``).
-
-    :param stops: what runs ends when tracing does.
-    """
-
-    def __init__(self, probes: KernelProbes, types: Types | None, stops: bool = True) -> None:
-        breakpoints = probes.breakpoints
-        self._stops = stops
-        assert isinstance(breakpoints, Breakpoints)
-        self._probes, self._types, self._breakpoints = probes, types, breakpoints
-        self._machine = breakpoints.machine
-        # The interrupted registers in a firing, unless who lets it fire has others.
-        self.state: CpuState | NativeState = NativeState(
-            breakpoints.dispatcher, list(self._machine.arch.registers))
-        self._stacks: Stacks | None = None
-        self._runtime: Runtime | None = None
-
-    @property
-    def now(self) -> int:
-        """The time of a firing: virtual nanoseconds, to the instruction."""
-        engine = self._machine.engine
-        return int(engine.instructions + engine.skew)
-
-    def attach(self, runtime: Runtime) -> None:
-        """Let a runtime work on this guest."""
-        machine = self._machine
-        self._runtime = runtime
-        number = machine.cpu.model.registers[machine.guest.per_cpu]
-        runtime.attach(machine.engine, number, len(self._breakpoints.probes))
-        runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
-        known = list(machine.arch.registers)
-        for index, name in machine.guest.registers.places.items():
-            if name in known:
-                runtime.set_register(index, known.index(name))
-        for name, members in machine.guest.members.items():
-            places = [self._member(*member) for member in members]
-            if None not in places:
-                found = [place for place in places if place is not None]
-                runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
-                                     min(found[-1][1], 8), name == "execname")
-
-    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int], wanted: int) -> bool:
-        """Give a probe of the kernel its program; whether it is one."""
-        number = self._probes.kernel_number(probe.number)
-        if number is None or self._runtime is None:
-            return False
-        kind, offset = UNKNOWN, 0
-        if probe.provider == "fbt":
-            kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
-        if kind == AT_RETURN:
-            offset = self._breakpoints.offset(number)
-        self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)
-        return True
-
-    @property
-    def time(self) -> int:
-        """The guest's clock, as its devices see it."""
-        return self._machine.now
-
-    @property
-    def pc(self) -> int:
-        return self._machine.pc
-
-    @property
-    def thread(self) -> int:
-        """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
-        try:
-            return self._machine.read_u64(self._machine.read_register(self._machine.guest.per_cpu))
-        except MemoryAccessError:
-            return 0
-
-    def run(self, workload: Callable[[], None], due: int | None,
-            ring: Callable[[], int | None]) -> None:
-        """Run something while the probes are enabled.
-
-        :param due: when to call ``ring`` first; None for never.  It gives the next time.
-        """
-        self.begin()
-        self.arm(due, ring)
-        try:
-            workload()
-        finally:
-            self.end()
-
-    def begin(self) -> None:
-        """Enable the probes."""
-        runtime, breakpoints = self._runtime, self._breakpoints
-        assert runtime is not None
-        breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
-        breakpoints.enable()
-
-    def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
-        """Set the timer; ``due`` and ``ring`` as of ``run``."""
-        self._machine.alarm = None if due is None else Alarm(due, ring)
-
-    def end(self) -> None:
-        """Disable them."""
-        assert self._runtime is not None
-        self._machine.alarm = None
-        self._breakpoints.disable()
-        self._breakpoints.dispatcher.act_by(None, self._runtime.take_failure)
-
-    def stop(self) -> None:
-        """End what runs, before its next block."""
-        if not self._stops:
-            return
-        self._machine.request_stop(Stop(StopReason.INTERRUPTED, 0))
-
-    def _fired(self) -> KernelProbe | None:
-        """The kernel's probe that fires; None for one of DTrace's own."""
-        if self._runtime is None:
-            return None
-        kernel = self._probes.kernel_number(self._runtime.probe)
-        return None if kernel is None else self._breakpoints.probe(kernel)
-
-    def _read(self, register: str) -> int:
-        if self._fired() is None:
-            return self._machine.read_register(register)
-        return self.state.get(register)
-
-    def _walk(self) -> Stacks:
-        if self._stacks is None:
-            self._stacks = Stacks(self._machine)
-        return self._stacks
-
-    def lines(self, address: int, is_return: bool) -> list[str]:
-        """The lines of a frame, with inline functions and source lines."""
-        return self._walk().lines(address, is_return)
-
-    def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
-        """Addresses, inner ones first; of user space nothing is known.
-
-        Of an FBT probe the function's own frame is left out, as DTrace does.
-
-        :param marked: tell with MARKS of each what it is.
-        """
-        if user:
-            return []
-        fired = self._fired()
-        own = int(fired is not None and fired.provider == "fbt")
-        read = self._machine.read_register if fired is None else self.state.get
-        found = list(self._walk().addresses(read, frames + own))[own:]
-        return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
-                for pc, is_return in found]
-
-    def _member(self, structure: str, name: str) -> tuple[int, int] | None:
-        """Offset and size of a member."""
-        found = [] if self._types is None else self._types.named(f"struct {structure}")
-        kind = strip(found[0]) if found else None
-        member = find_member(kind, name) if isinstance(kind, Structure) else None
-        return None if member is None else (member.offset // 8, size_of(member.type))
-
-    def values(self) -> dict[str, Callable[[], int | bytes | None]]:
-        """Variables that no walk from the thread finds, by name."""
-        return {
-            "cpu": lambda: self._machine.cpu.number, "jid": lambda: 0, "ipl": lambda: None,
-            "caller": self._caller,
-            "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)), "ucaller": lambda: 0,
-            "ustackdepth": lambda: 0,
-            **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
-
-    def _caller(self) -> int:
-        """The first frame of another function."""
-        fired = self._fired()
-        own = int(fired is None or fired.provider != "fbt")
-        frames = self.stack(1 + own, False)
-        return frames[own] if len(frames) > own else 0
-
-    def register(self, array: str, index: int) -> int | None:
-        """``regs[n]``, ``uregs[n]``; None where there is none.
-
-        A register of the user is in the trap frame that its thread made at the last entry into the
-        kernel (``td_frame``).
-
-        :raises RuntimeFault: when that is nowhere.
-        """
-        arch = self._machine.arch
-        name = self._machine.guest.registers.places.get(index)
-        if name is None:
-            return None
-        if array == "regs":
-            return self._read(name) if name in arch.registers else None
-        field = TRAPS[arch.name].names.get(name, name)
-        found = self._machine.guest.trap_frame.fields.get(field)
-        if found is None:
-            return 0 if name == "zero" else None
-        place = self._member("thread", "td_frame")
-        # struct pcpu begins with the thread.
-        frame = 0 if place is None else self._number(
-            self._number(self._machine.read_register(self._machine.guest.per_cpu)) + place[0])
-        if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
-            raise RuntimeFault(Fault.BAD_ADDRESS, 0)
-        return self._number(frame + found[0], found[1])
-
-    def _number(self, address: int, size: int = 8) -> int:
-        """:raises RuntimeFault: where there is no memory."""
-        assert self._runtime is not None
-        return int.from_bytes(self._runtime.read(address, size), "little")

@@ -9,10 +9,11 @@ from dtrace.d.program import Compiler, Probe
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
-from dtrace.run.kernel import GuestState, KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
 from dtrace.run.options import Options
 from dtrace.run.session import Session, defaults
 from dtrace.run.structured import Row
+from dtrace.run.unicorn_guest import UnicornGuest
 from dwarf.types import Types
 from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
@@ -60,7 +61,7 @@ def kernel_session(
         compiled = compiler.compile(source, Macros(list(words), {}, False))
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
-    guest = GuestState(probes, types, stops=False)
+    guest = UnicornGuest(breakpoints, probes, types, stops=False)
     session = Session(compiler, options, KernelSymbols(image, guest.lines), io.StringIO(), say,
                       guest, sink)
     session.link(compiled)

@@ -23,8 +23,8 @@ from dtrace.d.identifiers import KINDS
 from dtrace.d.program import Compiled, Compiler, Probe
 from dtrace.d.records import Defaults
 from dtrace.run.consumer import Consumer, Enabled, Failure
+from dtrace.run.guest_state import GuestState, TracingEnded
 from dtrace.run.hosted import Hosted, Values
-from dtrace.run.kernel import GuestState
 from dtrace.run.options import MAX_TIME, Options
 from dtrace.run.render import Symbols
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
@@ -102,6 +102,7 @@ class Session:
     now: int = 0
     enabled: list[Enabled] = field(default_factory=list)
     firings: int = 0
+    seen: Callable[[Enabled, bytes], None] | None = None  # is given each record, too
 
     def __post_init__(self) -> None:
         self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
@@ -113,6 +114,7 @@ class Session:
         self._records: list[tuple[Enabled, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
         self.interrupted = False
+        self._busy = False  # it prints, or lets one of DTrace's own probes fire
         self._interpreter: Interpreter | None = None
 
     # -- linking -----------------------------------------------------------------------------------
@@ -300,7 +302,11 @@ class Session:
         self._context(fired, arguments)
         self.hosted.token[0] = None
         self.firings += 1
-        self.runtime.fire(fired.entry)
+        self._busy = True
+        try:
+            self.runtime.fire(fired.entry)
+        finally:
+            self._busy = False
 
     def narrated(self, probe: int, state: CpuState | NativeState, narrate: Narrate) -> None:
         """Let a kernel's probe fire, in Python.
@@ -380,6 +386,8 @@ class Session:
                 self.guest.run(workload, timers.due, lambda: self._rung(timers))
             except KeyboardInterrupt:
                 self.interrupted = True
+            except TracingEnded:
+                pass
             except KinstError as error:  # what was traced before it is shown first
                 failure = error
             self.now = self.guest.now
@@ -415,6 +423,15 @@ class Session:
         assert self.guest is not None
         self.now = self.guest.now
         self._consume()
+
+    def hurry(self) -> None:
+        """Look soon, whatever the options say; at any time, also from a signal's handler."""
+        if self.guest is None or self.stopped:
+            return
+        if self._busy or self.runtime.firing:
+            self.runtime.look_at(0)
+        else:
+            self.look()
 
     def aggregated(self, empty: bool = False) -> list[Row]:
         """All aggregations as they are.
@@ -509,6 +526,13 @@ class Session:
         """Print what there is; with a buffer that is kept, only at the end."""
         if self.options.text("bufpolicy") != "switch" and not last:
             return
+        self._busy = True
+        try:
+            self._print()
+        finally:
+            self._busy = False
+
+    def _print(self) -> None:
         self._drops()
         self.consumer.table.merge(
             self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start)
@@ -521,6 +545,8 @@ class Session:
                 continue
             following = records[number + 1] if number + 1 < len(records) else None
             after = following[0] if isinstance(following, tuple) else None
+            if self.seen is not None:
+                self.seen(*record)
             self.consumer.record(*record, after)
         self.out.flush()
 

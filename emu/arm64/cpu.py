@@ -4,6 +4,7 @@ Exceptions: Arm ARM, "The AArch64 System Level Programmers' Model", exception en
 """
 
 import functools
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,7 @@ VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
 CURRENT_SPX = 0x200
 PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL1H = 5
+A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
 LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
@@ -88,6 +90,22 @@ def _monitor() -> StateFields:
         for name, values in (("exclusive_addr", addresses), ("exclusive_val", words),
                              ("exclusive_high", words[::-1]))
     })
+
+
+@functools.cache
+def _execution_state() -> StateFields:
+    """Where the CPU state says that the CPU executes A64 (1), not A32: behind the pc and PSTATE.
+    No write of a register changes it."""
+    states, places = [], (CODE + 0x1234, CODE + 0x1568)
+    for place in places:
+        engine = scratch()
+        engine.reg_write(uc.UC_ARM64_REG_PC, place)
+        states.append(context_bytes(engine))
+    at = find_field(states, places, "<Q", "the pc of arm64") + 12
+    if any(struct.unpack_from("<I", state, at) != (1,) for state in states):
+        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) does not say where it "
+                           "is in A64; version 2.1.4 is known to work")
+    return StateFields({"aarch64": (at, "<I")})
 
 
 @functools.cache
@@ -202,6 +220,8 @@ class ArmCpu(Cpu):
 
     def exception(self, vector: int) -> str | None:
         machine = self.machine
+        if vector in (PREFETCH_ABORT, SVC, UNDEFINED) and not self._in_a64():
+            return A32
         pc = machine.pc
         if vector != BKPT or not machine.at_breakpoint(pc):
             pc = machine.left_at(pc)
@@ -221,13 +241,23 @@ class ArmCpu(Cpu):
 
     def invalid(self) -> str | None:
         """Undefined, or a trap: the syndrome tells.  (Floating point never traps in the model.)"""
+        if not self._in_a64():
+            return A32
         pc = self.machine.left_at(self.machine.pc)
         return self._enter(VECTOR_SYNC, pc, self._syndrome())
 
     def _syndrome(self) -> int:
         return context_field(self.machine.uc, _exception_fields()[0], "<I")
 
+    def stuck(self) -> str:
+        return super().stuck() if self._in_a64() else A32
+
+    def _in_a64(self) -> bool:
+        return _execution_state().read(self.machine.uc)["aarch64"] == 1
+
     def bus_error(self, code: int) -> str | None:
+        if not self._in_a64():
+            return A32
         pc = self.machine.pc
         return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
 
@@ -292,11 +322,14 @@ class ArmCpu(Cpu):
         for i in range(32):
             state[f"v{i}"] = m.engine.read_bytes(uc.UC_ARM64_REG_V0 + i, 16).hex()
         state |= _monitor().read(m.uc)
+        if not self._in_a64():
+            state["a32"] = True
         state["timers"] = {str(n): t.state() for n, t in self.timers.items()}
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
         m = self.machine
+        _execution_state().write(m.uc, {"aarch64": not state.get("a32", False)})
         m.write_register("pstate", state["pstate"])
         for name in registers.CARRIED:
             self.write_system(name, state[name])

@@ -378,7 +378,7 @@ class QemuMachine(Machine):
                 if stop is not None:
                     return stop
         finally:
-            self._drain()
+            self.drain()
 
     def _go(self, texts: tuple[bytes, ...], start: int, longest: float) -> Stop | None:
         """Continue until QEMU stops by itself (None), or the console or the clock says so."""
@@ -411,7 +411,7 @@ class QemuMachine(Machine):
             if not self._has_ended():
                 raise
             gone = True  # the guest turned it off; its last packet may be lost
-        self._drain()
+        self.drain()
         if gone:
             if self._panicking is not None:
                 return Stop(StopReason.PANIC, 0, self._why())
@@ -435,7 +435,7 @@ class QemuMachine(Machine):
             self.console.output(byte)
         return bool(data)
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """What the console has said already."""
         while select.select([self._serial.fileno()], [], [], 0)[0]:
             if not self._hear():

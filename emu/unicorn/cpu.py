@@ -53,6 +53,10 @@ class Cpu(ABC):
     def bus_error(self, code: int) -> str | None:
         """The same, for a physical address where nothing is."""
 
+    def stuck(self) -> str:
+        """Why the model does not execute what is there, though it said that it can."""
+        return "the CPU model executes nothing there"
+
     @abstractmethod
     def is_wait(self, code: bytes) -> bool:
         """Whether the instruction waits for an interrupt."""

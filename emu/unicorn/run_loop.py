@@ -315,7 +315,10 @@ class RunLoop:
         try:
             engine.limit = before + count
             self._install(self._stops | self.handlers.keys() | {end})
-            return self._dispatch(*self._counted(pc, True))
+            why, detail = self._counted(pc, True)
+            if why == EngineStop.STOP_LIMIT and engine.instructions == before:
+                return Stop(StopReason.UNHANDLED, pc, self.machine.cpu.stuck())
+            return self._dispatch(why, detail)
         finally:
             engine.limit = self._limit
             self._install(self._stops | self.handlers.keys())

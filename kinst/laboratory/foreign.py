@@ -53,7 +53,7 @@ class ForeignLaboratory(Laboratory):
         ours = self.trap.classify(code, CODE)[1]
         differs = word == "copy" and not isinstance(ours, Copy | Refuse)
         halves = range(0) if isinstance(ours, Copy | Rewrite | Refuse) else HALVES
-        told = Told(ours)
+        told = Told(ours, self.bench.arch.sp)
         for number in chain(range(states), halves, MIXED):
             if number in MIXED and told.enough and not differs:
                 break

@@ -10,6 +10,7 @@ Where it can execute them, the host's own CPU is another judge (``Judge``): it k
 that Unicorn's model does not.
 """
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from kinst.laboratory.bench import Bench, Judge
 from kinst.laboratory.emulated_state import EmulatedState, Unreachable
 from kinst.laboratory.finding import FAULTS, ONE_WAY, not_shown
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
+from kinst.laboratory.one_way import goes_one_way
 from kinst.laboratory.outcome import Mismatch, Outcome
 from kinst.shared import TrapPath
 from kinst.trampoline import SLOT
@@ -55,16 +57,16 @@ def mixed(number: int, registers: Sequence[str], address: Callable[[], int],
 class Told:
     """What states have told of an instruction.
 
-    :param verdict: ours: a conditional jump is to go both ways.
+    :param verdict: ours: a conditional jump is to go both ways, if it can.
+    :param stack: the stack pointer's name.
     :ivar ways: where it went on, without a fault.
     :ivar unknown: the CPU does not know it.
     """
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: Verdict, stack: str) -> None:
         self.ways: set[int] = set()
         self.unknown = False
-        self._wanted = 1 + (isinstance(verdict, ConditionalJump)
-                            and verdict.target != verdict.otherwise)
+        self._verdict, self._stack = verdict, stack
 
     def add(self, in_place: Outcome) -> None:
         if not in_place.fault:
@@ -77,7 +79,13 @@ class Told:
 
     @property
     def enough(self) -> bool:
-        return len(self.ways) >= self._wanted
+        return len(self.ways) > 1 or (bool(self.ways) and self._one_way)
+
+    @functools.cached_property
+    def _one_way(self) -> bool:
+        verdict = self._verdict
+        return not isinstance(verdict, ConditionalJump) or verdict.target == verdict.otherwise or (
+            goes_one_way(verdict.condition, self._stack))
 
 
 class Laboratory:
@@ -162,7 +170,7 @@ class Laboratory:
         reason = self.bench.not_executed(code)
         if reason is not None:
             return f"not executed: {reason}", None
-        word, told = summary(verdict), Told(verdict)
+        word, told = summary(verdict), Told(verdict, self.bench.arch.sp)
         halves = HALVES if isinstance(verdict, ConditionalJump) else range(0)
         for number in chain(range(states), halves, MIXED):
             if number in MIXED and told.enough:

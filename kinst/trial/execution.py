@@ -101,7 +101,7 @@ def _truths(bed: Bed, sample: Sample, states: int, verdict: Verdict, difference:
 
     :param difference: between what the module has read and we: all states are wanted that may tell.
     """
-    found, told, gone = dict[int, Outcome](), Told(verdict), 0
+    found, told, gone = dict[int, Outcome](), Told(verdict, bed.machine.arch.sp), 0
     for number in range(states):
         for state in (number, CALM + number):
             # Where it faults, the kernel's handler is left at its begin: its frame lies in the

@@ -8,14 +8,9 @@ from pathlib import Path
 
 from dtrace.run.structured import Row
 from dtrace.stack import function_of
-from dwarf.types import Type
-from dwarf.values import Memory
-from emu.symbols import KERNEL
 from kinst.breakpoints import Breakpoints
 from kinst.code.verdict import summary
-from kinst.probe_table import Probe
 from kinst_emu.explain.explained import source_trees, words_of
-from kinst_emu.trace_output import TraceOutput
 
 MAX_FIRINGS = 1_000_000  # whose times are kept
 MAX_STACKS = 20_000  # different ones
@@ -152,51 +147,3 @@ class Collected:
             self.code.append(Code(function.name, function.module_name,
                                   sum(counts[key].values()), lines))
         self.left_out = len(order) - len(self.code)
-
-
-class Watched(TraceOutput):
-    """Prints as another output does, and collects.
-
-    :param stacks: whether actions print stacks.
-    """
-
-    def __init__(self, inner: TraceOutput, collected: Collected, stacks: bool) -> None:
-        super().__init__(inner.quiet)
-        self._inner, self._collected, self._stacks = inner, collected, stacks
-
-    def begin(self) -> None:
-        self._inner.begin()
-
-    def firing(self, probe: Probe, instructions: int | None = None,
-               registers: Sequence[int] = (), lines: Sequence[str] = (), time: int = 0) -> None:
-        self._collected.firing(time, probe.id - 1)
-        if self._stacks and lines:
-            self._collected.stack("--stack", [line.strip() for line in lines])
-        self._inner.firing(probe, instructions, registers, lines, time)
-
-    def byte(self, byte: int) -> None:
-        self._inner.byte(byte)
-
-    def end_line(self) -> None:
-        self._inner.end_line()
-
-    def failure(self, error: str, stack: Sequence[str]) -> None:
-        self._inner.failure(error, stack)
-
-    def rewritten(self, text: Sequence[str]) -> None:
-        self._inner.rewritten(text)
-
-    def result(self, memory: Memory, call: str, kind: Type | None, bits: int) -> None:
-        self._inner.result(memory, call, kind, bits)
-
-    def digest(self, digest: str) -> None:
-        self._inner.digest(digest)
-
-    def listing(self) -> None:
-        self._inner.listing()
-
-    def listed(self, number: int, provider: str, module: str, function: str, name: str) -> None:
-        self._inner.listed(number, provider, module, function, name)
-
-    def left_out(self, where: str, instruction: str, reason: str, module: str = KERNEL) -> None:
-        self._inner.left_out(where, instruction, reason, module)

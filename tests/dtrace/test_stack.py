@@ -68,7 +68,7 @@ def test_stacks_are_printed_with_inline_functions_and_lines(arch):
     result = run("-q", "-k", f"teaching/{arch}", "-n", "kinst::charge:entry", "--stack=3",
                  "-c", "account(5)")
     assert result.returncode == 0, result.stderr
-    first, second, *_ = result.stdout.splitlines()
+    _end, first, second, *_ = result.stdout.splitlines()
     assert first.startswith(" " * 14 + "kernel`charge [inlined]  ") and "lesson.c:" in first
     assert second.startswith(" " * 14 + "kernel`account+0x") and "lesson.c:" in second
 

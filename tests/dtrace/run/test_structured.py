@@ -104,7 +104,7 @@ def test_the_guest_s_console_and_the_result_are_objects_too(image):
                                 "fbt::strlen:entry { trace(arg0 != 0); }", "-c", 'strlen("abc")')
     rows = [json.loads(line) for line in out.splitlines()]
     assert status == 0, said
-    assert {"call": 'strlen("abc")', "value": 3} in rows
+    assert {"call": 'strlen("abc")', "value": 3, "type": "size_t"} in rows
     assert any(row.get("probe", "").startswith("fbt:kernel:strlen") for row in rows)
     assert list(rows[-1]) == ["digest"]
 

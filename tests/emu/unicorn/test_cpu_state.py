@@ -215,3 +215,19 @@ def test_an_exception_on_what_is_no_ram_ends_the_run(what):
     machine.pc = at
     stop = machine.run(Until(instructions=machine.instructions + 10))
     assert stop.reason is StopReason.UNHANDLED and "is not RAM" in stop.detail, stop
+
+
+def test_a_return_to_aarch32_is_said_and_a_snapshot_undoes_it():
+    """The model goes there with the exception return; no register write brings it back."""
+    machine = boots.booted(catalog.find("teaching/arm64"), 64 << 20)
+    before, kept = machine.digest(), machine.snapshot()
+    machine.write(machine.pc, words(0xD69F03E0))  # eret
+    machine.write_register("spsr_el1", 0x10)  # User mode of AArch32
+    machine.write_register("elr_el1", machine.symbol("strlen").address)
+    stop = machine.run(Until(instructions=machine.instructions + 100_000))
+    assert stop.reason is StopReason.UNHANDLED and "AArch32" in stop.detail, stop
+    machine.restore(kept)
+    assert machine.digest() == before
+    end = machine.instructions + 5000
+    machine.type(b"strings\r")
+    assert machine.run(Until(instructions=end)).reason is StopReason.INSTRUCTIONS

@@ -60,9 +60,10 @@ def test_times_are_those_of_the_guest_s_clock_also_where_it_has_idled(tmp_path, 
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
-    printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--json")
+    printed, text = traced(tmp_path, arch, "-n", "kinst::strtoul: { trace(timestamp); }",
+                           "--json")
     rows = [json.loads(line) for line in printed.splitlines()]
-    fired = [(row["instructions"], row["probe"]) for row in rows if "probe" in row]
+    fired = [(row["actions"][0]["value"], row["probe"]) for row in rows if "probe" in row]
     assert len(fired) > 40 and since_first(listed(text)) == since_first(fired[:FIRST])
     counts = Counter(int(probe.rpartition(":")[2]) for _time, probe in fired)
     shown = {int(offset): int(count) for _heat, count, offset in ROW.findall(text) if count}
@@ -77,9 +78,10 @@ def test_counts_times_and_stacks_are_those_of_the_trace(tmp_path, arch):
 
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, arch):
-    printed, _text = traced(tmp_path, arch, "-n", "kinst::strtoul:", "--json")
-    plain = [(row["instructions"], row["probe"]) for row in map(json.loads, printed.splitlines())
-             if "probe" in row]
+    printed, _text = traced(tmp_path, arch, "-n", "kinst::strtoul: { trace(timestamp); }",
+                           "--json")
+    plain = [(row["actions"][0]["value"], row["probe"])
+             for row in map(json.loads, printed.splitlines()) if "probe" in row]
     _printed, text = traced(tmp_path, arch, "-q", "-n", "kinst::strtoul: { @n[probename] = "
                             "count(); @s[stack()] = count(); @q = quantize(vtimestamp); }")
     assert since_first(listed(text)) == since_first(plain[:FIRST])

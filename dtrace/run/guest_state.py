@@ -1,0 +1,221 @@
+"""What a program asks the guest: its thread and process, the stack, registers, the time."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from dtrace.bpf._runtime import Runtime, RuntimeFault
+from dtrace.bpf.layout import Fault
+from dtrace.d.identifiers import HOSTED_NUMBERS
+from dtrace.d.program import Probe
+from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
+from dtrace.stack import MAX_FRAMES, Stacks
+from dwarf.types import Structure, Types, find_member, size_of, strip
+from emu.errors import KinstError, MemoryAccessError
+from emu.machine import Machine
+from kinst.breakpoints import NativeState
+from kinst.probe_table import Probe as KernelProbe
+from kinst.trap import TRAPS, CpuState
+
+
+class TracingEnded(KinstError):
+    """What ran is not run to its end: tracing has ended."""
+
+
+IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
+
+
+class GuestState(ABC):
+    """What a program asks of the guest: the thread, its process, the stack; and its probes.  One
+    subclass for each kind of machine.
+    """
+
+    def __init__(self, probes: KernelProbes, types: Types | None, machine: Machine) -> None:
+        self._probes, self._types, self._machine = probes, types, machine
+        # The interrupted registers in a firing; who lets one fire may have others.
+        self.state: CpuState | NativeState = CpuState(machine, 0)
+        self._stacks: Stacks | None = None
+        self._runtime: Runtime | None = None
+
+    @property
+    @abstractmethod
+    def now(self) -> int:
+        """The time of a firing, in nanoseconds, to the instruction where the machine counts."""
+
+    @property
+    @abstractmethod
+    def time(self) -> int:
+        """The guest's clock, as its devices see it."""
+
+    @property
+    @abstractmethod
+    def cpu(self) -> int:
+        """The number of the CPU."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Enable the probes."""
+
+    @abstractmethod
+    def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
+        """Set the timer; ``due`` and ``ring`` as of ``run``.
+
+        :raises KinstError: where the machine has none.
+        """
+
+    @abstractmethod
+    def end(self) -> None:
+        """Disable the probes."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what runs: tracing has ended."""
+
+    @abstractmethod
+    def _attach(self, runtime: Runtime) -> None:
+        """Let a runtime read this guest."""
+
+    def attach(self, runtime: Runtime) -> None:
+        """Let a runtime work on this guest."""
+        machine = self._machine
+        self._runtime = runtime
+        self._attach(runtime)
+        runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
+        known = list(machine.arch.registers)
+        for index, name in machine.guest.registers.places.items():
+            if name in known:
+                runtime.set_register(index, known.index(name))
+        for name, members in machine.guest.members.items():
+            places = [self._member(*member) for member in members]
+            if None not in places:
+                found = [place for place in places if place is not None]
+                runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
+                                     min(found[-1][1], 8), name == "execname")
+
+    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int], wanted: int) -> bool:
+        """Give a probe of the kernel its program; whether it is one."""
+        number = self._probes.kernel_number(probe.number)
+        if number is None or self._runtime is None:
+            return False
+        kind, offset = UNKNOWN, 0
+        if probe.provider == "fbt":
+            kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
+        if kind == AT_RETURN:
+            offset = self._probes.breakpoints.offset(number)
+        self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)
+        return True
+
+    @property
+    def pc(self) -> int:
+        return self._machine.pc
+
+    @property
+    def thread(self) -> int:
+        """``struct thread *curthread``: ``struct pcpu`` begins with it; 0 where there is none."""
+        try:
+            return self._machine.read_u64(self._machine.read_register(self._machine.guest.per_cpu))
+        except MemoryAccessError:
+            return 0
+
+    def run(self, workload: Callable[[], None], due: int | None,
+            ring: Callable[[], int | None]) -> None:
+        """Run something while the probes are enabled.
+
+        :param due: when to call ``ring`` first; None for never.  It gives the next time.
+        """
+        self.arm(due, ring)
+        self.begin()
+        try:
+            workload()
+        finally:
+            self.end()
+
+    def _fired(self) -> KernelProbe | None:
+        """The kernel's probe that fires; None for one of DTrace's own."""
+        if self._runtime is None:
+            return None
+        kernel = self._probes.kernel_number(self._runtime.probe)
+        return None if kernel is None else self._probes.breakpoints.probe(kernel)
+
+    def _read(self, register: str) -> int:
+        if self._fired() is None:
+            return self._machine.read_register(register)
+        return self.state.get(register)
+
+    def _walk(self) -> Stacks:
+        if self._stacks is None:
+            self._stacks = Stacks(self._machine)
+        return self._stacks
+
+    def lines(self, address: int, is_return: bool) -> list[str]:
+        """The lines of a frame, with inline functions and source lines."""
+        return self._walk().lines(address, is_return)
+
+    def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
+        """Addresses, inner ones first; of user space nothing is known.
+
+        Of an FBT probe the function's own frame is left out, as DTrace does.
+
+        :param marked: tell with MARKS of each what it is.
+        """
+        if user:
+            return []
+        fired = self._fired()
+        own = int(fired is not None and fired.provider == "fbt")
+        read = self._machine.read_register if fired is None else self.state.get
+        found = list(self._walk().addresses(read, frames + own))[own:]
+        return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
+                for pc, is_return in found]
+
+    def _member(self, structure: str, name: str) -> tuple[int, int] | None:
+        """Offset and size of a member."""
+        found = [] if self._types is None else self._types.named(f"struct {structure}")
+        kind = strip(found[0]) if found else None
+        member = find_member(kind, name) if isinstance(kind, Structure) else None
+        return None if member is None else (member.offset // 8, size_of(member.type))
+
+    def values(self) -> dict[str, Callable[[], int | bytes | None]]:
+        """Variables that no walk from the thread finds, by name."""
+        return {
+            "cpu": lambda: self.cpu, "jid": lambda: 0, "ipl": lambda: None,
+            "caller": self._caller,
+            "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)), "ucaller": lambda: 0,
+            "ustackdepth": lambda: 0,
+            **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
+
+    def _caller(self) -> int:
+        """The first frame of another function."""
+        fired = self._fired()
+        own = int(fired is None or fired.provider != "fbt")
+        frames = self.stack(1 + own, False)
+        return frames[own] if len(frames) > own else 0
+
+    def register(self, array: str, index: int) -> int | None:
+        """``regs[n]``, ``uregs[n]``; None where there is none.
+
+        A register of the user is in the trap frame that its thread made at the last entry into the
+        kernel (``td_frame``).
+
+        :raises RuntimeFault: when that is nowhere.
+        """
+        arch = self._machine.arch
+        name = self._machine.guest.registers.places.get(index)
+        if name is None:
+            return None
+        if array == "regs":
+            return self._read(name) if name in arch.registers else None
+        field = TRAPS[arch.name].names.get(name, name)
+        found = self._machine.guest.trap_frame.fields.get(field)
+        if found is None:
+            return 0 if name == "zero" else None
+        place = self._member("thread", "td_frame")
+        # struct pcpu begins with the thread.
+        frame = 0 if place is None else self._number(
+            self._number(self._machine.read_register(self._machine.guest.per_cpu)) + place[0])
+        if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
+            raise RuntimeFault(Fault.BAD_ADDRESS, 0)
+        return self._number(frame + found[0], found[1])
+
+    def _number(self, address: int, size: int = 8) -> int:
+        """:raises RuntimeFault: where there is no memory."""
+        assert self._runtime is not None
+        return int.from_bytes(self._runtime.read(address, size), "little")

@@ -1,0 +1,78 @@
+"""A program's guest on QEMU: what the runtime wants of it goes through QEMU's gdb stub."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+from dtrace.bpf._runtime import OTHER_REGISTER, OTHER_RESULT, Runtime
+from dtrace.run.guest_state import GuestState, TracingEnded
+from dtrace.run.kernel import KernelProbes
+from dwarf.types import Types
+from emu.errors import KinstError, MachineError, MemoryAccessError
+from emu.qemu.machine import QemuMachine
+from kinst.breakpoints import NativeState
+from kinst.probe_table import Probe
+from kinst.seam_breakpoints import SeamBreakpoints
+from kinst.trap import CpuState
+
+
+class QemuGuest(GuestState):
+    """Its time is the host's, since it was made."""
+
+    def __init__(self, machine: QemuMachine, breakpoints: SeamBreakpoints, probes: KernelProbes,
+                 types: Types | None) -> None:
+        super().__init__(probes, types, machine)
+        self._breakpoints, self._qemu = breakpoints, machine
+        self._began = time.monotonic_ns()
+
+    @property
+    def now(self) -> int:
+        return time.monotonic_ns() - self._began
+
+    @property
+    def time(self) -> int:
+        return self.now
+
+    @property
+    def cpu(self) -> int:
+        return 0
+
+    def _attach(self, runtime: Runtime) -> None:
+        runtime.attach_other(self, len(self._breakpoints.probes))
+
+    def memory(self, address: int, size: int) -> bytes | None:
+        """For the runtime; None where there is none."""
+        try:
+            return self._machine.read(address, size)
+        except MemoryAccessError:
+            return None
+
+    def interrupted(self, number: int) -> int:
+        """For the runtime; it says which numbers these are."""
+        arch = self._machine.arch
+        if number >= OTHER_REGISTER:
+            return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
+        return self.state.get(arch.result if number == OTHER_RESULT else arch.arguments[number])
+
+    def begin(self) -> None:
+        self._breakpoints.fire = self._fire
+        self._breakpoints.enable()
+
+    def _fire(self, probe: Probe, state: CpuState | NativeState) -> None:
+        assert self._runtime is not None
+        self._qemu.drain()  # what was said before it
+        self.state = state
+        self._runtime.fire_other(probe.id - 1, self.now)
+
+    def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
+        if due is not None:
+            raise KinstError("--machine qemu: profile and tick probes count virtual time, which "
+                             "QEMU does not have")
+
+    def end(self) -> None:
+        with contextlib.suppress(MachineError):  # QEMU has ended: nothing is left to be put back
+            self._breakpoints.disable()
+
+    def stop(self) -> None:
+        """The firing that asks for it is the last."""
+        raise TracingEnded("tracing has ended")

@@ -1,0 +1,59 @@
+"""A program's guest on our own machine: the runtime reads its memory and registers natively."""
+
+from collections.abc import Callable
+
+from dtrace.bpf._runtime import Runtime
+from dtrace.run.guest_state import GuestState
+from dtrace.run.kernel import KernelProbes
+from dwarf.types import Types
+from emu.machine import Stop, StopReason
+from emu.unicorn.run_loop import Alarm
+from kinst.breakpoints import Breakpoints, NativeState
+
+
+class UnicornGuest(GuestState):
+    """:param stops: what runs ends when tracing does."""
+
+    def __init__(self, breakpoints: Breakpoints, probes: KernelProbes, types: Types | None,
+                 stops: bool = True) -> None:
+        super().__init__(probes, types, breakpoints.machine)
+        self._breakpoints, self._emulated, self._stops = breakpoints, breakpoints.machine, stops
+        self.state = NativeState(breakpoints.dispatcher, list(self._machine.arch.registers))
+
+    @property
+    def now(self) -> int:
+        engine = self._emulated.engine
+        return int(engine.instructions + engine.skew)
+
+    @property
+    def time(self) -> int:
+        return self._emulated.now
+
+    @property
+    def cpu(self) -> int:
+        return self._emulated.cpu.number
+
+    def _attach(self, runtime: Runtime) -> None:
+        machine = self._emulated
+        number = machine.cpu.model.registers[machine.guest.per_cpu]
+        runtime.attach(machine.engine, number, len(self._breakpoints.probes))
+
+    def begin(self) -> None:
+        runtime, breakpoints = self._runtime, self._breakpoints
+        assert runtime is not None
+        breakpoints.dispatcher.act_by(runtime.firing_action(), runtime.take_failure)
+        breakpoints.enable()
+
+    def arm(self, due: int | None, ring: Callable[[], int | None]) -> None:
+        self._emulated.alarm = None if due is None else Alarm(due, ring)
+
+    def end(self) -> None:
+        assert self._runtime is not None
+        self._emulated.alarm = None
+        self._breakpoints.disable()
+        self._breakpoints.dispatcher.act_by(None, self._runtime.take_failure)
+
+    def stop(self) -> None:
+        """Before its next block."""
+        if self._stops:
+            self._emulated.request_stop(Stop(StopReason.INTERRUPTED, 0))

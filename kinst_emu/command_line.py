@@ -1,0 +1,260 @@
+"""The command line of kdtrace: dtrace(1)'s options, and those about a kernel."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from dtrace.run.options import OptionError, Options
+from dtrace.stack import DEFAULT_FRAMES, MAX_FRAMES
+from emu.call import DEFAULT_LIMIT
+from emu.errors import KinstError
+from kinst.breakpoints import PATHS, PER_PROBE, THREAD
+from kinst.breakpoints import Path as TrapPath
+from kinst_emu.completion import complete, kernel_option
+from kinst_emu.examples import show_examples
+from kinst_emu.terminal import parse_count
+
+# The part that is the last of a description, by the option's letter.
+LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
+FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
+UNICORN, QEMU = "unicorn", "qemu"
+BOOT = "boot"  # the workload that is no call
+EXAMPLES = (
+    "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
+    "kdtrace -k kernel -n fbt::malloc: -c 'malloc(100, &M_TEMP, 2)'",
+    "kdtrace -k kernel -n 'fbt::malloc:entry { @[stack()] = count(); }' -c boot",
+    "kdtrace -k kernel -n kinst::critical_enter:entry --stack -c 'malloc(100, &M_TEMP, 2)'",
+    "kdtrace -k kernel --trap-path direct -n 'fbt::vfs_mountroot*:entry' -c boot",
+    "kdtrace -k kernel -s script.d -c 'malloc(100, &M_TEMP, 2)'",
+    "kdtrace -k kernel -l -n 'fbt::uma_*:'",
+    "kdtrace -n 'BEGIN { trace(1 + 2); exit(0); }'",
+)
+USAGE = """Usage: kdtrace [-CdeFhlqSvVwZ] [-b bufsz] [-D name[=def]]
+\t[-I path] [-o output] [-s script] [-U name]
+\t[-x opt[=val]] [-X a|c|s|t]
+
+\t[-P provider [[ predicate ] action ]]
+\t[-m [ provider: ] module [[ predicate ] action ]]
+\t[-f [[ provider: ] module: ] func [[ predicate ] action ]]
+\t[-n [[[ provider: ] module: ] func: ] name [[ predicate ] action ]]
+\t[-i probe-id [[ predicate ] action ]] [ args ... ]
+
+\tpredicate -> '/' D-expression '/'
+\t   action -> '{' D-statements '}'
+
+\ta kernel: [-k kernel] [-c call | -c boot] [--replay recording] [--module file.ko]
+\t[--stack[=frames]] [--machine unicorn|qemu] [--json] [--report file]
+
+kdtrace --help says what each is
+"""
+
+
+class UsageError(Exception):
+    """The command line is none."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _Program(argparse.Action):
+    """-P, -m, -f, -n, -i and -s, in the order in which they were given."""
+
+    def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 value: object, option: str | None = None) -> None:
+        assert option is not None
+        namespace.programs = [*namespace.programs, (option[1], str(value))]
+
+
+class _Set(argparse.Action):
+    """What sets an option of D's: (name, value, how it was written), in their order."""
+
+    def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 value: object, option: str | None = None) -> None:
+        assert option is not None
+        letter = option[1]
+        if letter == "x":
+            name, mark, text = str(value).partition("=")
+            row = name, text if mark else None, f"-x {name}"
+        elif letter == "b":
+            row = "bufsize", str(value), f"-b {value}"
+        else:
+            row = FLAGS[letter], None, f"-{letter}"
+        namespace.options = [*namespace.options, row]
+
+
+class _Macro(argparse.Action):
+    """-D, -U and -I, for the preprocessor."""
+
+    def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 value: object, option: str | None = None) -> None:
+        assert option is not None
+        namespace.preprocess = [*namespace.preprocess, f"-{option[1]}{value}"]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options, with their help."""
+    parser = _Parser(prog="kdtrace", allow_abbrev=False)
+    show_examples(parser, "traces a kernel that runs inside Python, or DTrace's own probes alone, "
+                  "by D programs; a description without a predicate and actions is a clause with "
+                  "the default action", EXAMPLES)
+    parser.set_defaults(programs=[], options=[], preprocess=[])
+    add = parser.add_argument
+    for letters, name, what in (
+        ("-n", "[[[PROVIDER:]MODULE:]FUNCTION:]NAME [/PREDICATE/ {ACTIONS}]",
+         "trace these probes: kinst::FUNCTION:OFFSET, kinst::FUNCTION: for every instruction, "
+         "fbt::FUNCTION:entry or :return; parts may be shell patterns"),
+        ("-f", "[[PROVIDER:]MODULE:]FUNCTION ...", "all probes of a function"),
+        ("-m", "[PROVIDER:]MODULE ...", "of a module"), ("-P", "PROVIDER ...", "of a provider"),
+        ("-i", "ID ...", "the probe with an ID"), ("-s", "FILE", "a D program in a file"),
+    ):
+        add(letters, dest="programs", action=_Program, metavar=name, help=what)
+    add("words", nargs="*", metavar="ARGUMENT", help="$1, $2 ... of the programs")
+    kernel_option(parser, required=False)
+    add("-c", dest="workload", metavar="WORKLOAD",
+        help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
+    add("--replay", metavar="FILE", help="trace a recording that is played instead")
+    add("-l", dest="listing", action="store_true",
+        help="list probes, do not run; all of DTrace's own and fbt's, if none are described")
+    add("-v", dest="verbose", action="store_true",
+        help="with -l: also what is not probed, and why")
+    add("-d", dest="rewritten", action="store_true",
+        help="print the program with inline functions rewritten to their copies")
+    add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
+    add("-q", action=_Set, nargs=0, help="print only what actions print")
+    add("-F", action=_Set, nargs=0, help="indent by entry and return")
+    add("-w", action=_Set, nargs=0, help="allow destructive actions")
+    add("-x", action=_Set, metavar="OPTION[=VALUE]", help="set an option of D's (docs/d.md)")
+    add("-b", action=_Set, metavar="SIZE", help="of the trace buffer, as -x bufsize=SIZE")
+    add("-e", dest="compile_only", action="store_true", help="compile, do not run")
+    add("-S", dest="show_code", action="store_true", help="show the code of each clause")
+    add("-V", dest="version", action="store_true", help="print the version of D")
+    add("-Z", action=_Set, nargs=0, help="permit descriptions that match no probe")
+    add("-C", action=_Set, nargs=0, help="run the C preprocessor on programs in files")
+    for letter, what in (("-D", "NAME[=VALUE]"), ("-U", "NAME"), ("-I", "DIR")):
+        add(letter, dest="preprocess", action=_Macro, metavar=what, help="for the preprocessor")
+    add("-X", dest="standard", metavar="a|c|s|t", help="of C, for the preprocessor")
+    for letter, why in (("-A", "anonymous tracing"), ("-a", "anonymous tracing"),
+                        ("-G", "an ELF file of probes: --emit-elf FILE writes the code"),
+                        ("-H", "printing the files that are included"),
+                        ("-L", "directories of libraries"), ("-O", "an object's data"),
+                        ("-p", "processes: there is no user land")):
+        add(letter, dest="refused", action="append_const", const=(letter, why),
+            help=argparse.SUPPRESS)
+    add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
+        help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
+        "and source lines")
+    add("--json", action="store_true", help="print one JSON object per line")
+    add("--report", type=Path, metavar="FILE",
+        help="write a page of the whole trace: code with counts, a timeline, stacks")
+    add("--sources", type=Path, metavar="DIR", action="append", default=[],
+        help="a tree with the kernel's source, whose lines --report shows; may be repeated")
+    add("--plot", metavar="FILE", help="draw the aggregations at the end: .svg or .png")
+    add("--emit-elf", metavar="FILE", help="write the code of the programs as a BPF ELF object")
+    add("--digest", action="store_true",
+        help="print the SHA-256 of memory, registers, devices, clock and console at the end")
+    add("--machine", choices=(UNICORN, QEMU), default=UNICORN,
+        help="qemu: the booted kernel is carried to QEMU, whose CPU takes the exceptions (as "
+        "--trap-path double)")
+    add("--trap-path", choices=PATHS, default=PATHS[0],
+        help="guest: through the kernel's own vectors; direct: at the breakpoint, faster; "
+        "double: as guest, also for the second breakpoint, after the displaced instruction, on "
+        "arm64 and riscv64")
+    add("--trampolines", choices=(PER_PROBE, THREAD), default=PER_PROBE,
+        help="one for each probe, or, as in FreeBSD, for each thread (amd64)")
+    add("--unchecked", action="store_true",
+        help="-c: pass the arguments as they are, whatever the function's type is, and show the "
+        "plain result")
+    add("--unsafe", action="store_true", help="probe excluded functions, too")
+    add("--memory", metavar="SIZE", help="guest RAM (512M)")
+    add("--limit", metavar="N",
+        help=f"instructions after which the workload is given up ({DEFAULT_LIMIT}; a recording's "
+        "own with --replay)")
+    return parser
+
+
+@dataclass
+class CommandLine:
+    """What was asked for; the names are those of the options.
+
+    :param programs: (letter, text) of -P, -m, -f, -n, -i and -s, in their order.
+    :param frames: of ``--stack``.
+    """
+
+    programs: list[tuple[str, str]]
+    words: list[str]
+    options: Options
+    preprocess: list[str]
+    kernel: str | None
+    module: list[str]
+    replay: Path | None
+    workload: str | None
+    listing: bool
+    verbose: bool
+    rewritten: bool
+    output: str | None
+    compile_only: bool
+    show_code: bool
+    version: bool
+    frames: int | None
+    json: bool
+    report: Path | None
+    sources: list[Path]
+    plot: str | None
+    emit_elf: str | None
+    digest: bool
+    machine: str
+    trap_path: TrapPath
+    trampolines: str
+    unchecked: bool
+    unsafe: bool
+    memory: str | None
+    limit: int | None
+    of_kernel: list[str] = field(default_factory=list)  # what was given that needs a kernel
+
+
+def read_command_line(arguments: Sequence[str]) -> CommandLine:
+    """:raises UsageError: for what is no command line.
+    :raises KinstError: for what cannot be.
+    """
+    parser = make_parser()
+    complete(parser)
+    if not arguments:
+        raise UsageError("")
+    given, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        raise UsageError(f"illegal option -- {unknown[0].lstrip('-')}")
+    for letter, why in given.refused or ():
+        raise KinstError(f"{letter}: there is no {why}")
+    options = Options()
+    for name, value, shown in given.options:
+        try:
+            options.set(name, value)
+        except OptionError as error:
+            raise KinstError(f"failed to set {shown}: {error}") from None
+    frames = None
+    if given.stack is not None:
+        frames = min(parse_count(given.stack, "--stack"), MAX_FRAMES)
+        options.set("stackinline", None)
+    if given.listing and given.version:
+        raise UsageError("only one of the [-lV] options can be specified at a time")
+    if given.listing:
+        options.values["zdefs"] = 1
+    elif not given.programs and not given.version:
+        raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
+    line = CommandLine(
+        given.programs, given.words, options, given.preprocess, given.kernel, given.module,
+        None if given.replay is None else Path(given.replay), given.workload, given.listing,
+        given.verbose, given.rewritten, given.output, given.compile_only, given.show_code,
+        given.version, frames, given.json, given.report, given.sources, given.plot,
+        given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
+        given.unchecked, given.unsafe, given.memory,
+        None if given.limit is None else parse_count(given.limit, "--limit"))
+    line.of_kernel = [option for option, wanted in (
+        ("-c", line.workload is not None), ("--digest", line.digest),
+        ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
+        ("--module", bool(line.module))) if wanted]
+    return line

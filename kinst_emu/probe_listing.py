@@ -1,0 +1,57 @@
+"""``kdtrace -l``: the probes that there are, and with ``-v`` what is none, and why."""
+
+from collections.abc import Iterator, Sequence
+
+from dtrace.d.program import Probe
+from dtrace.run.kernel import KernelProbes
+from dtrace.run.timers import OwnProbes
+from emu.symbols import KERNEL
+from kinst.code.verdict import Refuse
+from kinst_emu.json_lines import JsonLines
+
+HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
+
+
+def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[Probe]:
+    """DTrace's own, and with a kernel all of fbt's."""
+    if isinstance(probes, KernelProbes):
+        return [*probes.own.probes, *probes.match(("fbt", "", "", ""))]
+    return probes.probes
+
+
+def show(listed: Sequence[Probe], as_json: bool) -> None:
+    """Print a list of probes."""
+    if as_json:
+        lines = JsonLines()
+        for p in listed:
+            lines.row({"id": p.number, "provider": p.provider, "module": p.module,
+                       "function": p.function, "name": p.name})
+        return
+    print(HEADER)
+    for p in listed:
+        print(f"{p.number:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
+
+
+def show_left_out(probes: KernelProbes, as_json: bool) -> None:
+    """Print what is not probed in the functions of the probes that were made."""
+    lines = JsonLines()
+    for module, function, offset, instruction, reason in _left_out(probes):
+        if as_json:
+            lines.row({"not_probed": function, "offset": offset, "instruction": instruction,
+                       "reason": reason})
+        elif offset is None:
+            print(f"not probed: kinst:{module}:{function}: the function {reason}")
+        else:
+            print(f"not probed: kinst:{module}:{function}:{offset} ({instruction}): {reason}")
+
+
+def _left_out(probes: KernelProbes) -> Iterator[tuple[str, str, int | None, str | None, str]]:
+    """(module, function, offset, instruction, reason); a whole function has neither of two."""
+    table = probes.breakpoints
+    for function in table.functions:
+        for i in table.instructions(function):
+            if isinstance(i.verdict, Refuse):
+                yield (function.module_name, function.name, i.offset,
+                       table.arch.disassemble(i.code, i.address), i.verdict.reason)
+    for name, reason in table.left_out.items():
+        yield KERNEL, name, None, None, reason

@@ -1,0 +1,227 @@
+"""The kernel that a D program traces, and what it is to do meanwhile."""
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+
+from dtrace.calls import Evaluation, check
+from dtrace.calls import parse as parse_calls
+from dtrace.debug_data import debug_index
+from dtrace.prototypes import Prototypes, plain, result_line
+from dtrace.run.guest_state import GuestState
+from dtrace.run.kernel import KernelProbes
+from dtrace.run.qemu_guest import QemuGuest
+from dtrace.run.session import Session
+from dtrace.run.unicorn_guest import UnicornGuest
+from dtrace.stack import failure
+from dwarf.types import Type, declare
+from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.errors import KinstError
+from emu.machine import Machine
+from emu.progress import PROGRESS
+from emu.qemu.machine import QemuMachine
+from emu.replay.player import Player
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
+from images.recordings import from_start, played
+from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
+from kinst.seam_breakpoints import SeamBreakpoints
+from kinst_emu.command_line import BOOT, QEMU, CommandLine
+from kinst_emu.json_lines import JsonLines
+from kinst_emu.terminal import parse_size, show_byte
+from kinst_emu.trace_page.collected import Collected
+
+IDLE = "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot"
+PERIOD = 0.25  # seconds between looks at what has fired
+NEWLINE = 0x0A
+
+
+class TracedKernel:
+    """A context manager, which ends QEMU.
+
+    :raises KinstError: for what cannot be.
+    """
+
+    def __init__(self, line: CommandLine) -> None:
+        self.line, self.workload = line, line.workload
+        self.player: Player | None = None
+        self._resources = contextlib.ExitStack()
+        if line.machine == QEMU:
+            _check_qemu(line)
+        if line.replay is not None:
+            for option, given in (("--memory", line.memory), ("-c", line.workload)):
+                if given is not None:
+                    raise KinstError(f"{option}: cannot be used with --replay, which runs the "
+                                     "recording, on the recording's own machine")
+            self.player = played(line.replay, line.kernel, line.limit or LIMIT, line.module)
+            self.image = self.player.machine.image
+        else:
+            assert line.kernel is not None
+            self.image = catalog.find(line.kernel, line.module)
+        self.limit = line.limit or DEFAULT_LIMIT
+        self.prototypes = Prototypes(self.image)
+        self.types = self.prototypes.types()
+        runs = not line.listing and not line.compile_only
+        self.idle = runs and self.workload is None and self.player is None
+        self._calls = None
+        self._checked = None if line.unchecked else self.prototypes
+        if self.workload not in (None, BOOT):
+            self._calls = parse_calls(self.workload)
+            check(self.image, self._calls, self._checked)
+        memory = parse_size(line.memory or "512M")
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._resources.close)
+            if line.machine == QEMU:
+                self._on_qemu(booted(self.image, memory))
+            else:
+                self._on_unicorn(self._emulated(memory, runs))
+            undo.pop_all()
+
+    def _emulated(self, memory: int, runs: bool) -> UnicornMachine:
+        if self.player is not None:
+            from_start(self.player)
+            return self.player.machine
+        if self.workload == BOOT and runs:
+            machine = UnicornMachine(self.image, memory)
+            machine.boot()
+            at_start(machine)
+            return machine
+        machine = booted(self.image, memory)
+        machine.console.text.clear()
+        return machine
+
+    def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
+        return KernelProbes(breakpoints, self.line.unsafe,
+                            None if self.types is None else lambda: debug_index(self.image))
+
+    def _on_unicorn(self, machine: UnicornMachine) -> None:
+        line = self.line
+        self.machine: Machine = machine
+        self.breakpoints: Breakpoints | None = Breakpoints(
+            machine, path=line.trap_path, trampolines=line.trampolines,
+            records=line.report is not None)
+        self.collected = Collected(
+            catalog.described(self.image), self.workload or f"--replay {line.replay}",
+            tuple(line.sources))
+        self.breakpoints.dispatcher.sink = self.collect
+        self.probes = self._probes_of(self.breakpoints)
+        self.guest: GuestState = UnicornGuest(self.breakpoints, self.probes, self.types)
+
+    def _on_qemu(self, source: UnicornMachine) -> None:
+        machine = self._resources.enter_context(QemuMachine.carry(source))
+        machine.console.text.clear()
+        breakpoints = SeamBreakpoints(machine)
+        self.machine, self.breakpoints = machine, None
+        self.probes = self._probes_of(breakpoints)
+        self.guest = QemuGuest(machine, breakpoints, self.probes, self.types)
+
+    def __enter__(self) -> "TracedKernel":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._resources.close()
+
+    def collect(self) -> None:
+        """Take the dispatcher's records, for a page."""
+        if self.breakpoints is not None:
+            self.collected.take(self.breakpoints)
+
+    def run(self, session: Session, rows: JsonLines | None) -> None:
+        """Do what was asked for, while a session traces.
+
+        :param rows: are given what the guest writes, and the result; None: they are printed.
+        :raises KinstError: when it fails; how it came there has been printed.
+        """
+        machine = self.machine
+        show = show_byte if rows is None else rows.byte
+        for byte in bytes(machine.console.text) if self.player is None else b"":
+            show(byte)  # what was said before there were probes
+        console = _Console(session, show)
+        machine.console.stream = console.byte
+        try:
+            with PROGRESS.working("running, traced"), console.streaming():
+                shown = self._work()
+        except (CallError, BootError) as error:
+            session.look()
+            stack = [] if self.breakpoints is None else failure(machine)  # QEMU may have ended
+            if rows is not None:
+                rows.row({"error": str(error), "stack": [line.strip() for line in stack]})
+            else:
+                print("".join(f"{line}\n" for line in stack), end="")
+            raise
+        if shown is not None:
+            session.look()
+            kind, value = shown
+            if rows is None and not self.line.options.given("quiet"):
+                print(result_line(str(self.workload), machine, kind, value))
+            elif rows is not None:
+                rows.row({"call": self.workload, "value": plain(machine, kind, value)}
+                         | ({} if kind is None else {"type": declare(kind)}))
+
+    def _work(self) -> tuple[Type | None, int] | None:
+        """What a call gives, and its type where that is known."""
+        if self.player is not None:
+            self.player.advance_to_end()
+            return None
+        if self.idle:  # what begins has not ended it
+            raise KinstError(IDLE)
+        if self._calls is None:
+            assert isinstance(self.machine, UnicornMachine)
+            boot_to_prompt(self.machine, self.limit)
+            return None
+        evaluation = Evaluation(Caller(self.machine, self.limit), self._checked)
+        value = evaluation.run(self._calls)
+        return evaluation.kind, value
+
+
+class _Console:
+    """The guest's console, with what has fired before each of its lines; what has fired also
+    appears soon where the guest says nothing.
+
+    :param show: writes a byte.
+    """
+
+    def __init__(self, session: Session, show: Callable[[int], None]) -> None:
+        self._session, self._show = session, show
+        self._begins, self._busy = True, False
+
+    def byte(self, value: int) -> None:
+        self._busy = True
+        try:
+            if self._begins:
+                self._session.hurry()
+            self._begins = value == NEWLINE
+            self._show(value)
+        finally:
+            self._busy = False
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Look at what has fired four times a second."""
+        before = signal.signal(signal.SIGALRM, self._tick)
+        signal.setitimer(signal.ITIMER_REAL, PERIOD, PERIOD)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _tick(self, _signal: int, _frame: object) -> None:
+        if not self._busy:
+            self._session.hurry()
+
+
+def _check_qemu(line: CommandLine) -> None:
+    """:raises KinstError: for what needs our own machine."""
+    if line.workload == BOOT or line.trap_path == DIRECT or line.trampolines != PER_PROBE:
+        raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
+                         "with a trampoline for each probe: not -c boot, --trap-path=direct, "
+                         "--trampolines=thread")
+    if line.digest or line.replay is not None or line.report is not None:
+        raise KinstError("--machine qemu: no --digest, --replay or --report (its devices and its "
+                         "clock are its own)")
+    if line.unsafe or line.limit is not None:
+        raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
+                         "never end there) and no --limit (QEMU does not count "
+                         "instructions; a call is given up after a minute)")
