@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup-system.sh build|kernels|qemu
+# Installs the Debian packages that are missing: setup-system.sh build|kernels|qemu|witnesses
 set -eu
 
 missing=""
@@ -30,8 +30,12 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 		need qemu-system-riscv64 qemu-system-misc opensbi
 		need gdb-multiarch gdb-multiarch
 		;;
+	witnesses) # what tests ask whether we are right
+		need chromium chromium
+		need llvm-symbolizer llvm
+		;;
 	*)
-		echo "usage: setup-system.sh build|kernels|qemu" >&2
+		echo "usage: setup-system.sh build|kernels|qemu|witnesses" >&2
 		exit 2
 		;;
 	esac
@@ -39,7 +43,7 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 
 refuse() { # refuse WHY: names all that will be missing, not this stage's alone
 	missing=""
-	for stage in build kernels qemu; do look "$stage"; done
+	for stage in build kernels qemu witnesses; do look "$stage"; done
 	echo "setup-system.sh: $1$missing" >&2
 	exit 1
 }
@@ -57,6 +61,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	fi
 fi
 echo "setup-system.sh: installing$missing" >&2
+echo "(the packages' own messages are left out; this may take minutes)" >&2
 $sudo apt-get -qq update
 # shellcheck disable=SC2086
 DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends $missing >/dev/null

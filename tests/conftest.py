@@ -20,6 +20,14 @@ def private_directories(tmp_path_factory):
         os.environ[name] = str(tmp_path_factory.mktemp(name))
 
 
+# What takes longest comes first, so that nobody waits for it alone at the end.
+LONG = ("tests/test_package.py", "tests/kinst/crosscheck/", "tests/emu/qemu/test_faults.py")
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 def skips(reports):
     """Why tests were skipped: (reason, how many), the most frequent first."""
     counted = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports

@@ -124,3 +124,11 @@ def test_a_line_that_is_not_printed_is_seen():
     assert missing(["a", "c"], "a\nb\nc\n") == "c"
     assert missing(["...", "x 12"], "a\nx 0x7\n") is None
     assert missing(["...", "y 12"], "a\nx 0x7\n") == "y 12"
+
+
+def test_the_files_that_pages_name_are_there():
+    named = {(page.name, path) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+             for path in re.findall(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
+                                    r"[\w/.]+\.(?:py|pyx|pxi|md|html))`", page.read_text())}
+    assert len(named) > 50
+    assert not {row for row in named if not (ROOT / row[1]).is_file()}

@@ -105,7 +105,7 @@ def test_the_commands_take_modules(loaded):
     words = ["-k", str(image.path), "--module", "kinst.ko"]
     result = run("kinst", "call", *words, 'kinst_excluded("dtrace_probe")', "--json")
     assert json.loads(result.stdout)["value"] == 1
-    result = run("kdtrace", *words, "-n", "fbt:kinst:kinst_excluded:entry", "--stack", "1",
+    result = run("kdtrace", *words, "-n", "kinst:kinst:kinst_excluded:0", "--stack", "1",
                  "-c", 'kinst_excluded("malloc")')
     assert "kinst.ko`kinst_excluded+0x" in result.stdout
     result = run("kdtrace", *words, "-l", "-n", "fbt:kinst:kinst_ex*:")
