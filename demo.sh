@@ -11,6 +11,14 @@ show() {
 	eval "$@"
 }
 
+# The same, and keeps the line with the digest.
+show_digest() {
+	printf '\n$ %s\n' "$*"
+	shown=$(eval "$@")
+	printf '%s\n' "$shown"
+	digest=$(printf '%s\n' "$shown" | grep '^digest ')
+}
+
 say "This is a DTrace for FreeBSD's kernel, inside Python: a machine that boots the kernel, and probes
 that can be put on any of its instructions. It is for those who want to follow a path through a
 kernel until they understand it, to see what a breakpoint really is, or who write the code that
@@ -50,8 +58,15 @@ show "kinst relocate --arch amd64 --assemble 'call qword ptr [r12 + 8]; lea rax,
 
 say "7. A run is the same run every time: its clock counts instructions, nothing reads the host's. The
    digest is of all memory, registers and devices. It is the same when every function is probed:"
-show "kinst boot -q -k teaching/riscv64 --digest"
-show "kdtrace -k teaching/riscv64 --digest -n fbt::: -c boot | tail -n 4"
+show_digest "kinst boot -q -k teaching/riscv64 --digest"
+untraced=$digest
+show_digest "kdtrace -k teaching/riscv64 --digest -n fbt::: -c boot | tail -n 4"
+if [ "$digest" = "$untraced" ]; then
+	say "   Both digests are the same."
+else
+	say "   THE DIGESTS DIFFER: the probes have disturbed the run."
+	exit 1
+fi
 
 say "8. And the firing of step 4 again, told step by step: the bytes, what the CPU saves, the trap frame,
    the trampoline, the way back, on a page of its own."

@@ -13,8 +13,8 @@ from kinst.breakpoints import Breakpoints
 from kinst.functions import is_glob
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
-         "PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end, panic, or fault for the "
-         "instruction whose exception led to the panic")
+         "FUNCTION:OFFSET#N or PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end, "
+         "panic, or fault for the instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")

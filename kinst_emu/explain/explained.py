@@ -65,7 +65,7 @@ class Explained:
     @property
     def title(self) -> str:
         firing = self.firing
-        return (f"A breakpoint at {firing.function.name}+{firing.instruction.offset} in "
+        return (f"A breakpoint at {firing.function.name}:{firing.instruction.offset} in "
                 f"{catalog.described(self.image)}")
 
     @property

@@ -131,13 +131,13 @@ class Recorder:
         found = next((i for i in table if i.offset == offset), None)
         if found is None:
             near = sorted((i.offset for i in table), key=lambda at: abs(at - offset))[:2]
-            raise KinstError(f"{function.name}+{offset}: no instruction begins there; the nearest "
+            raise KinstError(f"{function.name}:{offset}: no instruction begins there; the nearest "
                              f"are at {' and '.join(map(str, sorted(near)))} (kinst disas "
                              f"{function.name} lists all)")
         if isinstance(found.verdict, Refuse):
-            raise KinstError(f"{function.name}+{offset}: cannot be probed: it "
+            raise KinstError(f"{function.name}:{offset}: cannot be probed: it "
                              f"{found.verdict.reason}")
-        where = f"{function.name}+{offset}"
+        where = f"{function.name}:{offset}"
         if what_if == COPY:
             if isinstance(found.verdict, Copy):
                 raise KinstError(f"{where}: --what-if copy: it is rightly copied as it is: "
@@ -202,7 +202,7 @@ class Recorder:
                     firing.trampoline = b"".join(
                         row.code for row in firing.rows
                         if self._slot <= row.address < self._slot + SLOT)
-        where = f"{firing.function.name}+{firing.instruction.offset}"
+        where = f"{firing.function.name}:{firing.instruction.offset}"
         if self._failure is not None:
             raise KinstError(f"{where}: cannot be looked at: {self._failure}")
         if not self._began:

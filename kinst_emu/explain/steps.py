@@ -104,7 +104,7 @@ def _function(firing: Firing, table: Sequence[Instruction], words: Words) -> Ste
                      words.text(one.address) if source != last else ""))
         last = source
     columns = 6 if any(row[5] for row in rows) else 5
-    name = f"{firing.function.name}+{firing.instruction.offset}"
+    name = f"{firing.function.name}:{firing.instruction.offset}"
     return Step("function", f"The instruction at {name}", (
         f"{firing.function.name} begins at {firing.function.address:#x} and has "
         f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
@@ -373,7 +373,7 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
         other = arch.disassemble(wrong.other.code, wrong.other.address)
         why = (f"When the handler had answered, the trampoline at {wrong.slot:#x} was written "
                f"again, as by another firing just then that has the same trampoline, of the probe "
-               f"at {wrong.function.name}+{wrong.other.offset} ({other}). Then the first one went "
+               f"at {wrong.function.name}:{wrong.other.offset} ({other}). Then the first one went "
                "on:")
     last = wrong.strayed or len(wrong.rows) - 1
     parts: list[str | Table] = [why, Table(

@@ -102,7 +102,7 @@ class _Maker:
 
     def _line(self, one: Experiment) -> str:
         i = one.instruction
-        return (f"{one.function.name}+{i.offset}, at {i.address:#x}: {i.code.hex(' ')}   "
+        return (f"{one.function.name}:{i.offset}, at {i.address:#x}: {i.code.hex(' ')}   "
                 f"{self._arch.disassemble(i.code, i.address)}")
 
     # -- the kinds --------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class _Maker:
                 self._absent.add(word)
                 return None
             text, answer, one = "", word, None
-            text = (f"{function.name}+{instruction.offset}, at {instruction.address:#x}: "
+            text = (f"{function.name}:{instruction.offset}, at {instruction.address:#x}: "
                     f"{instruction.code.hex(' ')}   "
                     f"{self._arch.disassemble(instruction.code, instruction.address)}")
             assert isinstance(instruction.verdict, Refuse)

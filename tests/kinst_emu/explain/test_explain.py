@@ -185,7 +185,7 @@ def test_what_cannot_be_told_is_one_clear_line(words, says):
 def test_the_command_prints_text_json_or_a_page(tmp_path):
     words = ("kinst", "explain", "-k", "teaching/riscv64", "strlen:0", "-c", 'strlen("abc")')
     plain = run(*words)
-    assert plain.returncode == 0 and "1. The instruction at strlen+0" in plain.stdout
+    assert plain.returncode == 0 and "1. The instruction at strlen:0" in plain.stdout
     found = json.loads(run(*words, "--json").stdout)
     assert found["firing"]["rows"][0]["address"] == found["firing"]["address"]
     assert [step["name"] for step in found["steps"]][-1] == "after"
@@ -201,7 +201,7 @@ def test_an_instruction_that_is_refused_is_said():
         (f, i.offset) for f in machine.image.symbols.functions() if f.size
         for i in instructions(trap, image_code(machine.image, f), f)
         if isinstance(i.verdict, Refuse))
-    with pytest.raises(KinstError, match=rf"{function.name}\+{offset}: cannot be probed: it "):
+    with pytest.raises(KinstError, match=rf"{function.name}:{offset}: cannot be probed: it "):
         Recorder(machine, function, offset)
 
 
@@ -223,11 +223,11 @@ def test_bytes_that_are_no_text_stand_in_pages_as_escapes(tmp_path):
 def test_side_by_side_says_on_which_architecture_it_cannot_be():
     words = ["kinst", "explain", "--arch", "all", "-c", 'strlen("a")']
     result = run(*words, "strlen:16")
-    refused(result, "on riscv64, strlen+16: no instruction begins there; the nearest are at ")
+    refused(result, "on riscv64, strlen:16: no instruction begins there; the nearest are at ")
     assert "on amd64 and arm64 it can be explained" in result.stderr
     assert "gives amd64, arm64, riscv64 each its own offset" in result.stderr
     result = run(*words, "Xbpt:0")
-    refused(result, "kinst: on amd64, Xbpt+0: it was executed 0 times")
+    refused(result, "kinst: on amd64, Xbpt:0: it was executed 0 times")
     assert "arm64/kernel has no function 'Xbpt'" in result.stderr
     assert "; on riscv64, " in result.stderr
     result = run(*words, "strlen:x")  # wrong on all of them: said once

@@ -234,4 +234,4 @@ def test_a_dumb_terminal_gets_plain_text():
                 text += piece
     os.close(main)
     assert process.returncode == 0 and b"\x1b" not in text
-    assert b"1. The instruction at strlen+16" in text
+    assert b"1. The instruction at strlen:16" in text

@@ -99,7 +99,7 @@ def check_levels(machine, found):
         if question.level == 1 and one is not None:
             assert question.answer == summary(one.instruction.verdict)
         elif question.level == 1:
-            name, offset = re.match(r"(\S+)\+(\d+), at", question.text[0]).groups()
+            name, offset = re.match(r"(\S+):(\d+), at", question.text[0]).groups()
             with pytest.raises(KinstError, match="cannot be probed"):
                 place = int(re.search(r"at (0x[0-9a-f]+):", question.text[0])[1], 0) - int(offset)
                 Recorder(machine, next(f for f in machine.image.symbols.named(name)
