@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+FILES = re.compile(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
+                   r"[\w/.]+\.(?:py|pyx|pxi|md|html))`")
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 FAILS = " # fails"
 PROGRAMS = {"kinst": "kinst", "kdtrace": "kdtrace"}
@@ -128,7 +130,6 @@ def test_a_line_that_is_not_printed_is_seen():
 
 def test_the_files_that_pages_name_are_there():
     named = {(page.name, path) for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-             for path in re.findall(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
-                                    r"[\w/.]+\.(?:py|pyx|pxi|md|html))`", page.read_text())}
+             for path in FILES.findall(page.read_text())}
     assert len(named) > 50
     assert not {row for row in named if not (ROOT / row[1]).is_file()}

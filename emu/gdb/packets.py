@@ -5,10 +5,10 @@ import socket
 from typing import IO
 
 from emu.errors import KinstError
+from emu.gdb.framing import first, framed, opened, unescaped
 
 MAX_PACKET = 1 << 15  # bytes of one that is received
 INTERRUPT = 0x03
-ESCAPED = b"}$#*"
 
 
 class GdbError(KinstError):
@@ -17,25 +17,6 @@ class GdbError(KinstError):
 
 class Gone(GdbError):
     """It has closed the connection."""
-
-
-def framed(content: bytes) -> bytes:
-    """A packet with its checksum, its content escaped."""
-    escaped = b"".join(bytes((0x7D, byte ^ 0x20)) if byte in ESCAPED else bytes((byte,))
-                       for byte in content)
-    return b"$%s#%02x" % (escaped, sum(escaped) & 0xFF)
-
-
-def unescaped(content: bytes) -> bytes:
-    found, at = bytearray(), 0
-    while at < len(content):
-        if content[at] == 0x7D and at + 1 < len(content):
-            at += 1
-            found.append(content[at] ^ 0x20)
-        else:
-            found.append(content[at])
-        at += 1
-    return bytes(found)
 
 
 class Connection:
@@ -105,20 +86,19 @@ class Connection:
 
     def _next(self) -> bytes | None:
         while self._buffer:
-            first = self._buffer[0]
-            if first == ord("-") and self._sent:
+            if self._buffer[0] == ord("-") and self._sent:
                 self._write(self._sent)
-            if first != ord("$"):
+            if self._buffer[0] != ord("$"):
                 del self._buffer[0]
                 continue
-            end = self._buffer.find(b"#")
-            if end < 0 or len(self._buffer) < end + 3:
+            place = first(self._buffer)
+            if place is None:
                 return None
-            content, check = bytes(self._buffer[1:end]), bytes(self._buffer[end + 1 : end + 3])
-            del self._buffer[: end + 3]
+            content, fits = opened(self._buffer[: place[1]])
+            del self._buffer[: place[1]]
             if not self.acknowledges:
                 return unescaped(content)
-            if b"%02x" % (sum(content) & 0xFF) == check.lower():
+            if fits:
                 self._write(b"+")
                 return unescaped(content)
             self._write(b"-")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emu.errors import MachineError
+from emu.gdb.framing import first, framed, opened, unescaped
 
 LIMIT = 1 << 20  # bytes of a reply
 
@@ -55,13 +56,7 @@ class GdbRemote:
     @property
     def waiting(self) -> bool:
         """Whether a packet was received that nobody has asked for yet."""
-        return self._packet()[1] >= 0
-
-    def _packet(self) -> tuple[int, int]:
-        """Where the first packet received begins and ends; an end of -1: none is complete."""
-        start = self._buffer.find(b"$")
-        end = self._buffer.find(b"#", start + 1) if start >= 0 else -1
-        return start, end if len(self._buffer) >= end + 3 else -1
+        return first(self._buffer) is not None
 
     def _transfer(self, name: str) -> str:
         """A file of the target description."""
@@ -96,8 +91,7 @@ class GdbRemote:
 
     def send(self, text: str) -> None:
         """A packet, without waiting for what it does."""
-        data = text.encode()
-        self._write(b"$%s#%02x" % (data, sum(data) & 0xFF))
+        self._write(framed(text.encode()))
 
     def _write(self, data: bytes) -> None:
         try:
@@ -108,13 +102,15 @@ class GdbRemote:
     def receive(self) -> str:
         """The next packet."""
         while True:
-            start, end = self._packet()
-            if end >= 0:
-                data = bytes(self._buffer[start + 1 : end])
-                del self._buffer[: end + 3]
-                self._write(b"+")
-                return data.decode("ascii", "replace")
-            self.hear()
+            place = first(self._buffer)
+            if place is None:
+                self.hear()
+                continue
+            content, fits = opened(self._buffer[place[0] : place[1]])
+            del self._buffer[: place[1]]
+            self._write(b"+" if fits else b"-")
+            if fits:
+                return unescaped(content).decode("ascii", "replace")
 
     def hear(self) -> None:
         """Take what has come, or wait for something; it need not be a packet (acknowledgements)."""

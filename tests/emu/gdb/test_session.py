@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dtrace.flow.steps import steps
 from emu.gdb.description import DESCRIPTIONS
-from emu.gdb.packets import Connection, GdbError, Gone, framed, unescaped
+from emu.gdb.framing import framed, unescaped
+from emu.gdb.packets import Connection, GdbError, Gone
 from emu.gdb.server import connected
 from emu.gdb.session import NoThreads, Session
 from emu.gdb.target import LiveTarget, PlayedTarget
