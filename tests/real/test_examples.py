@@ -24,7 +24,7 @@ SHOWS = {
     "callers": r"(\n +kernel`\w+\+0x[0-9a-f]+){2,5}(\n +0x[0-9a-f]+)?\n +\d+\n",
     "argument": r"memcmp\+\d+ +[0-9a-f]+\nmemcmp\+\d+ +[0-9a-f]+\n",
     "timeline": r"milliseconds +\n(?s:.)*@@@",
-    "devices": r" +\d+ ns  \w+\d+\n +\d+ ns  ",
+    "devices": r"\n +\d+ ns  \w+\d+\n(?s:.)*\n +\d+ ns  ",
     "hottest": r"(\n  \w+ +\d{4,}){10}\n",
     "failures": r"\n  \w+_probe +\d+\n",
     "coverage": r"(strlen\+\d+ +\d+\n){5}",
