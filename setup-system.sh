@@ -43,12 +43,14 @@ sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.
 
 refuse() { # refuse WHY: names all that will be missing, not this stage's alone
 	missing=""
-	for stage in build kernels qemu witnesses; do look "$stage"; done
+	for stage in build kernels qemu; do look "$stage"; done
+	[ "$asked" != witnesses ] || look witnesses
 	echo "setup-system.sh: $1$missing" >&2
 	exit 1
 }
 
-look "${1:-}"
+asked="${1:-}"
+look "$asked"
 [ -n "$missing" ] || exit 0
 command -v apt-get >/dev/null 2>&1 ||
 	refuse "these Debian packages are missing, or what they are called here:"

@@ -136,7 +136,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("-C", action=_Set, nargs=0, help="run the C preprocessor on programs in files")
     for letter, what in (("-D", "NAME[=VALUE]"), ("-U", "NAME"), ("-I", "DIR")):
         add(letter, dest="preprocess", action=_Macro, metavar=what, help="for the preprocessor")
-    add("-X", dest="standard", metavar="a|c|s|t", help="of C, for the preprocessor")
+    add("-X", dest="standard", choices=("a", "c", "s", "t"),
+        help="the standard of C; the preprocessor is the same for all")
     for letter, why in (("-A", "anonymous tracing"), ("-a", "anonymous tracing"),
                         ("-G", "an ELF file of probes: --emit-elf FILE writes the code"),
                         ("-H", "printing the files that are included"),
@@ -256,5 +257,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
-        ("--module", bool(line.module))) if wanted]
+        ("--module", bool(line.module)), ("--memory", line.memory is not None),
+        ("--limit", line.limit is not None), ("--unsafe", line.unsafe),
+        ("--unchecked", line.unchecked), ("--trap-path", line.trap_path != PATHS[0]),
+        ("--trampolines", line.trampolines != PER_PROBE)) if wanted]
     return line

@@ -333,11 +333,19 @@ class _Run:
     def _read(path: str) -> str:
         try:
             if path == "-":
-                return sys.stdin.read(MAX_SCRIPT)
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                return file.read(MAX_SCRIPT)
+                if sys.stdin is None:
+                    raise KinstError("-s -: standard input is closed")
+                content = sys.stdin.buffer.read(MAX_SCRIPT + 1)
+            else:
+                with open(path, "rb") as file:
+                    content = file.read(MAX_SCRIPT + 1)
         except OSError as error:
             raise KinstError(f"failed to open {path}: {error.strerror}") from None
+        if len(content) > MAX_SCRIPT:
+            raise KinstError(f"failed to compile script {path}: it has more than {MAX_SCRIPT} "
+                             "bytes")
+        text = content.decode("utf-8", "surrogateescape")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
 
     @staticmethod
     def _variables() -> dict[str, int]:

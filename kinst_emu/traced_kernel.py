@@ -150,6 +150,9 @@ class TracedKernel:
             else:
                 print("".join(f"{line}\n" for line in stack), end="")
             raise
+        finally:
+            if rows is not None:
+                rows.end_line()  # a prompt has no newline
         if shown is not None:
             session.look()
             kind, value = shown

@@ -120,6 +120,8 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             given[i] = read(source, RESULT) if i else e.offset
         else:
             given[i] = 0
+        if m.failing:  # what reads a register of another process's guest
+            return 1
     m.thread_known = False
     m.read_register, m.interrupted = read, source
     execute(m, e.entry, address_of(R_CONTEXT, 0))

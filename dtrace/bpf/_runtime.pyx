@@ -214,7 +214,7 @@ cdef class Runtime:
     def fire(self, uint32_t entry):
         """Execute a probe's program on the context."""
         self.made()
-        if self.m.clock != NULL:
+        if self.m.clock != NULL or self.other is not None:
             self.m.thread_known = False
         return self.run(entry, address_of(R_CONTEXT, 0))
 

@@ -51,6 +51,11 @@ class GuestState(ABC):
     def cpu(self) -> int:
         """The number of the CPU."""
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it is in the middle of a firing: nothing may stop it there."""
+        return False
+
     @abstractmethod
     def begin(self) -> None:
         """Enable the probes."""

@@ -428,7 +428,7 @@ class Session:
         """Look soon, whatever the options say; at any time, also from a signal's handler."""
         if self.guest is None or self.stopped:
             return
-        if self._busy or self.runtime.firing:
+        if self._busy or self.runtime.firing or self.guest.frozen:
             self.runtime.look_at(0)
         else:
             self.look()
@@ -537,17 +537,20 @@ class Session:
         self.consumer.table.merge(
             self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start)
         self._take()
-        records, self._records = self._records, []
-        for number, record in enumerate(records):
-            if isinstance(record, Failure):
-                self.out.flush()
-                self.consumer.failure(record)
-                continue
-            following = records[number + 1] if number + 1 < len(records) else None
-            after = following[0] if isinstance(following, tuple) else None
-            if self.seen is not None:
-                self.seen(*record)
-            self.consumer.record(*record, after)
+        records, done = self._records, 0
+        try:
+            for done, record in enumerate(records, 1):
+                if isinstance(record, Failure):
+                    self.out.flush()
+                    self.consumer.failure(record)
+                    continue
+                following = records[done] if done < len(records) else None
+                after = following[0] if isinstance(following, tuple) else None
+                if self.seen is not None:
+                    self.seen(*record)
+                self.consumer.record(*record, after)
+        finally:
+            del records[:done]  # the others are printed by who comes next
         self.out.flush()
 
     def _drops(self) -> None:

@@ -33,6 +33,10 @@ class UnicornGuest(GuestState):
     def cpu(self) -> int:
         return self._emulated.cpu.number
 
+    @property
+    def frozen(self) -> bool:
+        return bool(self._emulated.engine.frozen)
+
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
         number = machine.cpu.model.registers[machine.guest.per_cpu]

@@ -1,6 +1,8 @@
 """What kdtrace prints: for people, for programs, into files."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -111,3 +113,28 @@ def test_a_program_ends_on_qemu_when_it_says_so():
     assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (3, "1", "")
     refused(run("kdtrace", *words, "-q", "-n", "tick-1 { n++; }", "-c", "strlen(0)"),
             "count virtual time", "dtrace")
+
+
+def test_the_prompt_that_ends_a_boot_is_an_object_too():
+    rows = objects(run("kdtrace", "--json", "-k", "teaching/amd64", "-n", "fbt::cngetc:entry", "-c",
+                       "boot"))
+    assert {"console": "teaching> "} in rows
+
+
+def test_a_script_that_is_too_long_or_nowhere_is_refused_with_one_line(tmp_path):
+    path = tmp_path / "long.d"
+    path.write_text("BEGIN { trace(1); exit(0); }" + " " * (1 << 22) + "END { trace(2); }")
+    refused(run("kdtrace", "-s", str(path)), "it has more than", "dtrace")
+    closed = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", sys.executable, "-m",
+                             "kinst_emu.commands.kdtrace", "-s", "-"], capture_output=True,
+                            text=True, check=False, timeout=60)
+    refused(closed, "standard input is closed", "dtrace")
+
+
+def test_a_reader_that_goes_ends_the_trace_quietly():
+    result = subprocess.run(
+        ["bash", "-c", '"$@" | head -n 3000 >/dev/null; exit ${PIPESTATUS[0]}', "bash",
+         sys.executable, "-m", "kinst_emu.commands.kdtrace", "--json", "-k", "teaching/amd64", "-n",
+         "kinst::fibonacci:", "-c", "fibonacci(24)"], capture_output=True, text=True, check=False,
+        timeout=120)
+    assert result.returncode == 141 and "cannot be changed" not in result.stderr, result
