@@ -34,7 +34,7 @@ TOKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Number:
+class Literal:
     value: int
 
 
@@ -52,18 +52,18 @@ class Address:
 
 
 @dataclass(frozen=True)
-class Name:
+class Identifier:
     name: str
     offset: int
 
 
 @dataclass(frozen=True)
-class Call:
+class Invocation:
     function: str
     arguments: tuple["Argument", ...]
 
 
-Argument = Number | Data | Address | Name | Call
+Argument = Literal | Data | Address | Identifier | Invocation
 
 
 @dataclass(frozen=True)
@@ -137,20 +137,20 @@ class _Parser:
             value = _integer(text)
             if not -(1 << 63) <= value < 1 << 64:
                 raise CallSyntaxError(f"{text}: does not fit 64 bits")
-            return Number(value)
+            return Literal(value)
         if kind == "string":
             self.at += 1
             return Data(unescape(text[1:-1]) + b"\0")
         if kind == "char":
             self.at += 1
-            return Number(int.from_bytes(unescape(text[1:-1])[:1], "little"))
+            return Literal(int.from_bytes(unescape(text[1:-1])[:1], "little"))
         if self.mark("&"):
             return self.address()
         if kind != "name":
             raise self.fail("an argument")
         self.at += 1
         if not self.mark("("):
-            return Name(text, self.offset())
+            return Identifier(text, self.offset())
         if text == "buf":
             kind, size, _column = self.peek()
             if kind != "number" or not 0 < _integer(size) <= MAX_BUFFER:
@@ -172,7 +172,7 @@ class _Parser:
                 if self.mark(")"):
                     break
                 self.need(",")
-        return Call(text, tuple(arguments))
+        return Invocation(text, tuple(arguments))
 
     def address(self) -> Address:
         kind, text, _column = self.peek()
@@ -235,9 +235,9 @@ def check(
             match argument:
                 case Data():
                     check_data(function.name, procedure, number)
-                case Number(value):
+                case Literal(value):
                     check_number(function.name, procedure, number, value)
-                case Call(inner, _):
+                case Invocation(inner, _):
                     called = find_function(image, inner)
                     given = prototypes.result(called.name, called.address)
                     if given is not None and isinstance(strip(given), Void):
@@ -247,13 +247,13 @@ def check(
 
     def visit(argument: Argument) -> None:
         match argument:
-            case Call(function, arguments):
+            case Invocation(function, arguments):
                 held(find_function(image, function), arguments)
                 for inner in arguments:
                     visit(inner)
             case Address(symbol, _):
                 find_symbol(image, symbol)
-            case Name(name, _) if name not in known:
+            case Identifier(name, _) if name not in known:
                 raise KinstError(f"'{name}' was not assigned; a symbol is &{name}, a string "
                                  f'"{name}" (in the shell, within single quotes)')
             case _:
@@ -292,7 +292,7 @@ class Evaluation:
     def _value(self, argument: Argument) -> int:
         self.kind = None
         match argument:
-            case Number(value):
+            case Literal(value):
                 return value & (1 << 64) - 1
             case Data(content):
                 address = self.caller.place(content)
@@ -300,9 +300,9 @@ class Evaluation:
                 return address
             case Address(symbol, offset):
                 return find_symbol(self.caller.machine.image, symbol) + offset & (1 << 64) - 1
-            case Name(name, offset):
+            case Identifier(name, offset):
                 return self.names[name] + offset & (1 << 64) - 1
-            case Call(function, arguments):
+            case Invocation(function, arguments):
                 values = [self._value(inner) for inner in arguments]
                 machine, prototypes = self.caller.machine, self.prototypes
                 target = find_function(machine.image, function)

@@ -13,7 +13,7 @@ from emu.errors import KinstError
 from emu.symbols import KERNEL
 from kinst.functions import is_glob, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
-from kinst.provider import Made, Provider, Wanted
+from kinst.provider import MadeProbes, Provider, Wanted
 
 FIELDS = ("provider", "module", "function", "name")
 
@@ -57,7 +57,7 @@ def modules_of(image: Image) -> list[str]:
 def create(
     breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
-) -> Made:
+) -> MadeProbes:
     """Make the probes of a description, by the providers that it means.
 
     :param index: gives the debug data, for the ends of inline copies.
@@ -79,9 +79,9 @@ def create(
         raise KinstError(f"invalid probe specifier {error}") from None
 
 
-def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> Made:
+def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:
     """What the providers make of it; one that has nothing counts only where none has."""
-    found, refusals = Made([], [], []), list[ProbeError]()
+    found, refusals = MadeProbes([], [], []), list[ProbeError]()
     for provider in providers:
         try:
             made = provider.create(breakpoints, asked)

@@ -52,7 +52,7 @@ SIGNED, CHAR, BOOLEAN = 1, 2, 4  # of an integer's encoding
 
 
 @dataclass(frozen=True)
-class Layout:
+class CtfLayout:
     """How a version writes its numbers.
 
     :param identifier: of a type, and of the word of kind and count, as struct writes it.
@@ -74,15 +74,15 @@ class Layout:
 
 
 LAYOUTS = {
-    2: Layout("H", struct.Struct("<IHH"), 11, 0x3FF, 0xFFFF, 1 << 13, struct.Struct("<HHI"),
+    2: CtfLayout("H", struct.Struct("<IHH"), 11, 0x3FF, 0xFFFF, 1 << 13, struct.Struct("<HHI"),
               struct.Struct("<IHH"), struct.Struct("<IHxxII"), 1 << 15),
-    3: Layout("I", struct.Struct("<III"), 26, 0xFFFFFF, 0xFFFFFFFF, 1 << 29,
+    3: CtfLayout("I", struct.Struct("<III"), 26, 0xFFFFFF, 0xFFFFFFFF, 1 << 29,
               struct.Struct("<III"), struct.Struct("<III"), struct.Struct("<IIII"), 1 << 31),
 }
 
 
 @dataclass(frozen=True)
-class Record:
+class TypeRecord:
     """A type as written.
 
     :param value: the size in bytes, or the type referred to.
@@ -237,10 +237,10 @@ class CtfTypes(Types):
         return shown(strings[offset:end])
 
     @cached_property
-    def _records(self) -> list[Record]:
+    def _records(self) -> list[TypeRecord]:
         """All types; the first has the number 1."""
         layout, at = self._layout, 0
-        found: list[Record] = []
+        found: list[TypeRecord] = []
         while at < len(self._types):
             if at + layout.record.size > len(self._types):
                 raise self._damage(f"type {len(found) + 1} is cut off")
@@ -254,13 +254,13 @@ class CtfTypes(Types):
                     raise self._damage(f"type {len(found) + 1} is cut off")
                 high, low = struct.unpack_from("<II", self._types, at)
                 value, at = high << 32 | low, at + 8
-            found.append(Record(name, kind, count, value, at))
+            found.append(TypeRecord(name, kind, count, value, at))
             at += self._following(found[-1])
             if at > len(self._types):
                 raise self._damage(f"type {len(found)} is cut off")
         return found
 
-    def _following(self, record: Record) -> int:
+    def _following(self, record: TypeRecord) -> int:
         """Bytes behind a type's record."""
         layout = self._layout
         match record.kind:
@@ -276,7 +276,7 @@ class CtfTypes(Types):
                 return 8 * record.count
         return 0
 
-    def _member_layout(self, record: Record) -> struct.Struct:
+    def _member_layout(self, record: TypeRecord) -> struct.Struct:
         large = record.value >= self._layout.threshold
         return self._layout.long_member if large else self._layout.member
 
@@ -302,7 +302,7 @@ class CtfTypes(Types):
             known = self._known[number] = self._type(self._records[number - 1])
         return known
 
-    def _type(self, record: Record) -> Type:
+    def _type(self, record: TypeRecord) -> Type:
         name, link = self._name(record.name), self._link(record.value)
         if record.kind in QUALIFIERS:
             return Qualified(QUALIFIERS[record.kind], link)
@@ -335,10 +335,10 @@ class CtfTypes(Types):
         found = self._by_name.get(f"{kind} {name}", []) if name else []
         return self._read(found[0]) if len(found) == 1 else Incomplete(kind, name)
 
-    def _encoding(self, record: Record) -> int:
+    def _encoding(self, record: TypeRecord) -> int:
         return int(struct.unpack_from("<I", self._types, record.at)[0])
 
-    def _integer(self, record: Record, name: str) -> Type:
+    def _integer(self, record: TypeRecord, name: str) -> Type:
         encoding = self._encoding(record)
         if encoding & 0xFFFF == 0:
             return Void()  # as the tools write it
@@ -353,7 +353,7 @@ class CtfTypes(Types):
         return Procedure(tuple(Parameter("", self._link(n)) for n in named), variadic,
                          self._link(result))
 
-    def _members(self, record: Record) -> tuple[Member, ...]:
+    def _members(self, record: TypeRecord) -> tuple[Member, ...]:
         layout, found = self._member_layout(record), []
         for number in range(record.count):
             name, kind, *offsets = layout.unpack_from(
@@ -370,7 +370,7 @@ class CtfTypes(Types):
         bits = self._encoding(record) & 0xFFFF if record.kind == INTEGER else 0
         return bits if bits and bits != 8 * record.value else None
 
-    def _values(self, record: Record) -> tuple[tuple[str, int], ...]:
+    def _values(self, record: TypeRecord) -> tuple[tuple[str, int], ...]:
         words = struct.iter_unpack("<Ii", self._types[record.at : record.at + 8 * record.count])
         return tuple((self._name(name), value) for name, value in words)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import zstandard
 from elftools.common.exceptions import DWARFError, ELFError
 
-from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, Section
+from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, SectionHeader
 from emu.errors import ImageError, KinstError
 from emu.module import ModuleFile
 
@@ -54,7 +54,7 @@ def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
     return b"" if one is None else _content(elf, one, limit)
 
 
-def _content(elf: ElfFile, one: Section, limit: int = LIMIT) -> bytes:
+def _content(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> bytes:
     """A section's bytes, decompressed; none of one that has none in the file."""
     try:
         if one.size > limit and one.kind != SHT_NOBITS:
@@ -65,7 +65,7 @@ def _content(elf: ElfFile, one: Section, limit: int = LIMIT) -> bytes:
         raise DebugDataError(f"{elf.path}: damaged debug data: {said}") from None
 
 
-def _plain(one: Section, raw: bytes, limit: int) -> bytes:
+def _plain(one: SectionHeader, raw: bytes, limit: int) -> bytes:
     if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
         return raw
     kind, _zero, plain, _alignment = COMPRESSION.unpack_from(raw)

@@ -43,7 +43,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Load:
     """The ``size`` bytes at an address, extended with zeros."""
 
     address: "Term"
@@ -60,7 +60,7 @@ class Operation:
     signed: bool = False
 
 
-Term = Register | Constant | Memory | Operation
+Term = Register | Constant | Load | Operation
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Unkept(Exception):
 def _size(term: Term) -> int:
     """How many terms it is made of; of what is pushed, each part is small already."""
     match term:
-        case Memory(address=address):
+        case Load(address=address):
             return 1 + _size(address)
         case Operation(left=left, right=right):
             return 1 + _size(left) + _size(right)
@@ -158,9 +158,9 @@ def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Locatio
         elif name == "neg":
             push(Operation("-", Constant(0), pop()))
         elif name == "deref":
-            push(Memory(pop(), 8))
+            push(Load(pop(), 8))
         elif name == "deref_size" and arguments[0] in (1, 2, 4, 8):
-            push(Memory(pop(), arguments[0]))
+            push(Load(pop(), arguments[0]))
         elif name == "dup":
             push(pop())
             push(stack[-1])

@@ -28,13 +28,13 @@ def _encode(value: Value) -> bytes:
             return b"".join(_encode(item) for item in value)
 
 
-class Node:
+class DeviceNode:
     """A node: properties, then children, in the order they were added."""
 
     def __init__(self, name: str, **properties: Value) -> None:
         self.name = name
         self.properties: dict[str, Value] = {}
-        self.children: list[Node] = []
+        self.children: list[DeviceNode] = []
         self.set(**properties)
 
     def set(self, **properties: Value) -> Self:
@@ -44,12 +44,12 @@ class Node:
             self.properties[name] = value
         return self
 
-    def add(self, *children: "Node") -> Self:
+    def add(self, *children: "DeviceNode") -> Self:
         self.children += children
         return self
 
 
-def flatten(root: Node) -> bytes:
+def flatten(root: DeviceNode) -> bytes:
     """The blob a boot loader hands to a kernel."""
     strings = bytearray()
     offsets: dict[str, int] = {}
@@ -58,7 +58,7 @@ def flatten(root: Node) -> bytes:
     def pad() -> None:
         out.extend(b"\0" * (-len(out) % 4))
 
-    def emit(node: Node) -> None:
+    def emit(node: DeviceNode) -> None:
         out.extend(struct.pack(">I", BEGIN_NODE) + node.name.encode() + b"\0")
         pad()
         for key, value in node.properties.items():

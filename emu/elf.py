@@ -181,7 +181,7 @@ def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
     return found
 
 
-def _segment(header: elf_file.Segment, data: memoryview, path: Path) -> Segment:
+def _segment(header: elf_file.SegmentHeader, data: memoryview, path: Path) -> Segment:
     end = header.offset + header.in_file
     if end > len(data):
         raise ImageError(

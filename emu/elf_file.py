@@ -26,7 +26,7 @@ MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390",
             43: "SPARCV9", 62: "X86_64", 183: "AARCH64", 243: "RISCV", 258: "LOONGARCH"}
 
 
-class Section(NamedTuple):
+class SectionHeader(NamedTuple):
     """A section's header (Elf64_Shdr)."""
 
     name: str
@@ -40,7 +40,7 @@ class Section(NamedTuple):
     alignment: int
 
 
-class Segment(NamedTuple):
+class SegmentHeader(NamedTuple):
     """A segment's header (Elf64_Phdr)."""
 
     kind: int
@@ -80,7 +80,7 @@ class ElfFile:
         if (program_count and program_size != SEGMENT.size) or (
                 section_count and section_size != SECTION.size):
             raise ImageError(f"{path}: damaged ELF file: headers of another size")
-        self.segments = [Segment(*row) for row in SEGMENT.iter_unpack(
+        self.segments = [SegmentHeader(*row) for row in SEGMENT.iter_unpack(
             data[programs : programs + program_size * program_count])]
         self.raw_sections = bytes(data[sections : sections + section_size * section_count])
         heads = list(SECTION.iter_unpack(self.raw_sections))
@@ -89,7 +89,8 @@ class ElfFile:
         if names < len(heads) and heads[names][1] != SHT_NOBITS:
             strings = self.piece(heads[names][4], heads[names][5])
         self.sections = [
-            Section(_name(strings, name), kind, flags, address, offset, size, link, info, alignment)
+            SectionHeader(_name(strings, name), kind, flags, address, offset, size, link, info,
+                          alignment)
             for name, kind, flags, address, offset, size, link, info, alignment, _entry in heads]
 
     def piece(self, offset: int, size: int) -> bytes:
@@ -98,15 +99,15 @@ class ElfFile:
             raise ImageError(f"{self.path}: truncated: a section ends behind the end of the file")
         return bytes(self.data[offset : offset + size])
 
-    def content(self, section: Section) -> bytes:
+    def content(self, section: SectionHeader) -> bytes:
         """A section's bytes in the file."""
         return b"" if section.kind == SHT_NOBITS else self.piece(section.offset, section.size)
 
-    def section(self, name: str) -> Section | None:
+    def section(self, name: str) -> SectionHeader | None:
         """The first of that name."""
         return next((section for section in self.sections if section.name == name), None)
 
-    def of_kind(self, kind: int) -> Iterator[Section]:
+    def of_kind(self, kind: int) -> Iterator[SectionHeader]:
         return (section for section in self.sections if section.kind == kind)
 
 

@@ -8,7 +8,7 @@ from emu.elf import Image
 from emu.hole import FindHole
 
 
-class Memory(Protocol):
+class VirtualMemory(Protocol):
     """Virtual memory of the guest."""
 
     def read(self, address: int, size: int) -> bytes: ...
@@ -23,16 +23,16 @@ class TrapFrame:
         self.size = size
         self.fields = fields
 
-    def read(self, memory: Memory, frame: int, name: str) -> int:
+    def read(self, memory: VirtualMemory, frame: int, name: str) -> int:
         offset, size = self.fields[name]
         return int.from_bytes(memory.read(frame + offset, size), "little")
 
-    def write(self, memory: Memory, frame: int, name: str, value: int) -> None:
+    def write(self, memory: VirtualMemory, frame: int, name: str, value: int) -> None:
         offset, size = self.fields[name]
         memory.write(frame + offset, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
 
-class Computer(Protocol):
+class BareMachine(Protocol):
     """What a boot loader finds: memory, one CPU, and what firmware says of the rest."""
 
     memory: int  # bytes of RAM
@@ -51,7 +51,7 @@ class Computer(Protocol):
     def write_register(self, name: str, value: int) -> None: ...
 
 
-Loader = Callable[[Computer, Image], None]
+Loader = Callable[[BareMachine, Image], None]
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ METADATA_SET = "set_modmetadata_set"
 
 
 @dataclass(frozen=True)
-class Section:
+class PlacedSection:
     """A section's header, and where it is in memory from the module's first byte; None: nowhere."""
 
     name: str
@@ -106,7 +106,8 @@ class ModuleFile:
             raise ImageError(f"{self.path}: not a kernel module: it has no sections")
         self.header, self.raw_sections = elf.header, elf.raw_sections
         self.sections = [
-            Section(printable_name(s.name.encode()), s.kind, s.flags, s.address, s.offset, s.size,
+            PlacedSection(printable_name(s.name.encode()), s.kind, s.flags, s.address, s.offset,
+                          s.size,
                     s.link, s.info, max(s.alignment, 1)) for s in elf.sections]
         names = elf.names_section
         if names >= len(elf.sections):
@@ -116,7 +117,7 @@ class ModuleFile:
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
             raise ImageError(f"{self.path}: its tables of relocations and symbols have more than "
                              f"{MAX_SIZE >> 20} MiB")
-        self._symbols: dict[Section, list[tuple[str, int, int, int]]] = {}
+        self._symbols: dict[PlacedSection, list[tuple[str, int, int, int]]] = {}
         self.segments: list[tuple[int, int, int, int, int]] = []
         self.dynamic = 0
         if self.relocatable:
@@ -144,7 +145,7 @@ class ModuleFile:
             raise ImageError(f"{self.path}: truncated: it ends before its own tables do")
         return bytes(self.data[offset : offset + size])
 
-    def content(self, section: Section) -> bytes:
+    def content(self, section: PlacedSection) -> bytes:
         """A section's bytes in the file."""
         return b"" if section.kind == NOBITS else self._bytes(section.offset, section.size)
 
@@ -217,13 +218,13 @@ class ModuleFile:
             struct.pack_into("<Q", out, index * SECTION.size + 16, at)
         return bytes(out)
 
-    def symbols_of(self, section: Section) -> list[tuple[str, int, int, int]]:
+    def symbols_of(self, section: PlacedSection) -> list[tuple[str, int, int, int]]:
         """(name, binding, section's number, value) of a symbol table, in its order."""
         if section not in self._symbols:
             self._symbols[section] = self._read_symbols(section)
         return self._symbols[section]
 
-    def _read_symbols(self, section: Section) -> list[tuple[str, int, int, int]]:
+    def _read_symbols(self, section: PlacedSection) -> list[tuple[str, int, int, int]]:
         text = self.content(self.sections[section.link])
         return [(_text(text, name), info >> 4, index, value) for name, info, _o, index, value, _s
                 in SYMBOL.iter_unpack(_whole(self.content(section), SYMBOL.size))]
@@ -255,7 +256,7 @@ class ModuleFile:
         return found
 
     def written(self, address: int, outside: Callable[[str], int | None],
-                debug: Collection[str] = ()) -> Iterator[tuple[Section, int, bytes]]:
+                debug: Collection[str] = ()) -> Iterator[tuple[PlacedSection, int, bytes]]:
         """What relocation writes: (the section that it is counted in, offset there, bytes).
 
         :param address: of the module.

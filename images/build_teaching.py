@@ -22,15 +22,15 @@ FLAGS = (
 
 
 @dataclass(frozen=True)
-class Target:
+class Port:
     triple: str
     flags: tuple[str, ...]
 
 
-def target(arch: str) -> Target:
+def target(arch: str) -> Port:
     """What a compiler is told of an architecture: in its folder, the triple and then the flags."""
     triple, *flags = (SOURCE / arch / "target").read_text().split()
-    return Target(triple, tuple(flags))
+    return Port(triple, tuple(flags))
 
 
 def _tool(*names: str) -> str:

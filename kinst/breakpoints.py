@@ -26,7 +26,7 @@ PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)
 THREAD, PER_PROBE = "thread", "probe"
 
 @dataclass(frozen=True)
-class Record:
+class FiringRecord:
     """What is kept of a firing.
 
     :param instructions: executed by the guest before it.
@@ -177,12 +177,12 @@ class Breakpoints(ProbeTable):
 
     # -- firing -------------------------------------------------------------------------------
 
-    def firings(self) -> Iterator[Record]:
+    def firings(self) -> Iterator[FiringRecord]:
         """The records since the last time, where ``records`` asked for them."""
         records = self.dispatcher.records()
         for (number, executed, *registers), skew in zip(
                 records, self.dispatcher.skews, strict=True):
-            yield Record(self.probe(number), executed, tuple(registers), executed + skew)
+            yield FiringRecord(self.probe(number), executed, tuple(registers), executed + skew)
 
     def _fire(self, number: int) -> None:
         assert self.fire is not None

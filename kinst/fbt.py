@@ -9,11 +9,11 @@ Python; probes are made by the native ``Dispatcher.add_boundaries``, which the t
 from collections.abc import Sequence
 
 from emu.symbols import Symbol
-from kinst.code.listing import Instruction
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
-from kinst.provider import Made, Provider, Wanted
+from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.trap import GuestTrap
 
 PROVIDER = "fbt"
@@ -25,9 +25,9 @@ class Fbt(Provider):
 
     name = PROVIDER
 
-    def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
-        return Made(numbers, [wanted.text], [])
+        return MadeProbes(numbers, [wanted.text], [])
 
     def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
         """At an entry the function's own; at a return the offset of the instruction, and the value
@@ -62,11 +62,12 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
     return made
 
 
-def _targets(table: list[Instruction]) -> set[int]:
+def _targets(table: list[ProbedInstruction]) -> set[int]:
     return {i.verdict.target for i in table if isinstance(i.verdict, Jump | ConditionalJump)}
 
 
-def entry(trap: GuestTrap, function: Symbol, table: list[Instruction]) -> Instruction | None:
+def entry(trap: GuestTrap, function: Symbol,
+          table: list[ProbedInstruction]) -> ProbedInstruction | None:
     """Where a function is entered, once a call; None when no instruction is."""
     targets = _targets(table)
     for i in table:
@@ -82,7 +83,8 @@ def entry(trap: GuestTrap, function: Symbol, table: list[Instruction]) -> Instru
     return first
 
 
-def returns(trap: GuestTrap, function: Symbol, table: list[Instruction]) -> list[Instruction]:
+def returns(trap: GuestTrap, function: Symbol,
+            table: list[ProbedInstruction]) -> list[ProbedInstruction]:
     """Where a function is left for good: returns, and jumps to other functions."""
     end = function.address + function.size
     found = []

@@ -14,13 +14,13 @@ from kinst import fbt
 from kinst.code.listing import exclusion
 from kinst.functions import matches
 from kinst.probe_table import ProbeError, ProbeTable
-from kinst.provider import Made
+from kinst.provider import MadeProbes
 
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
 
 @dataclass(frozen=True)
-class Place:
+class InlineEnd:
     """A function to probe and the offset in it, for one end of an inline copy."""
 
     caller: Symbol
@@ -45,7 +45,7 @@ def _ends(
 def create(
     breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False,
     module: str = "",
-) -> Made:
+) -> MadeProbes:
     """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
     where the function is not inline; both where it is both.
 
@@ -53,7 +53,7 @@ def create(
     """
     where = f"kinst:{module}:{function}:{name}"
     symbols = breakpoints.image.symbols
-    found = Made([], [], [])
+    found = MadeProbes([], [], [])
     ends: dict[Symbol, list[tuple[Function, int, int]]] = {}
     for copy in index.copies(function):
         for caller, low, high in _ends(copy, name, symbols):
@@ -72,7 +72,7 @@ def create(
         made = breakpoints.add_within(caller, [(low, high) for _copy, low, high in pieces],
                                       name == fbt.RETURN)
         for (copy, _low, _high), (offset, number) in zip(pieces, made, strict=True):
-            address, place = caller.address + offset, Place(caller, offset)
+            address, place = caller.address + offset, InlineEnd(caller, offset)
             if address in seen:  # two copies share it
                 if name == fbt.ENTRY and isinstance(number, int):
                     found.copies[number].append(copy)

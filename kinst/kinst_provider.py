@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dwarf.debug_file import DebugDataError
 from emu.symbols import Symbol
 from kinst import fbt, inline
-from kinst.code.listing import Instruction
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Refuse
 from kinst.functions import functions, is_glob, matches
 from kinst.probe_table import Probe, ProbeError, ProbeTable
-from kinst.provider import Made, Provider, Wanted
+from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.shared import ProbeKind
 
 PROVIDER = "kinst"
@@ -31,12 +31,12 @@ class Kinst(Provider):
     def matches(self, pattern: str) -> bool:
         return pattern == self.name
 
-    def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if not wanted.function:
             raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
         if wanted.name not in inline.NAMES or is_glob(wanted.function) or wanted.index is None:
             numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
-            return Made(numbers, [wanted.text], [])
+            return MadeProbes(numbers, [wanted.text], [])
         try:
             index = wanted.index()
         except DebugDataError as error:
@@ -108,8 +108,8 @@ def _number(digits: str) -> int:
 
 
 def _at_offset(
-    where: str, symbol: Symbol, table: list[Instruction], offset: int
-) -> Instruction:
+    where: str, symbol: Symbol, table: list[ProbedInstruction], offset: int
+) -> ProbedInstruction:
     good = [i.offset for i in table if not isinstance(i.verdict, Refuse)]
     for instruction in table:
         if instruction.offset == offset:

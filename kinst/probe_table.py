@@ -8,7 +8,7 @@ from emu.machine import Machine
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
-from kinst.code.listing import EXCLUSIVE, Instruction, instructions
+from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import Refuse
 from kinst.shared import ProbeKind
 from kinst.trap import TRAPS
@@ -34,7 +34,7 @@ class Probe:
     module: str
     function: str
     name: str
-    instruction: Instruction
+    instruction: ProbedInstruction
 
 
 class ProbeList(Sequence[Probe]):
@@ -86,7 +86,7 @@ class ProbeTable:
                     code[at : at + len(original)] = original
         return bytes(code)
 
-    def instructions(self, function: Symbol) -> list[Instruction]:
+    def instructions(self, function: Symbol) -> list[ProbedInstruction]:
         """A function's instructions with their verdicts.
 
         :raises ProbeError: when its pages are not mapped.
@@ -101,7 +101,7 @@ class ProbeTable:
             self.functions.append(function)
         return index
 
-    def add(self, function: Symbol, kind: int, instruction: Instruction) -> int:
+    def add(self, function: Symbol, kind: int, instruction: ProbedInstruction) -> int:
         """A probe on an instruction that is not refused; asked for again, the same one.
 
         :return: its number.
@@ -216,7 +216,7 @@ class ProbeTable:
             offset = address - self.functions[index].address
             known = self._objects[number] = Probe(
                 number + 1, *self.names(number),
-                Instruction(offset, address, code, self.trap.classify(code, address)[1]),
+                ProbedInstruction(offset, address, code, self.trap.classify(code, address)[1]),
             )
         return known
 

@@ -31,7 +31,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeProbes:
     """:param numbers: of the probes a description stands for.
     :param text: what it was rewritten to, as dtrace -d prints it.
     :param reports: what of it cannot be probed.
@@ -54,7 +54,7 @@ class Provider(ABC):
         return matches(pattern, self.name)
 
     @abstractmethod
-    def create(self, probes: ProbeTable, wanted: Wanted) -> Made:
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         """Make the probes.
 
         :raises ProbeError: naming what does not fit.

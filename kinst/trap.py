@@ -13,13 +13,13 @@ from typing import ClassVar
 from emu.guest import TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
-from kinst.code.verdict import Copy, Jump, JumpAndLink, Rewrite, State, Verdict
+from kinst.code.verdict import Copy, Jump, JumpAndLink, RegisterState, Rewrite, Verdict
 
 MASK = (1 << 64) - 1
 
 
 @dataclass
-class CpuState(State):
+class CpuState(RegisterState):
     """The interrupted registers where they are the CPU's own."""
 
     machine: Machine

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from kinst_emu.kernel import Kernel, images
     from kinst_emu.kernel import open_kernel as open
     from kinst_emu.kernel_file import Instruction
-    from kinst_emu.machine import Machine, State
+    from kinst_emu.machine import SavedState as State
+    from kinst_emu.machine import TracedMachine as Machine
     from kinst_emu.probes import Probes
     from kinst_emu.program import Program, Record
-    from kinst_emu.recording import Moment, Recording, Written
+    from kinst_emu.recording import Moment, Written
+    from kinst_emu.recording import OpenRecording as Recording
     from kinst_emu.relocation import assert_relocates
 
 _FROM = {
@@ -46,7 +48,9 @@ _FROM = {
     "kinst_emu.recording": ("Moment", "Recording", "Written"),
     "kinst_emu.relocation": ("assert_relocates",),
 }
-_NAMED = {"open": "open_kernel"}
+#: public names of classes whose names below mean the machine and the recording under them
+_NAMED = {"open": "open_kernel", "Machine": "TracedMachine", "Recording": "OpenRecording",
+          "State": "SavedState"}
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [

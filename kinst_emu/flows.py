@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.outputs import FORMATS, JSON, PERFETTO, TEXT, output
 from dtrace.flow.steps import steps
 from dtrace.providers import PROVIDERS
@@ -139,7 +139,7 @@ def write_trace(player: Player, end: Position, arguments: argparse.Namespace) ->
         print(f"traced {count} instructions in {arguments.output} ({writer.size} bytes{bits}); "
               f"look at it by: kinst trace {arguments.output}")
         return 0
-    code = CodeReader(machine.image, marks)
+    code = KernelCode(machine.image, marks)
     with opened(arguments.output) as file:
         out = output(kind, code, head, file, described(machine.image), names, arguments.mark)
         with progress:

@@ -7,7 +7,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from kinst_emu.kernel_file import KernelFile
-from kinst_emu.machine import Machine
+from kinst_emu.machine import TracedMachine
 from kinst_emu.terminal import parse_size
 
 MEMORY = "512M"
@@ -16,7 +16,7 @@ MEMORY = "512M"
 class Kernel(KernelFile):
     """A kernel, and the machines that it runs on."""
 
-    def boot(self, memory: str = MEMORY, limit: int = boots.LIMIT) -> Machine:
+    def boot(self, memory: str = MEMORY, limit: int = boots.LIMIT) -> TracedMachine:
         """A machine at the kernel's prompt: restored from the user's cache, or booted and kept
         there.
 
@@ -24,34 +24,34 @@ class Kernel(KernelFile):
         :param limit: instructions after which a boot that has to be made is given up.
         :raises BootError: when the kernel does not get there; its ``console`` is what it wrote.
         """
-        return Machine(self, boots.booted(self._image, parse_size(memory), limit))
+        return TracedMachine(self, boots.booted(self._image, parse_size(memory), limit))
 
-    def start(self, memory: str = MEMORY) -> Machine:
+    def start(self, memory: str = MEMORY) -> TracedMachine:
         """A machine early in its boot: vectors and page tables are there, devices are not looked
         for yet.  ``machine.run(console=kinst_emu.PROMPTS)`` boots on from there, with probes.
         """
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
         boots.at_start(machine)
-        return Machine(self, machine)
+        return TracedMachine(self, machine)
 
-    def reset(self, memory: str = MEMORY) -> Machine:
+    def reset(self, memory: str = MEMORY) -> TracedMachine:
         """A machine at the kernel's first instruction."""
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
-        return Machine(self, machine)
+        return TracedMachine(self, machine)
 
-    def unbooted(self, memory: str = MEMORY) -> Machine:
+    def unbooted(self, memory: str = MEMORY) -> TracedMachine:
         """A machine with the kernel in memory, mapped where it was linked, and nothing executed:
         enough for calls of functions that need nothing else."""
-        return Machine(self, boots.unbooted(self._image, parse_size(memory)))
+        return TracedMachine(self, boots.unbooted(self._image, parse_size(memory)))
 
-    def restore(self, path: str | Path) -> Machine:
+    def restore(self, path: str | Path) -> TracedMachine:
         """A machine from a snapshot file (``machine.save``, ``kinst boot --save``).
 
         :raises SnapshotError: when it is none, or of another kernel.
         """
-        return Machine(self, snapshot.restore(Path(path), self._image))
+        return TracedMachine(self, snapshot.restore(Path(path), self._image))
 
 
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = ()) -> Kernel:

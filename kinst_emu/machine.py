@@ -28,7 +28,7 @@ from kinst_emu.program import Program
 
 
 @dataclass(frozen=True)
-class State:
+class SavedState:
     """A state of a machine, kept in memory.
 
     :param of: the kernel's identity and the bytes of RAM: it is for such machines alone.
@@ -40,7 +40,7 @@ class State:
     placed: tuple[int, int, int] | None
 
 
-class Machine(Inspected):
+class TracedMachine(Inspected):
     """A computer that runs a kernel, and stands still between what it is asked to do.
 
     :param emulated: the machine below, ours or QEMU's.
@@ -319,16 +319,16 @@ class Machine(Inspected):
 
     # -- states -----------------------------------------------------------------------------------
 
-    def keep(self) -> State:
+    def keep(self) -> SavedState:
         """Keep the present state, in memory."""
         with self._bare() as machine:
             placed = self._caller.placed() if self._caller is not None else None
-            return State(machine.snapshot(), self._of(), placed)
+            return SavedState(machine.snapshot(), self._of(), placed)
 
     def _of(self) -> tuple[str, int]:
         return self.emulated.image.identity, self.emulated.memory
 
-    def restore(self, state: State) -> None:
+    def restore(self, state: SavedState) -> None:
         """Go back to a state that was kept.  Probes stay as they are now.
 
         :raises KinstError: when the state is of another kernel, or of a machine of another size;
@@ -376,13 +376,13 @@ class Machine(Inspected):
             return machine.digest()
 
     @contextlib.contextmanager
-    def on_qemu(self) -> Iterator["Machine"]:
+    def on_qemu(self) -> Iterator["TracedMachine"]:
         """A machine on QEMU in the same state, for calls and probes; its CPU is QEMU's, it counts
         no instructions, and it ends with the ``with``."""
         with contextlib.ExitStack() as stack:
             with self._bare() as machine:
                 other = stack.enter_context(QemuMachine.carry(machine))
-            carried = Machine(self.kernel, other)
+            carried = TracedMachine(self.kernel, other)
             carried._placed(self._caller.placed() if self._caller is not None else None)
             yield carried
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from dtrace.d.program import Probe
+from dtrace.d.program import ListedProbe
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.timers import OwnProbes
 from emu.symbols import KERNEL
@@ -12,14 +12,14 @@ from kinst_emu.json_lines import JsonLines
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
 
-def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[Probe]:
+def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
     """DTrace's own, and with a kernel all of fbt's."""
     if isinstance(probes, KernelProbes):
         return [*probes.own.probes, *probes.match(("fbt", "", "", ""))]
     return probes.probes
 
 
-def show(listed: Sequence[Probe], as_json: bool) -> None:
+def show(listed: Sequence[ListedProbe], as_json: bool) -> None:
     """Print a list of probes."""
     if as_json:
         lines = JsonLines()

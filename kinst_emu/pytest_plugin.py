@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 if TYPE_CHECKING:
-    from kinst_emu.machine import Machine, State
+    from kinst_emu.machine import SavedState, TracedMachine
 
 DEFAULT = ["teaching/amd64"]
 
@@ -30,10 +30,10 @@ def pytest_configure(config: pytest.Config) -> None:
     class Kernels:
         """The fixture, for the kernels of this run."""
 
-        machines: ClassVar[dict[str, "tuple[Machine, State]"]] = {}
+        machines: ClassVar[dict[str, "tuple[TracedMachine, SavedState]"]] = {}
 
         @pytest.fixture(params=names)
-        def kernel(self, request: pytest.FixtureRequest) -> "Iterator[Machine]":
+        def kernel(self, request: pytest.FixtureRequest) -> "Iterator[TracedMachine]":
             """A machine at its prompt (kinst_emu.Machine), the same for each test."""
             import kinst_emu
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dtrace.debug_data import Sources
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import Link, Origin
 from dtrace.places import Places
 from emu.errors import KinstError
@@ -17,7 +17,7 @@ from emu.replay.writes import MAX_SIZE, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import from_start, played
 from kinst_emu.kernel import Kernel
-from kinst_emu.machine import Machine
+from kinst_emu.machine import TracedMachine
 from kinst_emu.positions import go, probed
 from kinst_emu.registers import Registers
 
@@ -50,7 +50,7 @@ class Written:
     new: bytes
 
 
-class RecordedMachine(Machine):
+class RecordedMachine(TracedMachine):
     """The machine of a recording: it is looked at, and goes where the recording goes."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
@@ -69,7 +69,7 @@ class RecordedMachine(Machine):
         return Registers(tuple(self.emulated.arch.registers), self.emulated.read_register)
 
 
-class Recording:
+class OpenRecording:
     """A recording that is opened; it stands at its start.
 
     :param path: the file.
@@ -86,7 +86,7 @@ class Recording:
         self.machine = RecordedMachine(Kernel(emulated.image), emulated)
         self._sources = Sources(emulated.image)
         self._places = Places(emulated)
-        self._code: CodeReader | None = None
+        self._code: KernelCode | None = None
 
     def __repr__(self) -> str:
         return f"<recording {self._player.recording.path} at {self.position}>"
@@ -107,7 +107,7 @@ class Recording:
     def end(self) -> Position:
         return self._player.recording.last
 
-    def go(self, position: str | int | Position) -> "Recording":
+    def go(self, position: str | int | Position) -> "OpenRecording":
         """Go to a position, forwards or back.
 
         :param position: as ``kinst replay --to`` takes it: an instruction count, ``"50%"``,
@@ -118,11 +118,11 @@ class Recording:
         self._player.give()
         return self
 
-    def step(self, count: int = 1) -> "Recording":
+    def step(self, count: int = 1) -> "OpenRecording":
         """Execute instructions."""
         return self.go(self.position.instructions + count)
 
-    def back(self, count: int = 1) -> "Recording":
+    def back(self, count: int = 1) -> "OpenRecording":
         """Go back so many instructions."""
         return self.go(self.position.instructions - count)
 
@@ -184,7 +184,7 @@ class Recording:
         recording stays where it is."""
         here = self.position
         if self._code is None:
-            self._code = CodeReader(self._player.machine.image)
+            self._code = KernelCode(self._player.machine.image)
         found = list(Origin(self._player, self._code).of(register, here.instructions))
         self.go(here)
         return found

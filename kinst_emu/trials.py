@@ -13,7 +13,7 @@ from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from kinst.laboratory.finding import Finding, finding
-from kinst.trial.bed import Bed
+from kinst.trial.bed import TrialBed
 from kinst.trial.deciding import deciding
 from kinst.trial.execution import tried
 from kinst.trial.fbt_module import FbtModule
@@ -42,16 +42,16 @@ class Setting:
 NO_LINE = "?"
 MERGED = 8  # functions that are named where the compiler gives no line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
-_beds: dict[Setting, Bed] = {}  # of this process
+_beds: dict[Setting, TrialBed] = {}  # of this process
 
 
-def bed_of(setting: Setting) -> Bed:
+def bed_of(setting: Setting) -> TrialBed:
     """A machine with the kernel and its modules, booted and prepared once in a process."""
     if setting not in _beds:
         _beds.clear()
         image = catalog.find(setting.kernel, setting.modules)
         check_identity(image, setting.identity)
-        _beds[setting] = Bed(booted(image, setting.memory), kernel_types(image), setting.seed,
+        _beds[setting] = TrialBed(booted(image, setting.memory), kernel_types(image), setting.seed,
                              PROVIDERS[setting.provider])
     return _beds[setting]
 

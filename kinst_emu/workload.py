@@ -12,9 +12,9 @@ from typing import cast
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.kernel import Kernel
-from kinst_emu.machine import Machine
+from kinst_emu.machine import TracedMachine
 
-Workload = Callable[[Machine], object]
+Workload = Callable[[TracedMachine], object]
 
 WORKLOAD = "workload"  # its function
 
@@ -61,7 +61,7 @@ def run_program(path: Path, workload: Workload, kernel: Kernel, machine: Unicorn
     :raises KinstError: when it raises.
     """
     with _said(path):
-        workload(Machine(kernel, machine))
+        workload(TracedMachine(kernel, machine))
 
 
 @contextlib.contextmanager

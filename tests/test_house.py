@@ -158,3 +158,15 @@ def test_an_architecture_is_as_many_files_as_the_documentation_says():
     table = said[said.index("**An architecture.** Fifteen files"):said.index("## Twins")]
     assert len(needed) == 15
     assert [name for name in needed if f"`{name}`" not in table] == []
+
+
+def test_a_class_has_a_name_of_its_own():
+    defined = {}
+    for path in sorted(ROOT.rglob("*.py*")):
+        room = path.relative_to(ROOT).parts[0]
+        if room not in ROOMS or path.suffix not in (".py", ".pyx"):
+            continue
+        for name in re.findall(r"^(?:cdef )?class ([A-Za-z]\w*)", path.read_text(), re.M):
+            defined.setdefault(name, set()).add(str(path.relative_to(ROOT)))
+    assert len(defined) > 300
+    assert {name: sorted(files) for name, files in defined.items() if len(files) > 1} == {}

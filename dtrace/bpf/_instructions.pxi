@@ -26,11 +26,11 @@ cdef int operation(i) except -1:
                     }[bool(swap), i.immediate]
         return (WIDE_ALU if kind == Class.ALU64 else NARROW_ALU).get((code, i.offset), O_BAD)
     if kind in (Class.JMP, Class.JMP32):
-        if code == Jump.JA:
+        if code == BpfJump.JA:
             return O_JA
-        if code == Jump.EXIT:
+        if code == BpfJump.EXIT:
             return O_EXIT
-        if code == Jump.CALL:
+        if code == BpfJump.CALL:
             return O_LOCAL if i.source == LOCAL else O_CALL
         return (WIDE_JUMP if kind == Class.JMP else NARROW_JUMP).get(code, O_BAD)
     if i.wide is not None:
@@ -56,14 +56,14 @@ NARROW_ALU = {
     (Alu.MOV, 8): O_MOVS8_32, (Alu.MOV, 16): O_MOVS16_32,
 }
 WIDE_JUMP = {
-    Jump.JEQ: O_JEQ, Jump.JGT: O_JGT, Jump.JGE: O_JGE, Jump.JSET: O_JSET, Jump.JNE: O_JNE,
-    Jump.JSGT: O_JSGT, Jump.JSGE: O_JSGE, Jump.JLT: O_JLT, Jump.JLE: O_JLE, Jump.JSLT: O_JSLT,
-    Jump.JSLE: O_JSLE,
+    BpfJump.JEQ: O_JEQ, BpfJump.JGT: O_JGT, BpfJump.JGE: O_JGE, BpfJump.JSET: O_JSET,
+    BpfJump.JNE: O_JNE, BpfJump.JSGT: O_JSGT, BpfJump.JSGE: O_JSGE, BpfJump.JLT: O_JLT,
+    BpfJump.JLE: O_JLE, BpfJump.JSLT: O_JSLT, BpfJump.JSLE: O_JSLE,
 }
 NARROW_JUMP = {
-    Jump.JEQ: O_JEQ32, Jump.JGT: O_JGT32, Jump.JGE: O_JGE32, Jump.JSET: O_JSET32,
-    Jump.JNE: O_JNE32, Jump.JSGT: O_JSGT32, Jump.JSGE: O_JSGE32, Jump.JLT: O_JLT32,
-    Jump.JLE: O_JLE32, Jump.JSLT: O_JSLT32, Jump.JSLE: O_JSLE32,
+    BpfJump.JEQ: O_JEQ32, BpfJump.JGT: O_JGT32, BpfJump.JGE: O_JGE32, BpfJump.JSET: O_JSET32,
+    BpfJump.JNE: O_JNE32, BpfJump.JSGT: O_JSGT32, BpfJump.JSGE: O_JSGE32, BpfJump.JLT: O_JLT32,
+    BpfJump.JLE: O_JLE32, BpfJump.JSLT: O_JSLT32, BpfJump.JSLE: O_JSLE32,
 }
 LOAD = {Size.B: O_LD1, Size.H: O_LD2, Size.W: O_LD4, Size.DW: O_LD8}
 SIGNED_LOAD = {Size.B: O_LDS1, Size.H: O_LDS2, Size.W: O_LDS4}

@@ -20,7 +20,7 @@ from kinst._action cimport REGISTER, RESULT, Action, argument_fn
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
-    HELPER, LOCAL, REGION, SIZE, STACK, WIDE, Alu, Class, Jump, Mode, Size, X, decode,
+    HELPER, LOCAL, REGION, SIZE, STACK, WIDE, Alu, Class, BpfJump, Mode, Size, X, decode,
 )
 from dtrace.bpf.layout import Aggregate, Fault, Helper, Policy, Region
 

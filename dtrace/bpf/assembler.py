@@ -10,9 +10,9 @@ from dtrace.bpf.encoding import (
     VALUE,
     WIDE,
     Alu,
+    BpfInstruction,
+    BpfJump,
     Class,
-    Instruction,
-    Jump,
     K,
     Mode,
     X,
@@ -40,7 +40,7 @@ class Assembler:
     """
 
     line: int = 0
-    instructions: list[Instruction] = field(default_factory=list)
+    instructions: list[BpfInstruction] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     calls: dict[int, str] = field(default_factory=dict)
     _count: int = 0
@@ -53,7 +53,7 @@ class Assembler:
         """The number of 8-byte slots so far."""
         return self._count
 
-    def add(self, i: Instruction) -> None:
+    def add(self, i: BpfInstruction) -> None:
         self.instructions.append(i)
         self.lines.append(self.line)
         self._count += 1 if i.wide is None else 2
@@ -63,12 +63,12 @@ class Assembler:
     def alu(self, operation: Alu, to: int, source: int, *, offset: int = 0,
             word: bool = False) -> None:
         kind = Class.ALU if word else Class.ALU64
-        self.add(Instruction(kind | operation | X, to, source, offset))
+        self.add(BpfInstruction(kind | operation | X, to, source, offset))
 
     def alu_constant(self, operation: Alu, to: int, value: int, *, offset: int = 0,
                      word: bool = False) -> None:
         kind = Class.ALU if word else Class.ALU64
-        self.add(Instruction(kind | operation | K, to, 0, offset, value))
+        self.add(BpfInstruction(kind | operation | K, to, 0, offset, value))
 
     def move(self, to: int, source: int) -> None:
         if to != source:
@@ -80,24 +80,24 @@ class Assembler:
             self.alu_constant(Alu.MOV, to, signed)
             return
         low, high = signed & 0xFFFFFFFF, signed >> 32
-        self.add(Instruction(
+        self.add(BpfInstruction(
             WIDE, to, VALUE, 0, low - ((low & 1 << 31) << 1), high))
 
     def address(self, to: int, region: int, offset: int) -> None:
         """The address of a byte of a region."""
-        self.add(Instruction(WIDE, to, REGION, 0, region, offset))
+        self.add(BpfInstruction(WIDE, to, REGION, 0, region, offset))
 
     def negate(self, to: int) -> None:
-        self.add(Instruction(Class.ALU64 | Alu.NEG, to))
+        self.add(BpfInstruction(Class.ALU64 | Alu.NEG, to))
 
     def extend(self, to: int, size: int, signed: bool) -> None:
         """Make the low ``size`` bytes of a register its value."""
         if size >= 8:
             return
         if signed:
-            self.add(Instruction(Class.ALU64 | Alu.MOV | X, to, to, 8 * size))
+            self.add(BpfInstruction(Class.ALU64 | Alu.MOV | X, to, to, 8 * size))
         elif size == 4:
-            self.add(Instruction(Class.ALU | Alu.MOV | X, to, to))
+            self.add(BpfInstruction(Class.ALU | Alu.MOV | X, to, to))
         else:
             self.alu_constant(Alu.AND, to, (1 << 8 * size) - 1)
 
@@ -105,13 +105,13 @@ class Assembler:
 
     def load(self, to: int, base: int, offset: int, size: int = 8, signed: bool = False) -> None:
         mode = Mode.MEMSX if signed and size < 8 else Mode.MEM
-        self.add(Instruction(Class.LDX | mode | SIZES[size], to, base, offset))
+        self.add(BpfInstruction(Class.LDX | mode | SIZES[size], to, base, offset))
 
     def store(self, base: int, offset: int, source: int, size: int = 8) -> None:
-        self.add(Instruction(Class.STX | Mode.MEM | SIZES[size], base, source, offset))
+        self.add(BpfInstruction(Class.STX | Mode.MEM | SIZES[size], base, source, offset))
 
     def store_constant(self, base: int, offset: int, value: int, size: int = 8) -> None:
-        self.add(Instruction(Class.ST | Mode.MEM | SIZES[size], base, 0, offset, value))
+        self.add(BpfInstruction(Class.ST | Mode.MEM | SIZES[size], base, 0, offset, value))
 
     # -- flow --------------------------------------------------------------------------------------
 
@@ -123,30 +123,30 @@ class Assembler:
         self._labels[label.number] = self._count
 
     def jump(self, to: Label) -> None:
-        self._jump(Instruction(Class.JMP | Jump.JA), to)
+        self._jump(BpfInstruction(Class.JMP | BpfJump.JA), to)
 
-    def branch(self, condition: Jump, left: int, right: int, to: Label) -> None:
-        self._jump(Instruction(Class.JMP | condition | X, left, right), to)
+    def branch(self, condition: BpfJump, left: int, right: int, to: Label) -> None:
+        self._jump(BpfInstruction(Class.JMP | condition | X, left, right), to)
 
-    def branch_constant(self, condition: Jump, left: int, value: int, to: Label) -> None:
-        self._jump(Instruction(Class.JMP | condition | K, left, 0, 0, value), to)
+    def branch_constant(self, condition: BpfJump, left: int, value: int, to: Label) -> None:
+        self._jump(BpfInstruction(Class.JMP | condition | K, left, 0, 0, value), to)
 
-    def _jump(self, i: Instruction, to: Label) -> None:
+    def _jump(self, i: BpfInstruction, to: Label) -> None:
         self._jumps.append((len(self.instructions), self._count, to.number))
         self.add(i)
 
     def helper(self, number: int) -> None:
-        self.add(Instruction(Class.JMP | Jump.CALL, 0, HELPER, 0, number))
+        self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, HELPER, 0, number))
 
     def call(self, function: str) -> None:
         """Call another function, which the linker finds."""
         self.calls[len(self.instructions)] = function
-        self.add(Instruction(Class.JMP | Jump.CALL, 0, LOCAL))
+        self.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL))
 
     def leave(self) -> None:
-        self.add(Instruction(Class.JMP | Jump.EXIT))
+        self.add(BpfInstruction(Class.JMP | BpfJump.EXIT))
 
-    def finish(self) -> list[Instruction]:
+    def finish(self) -> list[BpfInstruction]:
         """The function, its jumps resolved.
 
         :raises ProgramTooLarge: when one is too far.

@@ -43,7 +43,7 @@ class Alu(enum.IntEnum):
     END = 0xD0
 
 
-class Jump(enum.IntEnum):
+class BpfJump(enum.IntEnum):
     JA = 0x00
     JEQ = 0x10
     JGT = 0x20
@@ -84,7 +84,7 @@ HELPER, LOCAL = 0, 1  # a helper by its number; a function of the program, relat
 
 
 @dataclass(frozen=True)
-class Instruction:
+class BpfInstruction:
     """:param wide: the upper half of a 64-bit immediate; None for any other instruction."""
 
     opcode: int
@@ -114,14 +114,15 @@ ALU_SYMBOLS = {
     Alu.ADD: "+=", Alu.SUB: "-=", Alu.MUL: "*=", Alu.DIV: "/=", Alu.OR: "|=", Alu.AND: "&=",
     Alu.LSH: "<<=", Alu.RSH: ">>=", Alu.MOD: "%=", Alu.XOR: "^=", Alu.MOV: "=", Alu.ARSH: "s>>="}
 JUMP_SYMBOLS = {
-    Jump.JEQ: "==", Jump.JGT: ">", Jump.JGE: ">=", Jump.JSET: "&", Jump.JNE: "!=",
-    Jump.JSGT: "s>", Jump.JSGE: "s>=", Jump.JLT: "<", Jump.JLE: "<=", Jump.JSLT: "s<",
-    Jump.JSLE: "s<="}
+    BpfJump.JEQ: "==", BpfJump.JGT: ">", BpfJump.JGE: ">=", BpfJump.JSET: "&", BpfJump.JNE: "!=",
+    BpfJump.JSGT: "s>", BpfJump.JSGE: "s>=", BpfJump.JLT: "<", BpfJump.JLE: "<=",
+    BpfJump.JSLT: "s<",
+    BpfJump.JSLE: "s<="}
 SIGNED_OFFSETS = {Alu.DIV: (0, 1), Alu.MOD: (0, 1), Alu.MOV: (0, 8, 16, 32)}
 SWAPS = (16, 32, 64)
 
 
-def _legal(i: Instruction) -> bool:
+def _legal(i: BpfInstruction) -> bool:
     """Whether all fields of an instruction are what RFC 9669 defines; unused ones are zero."""
     kind, operation = i.opcode & 7, i.opcode & 0xF0
     if i.destination >= REGISTERS or i.source >= REGISTERS:
@@ -141,7 +142,7 @@ def _legal(i: Instruction) -> bool:
     return mode == Mode.MEM and i.immediate == 0
 
 
-def _legal_alu(i: Instruction, kind: int, operation: int) -> bool:
+def _legal_alu(i: BpfInstruction, kind: int, operation: int) -> bool:
     register = bool(i.opcode & X)
     if operation == Alu.END:
         swap = i.source == 0 and i.offset == 0 and i.immediate in SWAPS
@@ -158,30 +159,30 @@ def _legal_alu(i: Instruction, kind: int, operation: int) -> bool:
     return i.immediate == 0 if register else i.source == 0
 
 
-def _legal_jump(i: Instruction, kind: int, operation: int) -> bool:
+def _legal_jump(i: BpfInstruction, kind: int, operation: int) -> bool:
     register = bool(i.opcode & X)
-    if operation == Jump.JA:
+    if operation == BpfJump.JA:
         plain = not register and i.source == 0 and i.destination == 0
         return plain and (i.immediate == 0 if kind == Class.JMP else i.offset == 0)
-    if operation == Jump.CALL:
+    if operation == BpfJump.CALL:
         return kind == Class.JMP and not register and i.destination == 0 and i.offset == 0 and (
             i.source in (HELPER, LOCAL))
-    if operation == Jump.EXIT:
-        return i.opcode == Class.JMP | Jump.EXIT and not (
+    if operation == BpfJump.EXIT:
+        return i.opcode == Class.JMP | BpfJump.EXIT and not (
             i.destination or i.source or i.offset or i.immediate)
     if operation not in JUMP_SYMBOLS:
         return False
     return i.immediate == 0 if register else i.source == 0
 
 
-def decode(code: bytes) -> list[Instruction | None]:
+def decode(code: bytes) -> list[BpfInstruction | None]:
     """The instructions of a program; None stands for the second half of a wide one.
 
     :raises EncodingError: for what RFC 9669 does not define, or we do not take (atomic operations).
     """
     if len(code) % SIZE:
         raise EncodingError(f"{len(code)} bytes are no whole number of instructions")
-    found: list[Instruction | None] = []
+    found: list[BpfInstruction | None] = []
     at = 0
     while at < len(code):
         opcode, registers, offset, immediate = LAYOUT.unpack_from(code, at)
@@ -192,7 +193,7 @@ def decode(code: bytes) -> list[Instruction | None]:
             second, other, distance, wide = LAYOUT.unpack_from(code, at + SIZE)
             if second or other or distance:
                 raise EncodingError(f"instruction {at // SIZE}: no second half of an immediate")
-        i = Instruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
+        i = BpfInstruction(opcode, registers & 15, registers >> 4, offset, immediate, wide)
         if not _legal(i):
             raise EncodingError(
                 f"instruction {at // SIZE}: {code[at : at + SIZE].hex()} is no instruction")
@@ -203,11 +204,11 @@ def decode(code: bytes) -> list[Instruction | None]:
     return found
 
 
-def encode(instructions: list[Instruction]) -> bytes:
+def encode(instructions: list[BpfInstruction]) -> bytes:
     return b"".join(i.encode() for i in instructions)
 
 
-def disassemble(i: Instruction, at: int = 0, helpers: dict[int, str] | None = None) -> str:
+def disassemble(i: BpfInstruction, at: int = 0, helpers: dict[int, str] | None = None) -> str:
     """An instruction as the kernel and LLVM write it; jumps lead to instruction numbers.
 
     :param at: the number of the instruction.
@@ -226,17 +227,17 @@ def disassemble(i: Instruction, at: int = 0, helpers: dict[int, str] | None = No
             return f"{to} = (s{i.offset}){source}"
         return f"{to} {'s' if i.offset else ''}{ALU_SYMBOLS[Alu(operation)]} {source}"
     if kind in (Class.JMP, Class.JMP32):
-        if operation == Jump.EXIT:
+        if operation == BpfJump.EXIT:
             return "exit"
-        if operation == Jump.CALL:
+        if operation == BpfJump.CALL:
             if i.source == LOCAL:
                 return f"call pc{i.immediate:+d} <{at + 1 + i.immediate}>"
             return f"call {(helpers or {}).get(i.immediate, i.immediate)}"
-        distance = i.immediate if operation == Jump.JA and kind == Class.JMP32 else i.offset
+        distance = i.immediate if operation == BpfJump.JA and kind == Class.JMP32 else i.offset
         goto = f"goto {distance:+#x} <{at + 1 + distance}>"
-        if operation == Jump.JA:
+        if operation == BpfJump.JA:
             return goto
-        return f"if {to} {JUMP_SYMBOLS[Jump(operation)]} {source} {goto}"
+        return f"if {to} {JUMP_SYMBOLS[BpfJump(operation)]} {source} {goto}"
     if i.wide is not None:
         if i.source == REGION:
             return f"r{i.destination} = region {i.immediate} + {i.wide:#x} ll"

@@ -14,9 +14,9 @@ from dtrace.bpf.encoding import (
     REGION,
     STACK,
     Alu,
+    BpfInstruction,
+    BpfJump,
     Class,
-    Instruction,
-    Jump,
     Mode,
     Size,
     X,
@@ -28,7 +28,7 @@ U32, U64 = (1 << 32) - 1, (1 << 64) - 1
 FAILED = U64  # r0 of a function that a fault ended
 MAX_DEPTH = 8
 
-Narrate = Callable[[int, Instruction, Sequence[int]], None]
+Narrate = Callable[[int, BpfInstruction, Sequence[int]], None]
 
 
 def signed(value: int, bits: int = 64) -> int:
@@ -90,10 +90,11 @@ def holds(condition: int, left: int, right: int, bits: int) -> bool:
     x, y = left & mask, right & mask
     a, b = signed(x, bits), signed(y, bits)
     return {
-        Jump.JEQ: x == y, Jump.JNE: x != y, Jump.JGT: x > y, Jump.JGE: x >= y, Jump.JLT: x < y,
-        Jump.JLE: x <= y, Jump.JSET: bool(x & y), Jump.JSGT: a > b, Jump.JSGE: a >= b,
-        Jump.JSLT: a < b, Jump.JSLE: a <= b,
-    }[Jump(condition)]
+        BpfJump.JEQ: x == y, BpfJump.JNE: x != y, BpfJump.JGT: x > y, BpfJump.JGE: x >= y,
+        BpfJump.JLT: x < y,
+        BpfJump.JLE: x <= y, BpfJump.JSET: bool(x & y), BpfJump.JSGT: a > b, BpfJump.JSGE: a >= b,
+        BpfJump.JSLT: a < b, BpfJump.JSLE: a <= b,
+    }[BpfJump(condition)]
 
 
 class Interpreter:
@@ -122,12 +123,12 @@ class Interpreter:
             kind, operation = i.opcode & 7, i.opcode & 0xF0
             at += 1 if i.wide is None else 2
             try:
-                if kind == Class.JMP and operation == Jump.EXIT:
+                if kind == Class.JMP and operation == BpfJump.EXIT:
                     if not back:
                         return registers[0]
                     at, kept = back.pop()
                     registers[6:] = kept
-                elif kind == Class.JMP and operation == Jump.CALL and i.source == LOCAL:
+                elif kind == Class.JMP and operation == BpfJump.CALL and i.source == LOCAL:
                     if len(back) + 1 >= MAX_DEPTH:
                         raise RuntimeFault(Fault.ILLEGAL_OPERATION)
                     if not back:
@@ -147,7 +148,7 @@ class Interpreter:
                 registers[6:] = kept
                 back = []
 
-    def _step(self, i: Instruction, at: int, r: list[int]) -> int:
+    def _step(self, i: BpfInstruction, at: int, r: list[int]) -> int:
         """Execute one instruction; the number of the next."""
         kind, operation = i.opcode & 7, i.opcode & 0xF0
         right = r[i.source] if i.opcode & X else i.immediate
@@ -159,9 +160,9 @@ class Interpreter:
             value = arithmetic(operation, r[i.destination], right, bits, i.offset)
             r[i.destination] = value & (U32 if bits == 32 else U64)
         elif kind in (Class.JMP, Class.JMP32):
-            if operation == Jump.CALL:
+            if operation == BpfJump.CALL:
                 r[0] = self.runtime.call(i.immediate, *r[1:6])
-            elif operation == Jump.JA:
+            elif operation == BpfJump.JA:
                 return at + (i.immediate if kind == Class.JMP32 else i.offset)
             elif holds(operation, r[i.destination], right, 32 if kind == Class.JMP32 else 64):
                 return at + i.offset
@@ -174,12 +175,12 @@ class Interpreter:
         return at
 
     @staticmethod
-    def _swapped(i: Instruction, kind: int, value: int) -> int:
+    def _swapped(i: BpfInstruction, kind: int, value: int) -> int:
         content = (value & U64).to_bytes(8, "little")[: i.immediate // 8]
         swap = kind == Class.ALU64 or i.opcode & X
         return int.from_bytes(content, "big" if swap else "little")
 
-    def _memory(self, i: Instruction, kind: int, r: list[int]) -> None:
+    def _memory(self, i: BpfInstruction, kind: int, r: list[int]) -> None:
         size = BYTES[Size(i.opcode & 0x18)]
         if kind == Class.LDX:
             address = r[i.source] + i.offset & U64

@@ -30,7 +30,7 @@ class Region(enum.IntEnum):
         return BASE | self << REGION_SHIFT
 
 
-class Context(enum.IntEnum):
+class ContextOffset(enum.IntEnum):
     """Offsets in the context, each of 8 bytes."""
 
     PROBE = 0

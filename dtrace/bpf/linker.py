@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dtrace.bpf.assembler import Assembler
-from dtrace.bpf.encoding import SIZE, Class, Instruction, Jump
+from dtrace.bpf.encoding import SIZE, BpfInstruction, BpfJump, Class
 from dtrace.bpf.encoding import Alu as Operation
-from dtrace.bpf.layout import ARGUMENTS, Context, Region
+from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Region
 
 CONTEXT = 6  # the register that holds it, in all functions
 
@@ -20,7 +20,7 @@ class Linked:
 
     code: bytes
     offsets: dict[str, int]
-    instructions: list[Instruction]
+    instructions: list[BpfInstruction]
     arguments: dict[str, int] = field(default_factory=dict)
 
 
@@ -49,10 +49,10 @@ class Linker:
                 if not always:
                     out.address(1, Region.STATE, 0)
                     out.load(0, 1, 0)
-                    out.branch_constant(Jump.JNE, 0, 0, end)
-                out.load(2, CONTEXT, Context.FIRST)
+                    out.branch_constant(BpfJump.JNE, 0, 0, end)
+                out.load(2, CONTEXT, ContextOffset.FIRST)
                 out.alu_constant(Operation.ADD, 2, number)
-                out.store(CONTEXT, Context.CLAUSE, 2)
+                out.store(CONTEXT, ContextOffset.CLAUSE, 2)
                 out.move(1, CONTEXT)
             out.call(clause)
         out.place(end)
@@ -67,7 +67,7 @@ class Linker:
             function.finish()
             offsets[name] = at
             at += function.at
-        instructions: list[Instruction] = []
+        instructions: list[BpfInstruction] = []
         slot = 0
         for function in self._functions.values():
             for number, i in enumerate(function.instructions):
@@ -84,8 +84,8 @@ class Linker:
             for name, f in self._functions.items()})
 
 
-def _arguments(instructions: Sequence[Instruction]) -> int:
+def _arguments(instructions: Sequence[BpfInstruction]) -> int:
     """Loads of them go by the register that holds the context, in all functions."""
-    return max((1 + (i.offset - Context.ARGUMENTS) // 8 for i in instructions
+    return max((1 + (i.offset - ContextOffset.ARGUMENTS) // 8 for i in instructions
                 if i.opcode & 7 == Class.LDX and i.source == CONTEXT
-                and 0 <= i.offset - Context.ARGUMENTS < 8 * ARGUMENTS), default=0)
+                and 0 <= i.offset - ContextOffset.ARGUMENTS < 8 * ARGUMENTS), default=0)

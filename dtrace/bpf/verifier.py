@@ -15,10 +15,10 @@ from dtrace.bpf.encoding import (
     LOCAL,
     STACK,
     Alu,
+    BpfInstruction,
+    BpfJump,
     Class,
     EncodingError,
-    Instruction,
-    Jump,
     Size,
     X,
     decode,
@@ -34,7 +34,7 @@ class VerifierError(Exception):
 
 
 @dataclass(frozen=True)
-class State:
+class KnownState:
     """What is known before an instruction.
 
     :param written: registers that have a value, a bit each.
@@ -46,9 +46,9 @@ class State:
     frames: tuple[tuple[int, int], ...]
     stack: int
 
-    def joined(self, other: "State") -> "State":
+    def joined(self, other: "KnownState") -> "KnownState":
         """What holds on both ways to an instruction."""
-        return State(self.written & other.written,
+        return KnownState(self.written & other.written,
                      tuple(f for f in self.frames if f in other.frames),
                      self.stack & other.stack)
 
@@ -83,11 +83,11 @@ def _depths(calls: dict[int, set[int]]) -> None:
 
 
 class _Function:
-    def __init__(self, instructions: list[Instruction | None], start: int, end: int,
+    def __init__(self, instructions: list[BpfInstruction | None], start: int, end: int,
                  starts: list[int], helpers: Container[int]) -> None:
         self.instructions, self.start, self.end = instructions, start, end
         self.starts, self.helpers = set(starts), helpers
-        self.states: dict[int, State] = {}
+        self.states: dict[int, KnownState] = {}
         self.called: set[int] = set()
 
     def fail(self, at: int, why: str) -> VerifierError:
@@ -95,7 +95,7 @@ class _Function:
 
     def walk(self) -> set[int]:
         """The functions that it calls."""
-        self.states[self.start] = State(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
+        self.states[self.start] = KnownState(1 << 1 | 1 << FRAME, ((FRAME, 0),), 0)
         for at in range(self.start, self.end):
             i, state = self.instructions[at], self.states.get(at)
             if i is None:
@@ -105,7 +105,7 @@ class _Function:
             self._step(at, i, state)
         return self.called
 
-    def _reach(self, at: int, target: int, state: State) -> None:
+    def _reach(self, at: int, target: int, state: KnownState) -> None:
         if target <= at:
             raise self.fail(at, "jumps backward")
         if target >= self.end or self.instructions[target] is None:
@@ -113,19 +113,20 @@ class _Function:
         known = self.states.get(target)
         self.states[target] = state if known is None else known.joined(state)
 
-    def _read(self, at: int, state: State, register: int) -> None:
+    def _read(self, at: int, state: KnownState, register: int) -> None:
         if not state.written >> register & 1:
             raise self.fail(at, f"reads r{register}, which has no value")
 
-    def _wrote(self, at: int, state: State, register: int, frame: int | None = None) -> State:
+    def _wrote(self, at: int, state: KnownState, register: int,
+               frame: int | None = None) -> KnownState:
         if register == FRAME:
             raise self.fail(at, "writes the frame pointer")
         frames = tuple(f for f in state.frames if f[0] != register)
         if frame is not None:
             frames = tuple(sorted((*frames, (register, frame))))
-        return State(state.written | 1 << register, frames, state.stack)
+        return KnownState(state.written | 1 << register, frames, state.stack)
 
-    def _step(self, at: int, i: Instruction, state: State) -> None:
+    def _step(self, at: int, i: BpfInstruction, state: KnownState) -> None:
         kind = i.opcode & 7
         following = at + (1 if i.wide is None else 2)
         if kind in (Class.ALU, Class.ALU64):
@@ -139,7 +140,7 @@ class _Function:
             state = self._memory(at, i, state, kind)
         self._reach(at, following, state)
 
-    def _alu(self, at: int, i: Instruction, state: State, kind: int) -> State:
+    def _alu(self, at: int, i: BpfInstruction, state: KnownState, kind: int) -> KnownState:
         operation = i.opcode & 0xF0
         frames = dict(state.frames)
         frame = None
@@ -154,7 +155,7 @@ class _Function:
             frame = None if base is None else base + i.immediate
         return self._wrote(at, state, i.destination, frame)
 
-    def _memory(self, at: int, i: Instruction, state: State, kind: int) -> State:
+    def _memory(self, at: int, i: BpfInstruction, state: KnownState, kind: int) -> KnownState:
         size = BYTES[Size(i.opcode & 0x18)]
         loads = kind == Class.LDX
         base = i.source if loads else i.destination
@@ -170,18 +171,18 @@ class _Function:
             if loads and state.stack & mask != mask:
                 raise self.fail(at, "reads a part of the frame that has no value")
             if not loads:
-                state = State(state.written, state.frames, state.stack | mask)
+                state = KnownState(state.written, state.frames, state.stack | mask)
         return self._wrote(at, state, i.destination) if loads else state
 
-    def _jump(self, at: int, i: Instruction, state: State, kind: int) -> None:
+    def _jump(self, at: int, i: BpfInstruction, state: KnownState, kind: int) -> None:
         operation = i.opcode & 0xF0
-        if operation == Jump.EXIT:
+        if operation == BpfJump.EXIT:
             self._read(at, state, 0)
             return
-        if operation == Jump.CALL:
+        if operation == BpfJump.CALL:
             self._reach(at, at + 1, self._call(at, i, state))
             return
-        if operation == Jump.JA:
+        if operation == BpfJump.JA:
             distance = i.immediate if kind == Class.JMP32 else i.offset
             self._reach(at, at + 1 + distance, state)
             return
@@ -191,7 +192,7 @@ class _Function:
         self._reach(at, at + 1 + i.offset, state)
         self._reach(at, at + 1, state)
 
-    def _call(self, at: int, i: Instruction, state: State) -> State:
+    def _call(self, at: int, i: BpfInstruction, state: KnownState) -> KnownState:
         if i.source == LOCAL:
             target = at + 1 + i.immediate
             if target not in self.starts:
@@ -204,4 +205,4 @@ class _Function:
         for register in ARGUMENTS:
             written &= ~(1 << register)
         frames = tuple(f for f in state.frames if f[0] in KEPT or f[0] == FRAME)
-        return State(written, frames, state.stack)
+        return KnownState(written, frames, state.stack)

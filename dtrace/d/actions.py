@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from dtrace.bpf.layout import Helper, Region
 from dtrace.d import formats, syntax
-from dtrace.d.errors import DError, Place
-from dtrace.d.identifiers import AggregationInfo, Function, Role, Scope, Variable, prototype
+from dtrace.d.errors import DError, SourcePlace
+from dtrace.d.identifiers import AggregationInfo, Builtin, Role, Scope, Variable, prototype
 from dtrace.d.records import MAX_RECORD, Field, RecordCode
 from dtrace.d.types import (
     LONG,
@@ -41,7 +41,7 @@ class Action:
     :param data: whether it records data: a clause without such an action makes no row.
     """
 
-    function: Function
+    function: Builtin
     emit: Emit
     consumer: str
     data: bool
@@ -104,7 +104,7 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
     code.noted("tracemem", [found, *(code.recorded(m) for m in more)])
 
 
-def _large(size: int, place: Place) -> None:
+def _large(size: int, place: SourcePlace) -> None:
     if size > MAX_RECORD:
         raise DError("D_UNKNOWN", f"a record of {size} bytes is too large", place)
 
@@ -165,7 +165,7 @@ def _printa(code: RecordCode, e: syntax.FunctionCall) -> None:
     code.noted("printa", [], pieces, found)
 
 
-def _check_printa(pieces: list[formats.Piece], info: AggregationInfo, place: Place
+def _check_printa(pieces: list[formats.Piece], info: AggregationInfo, place: SourcePlace
                   ) -> None:
     stand_ins: list[syntax.Expression] = []
     for kind in info.keys or ():
@@ -177,7 +177,7 @@ def _check_printa(pieces: list[formats.Piece], info: AggregationInfo, place: Pla
     formats.check("printa", pieces, stand_ins, place, value)
 
 
-def _same_keys(first: AggregationInfo, info: AggregationInfo, place: Place) -> None:
+def _same_keys(first: AggregationInfo, info: AggregationInfo, place: SourcePlace) -> None:
     mine, other = first.keys or [], info.keys or []
     a, b = first.name, info.name
     if len(mine) != len(other):

@@ -6,8 +6,8 @@ from dtrace.bpf.layout import QUANTIZE_BUCKETS, Aggregate, Helper, Region
 from dtrace.d import syntax
 from dtrace.d.actions import STACKS, SYMBOLS, stack_frames, walk_stack
 from dtrace.d.code import Storage
-from dtrace.d.errors import DError, Place
-from dtrace.d.identifiers import KINDS, AggregationInfo, Part, Shape
+from dtrace.d.errors import DError, SourcePlace
+from dtrace.d.identifiers import KINDS, AggregationInfo, KeyShape, Part
 from dtrace.d.records import Defaults, RecordCode
 from dtrace.d.types import is_scalar, special
 
@@ -22,7 +22,7 @@ class AggregationCode(RecordCode):
     :param functions: all aggregations of the program, by their numbers.
     """
 
-    def __init__(self, storage: Storage, defaults: Defaults, functions: list[Shape]) -> None:
+    def __init__(self, storage: Storage, defaults: Defaults, functions: list[KeyShape]) -> None:
         super().__init__(storage, defaults)
         self.functions = functions
 
@@ -98,7 +98,7 @@ class AggregationCode(RecordCode):
         number = info.shapes.setdefault(
             tuple((how, size) for _kind, how, size in parts), len(self.functions))
         if number == len(self.functions):
-            self.functions.append(Shape(info, parts))
+            self.functions.append(KeyShape(info, parts))
         return number
 
     def _increment_of(self, call: syntax.FunctionCall, at: int) -> syntax.Expression | None:
@@ -113,14 +113,15 @@ class AggregationCode(RecordCode):
                          f"at most {at + 1} expected", given[at].place)
         return given[at]
 
-    def _parameters(self, info: AggregationInfo, given: tuple[int, ...], place: Place) -> None:
+    def _parameters(self, info: AggregationInfo, given: tuple[int, ...],
+                    place: SourcePlace) -> None:
         if not info.parameters:
             info.parameters = given
 
-    def _lquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: Place
+    def _lquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: SourcePlace
                    ) -> tuple[int, ...]:
         """Base, step and levels."""
-        def fail(tag: str, text: str, at: Place) -> DError:
+        def fail(tag: str, text: str, at: SourcePlace) -> DError:
             return DError(f"D_LQUANT_{tag}", f"lquantize( ) {text}", at)
 
         arguments = call.arguments
@@ -168,10 +169,10 @@ class AggregationCode(RecordCode):
                                f"{expected}, found {given}", place)
         return found
 
-    def _llquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: Place
+    def _llquantize(self, call: syntax.FunctionCall, info: AggregationInfo, place: SourcePlace
                     ) -> tuple[int, ...]:
         """Factor, low and high magnitude, steps."""
-        def fail(tag: str, text: str, at: Place) -> DError:
+        def fail(tag: str, text: str, at: SourcePlace) -> DError:
             return DError(f"D_LLQUANT_{tag}", f"llquantize( ) {text}", at)
 
         names = (("FACTOR", "factor"), ("LOW", "low magnitude"), ("HIGH", "high magnitude"),

@@ -50,7 +50,7 @@ class Checker(Environment):
                 return check_index(self, node)
             case syntax.Call():
                 return check_call(self, node)
-            case syntax.Member():
+            case syntax.MemberAccess():
                 return check_member(self, node)
             case syntax.Unary():
                 return check_unary(self, node)

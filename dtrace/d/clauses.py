@@ -7,15 +7,15 @@ is given is held to the action's own rules (``dtrace/d/actions.py``) at that poi
 from dataclasses import dataclass, replace
 
 from dtrace.bpf.assembler import Assembler
-from dtrace.bpf.encoding import Jump
-from dtrace.bpf.layout import Context, Helper
+from dtrace.bpf.encoding import BpfJump
+from dtrace.bpf.layout import ContextOffset, Helper
 from dtrace.d import syntax
 from dtrace.d.actions import ACTIONS
 from dtrace.d.aggregations import AggregationCode
 from dtrace.d.checker import Checker
 from dtrace.d.code import CONTEXT, RECORD, Storage
-from dtrace.d.errors import DError, Place
-from dtrace.d.identifiers import Role, Shape
+from dtrace.d.errors import DError, SourcePlace
+from dtrace.d.identifiers import KeyShape, Role
 from dtrace.d.records import MAX_RECORD, Defaults, Recorded
 from dtrace.d.types import is_dynamic, is_scalar
 
@@ -23,7 +23,7 @@ AGGREGATE, EXPRESSION = "aggregate", "expression"  # statements that are no acti
 
 
 @dataclass
-class Function:
+class ClauseFunction:
     """A clause for one probe description.
 
     :param size: bytes of its record; None where it makes none.
@@ -48,13 +48,14 @@ class ClauseCompiler(AggregationCode):
     """
 
     def __init__(self, checker: Checker, storage: Storage, defaults: Defaults,
-                 functions: list[Shape]) -> None:
+                 functions: list[KeyShape]) -> None:
         super().__init__(storage, defaults, functions)
         self.checker = checker
         self._sized: int | None = None  # the instruction that says the record's size
         self.destructive = False
 
-    def compile(self, clause: syntax.Clause, specifier: syntax.Specifier, name: str) -> Function:
+    def compile(self, clause: syntax.Clause, specifier: syntax.Specifier,
+                name: str) -> ClauseFunction:
         """:raises DError: for the first mistake in it."""
         statements, predicate = self._checked(clause)
         waiting = []
@@ -100,8 +101,8 @@ class ClauseCompiler(AggregationCode):
         if self.speculated is not None and row:
             out.instructions[self.speculated] = replace(
                 out.instructions[self.speculated], immediate=-(-self.counted // 4) * 4)
-        return Function(clause, specifier, name, self.size if row else None, self.actions, out,
-                        self.counted, self.destructive)
+        return ClauseFunction(clause, specifier, name, self.size if row else None, self.actions,
+                              out, self.counted, self.destructive)
 
     def _checked(
         self, clause: syntax.Clause
@@ -133,13 +134,13 @@ class ClauseCompiler(AggregationCode):
     def _unless_zero(self) -> None:
         """Leave where r0 is 0.  The way out is next to its jump, however long the clause is."""
         fine = self.out.label()
-        self.out.branch_constant(Jump.JNE, 0, 0, fine)
+        self.out.branch_constant(BpfJump.JNE, 0, 0, fine)
         self._leave()
         self.out.place(fine)
 
     def _begin_record(self) -> None:
         out = self.out
-        out.load(1, CONTEXT, Context.CLAUSE)
+        out.load(1, CONTEXT, ContextOffset.CLAUSE)
         self._sized = len(out.instructions)
         out.constant(2, 0)
         out.constant(3, 0)
@@ -184,7 +185,7 @@ class _Order:
     speculate: bool = False
     data: bool = False
 
-    def follow(self, kind: str, statement: syntax.Expression, place: Place) -> None:
+    def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
         """:raises DError: when it may not stand behind those before it."""
         destructive = _destructive(statement)
         refused = self._refused(kind, destructive)

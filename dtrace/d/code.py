@@ -7,10 +7,10 @@ structure the address.  r6 is the context, r7 the record; intermediate values li
 from dataclasses import dataclass, field
 
 from dtrace.bpf.assembler import Assembler, Label
-from dtrace.bpf.encoding import FRAME, STACK, Alu, Class, Instruction, Jump, X
-from dtrace.bpf.layout import Context, Fault, Helper, Region
+from dtrace.bpf.encoding import FRAME, STACK, Alu, BpfInstruction, BpfJump, Class, X
+from dtrace.bpf.layout import ContextOffset, Fault, Helper, Region
 from dtrace.d import syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import Scope, Variable
 from dtrace.d.types import (
     LONG,
@@ -31,10 +31,11 @@ SLOTS = STACK // 8
 IMMEDIATE = range(-(1 << 31), 1 << 31)
 ALU = {"+": Alu.ADD, "-": Alu.SUB, "*": Alu.MUL, "&": Alu.AND, "|": Alu.OR, "^": Alu.XOR,
        "<<": Alu.LSH}
-UNSIGNED = {"==": Jump.JEQ, "!=": Jump.JNE, "<": Jump.JLT, ">": Jump.JGT, "<=": Jump.JLE,
-            ">=": Jump.JGE}
+UNSIGNED = {"==": BpfJump.JEQ, "!=": BpfJump.JNE, "<": BpfJump.JLT, ">": BpfJump.JGT,
+            "<=": BpfJump.JLE,
+            ">=": BpfJump.JGE}
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-SIGNED = UNSIGNED | {"<": Jump.JSLT, ">": Jump.JSGT, "<=": Jump.JSLE, ">=": Jump.JSGE}
+SIGNED = UNSIGNED | {"<": BpfJump.JSLT, ">": BpfJump.JSGT, "<=": BpfJump.JSLE, ">=": BpfJump.JSGE}
 MAX_ZEROS = 1 << 16
 MAX_TABLE = 1 << 22  # probes from the first to the last of a clause
 MAX_CASES = 1 << 16
@@ -126,7 +127,7 @@ def registers(e: syntax.Expression) -> int:
     return 1
 
 
-class Code:
+class ExpressionCode:
     """Writes the code of expressions into a function."""
 
     def __init__(self, storage: Storage) -> None:
@@ -137,7 +138,7 @@ class Code:
 
     # -- intermediate values -----------------------------------------------------------------------
 
-    def keep(self, place: Place) -> int:
+    def keep(self, place: SourcePlace) -> int:
         """Put r0 into a slot of the stack; the slot's offset.
 
         :raises DError: when there are too many.
@@ -184,7 +185,7 @@ class Code:
         self.out.load(0, FRAME, slot)
         self.drop()
 
-    def call(self, helper: int, arguments: list[syntax.Expression], place: Place) -> None:
+    def call(self, helper: int, arguments: list[syntax.Expression], place: SourcePlace) -> None:
         """Call a helper with values."""
         if len(arguments) == 1:
             if not self._simple(arguments[0], 1):
@@ -250,7 +251,7 @@ class Code:
             self._compare(e, false, negate=True)
             return
         self.value(e)
-        self.out.branch_constant(Jump.JEQ, 0, 0, false)
+        self.out.branch_constant(BpfJump.JEQ, 0, 0, false)
 
     def unless(self, e: syntax.Expression, true: Label) -> None:
         """Go on where the expression is zero, else to a label: most predicates are false."""
@@ -263,7 +264,7 @@ class Code:
             self._compare(e, true, negate=False)
         else:
             self.value(e)
-            self.out.branch_constant(Jump.JNE, 0, 0, true)
+            self.out.branch_constant(BpfJump.JNE, 0, 0, true)
 
     def convert(self, given: Type, to: Type) -> None:
         """Make r0 a value of another type."""
@@ -288,12 +289,12 @@ class Code:
             self._find(e)
             if is_scalar(v.type):
                 end = self.out.label()
-                self.out.branch_constant(Jump.JEQ, 0, 0, end)
+                self.out.branch_constant(BpfJump.JEQ, 0, 0, end)
                 self.out.load(0, 0, 0)
                 self.out.place(end)
             elif not is_string(v.type):
                 made = self.out.label()
-                self.out.branch_constant(Jump.JNE, 0, 0, made)
+                self.out.branch_constant(BpfJump.JNE, 0, 0, made)
                 self._make(e)
                 self.out.place(made)
             return
@@ -301,7 +302,7 @@ class Code:
         if is_string(v.type):
             end = self.out.label()
             self.out.load(1, 0, -8)
-            self.out.branch_constant(Jump.JEQ, 1, 0, end)
+            self.out.branch_constant(BpfJump.JEQ, 1, 0, end)
             self.out.constant(0, 0)
             self.out.place(end)
 
@@ -413,9 +414,9 @@ class Code:
             raise DError("D_UNKNOWN", "an argument that is kept in too many places", e.place)
         table = b"".join(case_of.get(n, 0).to_bytes(2, "little") for n in range(low, high + 1))
         labels, end = [self.out.label() for _ in values], self.out.label()
-        self.out.load(1, CONTEXT, Context.PROBE)
-        self.out.branch_constant(Jump.JLT, 1, low, labels[0])
-        self.out.branch_constant(Jump.JGT, 1, high, labels[0])
+        self.out.load(1, CONTEXT, ContextOffset.PROBE)
+        self.out.branch_constant(BpfJump.JLT, 1, low, labels[0])
+        self.out.branch_constant(BpfJump.JGT, 1, high, labels[0])
         self.out.alu_constant(Alu.LSH, 1, 1)
         self.out.address(0, Region.STRINGS, self.storage.content(table))
         self.out.alu(Alu.ADD, 0, 1)
@@ -441,7 +442,7 @@ class Code:
             return
         middle = len(labels) // 2
         upper = self.out.label()
-        self.out.branch_constant(Jump.JGE, 1, first + middle, upper)
+        self.out.branch_constant(BpfJump.JGE, 1, first + middle, upper)
         self._search(first, labels[:middle])
         self.out.place(upper)
         self._search(first + middle, labels[middle:])
@@ -515,7 +516,7 @@ class Code:
             self.address(operand)
         elif operator == "!":
             self.value(operand)
-            self._truth(Jump.JEQ)
+            self._truth(BpfJump.JEQ)
         else:
             self.value(operand)
             if operator == "-":
@@ -523,7 +524,7 @@ class Code:
             elif operator == "~":
                 self.out.alu_constant(Alu.XOR, 0, -1)
 
-    def _truth(self, condition: Jump) -> None:
+    def _truth(self, condition: BpfJump) -> None:
         """r0 becomes whether it compares so with 0."""
         yes = self.out.label()
         self.out.move(1, 0)
@@ -541,10 +542,10 @@ class Code:
             self._logical(e)
         elif operator == "^^":
             self.value(left)
-            self._truth(Jump.JNE)
+            self._truth(BpfJump.JNE)
             slot = self.keep(e.place)
             self.value(right)
-            self._truth(Jump.JNE)
+            self._truth(BpfJump.JNE)
             self.out.load(1, FRAME, slot)
             self.drop()
             self.out.alu(Alu.XOR, 0, 1)
@@ -554,7 +555,8 @@ class Code:
             self.pair(left, right)
             self._operate(operator, left.kind, right.kind, e.kind, e.place)
 
-    def _operate(self, operator: str, left: Type, right: Type, result: Type, place: Place) -> None:
+    def _operate(self, operator: str, left: Type, right: Type, result: Type,
+                 place: SourcePlace) -> None:
         """r0 and r1 become the result, in r0."""
         if operator in ("+", "-") and not (is_integer(left) and is_integer(right)):
             first, second = is_integer(left), is_integer(right)
@@ -571,7 +573,7 @@ class Code:
             return
         if operator in ("/", "%"):
             fine = self.out.label()
-            self.out.branch_constant(Jump.JNE, 1, 0, fine)
+            self.out.branch_constant(BpfJump.JNE, 1, 0, fine)
             self.out.constant(1, Fault.DIVIDE_BY_ZERO)
             self.out.constant(2, 0)
             self.out.helper(Helper.FAULT)
@@ -711,7 +713,7 @@ class Code:
             self._variable_address(v, 1)
             self.out.load(0, FRAME, slot)
             self.out.store_constant(1, -8, 0)
-            self.out.branch_constant(Jump.JNE, 0, 0, filled)
+            self.out.branch_constant(BpfJump.JNE, 0, 0, filled)
             self.out.store_constant(1, -8, 1)
             self.out.jump(end)
             self.out.place(filled)
@@ -781,7 +783,7 @@ class Code:
                          "expression (D program context required)", e.place)
         if name in SWAPS:
             self.value(arguments[0])
-            self.out.add(Instruction(Class.ALU | Alu.END | X, 0, 0, 0, SWAPS[name]))
+            self.out.add(BpfInstruction(Class.ALU | Alu.END | X, 0, 0, 0, SWAPS[name]))
         elif name == "alloca":
             self.call(Helper.ALLOCATE, arguments, e.place)
         elif name == "bcopy":
@@ -795,7 +797,7 @@ class Code:
             self.call(function.number, [*arguments, *absent], e.place)
 
     @staticmethod
-    def _absent(place: Place) -> syntax.Number:
+    def _absent(place: SourcePlace) -> syntax.Number:
         """What a subroutine is given for an argument that was left out."""
         node = syntax.Number(place, ABSENT)
         node.type = LONG

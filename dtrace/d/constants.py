@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from dtrace.bpf.interpreter import divide
 from dtrace.d import syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.types import (
     INT,
     LONG,
@@ -63,7 +63,7 @@ OPERATIONS: dict[str, Callable[[int, int], int]] = {
 COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||", "^^")
 
 
-def fold(operator: str, left: int, first: Type, right: int, second: Type, place: Place
+def fold(operator: str, left: int, first: Type, right: int, second: Type, place: SourcePlace
          ) -> tuple[int, Type]:
     """The value of an operation on two constants, and its type: on 64 bits, not cut to the type's.
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d import constants, syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.types import (
     INT,
     Universe,
@@ -32,7 +32,7 @@ ATTRIBUTES = ("signed", "unsigned", "short", "long")
 MAX_COUNT = (1 << 32) - 1
 MAX_SIZE = 1 << 31  # bytes of a structure
 
-Parameters = list[tuple[str, Type, Place]]
+Parameters = list[tuple[str, Type, SourcePlace]]
 
 
 def _link(kind: Type) -> Callable[[], Type]:
@@ -43,7 +43,7 @@ def _link(kind: Type) -> Callable[[], Type]:
 class Specifiers:
     """What stands before the declarators.  Qualifiers are read and forgotten: D ignores them."""
 
-    place: Place
+    place: SourcePlace
     storage: str = ""
     base: Type | None = None
     word: str = ""  # "int", "void" and the like
@@ -54,13 +54,13 @@ class Specifiers:
     def has_type(self) -> bool:
         return self.base is not None or bool(self.word)
 
-    def whole(self, kind: Type, place: Place) -> None:
+    def whole(self, kind: Type, place: SourcePlace) -> None:
         """A structure, an enumeration, a string or a typedef."""
         if self.has_type:
             raise DError("D_DECL_COMBO", "invalid type combination", place)
         self.base = kind
 
-    def add(self, word: str, place: Place) -> None:
+    def add(self, word: str, place: SourcePlace) -> None:
         """A keyword of a type."""
         if word in ATTRIBUTES:
             self.attributes.append(word)
@@ -69,7 +69,7 @@ class Specifiers:
                 raise DError("D_DECL_COMBO", "invalid type combination", place)
             self.word = word
 
-    def storage_class(self, word: str, place: Place) -> None:
+    def storage_class(self, word: str, place: SourcePlace) -> None:
         if self.storage and self.storage != word:
             raise DError("D_DECL_CLASS", "only one storage class allowed in a declaration", place)
         self.storage = word
@@ -130,7 +130,7 @@ class Declarator:
     :param inner: what stands in parentheses.
     """
 
-    place: Place
+    place: SourcePlace
     own: str | None
     pointers: int
     inner: "Declarator | None" = None
@@ -208,7 +208,7 @@ def array_size(value: syntax.Expression, universe: Universe) -> int:
     return count
 
 
-def check_parameters(parameters: Parameters, variadic: bool, of: str, place: Place) -> None:
+def check_parameters(parameters: Parameters, variadic: bool, of: str, place: SourcePlace) -> None:
     """:param of: "function", or "array" for the keys of an associative one."""
     if variadic and of != "function":
         raise DError("D_DECL_PROTO_VARARGS", f"{of} prototype may not use a variable-length "

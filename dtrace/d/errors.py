@@ -6,7 +6,7 @@ from emu.errors import KinstError
 
 
 @dataclass(frozen=True)
-class Place:
+class SourcePlace:
     """Where something stands in a program; lines and columns are counted from 1."""
 
     line: int
@@ -17,7 +17,7 @@ class DError(KinstError):
     """:param tag: the error tag (``D_SYNTAX`` and so on), which ``-x errtags`` shows.
     """
 
-    def __init__(self, tag: str, text: str, place: Place) -> None:
+    def __init__(self, tag: str, text: str, place: SourcePlace) -> None:
         super().__init__(text)
         self.tag, self.text, self.place = tag, text, place
 

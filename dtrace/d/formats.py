@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dtrace.d import syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.types import (
     STACK,
     SYMBOL_ADDRESS,
@@ -149,7 +149,7 @@ CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
 }
 
 
-def parse(text: bytes, place: Place) -> list[Piece]:
+def parse(text: bytes, place: SourcePlace) -> list[Piece]:
     """:raises DError: for a format that is none."""
     pieces: list[Piece] = []
     literal = bytearray()
@@ -174,7 +174,7 @@ def parse(text: bytes, place: Place) -> list[Piece]:
     return pieces
 
 
-def _conversion(text: str, at: int, number: int, place: Place) -> tuple[Conversion, int]:
+def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Conversion, int]:
     """One behind its ``%``, and where it ends."""
     found = Conversion()
     dotted = digits = False
@@ -233,7 +233,7 @@ def _conversion(text: str, at: int, number: int, place: Place) -> tuple[Conversi
 
 
 def check(
-    function: str, pieces: list[Piece], arguments: list[syntax.Expression], place: Place,
+    function: str, pieces: list[Piece], arguments: list[syntax.Expression], place: SourcePlace,
     value: Type | None = None,
 ) -> None:
     """Hold arguments to a format.

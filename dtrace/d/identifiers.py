@@ -7,7 +7,7 @@ In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any num
 import enum
 from dataclasses import dataclass, field, replace
 
-from dtrace.bpf.layout import REGS, UREGS, Aggregate, Context, Helper
+from dtrace.bpf.layout import REGS, UREGS, Aggregate, ContextOffset, Helper
 from dwarf.types import Type
 
 
@@ -20,7 +20,7 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Function:
+class Builtin:
     """:param number: the helper of a subroutine, the kind of an aggregating function.
     :param destructive: whether it wants ``-w``.
     """
@@ -42,16 +42,16 @@ class Function:
         return None if "..." in self.parameters else len(self.parameters)
 
 
-def prototype(role: Role, row: str, number: int = 0, destructive: bool = False) -> Function:
+def prototype(role: Role, row: str, number: int = 0, destructive: bool = False) -> Builtin:
     """A function from a row as C has it, without a semicolon."""
     head, _mark, rest = row.strip().rstrip(")").partition("(")
     *result, name = head.split()
     parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
-    return Function(name, role, " ".join(result), parameters, number, destructive)
+    return Builtin(name, role, " ".join(result), parameters, number, destructive)
 
 
 def _functions(role: Role, rows: str, first: int = 0, destructive: tuple[str, ...] = ()
-               ) -> dict[str, Function]:
+               ) -> dict[str, Builtin]:
     found = {}
     for number, row in enumerate(rows.strip().splitlines()):
         function = prototype(role, row, first + number if first else 0)
@@ -142,11 +142,11 @@ SINCE = {
 
 # Variables that lie in the context of a firing: type, offset.
 CONTEXT = {
-    **{f"arg{n}": ("int64_t", Context.ARGUMENTS + 8 * n) for n in range(10)},
-    "id": ("uint_t", Context.PROBE), "epid": ("uint_t", Context.CLAUSE),
-    "probeprov": ("string", Context.PROVIDER), "probemod": ("string", Context.MODULE),
-    "probefunc": ("string", Context.FUNCTION), "probename": ("string", Context.NAME),
-    "timestamp": ("uint64_t", Context.TIMESTAMP),
+    **{f"arg{n}": ("int64_t", ContextOffset.ARGUMENTS + 8 * n) for n in range(10)},
+    "id": ("uint_t", ContextOffset.PROBE), "epid": ("uint_t", ContextOffset.CLAUSE),
+    "probeprov": ("string", ContextOffset.PROVIDER), "probemod": ("string", ContextOffset.MODULE),
+    "probefunc": ("string", ContextOffset.FUNCTION), "probename": ("string", ContextOffset.NAME),
+    "timestamp": ("uint64_t", ContextOffset.TIMESTAMP),
 }
 # Variables that the host is asked for, in the order of their numbers.
 HOSTED = {
@@ -201,7 +201,7 @@ class AggregationInfo:
 
     name: str
     keys: list[Type] | None = None
-    function: Function | None = None
+    function: Builtin | None = None
     parameters: tuple[int, ...] = ()
     line: int = 0
     number: int = -1
@@ -213,7 +213,7 @@ Part = tuple[Type, str, int]
 
 
 @dataclass(eq=False)
-class Shape:
+class KeyShape:
     """An aggregation with keys of certain sizes: a statement may have others than the first.
 
     :param parts: (type, "value", "stack" and so on, bytes) of each key.

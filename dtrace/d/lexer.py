@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.strings import unescape_c
 
 MAX_SOURCE = 1 << 22  # characters
@@ -57,7 +57,7 @@ class Token:
 
     kind: str
     text: str
-    place: Place
+    place: SourcePlace
     value: int = 0
     suffix: str = ""
     decimal: bool = True
@@ -84,7 +84,7 @@ class Pragma:
     """A control line, as its tokens."""
 
     words: tuple[Token, ...]
-    place: Place
+    place: SourcePlace
 
 
 class Lexer:
@@ -95,7 +95,8 @@ class Lexer:
     def __init__(self, source: str, macros: Macros, is_type: Callable[[str], bool],
                  pragma: Callable[[Pragma], None], probes_only: bool = False) -> None:
         if len(source) > MAX_SOURCE:
-            raise DError("D_SYNTAX", f"program is longer than {MAX_SOURCE} characters", Place(1))
+            raise DError("D_SYNTAX", f"program is longer than {MAX_SOURCE} characters",
+                         SourcePlace(1))
         self.source, self.macros, self.is_type = source, macros, is_type
         self.pragma, self.probes_only = pragma, probes_only
         self.at, self.line, self._line_start = 0, 1, 0
@@ -104,8 +105,8 @@ class Lexer:
 
     # -- places ------------------------------------------------------------------------------------
 
-    def place(self) -> Place:
-        return Place(self.line, self.at - self._line_start + 1)
+    def place(self) -> SourcePlace:
+        return SourcePlace(self.line, self.at - self._line_start + 1)
 
     def fail(self, tag: str, text: str) -> DError:
         return DError(tag, text, self.place())
@@ -161,7 +162,7 @@ class Lexer:
         if words:
             self.pragma(Pragma(words, place))
 
-    def _control_words(self, text: str, place: Place) -> list[Token]:
+    def _control_words(self, text: str, place: SourcePlace) -> list[Token]:
         words, at = [], 0
         while at < len(text):
             if text[at] in " \t\v\f\r":
@@ -169,7 +170,7 @@ class Lexer:
                 continue
             string = STRING.match(text, at)
             number = NUMBER.match(text, at)
-            where = Place(place.line, place.column + 1 + at)
+            where = SourcePlace(place.line, place.column + 1 + at)
             if string:
                 if not string[2]:
                     raise DError("D_STR_NL", "newline encountered in string literal", where)
@@ -222,7 +223,7 @@ class Lexer:
             return Token("punctuation", character, place)
         raise self.fail("D_SYNTAX", f'syntax error near "{character}"')
 
-    def _expanded(self, text: str, place: Place) -> str:
+    def _expanded(self, text: str, place: SourcePlace) -> str:
         """A probe description with its macros replaced."""
         def value(match: re.Match[str]) -> str:
             name = match[0].lstrip("$")
@@ -283,7 +284,7 @@ class Lexer:
         self._advance(found.end())
         return Token("punctuation", found[0], place)
 
-    def _integer(self, text: str, place: Place) -> Token:
+    def _integer(self, text: str, place: SourcePlace) -> Token:
         digits = DIGITS.match(text)
         assert digits is not None
         end = digits.end()
@@ -299,7 +300,7 @@ class Lexer:
             raise DError("D_INT_OFLOW", f"constant {text} results in integer overflow", place)
         return Token("integer", text, place, value, suffix, text[0] != "0")
 
-    def _string(self, place: Place) -> Token:
+    def _string(self, place: SourcePlace) -> Token:
         found = STRING.match(self.source, self.at)
         assert found is not None
         if not found[2]:
@@ -308,7 +309,7 @@ class Lexer:
         return Token("string", found[0], place,
                      content=unescape_c(found[1].replace("\\\n", "")))
 
-    def _character(self, place: Place) -> Token:
+    def _character(self, place: SourcePlace) -> Token:
         found = CHARACTER.match(self.source, self.at)
         assert found is not None
         if not found[2]:
@@ -326,7 +327,7 @@ class Lexer:
 
     # -- macros ------------------------------------------------------------------------------------
 
-    def _argument(self, digits: str, text: str, place: Place) -> str | None:
+    def _argument(self, digits: str, text: str, place: SourcePlace) -> str | None:
         """The text of an argument; None: it is missing, and that is allowed."""
         number = int(digits[:9])
         if number >= len(self.macros.arguments):
@@ -336,7 +337,7 @@ class Lexer:
         self.macros.used.add(number)
         return self.macros.arguments[number]
 
-    def _macro(self, text: str, place: Place) -> Token:
+    def _macro(self, text: str, place: SourcePlace) -> Token:
         quoted, name = text.startswith("$$"), text.lstrip("$")
         if not name.isdigit():
             if name not in self.macros.variables:
@@ -375,7 +376,7 @@ def _value(digits: str) -> int:
     return int(digits, 16 if digits[1:2] in ("x", "X") else 8 if digits[0] == "0" else 10)
 
 
-def between(source: str, first: Place, last: Place) -> str:
+def between(source: str, first: SourcePlace, last: SourcePlace) -> str:
     """The text from one character to another, that one included."""
     lines = source.split("\n")[first.line - 1 : last.line]
     lines[-1] = lines[-1][: last.column]

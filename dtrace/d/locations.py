@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from dtrace.d import syntax
-from dtrace.d.errors import Place
+from dtrace.d.errors import SourcePlace
 from dtrace.d.identifiers import REGISTERS
 from dtrace.d.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer_to
-from dwarf.locations import Constant, Location, Memory, Operation, Register, Term
+from dwarf.locations import Constant, Load, Location, Operation, Register, Term
 from dwarf.types import Integer, Type
 
 UNSIGNED = {size: Integer("", size, False, "integer") for size in (1, 2, 4)} | {8: UNSIGNED_LONG}
@@ -16,7 +16,7 @@ class Unreadable(Exception):
     """A register that ``regs[]`` does not have, or a structure in registers."""
 
 
-def value(place: Place, location: Location, kind: Type, numbers: Mapping[int, int]
+def value(place: SourcePlace, location: Location, kind: Type, numbers: Mapping[int, int]
           ) -> syntax.Expression:
     """A value of a type; of a structure, its address.
 
@@ -38,13 +38,13 @@ def _typed(node: syntax.Expression, kind: Type) -> syntax.Expression:
     return node
 
 
-def _at(place: Place, address: syntax.Expression, kind: Type) -> syntax.Expression:
+def _at(place: SourcePlace, address: syntax.Expression, kind: Type) -> syntax.Expression:
     pointer = pointer_to(kind)
     whole = _typed(syntax.Cast(place, pointer, address), pointer)
     return _typed(syntax.Unary(place, "*", whole), kind)
 
 
-def _term(place: Place, term: Term, numbers: Mapping[int, int]) -> syntax.Expression:
+def _term(place: SourcePlace, term: Term, numbers: Mapping[int, int]) -> syntax.Expression:
     match term:
         case Constant(value=number):
             signed = number - (1 << 64) if number >> 63 else number
@@ -54,7 +54,7 @@ def _term(place: Place, term: Term, numbers: Mapping[int, int]) -> syntax.Expres
                 raise Unreadable
             index = _typed(syntax.Number(place, numbers[number]), INT)
             return _typed(syntax.HostedUse(place, "regs", REGISTERS["regs"], index), UNSIGNED_LONG)
-        case Memory(address=address, size=size):
+        case Load(address=address, size=size):
             found = _at(place, _term(place, address, numbers), UNSIGNED[size])
             return _typed(syntax.Cast(place, UNSIGNED_LONG, found), UNSIGNED_LONG)
         case Operation(operator=operator, signed=signed):

@@ -18,7 +18,7 @@ from dtrace.d.declarations import (
     check_parameters,
     member_layout,
 )
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
 from dtrace.d.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
 from dtrace.d.types import Universe, is_void, spelled
@@ -59,7 +59,7 @@ class Parser:
         self._next: list[Token] = []
         self._between = True
         self._depth = 0
-        self._closed = Place(1)  # of the last closing brace
+        self._closed = SourcePlace(1)  # of the last closing brace
         self._variables: set[str] = set()  # words that name types, but were assigned to
 
     # -- tokens ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Parser:
                 "struct", "union", "enum")
         return token.kind == "name" and self._names_type(token.text)
 
-    def deeper(self, place: Place) -> None:
+    def deeper(self, place: SourcePlace) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise DError("D_SYNTAX", f"nested deeper than {MAX_DEPTH}", place)
@@ -280,7 +280,7 @@ class Parser:
         self.expect(";")
         return syntax.Translator(place, to, source, parameter.text, members)
 
-    def _provider(self) -> syntax.Provider:
+    def _provider(self) -> syntax.ProviderDeclaration:
         place = self.take().place
         self._mode(False)
         name = self.take()
@@ -301,7 +301,7 @@ class Parser:
                 self._parameters()
             self.expect(";")
         self.expect(";")
-        return syntax.Provider(place, name.text)
+        return syntax.ProviderDeclaration(place, name.text)
 
     # -- declarations ------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class Parser:
         self.expect(";")
         return found
 
-    def _typedef(self, name: str, kind: Type, place: Place) -> None:
+    def _typedef(self, name: str, kind: Type, place: SourcePlace) -> None:
         if self.known(name):
             raise DError(
                 "D_DECL_IDRED", f"global variable identifier redeclared: {name}", place)
@@ -571,7 +571,8 @@ class Parser:
         left = self.conditional()
         token = self.peek()
         if token.kind == "punctuation" and token.text in ASSIGNMENTS:
-            if not isinstance(left, syntax.Name | syntax.Aggregation | syntax.Index | syntax.Member
+            if not isinstance(left,
+                              syntax.Name | syntax.Aggregation | syntax.Index | syntax.MemberAccess
                               | syntax.Unary | syntax.Number | syntax.Text | syntax.Call
                               | syntax.OffsetOf | syntax.Translate | syntax.SizeOf):
                 self.wrong()
@@ -685,7 +686,7 @@ class Parser:
                 if name.kind != "name" and name.text not in MEMBER_NAMES:
                     self._next.insert(0, name)
                     self.wrong()
-                value = self.built(syntax.Member(place, value, arrow, name.text), value)
+                value = self.built(syntax.MemberAccess(place, value, arrow, name.text), value)
             elif self.at("++") or self.at("--"):
                 value = self.built(syntax.Unary(place, "x" + self.take().text, value), value)
             else:

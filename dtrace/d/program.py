@@ -9,10 +9,10 @@ from dtrace.bpf.layout import Region
 from dtrace.d import syntax
 from dtrace.d.attributes import parse_attributes, parse_version
 from dtrace.d.checker import Checker
-from dtrace.d.clauses import ClauseCompiler, Function
+from dtrace.d.clauses import ClauseCompiler, ClauseFunction
 from dtrace.d.code import Storage
-from dtrace.d.errors import DError, Place
-from dtrace.d.identifiers import SINCE, Shape
+from dtrace.d.errors import DError, SourcePlace
+from dtrace.d.identifiers import SINCE, KeyShape
 from dtrace.d.lexer import Macros, Pragma, Token
 from dtrace.d.parser import Parser
 from dtrace.d.records import Defaults
@@ -29,7 +29,7 @@ MAX_REPEATED = 10_000  # statements that are compiled once more, for another des
 
 
 @dataclass(frozen=True)
-class Probe:
+class ListedProbe:
     """:param number: its ID, as ``-l`` shows it.
     :param inlined: where an inline function is meant that is entered there, the numbers of its
         copies in the debug data.
@@ -47,16 +47,16 @@ class Probe:
         return f"{self.provider}:{self.module}:{self.function}:{self.name}"
 
 
-class Probes(Protocol):
+class AvailableProbes(Protocol):
     """The probes that there are."""
 
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
         """Those of a description; an empty part stands for any.
 
         :raises KinstError: saying why there are none, where more can be said.
         """
 
-    def numbered(self, number: int) -> Probe | None:
+    def numbered(self, number: int) -> ListedProbe | None:
         """The one with an ID."""
 
 
@@ -70,8 +70,8 @@ class Compiled:
     :param why: it has none, where more can be said.
     """
 
-    function: Function
-    probes: Sequence[Probe]
+    function: ClauseFunction
+    probes: Sequence[ListedProbe]
     why: str = ""
 
 
@@ -99,7 +99,7 @@ class Compiler:
     :param frames: clauses end with ``stack()`` of so many; None: they do not.
     """
 
-    probes: Probes
+    probes: AvailableProbes
     set_option: SetOption
     defaults: Callable[[], Defaults]
     string_size: Callable[[], int]
@@ -108,14 +108,14 @@ class Compiler:
     surroundings: Surroundings
     frames: int | None = None
     functions: list[Compiled] = field(default_factory=list)
-    aggregations: list[Shape] = field(default_factory=list)
+    aggregations: list[KeyShape] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.checker = Checker(self.universe, self.surroundings)
         self._storage: Storage | None = None
         self._made = self._repeated = 0
         self._repeats: syntax.Clause | None = None  # what is repeated: the statements of one clause
-        self._deferred: list[tuple[str, str, Place]] = []
+        self._deferred: list[tuple[str, str, SourcePlace]] = []
         self._sugared = False
 
     @property
@@ -158,7 +158,7 @@ class Compiler:
         parser = Parser(source, macros, self.universe, self.checker.knows, self._pragma,
                         probes_only=string, string=string)
         parser.program(piece)
-        end = Place(parser.lexer.line)
+        end = SourcePlace(parser.lexer.line)
         self._left_over()
         self._unused(macros, end, check_arguments)
         if not useful:
@@ -184,7 +184,7 @@ class Compiler:
         Parser(source, Macros([], {}, False), self.universe, self.checker.knows,
                self._pragma).program(piece)
 
-    def _unused(self, macros: Macros, end: Place, check: bool) -> None:
+    def _unused(self, macros: Macros, end: SourcePlace, check: bool) -> None:
         last = len(macros.arguments) - 1
         if check and last > 0 and last not in macros.used:
             raise DError("D_MACRO_UNUSED", f"extraneous argument '{macros.arguments[last]}' "
@@ -239,7 +239,7 @@ class Compiler:
             raise DError("D_PDESC_INVAL", f'invalid probe description "{specifier.text}": {error}',
                          specifier.place) from None
 
-    def _probes(self, parts: tuple[str, str, str, str]) -> tuple[Sequence[Probe], str]:
+    def _probes(self, parts: tuple[str, str, str, str]) -> tuple[Sequence[ListedProbe], str]:
         """Those of a description; where there are none, perhaps why."""
         try:
             return self.probes.match(parts), ""
@@ -302,7 +302,7 @@ class Compiler:
             raise DError("D_PRAGCTL_INVAL", f"invalid control directive: #{name}", line.place)
         self._directive(name, words, line.place)
 
-    def _directive(self, name: str, words: list[Token], place: Place) -> None:
+    def _directive(self, name: str, words: list[Token], place: SourcePlace) -> None:
         if name == "error":
             text = "".join(f"{_plain(w)} " for w in words if w.kind != "integer")
             raise DError("D_PRAGERR", f"#error: {text}", place)
@@ -317,7 +317,7 @@ class Compiler:
         elif name in ("attributes", "binding", "depends_on"):
             self._dependency(name, words, place)
 
-    def _option(self, words: list[Token], place: Place) -> None:
+    def _option(self, words: list[Token], place: SourcePlace) -> None:
         if not words or words[0].kind != "name":
             raise DError("D_PRAGMA_MALFORM", "malformed #pragma option <option>=<val>", place)
         if len(words) > 1:
@@ -335,7 +335,7 @@ class Compiler:
             self.checker.hidden = frozenset(
                 word for word, since in SINCE.items() if _version(since) > given)
 
-    def _dependency(self, name: str, words: list[Token], place: Place) -> None:
+    def _dependency(self, name: str, words: list[Token], place: SourcePlace) -> None:
         shape = {"attributes": "<attributes> <ident>", "binding": '"version" <ident>',
                  "depends_on": "<class> <name>"}[name]
         if len(words) < 2:
@@ -375,7 +375,7 @@ class Compiler:
                              "binding", place) from None
         self._of_name(name, words[1].text, place)
 
-    def _of_name(self, name: str, target: str, place: Place) -> None:
+    def _of_name(self, name: str, target: str, place: SourcePlace) -> None:
         """A pragma about a name, which is the program's own or still to come."""
         checker = self.checker
         if checker.knows(target):
@@ -393,7 +393,7 @@ class Compiler:
                 raise DError("D_PRAGMA_UNUSED", f"unused #pragma {name}", place)
 
 
-def _stack(place: Place, frames: int) -> syntax.Statement:
+def _stack(place: SourcePlace, frames: int) -> syntax.Statement:
     return syntax.Do(place, syntax.Call(
         place, syntax.Name(place, "stack"), [syntax.Number(place, frames)]))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from dtrace.bpf.encoding import Alu
 from dtrace.bpf.layout import Helper
 from dtrace.d import formats, syntax
-from dtrace.d.code import RECORD, Code, Storage
+from dtrace.d.code import RECORD, ExpressionCode, Storage
 from dtrace.d.identifiers import AggregationInfo
 from dtrace.d.types import is_scalar, is_string
 from dwarf.types import Type
@@ -55,7 +55,7 @@ class Defaults:
     least: str = ""
 
 
-class RecordCode(Code):
+class RecordCode(ExpressionCode):
     """Writes the code of values into a clause's record.
 
     :param defaults: what options decide.

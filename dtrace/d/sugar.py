@@ -8,7 +8,7 @@ them keeps the later ones from running.
 from dataclasses import dataclass, field
 
 from dtrace.d import syntax
-from dtrace.d.errors import Place
+from dtrace.d.errors import SourcePlace
 
 ERROR_FLAG = "%error"
 
@@ -19,15 +19,15 @@ def has_if(clause: syntax.Clause) -> bool:
 
 def error_clause() -> syntax.Clause:
     """What notes an error, before all other clauses."""
-    place = Place(0)
+    place = SourcePlace(0)
     noted = syntax.Assign(place, "", _flag(place), syntax.Number(place, 1))
     return syntax.Clause(
         place, [syntax.Specifier(place, "dtrace:::ERROR")], None, [syntax.Do(place, noted)],
         hidden=True)
 
 
-def _flag(place: Place) -> syntax.Expression:
-    return syntax.Member(place, syntax.Name(place, "self"), True, ERROR_FLAG)
+def _flag(place: SourcePlace) -> syntax.Expression:
+    return syntax.MemberAccess(place, syntax.Name(place, "self"), True, ERROR_FLAG)
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Cutter:
         self._statements(clause.statements, condition)
         return self._out
 
-    def _variable(self, number: int, place: Place) -> syntax.Expression:
-        return syntax.Member(place, syntax.Name(place, "this"), True, f"%condition_{number}")
+    def _variable(self, number: int, place: SourcePlace) -> syntax.Expression:
+        return syntax.MemberAccess(place, syntax.Name(place, "this"), True, f"%condition_{number}")
 
     def _condition(self, outer: int | None, value: syntax.Expression) -> int:
         """A clause that keeps a condition; the number of its variable."""

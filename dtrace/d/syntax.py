@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field, fields
 
-from dtrace.d.errors import Place
-from dtrace.d.identifiers import AggregationInfo, Function, Variable
-from dwarf.types import Member as Member_
-from dwarf.types import Type
+from dtrace.d.errors import SourcePlace
+from dtrace.d.identifiers import AggregationInfo, Builtin, Variable
+from dwarf.types import Member, Type
 
 
 @dataclass(eq=False)
@@ -15,7 +14,7 @@ class Expression:
     :param writable: whether that may be written.
     """
 
-    place: Place
+    place: SourcePlace
     type: Type | None = field(default=None, init=False)
     height: int = field(default=1, init=False)  # of the tree, as it was parsed
     lvalue: bool = field(default=False, init=False)
@@ -83,7 +82,7 @@ class Call(Expression):
 
 
 @dataclass(eq=False)
-class Member(Expression):
+class MemberAccess(Expression):
     """:param arrow: ``->``, not ``.``."""
 
     base: Expression
@@ -149,13 +148,13 @@ class Translate(Expression):
 class Do:
     """A statement that is an expression."""
 
-    place: Place
+    place: SourcePlace
     expression: Expression
 
 
 @dataclass(eq=False)
 class If:
-    place: Place
+    place: SourcePlace
     condition: Expression
     then: list["Statement"]
     otherwise: list["Statement"]
@@ -168,20 +167,21 @@ Statement = Do | If
 class Specifier:
     """A probe description, or a probe's number."""
 
-    place: Place
+    place: SourcePlace
     text: str
     number: int | None = None
 
 
 @dataclass(eq=False)
 class Clause:
-    place: Place
+    place: SourcePlace
     probes: list[Specifier]
     predicate: Expression | None
     statements: list[Statement]
     bare: bool = False  # without braces
     hidden: bool = False  # not in the program: it makes no row
-    body: tuple[Place, Place] | None = None  # first and last character behind the descriptions
+    body: tuple[SourcePlace,
+                SourcePlace] | None = None  # first and last character behind the descriptions
 
 
 @dataclass(eq=False)
@@ -191,7 +191,7 @@ class Inline:
     :param keys: (name, type) of each key.
     """
 
-    place: Place
+    place: SourcePlace
     name: str
     type: Type
     keys: list[tuple[str, Type]] | None
@@ -202,11 +202,11 @@ class Inline:
 class Translator:
     """:param members: (name, value, place)."""
 
-    place: Place
+    place: SourcePlace
     to: Type
     source: Type
     parameter: str
-    members: list[tuple[str, Expression, Place]]
+    members: list[tuple[str, Expression, SourcePlace]]
 
 
 @dataclass(eq=False)
@@ -217,7 +217,7 @@ class Declaration:
     :param keys: the types of an associative array's keys.
     """
 
-    place: Place
+    place: SourcePlace
     storage: str
     name: str
     type: Type
@@ -225,12 +225,12 @@ class Declaration:
 
 
 @dataclass(eq=False)
-class Provider:
-    place: Place
+class ProviderDeclaration:
+    place: SourcePlace
     name: str
 
 
-Piece = Clause | Inline | Translator | Declaration | Provider
+Piece = Clause | Inline | Translator | Declaration | ProviderDeclaration
 
 
 # -- what the checker puts in the place of names --------------------------------------------------
@@ -288,7 +288,7 @@ class SymbolUse(Expression):
 
 @dataclass(eq=False)
 class FunctionCall(Expression):
-    function: Function
+    function: Builtin
     arguments: list[Expression]
 
 
@@ -323,4 +323,4 @@ class Translated(Expression):
     translator: Translator
     operand: Expression
     pointer: bool
-    values: list[tuple[Member_, Expression]] = field(default_factory=list, init=False)
+    values: list[tuple[Member, Expression]] = field(default_factory=list, init=False)

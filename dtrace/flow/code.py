@@ -34,7 +34,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class StraightCode:
     """A piece of straight code.
 
     :param last: the address of its last instruction; ``ending`` is how it ends.
@@ -48,7 +48,7 @@ class Code:
     marked: tuple[tuple[int, int], ...]
 
 
-class CodeReader:
+class KernelCode:
     """Reads a kernel's code as its image has it.
 
     :param marks: addresses to be found again, by the number of the mark they belong to.
@@ -63,7 +63,7 @@ class CodeReader:
         for number, addresses in enumerate(marks or []):
             for address in addresses:
                 self._marks.setdefault(address, []).append(number)
-        self._known: dict[tuple[int, int], Code] = {}
+        self._known: dict[tuple[int, int], StraightCode] = {}
         self._instructions: dict[int, bytes] = {}
         self._places: dict[int, tuple[str, int, tuple[Function, ...]]] = {}
 
@@ -108,13 +108,13 @@ class CodeReader:
             found = self._places[address] = name, start, inline
         return found
 
-    def piece(self, address: int, count: int) -> Code:
+    def piece(self, address: int, count: int) -> StraightCode:
         found = self._known.get((address, count))
         if found is None:
             found = self._known[address, count] = self._piece(address, count)
         return found
 
-    def _piece(self, address: int, count: int) -> Code:
+    def _piece(self, address: int, count: int) -> StraightCode:
         addresses = self.addresses(address, count)
         stretches: list[Stretch] = []
         before: tuple[int, tuple[Function, ...]] | None = None
@@ -127,5 +127,5 @@ class CodeReader:
             marked += [(offset, number) for number in self._marks.get(at, ())]
         code = self.instruction(addresses[-1])
         whole = len(addresses) == count and code
-        return Code(count, tuple(stretches), addresses[-1],
+        return StraightCode(count, tuple(stretches), addresses[-1],
                     ending(self._trap, code, addresses[-1]) if whole else UNKNOWN, tuple(marked))

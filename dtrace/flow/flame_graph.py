@@ -18,7 +18,7 @@ INSTRUCTIONS = "instructions"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FlameFrame:
     """:param level: from the bottom; ``left`` and ``width`` in pixels.
     :param said: what is said of it besides its name.
     :param top: the upper edge, pixels; ``text``: as much of the name as it has room for.
@@ -93,11 +93,11 @@ def _template(placed: list[Placed], whole: int, unit: str, label: str, heading: 
         label=label, heading=heading)
 
 
-def _frame(placed: Placed, height: int, whole: int, unit: str) -> Frame:
+def _frame(placed: Placed, height: int, whole: int, unit: str) -> FlameFrame:
     node, level, left, width = placed
     room, name = int((width - 6) / LETTER), node.name
     calls = f", {node.calls} calls" if node.calls else ""
-    return Frame(name, level, left, width,
+    return FlameFrame(name, level, left, width,
                  f"{node.total} {unit} ({100 * node.total / whole:.2f}%){calls}",
                  height - (level + 1) * ROW,
                  "" if room < 3 else name if len(name) <= room else name[: room - 2] + "..",

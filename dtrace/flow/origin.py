@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.steps import ENTRY as STEP
 from dtrace.flow.steps import INSTRUCTION
 from dtrace.flow.steps import REGISTER as CHANGED
@@ -114,7 +114,7 @@ class Origin:
     :param code: of its kernel.
     """
 
-    def __init__(self, player: Player, code: CodeReader) -> None:
+    def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
         self._effects = EFFECTS[arch.name]

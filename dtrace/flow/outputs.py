@@ -7,11 +7,11 @@ from typing import IO, Protocol
 from dtrace.debug_data import Sources
 from dtrace.flow.call_lines import CallLines
 from dtrace.flow.call_tree import CallTree, lines
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.flame_graph import of_threads, svg
 from dtrace.flow.perfetto import PerfettoTrace
 from dtrace.flow.walk import Listener, Walk
-from emu.replay.flow import ENTRY, PIECE, SKEW, Head, Piece, Step
+from emu.replay.flow import ENTRY, PIECE, SKEW, Executed, Head, Piece
 from emu.symbols import Symbol
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
@@ -35,7 +35,7 @@ class _Walked:
     :param finish: is called when everything was left.
     """
 
-    def __init__(self, code: CodeReader, head: Head, listener: Listener,
+    def __init__(self, code: KernelCode, head: Head, listener: Listener,
                  finish: Callable[[], None]) -> None:
         self._walk = Walk(code, head, listener)
         self._finish = finish
@@ -52,7 +52,7 @@ class _Walked:
 class _Instructions:
     """A line for each instruction; those of which it is said what they did wait for that."""
 
-    def __init__(self, code: CodeReader, head: Head, show: Callable[[str], None],
+    def __init__(self, code: KernelCode, head: Head, show: Callable[[str], None],
                  as_json: bool) -> None:
         self._code, self._show, self._json = code, show, as_json
         self._sources = Sources(code.image)
@@ -116,7 +116,7 @@ class _Instructions:
                 function.address, function.address + function.size)
         return next((line for low, high, line in rows if low <= address < high), "")
 
-    def _row(self, position: int, skew: int, address: int, step: Step | None) -> None:
+    def _row(self, position: int, skew: int, address: int, step: Executed | None) -> None:
         where, text, line = self._text(address)
         if self._json:
             row: dict[str, object] = {"position": position, "time": position + skew, "pc": address,
@@ -136,7 +136,7 @@ class _Instructions:
         self._show(f"{position:>12}  {where:<36} {text:<40}{changes}".rstrip())
 
 
-def output(kind: str, code: CodeReader, head: Head, file: IO[bytes], title: str,
+def output(kind: str, code: KernelCode, head: Head, file: IO[bytes], title: str,
            names: dict[int, str], marks: list[str]) -> Output:
     """What writes a format to a file.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dtrace.debug_data import Sources
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.walk import INLINE, Walk
 from emu.replay.flow import CHUNK, ENTRY, PIECE, Head, flow, thread_of
 from emu.replay.player import Player
@@ -27,7 +27,7 @@ class Parting:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionEntry:
     """A function is entered.
 
     :param depth: of its thread's stack.
@@ -46,14 +46,14 @@ class Call:
 class _Calls:
     """A listener that keeps the calls; inline copies are a matter of the build."""
 
-    found: list[Call] = field(default_factory=list)
+    found: list[FunctionEntry] = field(default_factory=list)
     _inline: dict[int, list[bool]] = field(default_factory=dict)
 
     def enter(self, thread: int, position: int, time: int, name: str, how: str,
               site: int | None) -> None:
         stack = self._inline.setdefault(thread, [])
         if how != INLINE:
-            self.found.append(Call(position, thread, stack.count(False), name, how, site))
+            self.found.append(FunctionEntry(position, thread, stack.count(False), name, how, site))
         stack.append(how == INLINE)
 
     def leave(self, thread: int, position: int, time: int) -> None:
@@ -74,7 +74,7 @@ def _start(player: Player) -> int:
     return player.position.instructions
 
 
-def first_instruction(one: Player, other: Player, code: CodeReader) -> Parting | None:
+def first_instruction(one: Player, other: Player, code: KernelCode) -> Parting | None:
     """The first instruction that differs, of two runs of one kernel from where the players stand;
     None: one is as the other.
 
@@ -110,7 +110,7 @@ def _chunks(player: Player) -> Iterator[list[tuple[int, int]]]:
         at += CHUNK
 
 
-def _addresses(player: Player, code: CodeReader) -> Iterator[int]:
+def _addresses(player: Player, code: KernelCode) -> Iterator[int]:
     """Of every instruction, from where the player stands."""
     at = player.position.instructions
     while at < player.recording.last.instructions:
@@ -121,7 +121,7 @@ def _addresses(player: Player, code: CodeReader) -> Iterator[int]:
                     yield from code.addresses(value, count)
 
 
-def _walked(player: Player, code: CodeReader) -> Iterator[list[Call]]:
+def _walked(player: Player, code: KernelCode) -> Iterator[list[FunctionEntry]]:
     """The calls from where a player stands, chunk by chunk."""
     player.give()
     machine, listener = player.machine, _Calls()
@@ -136,7 +136,7 @@ def _walked(player: Player, code: CodeReader) -> Iterator[list[Call]]:
         listener.found = []
 
 
-def first_call(one: Player, other: Player, codes: tuple[CodeReader, CodeReader]) -> Parting | None:
+def first_call(one: Player, other: Player, codes: tuple[KernelCode, KernelCode]) -> Parting | None:
     """The first call that differs, of runs of two builds of a kernel from where the players stand:
     another function, or another depth.  Inline copies are not compared.
 
@@ -156,7 +156,7 @@ def first_call(one: Player, other: Player, codes: tuple[CodeReader, CodeReader])
                                   "(the end)" if theirs is None else theirs.name))
 
 
-def calls_around(player: Player, code: CodeReader, count: int, begin: int) -> list[Call]:
+def calls_around(player: Player, code: KernelCode, count: int, begin: int) -> list[FunctionEntry]:
     """The calls around a count of instructions, not before ``begin``: some before, some behind."""
     low = max(begin, count - AROUND)
     if player.seek(low) is not None:
@@ -172,7 +172,7 @@ def calls_around(player: Player, code: CodeReader, count: int, begin: int) -> li
     return before[-BEFORE:] + [call for call in listener.found if call.count >= count][:BEHIND]
 
 
-def call_text(call: Call, least: int, sources: Sources) -> str:
+def call_text(call: FunctionEntry, least: int, sources: Sources) -> str:
     """A call as a line: its depth, its name, and the source line that it was called from."""
     line = "?" if call.site is None else sources.line(call.site)
     where = "" if line == "?" else "  " + line.rpartition("/")[2]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dtrace.flow.code import LONGEST
 from emu.errors import KinstError
 from emu.machine import StopReason, Until
-from emu.replay.flow import Piece, Step, thread_word
+from emu.replay.flow import Executed, Piece, thread_word
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._engine import Flow, StepKind, Steps
@@ -54,7 +54,7 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
                 collected.watch_word(word)
             yield from flow
             done = _read(machine, b"".join(found), names, before, player.position.instructions)
-            yield [Step(s.position, s.pc, s.registers if registers else {},
+            yield [Executed(s.position, s.pc, s.registers if registers else {},
                         s.stores if stores else ()) for s in done]
             flow.clear()
             found.clear()
@@ -64,9 +64,9 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
 
 
 def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: dict[str, int],
-          end: int) -> list[Step]:
+          end: int) -> list[Executed]:
     """:param registers: before the first; ``end``: the instructions at the end."""
-    done: list[Step] = []
+    done: list[Executed] = []
     changed: dict[str, int] = {}
     stores: list[tuple[int | None, int, bytes]] = []
     where = _Translations(machine)
@@ -79,7 +79,7 @@ def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: 
             changed, stores = {}, []
             if not a and done:
                 a, changed = _unseen(machine, done[-1])
-            done.append(Step(b, a, changed, stores))  # type: ignore[arg-type]
+            done.append(Executed(b, a, changed, stores))  # type: ignore[arg-type]
         elif kind == REGISTER:
             changed[names[what]] = a
         else:
@@ -88,10 +88,10 @@ def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: 
                            (b & (1 << 8 * what) - 1).to_bytes(what, "little")))
     if done and done[-1].position >= end:
         done.pop()
-    return [Step(s.position, s.pc, s.registers, tuple(s.stores)) for s in done]
+    return [Executed(s.position, s.pc, s.registers, tuple(s.stores)) for s in done]
 
 
-def _unseen(machine: UnicornMachine, before: Step) -> tuple[int, dict[str, int]]:
+def _unseen(machine: UnicornMachine, before: Executed) -> tuple[int, dict[str, int]]:
     """(address, registers changed) of an instruction that was not seen to begin: what the one
     before it cannot have changed."""
     code = machine.read(before.pc, min(LONGEST, PAGE - before.pc % PAGE))

@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dtrace.flow.code import Code, CodeReader, Stretch
+from dtrace.flow.code import KernelCode, StraightCode, Stretch
 from dwarf.index import Function
 from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
 from kinst.code.transfer import Transfer
@@ -50,7 +50,7 @@ class _Frame:
     start: int
     back: int | None
     handles: bool = False
-    interrupted: Code | None = None
+    interrupted: StraightCode | None = None
     inline: list[Function] = field(default_factory=list)
 
 
@@ -60,13 +60,13 @@ class Walk:
     :param head: where it begins.
     """
 
-    def __init__(self, code: CodeReader, head: Head, listener: Listener) -> None:
+    def __init__(self, code: KernelCode, head: Head, listener: Listener) -> None:
         self._code, self._listener = code, listener
         self._position = head.begin.instructions
         self._skew = head.begin.time - self._position
         self._thread = head.thread
         self._threads: dict[int, list[_Frame]] = {self._thread: []}
-        self._before: Code | None = None
+        self._before: StraightCode | None = None
         self._taken = False
         back: int | None = None
         for address, returns in head.stack:
@@ -192,7 +192,7 @@ class Walk:
             self._pop()
         return True
 
-    def _resume(self) -> Code | None:
+    def _resume(self) -> StraightCode | None:
         """Leave the innermost exception; gives what it has interrupted."""
         frames = self._threads[self._thread]
         if any(frame.handles for frame in frames):

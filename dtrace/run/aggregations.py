@@ -10,7 +10,7 @@ from dtrace.bpf.interpreter import divide, signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
 from dtrace.d.actions import SYMBOLS
 from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import KINDS, AggregationInfo, Shape
+from dtrace.d.identifiers import KINDS, AggregationInfo, KeyShape
 from dtrace.d.types import is_string
 
 U64 = 1 << 64
@@ -49,7 +49,7 @@ class Entry:
     values: list[int]
     normal: int = 1
     raw: bytes = b""
-    shape: Shape | None = None
+    shape: KeyShape | None = None
 
     @property
     def kind(self) -> Aggregate:
@@ -60,7 +60,7 @@ class Entry:
 Start = Callable[[str, int], int]
 
 
-def _started(shape: Shape, key: bytes, start: Start) -> bytes:
+def _started(shape: KeyShape, key: bytes, start: Start) -> bytes:
     """A key in which addresses stand for the function or module that they lie in."""
     if all(how not in SYMBOLS for _kind, how, _size in shape.parts):
         return key
@@ -76,7 +76,7 @@ def _started(shape: Shape, key: bytes, start: Start) -> bytes:
     return bytes(out)
 
 
-def decode(shape: Shape, key: bytes) -> tuple[Part, ...]:
+def decode(shape: KeyShape, key: bytes) -> tuple[Part, ...]:
     """The parts of a key as the executor made it."""
     parts, at = [], 0
     for kind, how, size in shape.parts:
@@ -181,13 +181,13 @@ def _keys_order(entry: Entry, order: Order) -> tuple[object, ...]:
 
 
 @dataclass
-class Table:
+class AggregationTable:
     """All aggregations of a trace."""
 
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
     printed: set[int] = field(default_factory=set)
 
-    def merge(self, shapes: Sequence[Shape], found: Sequence[tuple[int, bytes, list[int]]],
+    def merge(self, shapes: Sequence[KeyShape], found: Sequence[tuple[int, bytes, list[int]]],
               start: Start = lambda _how, address: address) -> None:
         """Add what was aggregated since the last time.
 

@@ -9,19 +9,19 @@ from typing import IO
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate, Fault
 from dtrace.d.actions import ACTIONS, STACKS
-from dtrace.d.clauses import Function
+from dtrace.d.clauses import ClauseFunction
 from dtrace.d.formats import Conversion
 from dtrace.d.identifiers import AggregationInfo
-from dtrace.d.program import Probe
+from dtrace.d.program import ListedProbe
 from dtrace.d.records import Field, Recorded
 from dtrace.d.types import LONG, UNSIGNED_LONG
 from dtrace.run import render
 from dtrace.run.aggregations import (
+    AggregationTable,
     Entry,
     Order,
     Part,
     Scale,
-    Table,
     average,
     bounds,
     distribution,
@@ -29,7 +29,7 @@ from dtrace.run.aggregations import (
     symbol,
 )
 from dtrace.run.options import OptionError, Options
-from dtrace.run.render import Argument, Symbols, Typed
+from dtrace.run.render import ConvertedValue, Symbols, Typed
 from emu.appending import appending
 
 FAULTS = {
@@ -48,8 +48,8 @@ class Enabled:
     """A clause for one probe: what a record's number stands for."""
 
     number: int
-    function: Function
-    probe: Probe
+    function: ClauseFunction
+    probe: ListedProbe
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Consumer:
     symbols: Symbols
     out: IO[str]
     say: Callable[[str], None]
-    table: Table = field(default_factory=Table)
+    table: AggregationTable = field(default_factory=AggregationTable)
     status: int = 0
 
     def __post_init__(self) -> None:
@@ -175,8 +175,9 @@ class Consumer:
     def _reference(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.write(render.dump(values[1][: int.from_bytes(values[0], "little")]))
 
-    def _arguments(self, fields: Sequence[Field], values: Sequence[bytes]) -> list[Argument]:
-        return [Argument(value, f.type, f.how) for f, value in zip(fields, values, strict=True)]
+    def _arguments(self, fields: Sequence[Field], values: Sequence[bytes]) -> list[ConvertedValue]:
+        return [ConvertedValue(value, f.type, f.how)
+                for f, value in zip(fields, values, strict=True)]
 
     def _text(self, action: Recorded, values: list[bytes]) -> str:
         return render.formatted(
@@ -272,7 +273,8 @@ class Consumer:
         shape = entries[0].shape
         assert shape is not None
         for part, (kind, how, _size) in zip(key, shape.parts, strict=True):
-            arguments.append(Argument(part.content, kind, how if how != "jstack" else "ustack"))
+            arguments.append(
+                ConvertedValue(part.content, kind, how if how != "jstack" else "ustack"))
         waiting = list(entries)
 
         def value(conversion: Conversion) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import Fault
 from dtrace.d.identifiers import HOSTED_NUMBERS
-from dtrace.d.program import Probe
+from dtrace.d.program import ListedProbe
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
 from dtrace.stack import MAX_FRAMES, Stacks
 from dwarf.types import Structure, Types, find_member, size_of, strip
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
 from kinst.breakpoints import NativeState
-from kinst.probe_table import Probe as KernelProbe
+from kinst.probe_table import Probe
 from kinst.trap import TRAPS, CpuState
 
 
@@ -96,7 +96,8 @@ class GuestState(ABC):
                 runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
                                      min(found[-1][1], 8), name == "execname")
 
-    def add(self, probe: Probe, entry: int, first: int, texts: Sequence[int], wanted: int) -> bool:
+    def add(self, probe: ListedProbe, entry: int, first: int, texts: Sequence[int],
+            wanted: int) -> bool:
         """Give a probe of the kernel its program; whether it is one."""
         number = self._probes.kernel_number(probe.number)
         if number is None or self._runtime is None:
@@ -134,7 +135,7 @@ class GuestState(ABC):
         finally:
             self.end()
 
-    def _fired(self) -> KernelProbe | None:
+    def _fired(self) -> Probe | None:
         """The kernel's probe that fires; None for one of DTrace's own."""
         if self._runtime is None:
             return None

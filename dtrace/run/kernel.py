@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.program import Probe
+from dtrace.d.program import ListedProbe
 from dtrace.d.surroundings import Located
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
@@ -51,10 +51,10 @@ class KernelProbes:
 
     def __post_init__(self) -> None:
         self._base = FIRST_PROBE
-        self._asked: dict[tuple[str, str, str, str], list[Probe]] = {}
+        self._asked: dict[tuple[str, str, str, str], list[ListedProbe]] = {}
         self._copies: dict[int, Function] = {}
 
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
         """Those of a description.
 
         :raises KinstError: saying why a place cannot be probed.
@@ -63,7 +63,7 @@ class KernelProbes:
             self._asked[parts] = [*self.own.match(parts), *self._kernel(parts)]
         return self._asked[parts]
 
-    def _kernel(self, parts: tuple[str, str, str, str]) -> list[Probe]:
+    def _kernel(self, parts: tuple[str, str, str, str]) -> list[ListedProbe]:
         provider, module, function, name = parts
         known = modules_of(self.breakpoints.image)
         if provider in ("dtrace", "profile"):
@@ -86,11 +86,11 @@ class KernelProbes:
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
 
-    def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> Probe:
+    def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> ListedProbe:
         provider, module, function, name = self.breakpoints.names(number)
-        return Probe(self._base + number, provider, module, function, name, inlined)
+        return ListedProbe(self._base + number, provider, module, function, name, inlined)
 
-    def entered(self, probe: Probe) -> list[tuple[Function, int]]:
+    def entered(self, probe: ListedProbe) -> list[tuple[Function, int]]:
         """The inline copies that a probe stands for, each with the probe's address."""
         if not probe.inlined:
             return []
@@ -101,7 +101,7 @@ class KernelProbes:
         """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
         return number - self._base if number >= self._base else None
 
-    def numbered(self, number: int) -> Probe | None:
+    def numbered(self, number: int) -> ListedProbe | None:
         if number < self._base:
             return self.own.numbered(number)
         known = number - self._base
@@ -134,13 +134,13 @@ class KernelSurroundings:
     probes: KernelProbes
     place: Callable[[bytes], int]
     say: Callable[[str], None]
-    probe: Probe | None = None
-    _clause: Sequence[Probe] = ()
+    probe: ListedProbe | None = None
+    _clause: Sequence[ListedProbe] = ()
     _said: set[str] = field(default_factory=set)
     _spelled: dict[int, tuple[Procedure, str]] = field(default_factory=dict)
     _modules: dict[tuple[str, str], tuple[int, Type] | None] = field(default_factory=dict)
 
-    def entered(self, probes: Sequence[Probe]) -> None:
+    def entered(self, probes: Sequence[ListedProbe]) -> None:
         """Probes of several functions have no arguments of one type."""
         names = {(p.function, p.name) for p in probes}
         self.probe = probes[0] if len(names) == 1 else None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros
-from dtrace.d.program import Compiler, Probe
+from dtrace.d.program import Compiler, ListedProbe
 from dtrace.d.types import Universe
 from dtrace.debug_data import debug_index
 from dtrace.libraries import needed
@@ -18,7 +18,7 @@ from dwarf.types import Types
 from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
 
-Choose = Callable[[tuple[str, str, str, str], Sequence[Probe]], Sequence[Probe]]
+Choose = Callable[[tuple[str, str, str, str], Sequence[ListedProbe]], Sequence[ListedProbe]]
 
 
 class _Chosen(KernelProbes):
@@ -26,7 +26,7 @@ class _Chosen(KernelProbes):
 
     choose: Choose | None = None
 
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
         found = super().match(parts)
         return found if self.choose is None else self.choose(parts, found)
 

@@ -136,7 +136,7 @@ def symbolic(how: str, value: int, symbols: Symbols) -> str:
 
 
 @dataclass(frozen=True)
-class Argument:
+class ConvertedValue:
     """A value that a conversion takes."""
 
     content: bytes
@@ -144,7 +144,7 @@ class Argument:
     how: str = "value"
 
 
-def formatted(pieces: Sequence[Piece], arguments: Sequence[Argument], symbols: Symbols,
+def formatted(pieces: Sequence[Piece], arguments: Sequence[ConvertedValue], symbols: Symbols,
               aggregation: Callable[[Conversion], str] | None = None) -> str:
     """What printf prints.
 
@@ -180,7 +180,7 @@ def wide_character(value: int) -> str:
     return chr(value) if value < 0xD800 or 0xE000 <= value < 0x110000 else "\ufffd"
 
 
-def _signed_argument(argument: Argument) -> int:
+def _signed_argument(argument: ConvertedValue) -> int:
     return number(argument.content[:4], True)
 
 
@@ -188,7 +188,7 @@ def padded(text: str, flags: str, wide: int) -> str:
     return text.ljust(wide) if "-" in flags else text.rjust(wide)
 
 
-def converted(name: str, flags: str, wide: int, precision: int | None, argument: Argument,
+def converted(name: str, flags: str, wide: int, precision: int | None, argument: ConvertedValue,
               symbols: Symbols) -> str:
     """One conversion."""
     letter = name[-1]

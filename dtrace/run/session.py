@@ -15,12 +15,12 @@ from typing import IO
 from dtrace.bpf._runtime import NATIVE, Runtime, RuntimeFault
 from dtrace.bpf.assembler import ProgramTooLarge
 from dtrace.bpf.interpreter import Interpreter, Narrate
-from dtrace.bpf.layout import ARGUMENTS, Context, Fault, Policy, Region
+from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Fault, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
 from dtrace.d.aggregations import value_count
 from dtrace.d.identifiers import KINDS
-from dtrace.d.program import Compiled, Compiler, Probe
+from dtrace.d.program import Compiled, Compiler, ListedProbe
 from dtrace.d.records import Defaults
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.guest_state import GuestState, TracingEnded
@@ -47,14 +47,14 @@ RANGES = {"strsize": (2, 1 << 16), "nspec": (0, 4096), "stackindent": (0, 1024)}
 SIZES = {"bufsize": "buffer size", "aggsize": "aggregation size", "specsize": "speculation size",
          "dynvarsize": "dynamic variable size"}
 POLICIES = {"switch": Policy.SWITCH, "fill": Policy.FILL, "ring": Policy.RING}
-NAMES = (Context.PROVIDER, Context.MODULE, Context.FUNCTION, Context.NAME)
+NAMES = (ContextOffset.PROVIDER, ContextOffset.MODULE, ContextOffset.FUNCTION, ContextOffset.NAME)
 
 
 @dataclass
 class _Fired:
     """A probe that is enabled: its program, and the number of its first clause."""
 
-    probe: Probe
+    probe: ListedProbe
     entry: int
     first: int
 
@@ -129,7 +129,7 @@ class Session:
             raise KinstError("could not enable tracing: Destructive actions not allowed")
         self._limits(compiled)
         by_probe: dict[int, list[Compiled]] = {}
-        probes: dict[int, Probe] = {}
+        probes: dict[int, ListedProbe] = {}
         for one in compiled:
             for probe in one.probes:
                 by_probe.setdefault(probe.number, []).append(one)
@@ -225,9 +225,9 @@ class Session:
         self._chilled = since, chilled + value
         if self.guest is None:
             self.now += value
-            self.runtime.set_context(Context.TIMESTAMP, self.now)
+            self.runtime.set_context(ContextOffset.TIMESTAMP, self.now)
 
-    def _place_names(self, probes: Iterable[Probe]) -> None:
+    def _place_names(self, probes: Iterable[ListedProbe]) -> None:
         """Give the names of probes, of which most are the same, their addresses."""
         text = self.compiler.storage.text
         known: dict[str, int] = {}
@@ -332,20 +332,21 @@ class Session:
 
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
         """Of a fault by the executor in Python, which knows no clauses."""
-        clause = self.runtime.read(Region.CONTEXT.address + Context.CLAUSE, 8)
+        clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
         self._fault(int.from_bytes(clause, "little"), fault, value, at)
 
     def _context(self, fired: _Fired, arguments: Sequence[int]) -> None:
         """What the probe's program is given."""
         rt = self.runtime
-        rt.set_context(Context.PROBE, fired.probe.number)
-        rt.set_context(Context.FIRST, fired.first)
-        rt.set_context(Context.CLAUSE, fired.first)
-        rt.set_context(Context.TIMESTAMP, self.now)
+        rt.set_context(ContextOffset.PROBE, fired.probe.number)
+        rt.set_context(ContextOffset.FIRST, fired.first)
+        rt.set_context(ContextOffset.CLAUSE, fired.first)
+        rt.set_context(ContextOffset.TIMESTAMP, self.now)
         for offset, address in zip(NAMES, self._names[fired.probe.number], strict=True):
             rt.set_context(offset, address)
         for n in range(ARGUMENTS):
-            rt.set_context(Context.ARGUMENTS + 8 * n, arguments[n] if n < len(arguments) else 0)
+            rt.set_context(ContextOffset.ARGUMENTS + 8 * n,
+                           arguments[n] if n < len(arguments) else 0)
 
     @property
     def stopped(self) -> bool:

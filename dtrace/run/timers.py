@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.program import Probe
+from dtrace.d.program import ListedProbe
 from dtrace.run.options import UNITS
 from kinst.functions import matches
 
@@ -40,7 +40,7 @@ class OwnProbes:
     :param first: the number of the next one that is made.
     """
 
-    probes: list[Probe] = field(default_factory=list)
+    probes: list[ListedProbe] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("BEGIN", "END", "ERROR"):
@@ -48,12 +48,12 @@ class OwnProbes:
         for name in READY:
             self._add("profile", name)
 
-    def _add(self, provider: str, name: str) -> Probe:
-        probe = Probe(len(self.probes) + 1, provider, "", "", name)
+    def _add(self, provider: str, name: str) -> ListedProbe:
+        probe = ListedProbe(len(self.probes) + 1, provider, "", "", name)
         self.probes.append(probe)
         return probe
 
-    def match(self, parts: tuple[str, str, str, str]) -> Sequence[Probe]:
+    def match(self, parts: tuple[str, str, str, str]) -> Sequence[ListedProbe]:
         """Those of a description; a timer is made when it is asked for."""
         provider, module, function, name = parts
         if not module and not function and provider in ("", "profile") and interval(name) and all(
@@ -63,5 +63,5 @@ class OwnProbes:
                 if matches(provider, probe.provider) and matches(module, probe.module)
                 and matches(function, probe.function) and matches(name, probe.name)]
 
-    def numbered(self, number: int) -> Probe | None:
+    def numbered(self, number: int) -> ListedProbe | None:
         return self.probes[number - 1] if 0 < number <= len(self.probes) else None

@@ -2,7 +2,7 @@
 
 import unicorn.x86_const as uc
 
-from emu.gdb.description import Description, GdbRegister
+from emu.gdb.description import GdbRegister, TargetDescription
 
 NAMES = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15 rip rflags".split()
 SEGMENTS = "cs ss ds es fs gs".split()
@@ -42,7 +42,7 @@ _X87 = tuple(GdbRegister(f"st{i}", None, 80, "i387_ext") for i in range(8)) + tu
     GdbRegister(name, None, 32, "int")
     for name in "fctrl fstat ftag fiseg fioff foseg fooff fop".split())
 
-DESCRIPTION = Description("i386:x86-64", (
+DESCRIPTION = TargetDescription("i386:x86-64", (
     ("org.gnu.gdb.i386.core", (
         *(GdbRegister(name, name, 64, _POINTERS.get(name, "int64")) for name in _GENERAL),
         GdbRegister("rip", "rip", 64, "code_ptr"), GdbRegister("eflags", "rflags", 32, "int"),

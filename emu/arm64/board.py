@@ -6,7 +6,7 @@ from emu.arm64.generic_timer import PPI_PHYSICAL, PPI_VIRTUAL
 from emu.device import Line
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
-from emu.devicetree import Node, cells64, flatten
+from emu.devicetree import DeviceNode, cells64, flatten
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
@@ -39,30 +39,31 @@ class ArmBoard(Board):
             cpu.reset()
         return flatten(self.device_tree())
 
-    def device_tree(self) -> Node:
+    def device_tree(self) -> DeviceNode:
         gic, clock = 1, 2  # phandles
         level, high = 4, 0xF04
-        root = Node("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
+        root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
                     model="kinst,arm64", interrupt_parent=gic)
         root.add(
-            Node("chosen", stdout_path=f"/pl011@{UART_BASE:x}"),
-            Node(f"memory@{RAM_BASE:x}", device_type="memory",
+            DeviceNode("chosen", stdout_path=f"/pl011@{UART_BASE:x}"),
+            DeviceNode(f"memory@{RAM_BASE:x}", device_type="memory",
                  reg=cells64(RAM_BASE, self.machine.memory)),
-            Node("psci", compatible=["arm,psci-1.0", "arm,psci-0.2", "arm,psci"], method="hvc",
+            DeviceNode("psci", compatible=["arm,psci-1.0", "arm,psci-0.2", "arm,psci"],
+                       method="hvc",
                  cpu_off=psci.CPU_OFF, cpu_on=psci.CPU_ON_64),
-            Node("cpus", N_address_cells=1, N_size_cells=0).add(
-                Node("cpu@0", device_type="cpu", reg=0, compatible="arm,cortex-a57",
+            DeviceNode("cpus", N_address_cells=1, N_size_cells=0).add(
+                DeviceNode("cpu@0", device_type="cpu", reg=0, compatible="arm,cortex-a57",
                      enable_method="psci")
             ),
-            Node("timer", compatible=["arm,armv8-timer", "arm,armv7-timer"], always_on=None,
+            DeviceNode("timer", compatible=["arm,armv8-timer", "arm,armv7-timer"], always_on=None,
                  interrupts=[1, 13, high, 1, PPI_PHYSICAL, high, 1, PPI_VIRTUAL, high,
                              1, 10, high]),
-            Node(f"intc@{GICD_BASE:x}", compatible="arm,cortex-a15-gic", N_interrupt_cells=3,
+            DeviceNode(f"intc@{GICD_BASE:x}", compatible="arm,cortex-a15-gic", N_interrupt_cells=3,
                  interrupt_controller=None, phandle=gic, N_address_cells=2, N_size_cells=2,
                  reg=cells64(GICD_BASE, 0x1000, GICC_BASE, 0x2000)),
-            Node("apb-pclk", compatible="fixed-clock", N_clock_cells=0,
+            DeviceNode("apb-pclk", compatible="fixed-clock", N_clock_cells=0,
                  clock_frequency=UART_CLOCK, phandle=clock),
-            Node(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
+            DeviceNode(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
                  reg=cells64(UART_BASE, 0x1000), interrupts=[0, UART_SPI, level],
                  clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"]),
         )

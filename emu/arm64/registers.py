@@ -2,7 +2,7 @@
 
 import unicorn.arm64_const as uc
 
-from emu.gdb.description import Description, GdbRegister
+from emu.gdb.description import GdbRegister, TargetDescription
 
 GENERAL = {name: 64 for name in [*(f"x{i}" for i in range(31)), "sp", "pc", "pstate"]}
 
@@ -48,7 +48,7 @@ def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:
     return op0 << 14 | op1 << 11 | crn << 7 | crm << 3 | op2
 
 # arm64 as gdb knows it (gdb manual, "AArch64 Features").
-DESCRIPTION = Description("aarch64", (
+DESCRIPTION = TargetDescription("aarch64", (
     ("org.gnu.gdb.aarch64.core", (
         *(GdbRegister(f"x{i}", f"x{i}") for i in range(31)),
         GdbRegister("sp", "sp", 64, "data_ptr"), GdbRegister("pc", "pc", 64, "code_ptr"),

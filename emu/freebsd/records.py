@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from emu.elf import Image
 from emu.errors import ImageError
-from emu.guest import Computer
+from emu.guest import BareMachine
 from emu.module import PAGE, Module
 
 NAME, TYPE, ADDRESS, SIZE, METADATA = 1, 2, 3, 4, 0x8000
@@ -51,7 +51,7 @@ def _module(module: Module, address: int) -> bytes:
 
 
 def load_behind(
-    computer: Computer, image: Image, physical: int, end: int, tree: tuple[int, bytes],
+    computer: BareMachine, image: Image, physical: int, end: int, tree: tuple[int, bytes],
     metadata: Sequence[bytes] = (),
 ) -> int:
     """Put behind a kernel that is given its device tree by a record: modules, an empty environment,

@@ -18,7 +18,7 @@ class GdbRegister:
 
 
 @dataclass(frozen=True)
-class Description:
+class TargetDescription:
     """:param architecture: gdb's name of it.
     :param features: gdb's name of each, and its registers: their order is that of ``g``.
     :param advice: commands that gdb needs before it reads the kernel.
@@ -46,4 +46,4 @@ class Description:
         return "\n".join([*rows, "</target>"])
 
 
-DESCRIPTIONS: Parts[Description] = Parts("emu.{}.registers", "DESCRIPTION")
+DESCRIPTIONS: Parts[TargetDescription] = Parts("emu.{}.registers", "DESCRIPTION")

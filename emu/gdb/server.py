@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from emu.gdb.packets import Connection, GdbError, Gone
-from emu.gdb.session import Command, Session, ThreadList
+from emu.gdb.session import Command, GdbSession, ThreadList
 from emu.gdb.target import Target
 
 LOOPBACK = "127.0.0.1"
@@ -44,4 +44,4 @@ def serve(target: Target, place: str, ready: Callable[[int], None], threads: Thr
           commands: dict[str, tuple[str, Command]]) -> None:
     """Serve one debugger, until it leaves."""
     with connected(place, ready) as connection, contextlib.suppress(Gone):
-        Session(target, connection, threads, commands).serve()
+        GdbSession(target, connection, threads, commands).serve()

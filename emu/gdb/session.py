@@ -8,7 +8,7 @@ from typing import Protocol
 from emu.errors import KinstError, MemoryAccessError
 from emu.gdb.description import DESCRIPTIONS, GdbRegister
 from emu.gdb.packets import MAX_PACKET, Connection, GdbError, Gone
-from emu.gdb.target import Event, Target, Why
+from emu.gdb.target import StopEvent, Target, Why
 
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"
 SIGTRAP, SIGINT, SIGABRT = 5, 2, 6
@@ -46,7 +46,7 @@ class NoThreads:
 Command = Callable[[str], Iterable[str]]  # a ``monitor`` command's argument -> lines
 
 
-class Session:
+class GdbSession:
     """:param commands: of ``monitor``, by name; ``help`` is not needed.
     :param note: is told what the debugger's user should not miss.
     """
@@ -59,7 +59,7 @@ class Session:
         self._registers = self._description.registers
         self._chosen = ANY
         self._known: list[GuestThread] | None = None
-        self._last = Event(Why.STEP)
+        self._last = StopEvent(Why.STEP)
         self._marks = False  # the debugger knows swbreak and hwbreak
         self._open = True
 
@@ -214,7 +214,7 @@ class Session:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def _resumed(self, event: Event) -> bytes:
+    def _resumed(self, event: StopEvent) -> bytes:
         self._last, self._known, self._chosen = event, None, ANY
         if event.why is Why.OVER:
             self._say(f"{event.detail}\n")
@@ -317,7 +317,7 @@ class Session:
             self._say(f"{error}\n")
         self._known, self._chosen = None, ANY
         if self._target.count != before:
-            self._last = Event(Why.STEP)
+            self._last = StopEvent(Why.STEP)
             self._say("the target has moved; in gdb: maintenance flush register-cache\n")
 
 

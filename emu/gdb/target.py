@@ -49,7 +49,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class Event:
+class StopEvent:
     """Why the target stopped.
 
     :param watched: of a watchpoint.
@@ -135,42 +135,42 @@ class Target(ABC):
             for watch in made:
                 watch.close()
 
-    def step(self) -> Event:
+    def step(self) -> StopEvent:
         with self._watching() as watches:
             event = self._once()
             return self._hit(watches) or event
 
-    def _once(self) -> Event:
+    def _once(self) -> StopEvent:
         stop = self._run(Until(instructions=self.count + 1))
-        return self._event(stop) or Event(Why.STEP)
+        return self._event(stop) or StopEvent(Why.STEP)
 
-    def _event(self, stop: Stop | None) -> Event | None:
+    def _event(self, stop: Stop | None) -> StopEvent | None:
         """Of a run that ended; None: because of its count of instructions."""
         if stop is None:
-            return Event(Why.END)
+            return StopEvent(Why.END)
         if stop.reason in (StopReason.INSTRUCTIONS, StopReason.TIME):
             return None
         if stop.reason is StopReason.ADDRESS:
-            return Event(Why.BREAKPOINT)
+            return StopEvent(Why.BREAKPOINT)
         if stop.reason is StopReason.INTERRUPTED:
-            return Event(Why.INTERRUPTED)
-        return Event(Why.OVER, detail=str(stop))
+            return StopEvent(Why.INTERRUPTED)
+        return StopEvent(Why.OVER, detail=str(stop))
 
-    def _hit(self, watches: Sequence[WriteWatch]) -> Event | None:
+    def _hit(self, watches: Sequence[WriteWatch]) -> StopEvent | None:
         for watch, watched in zip(watches, self.watched, strict=True):
             watch.look()
             if watch.writes:
-                return Event(Why.WATCH, watched)
+                return StopEvent(Why.WATCH, watched)
         return None
 
-    def go(self, poll: Poll) -> Event:
+    def go(self, poll: Poll) -> StopEvent:
         """Forwards, until something happens."""
         try:
             return self._go(poll)
         except Interrupted:
-            return Event(Why.INTERRUPTED)
+            return StopEvent(Why.INTERRUPTED)
 
-    def _go(self, poll: Poll) -> Event:
+    def _go(self, poll: Poll) -> StopEvent:
         chunk = FIRST_CHUNK
         while True:
             back, began = self._mark() if self.watched else None, time.monotonic()
@@ -187,11 +187,11 @@ class Target(ABC):
             if event is not None:
                 return event
             if poll():
-                return Event(Why.INTERRUPTED)
+                return StopEvent(Why.INTERRUPTED)
             chunk = (min(2 * chunk, CHUNK) if time.monotonic() < began + SOON
                      else max(chunk // 2, FIRST_CHUNK // 16))
 
-    def _to_watch(self, low: int) -> Event:
+    def _to_watch(self, low: int) -> StopEvent:
         """Go to the first access that is watched; it is not before a count of instructions."""
         if self.count < low:
             event = self._event(self._run(Until(instructions=low)))
@@ -204,7 +204,7 @@ class Target(ABC):
                 if hit is not None or event.why is not Why.STEP:
                     return hit or event
 
-    def range_step(self, begin: int, end: int, poll: Poll) -> Event:
+    def range_step(self, begin: int, end: int, poll: Poll) -> StopEvent:
         """Step until the program counter is outside of [begin, end)."""
         for number in range(1 << 20):
             event = self.step()
@@ -212,15 +212,15 @@ class Target(ABC):
             if event.why is not Why.STEP or not begin <= pc < end:
                 return event
             if pc in self.breakpoints:
-                return Event(Why.BREAKPOINT)
+                return StopEvent(Why.BREAKPOINT)
             if number % 100 == 99 and poll():
-                return Event(Why.INTERRUPTED)
-        return Event(Why.STEP)
+                return StopEvent(Why.INTERRUPTED)
+        return StopEvent(Why.STEP)
 
-    def back_step(self) -> Event:
+    def back_step(self) -> StopEvent:
         raise GdbError("this run is not a recording: it does not go back")
 
-    def back(self, poll: Poll) -> Event:
+    def back(self, poll: Poll) -> StopEvent:
         raise GdbError("this run is not a recording: it does not go back")
 
 
@@ -240,7 +240,7 @@ class LiveTarget(Target):
         kept: Snapshot = self.machine.snapshot()
         return lambda: self.machine.restore(kept)
 
-    def _go(self, poll: Poll) -> Event:
+    def _go(self, poll: Poll) -> StopEvent:
         """With watchpoints a part may be run twice: what the guest writes is shown once."""
         console = self.machine.console
         if not self.watched or console.stream is None:
@@ -307,14 +307,14 @@ class PlayedTarget(Target):
     def _first(self) -> int:
         return self.player.recording.start.position.instructions
 
-    def back_step(self) -> Event:
+    def back_step(self) -> StopEvent:
         if self.count <= self._first:
-            return Event(Why.BEGIN)
+            return StopEvent(Why.BEGIN)
         try:
             self._seek(self.count - 1)
         except Interrupted:
-            return Event(Why.INTERRUPTED)
-        return Event(Why.STEP)
+            return StopEvent(Why.INTERRUPTED)
+        return StopEvent(Why.STEP)
 
     def _seek(self, position: Position | int) -> None:
         """Go there, what is given from outside there given."""
@@ -322,15 +322,15 @@ class PlayedTarget(Target):
             raise Interrupted
         self.player.give()
 
-    def back(self, poll: Poll) -> Event:
+    def back(self, poll: Poll) -> StopEvent:
         """To the last moment before this one when a breakpoint is reached, or what is watched is
         accessed."""
         try:
             return self._back(poll)
         except Interrupted:
-            return Event(Why.INTERRUPTED)
+            return StopEvent(Why.INTERRUPTED)
 
-    def _back(self, poll: Poll) -> Event:
+    def _back(self, poll: Poll) -> StopEvent:
         end, size = self.player.position, NEAR
         high = end.instructions
         while high > self._first:
@@ -342,20 +342,20 @@ class PlayedTarget(Target):
                 self._seek(position)
                 return event
             if poll():
-                return Event(Why.INTERRUPTED)
+                return StopEvent(Why.INTERRUPTED)
             high, size = low, size * WIDER
         if self.player.seek(self.player.recording.start.position) is not None:
             raise Interrupted
-        return Event(Why.BEGIN)
+        return StopEvent(Why.BEGIN)
 
-    def _last_in(self, end: Position | int) -> tuple[Position, Event] | None:
+    def _last_in(self, end: Position | int) -> tuple[Position, StopEvent] | None:
         """The last event from here up to a position."""
         high = end.instructions if isinstance(end, Position) else end
-        found: tuple[Position, Event] | None = None
+        found: tuple[Position, StopEvent] | None = None
         first = self.player.position
         with self._watching() as watches:
             if self.machine.pc in self.breakpoints:
-                found = first, Event(Why.BREAKPOINT)
+                found = first, StopEvent(Why.BREAKPOINT)
             while self.count < high:
                 event = self._event(self._run(Until(
                     addresses=sorted(self.breakpoints), instructions=high)))
@@ -371,7 +371,7 @@ class PlayedTarget(Target):
         for last, watched in hits:
             position = self._access_before(first, last, watched)
             if position is not None and (found is None or position > found[0]):
-                found = position, Event(Why.WATCH, watched)
+                found = position, StopEvent(Why.WATCH, watched)
         return found
 
     def _access_before(self, first: Position, last: int, watched: Watched) -> Position | None:

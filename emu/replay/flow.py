@@ -39,7 +39,7 @@ AGAIN = "trace it again"
 
 
 @dataclass(frozen=True)
-class Step:
+class Executed:
     """What one instruction did.
 
     :param registers: those that it changed, after it.
@@ -52,7 +52,7 @@ class Step:
     stores: tuple[tuple[int | None, int, bytes], ...]
 
 
-Piece = bytes | list[Step]  # whole entries, or steps of those before
+Piece = bytes | list[Executed]  # whole entries, or steps of those before
 
 
 def thread_word(machine: UnicornMachine) -> int | None:
@@ -232,7 +232,7 @@ def _tail(row: Any) -> Tail:
     return Tail(position_from_json(row["end"]), threads)
 
 
-def _step(row: Any) -> Step:
+def _step(row: Any) -> Executed:
     position, pc, registers, stores = row
     if not (type(position) is type(pc) is int and isinstance(registers, dict)
             and all(type(value) is int for value in registers.values())):
@@ -240,5 +240,5 @@ def _step(row: Any) -> Step:
     if not all((at is None or type(at) is int) and type(physical) is int
                for at, physical, _data in stores):
         raise ValueError("a store of no kind")
-    return Step(position, pc, registers, tuple(
+    return Executed(position, pc, registers, tuple(
         (at, physical, bytes.fromhex(data)) for at, physical, data in stores))

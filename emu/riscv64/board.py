@@ -3,7 +3,7 @@
 from emu.device import Line
 from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
-from emu.devicetree import Node, cells64, flatten
+from emu.devicetree import DeviceNode, cells64, flatten
 from emu.riscv64.cpu import TIMEBASE, RiscvCpu
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
@@ -32,27 +32,28 @@ class RiscvBoard(Board):
             cpu.reset()
         return flatten(self.device_tree())
 
-    def device_tree(self) -> Node:
+    def device_tree(self) -> DeviceNode:
         cpu, plic = 1, 2  # phandles
-        root = Node("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
+        root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="riscv-virtio",
                     model="kinst,riscv64")
-        controller = Node("interrupt-controller", N_interrupt_cells=1, interrupt_controller=None,
+        controller = DeviceNode("interrupt-controller", N_interrupt_cells=1,
+                                interrupt_controller=None,
                           compatible="riscv,cpu-intc", phandle=cpu)
         root.add(
-            Node("chosen", stdout_path=f"/soc/serial@{UART_BASE:x}"),
-            Node(f"memory@{RAM_BASE:x}", device_type="memory",
+            DeviceNode("chosen", stdout_path=f"/soc/serial@{UART_BASE:x}"),
+            DeviceNode(f"memory@{RAM_BASE:x}", device_type="memory",
                  reg=cells64(RAM_BASE, self.machine.memory)),
-            Node("cpus", N_address_cells=1, N_size_cells=0, timebase_frequency=TIMEBASE).add(
-                Node("cpu@0", device_type="cpu", reg=0, status="okay", compatible="riscv",
+            DeviceNode("cpus", N_address_cells=1, N_size_cells=0, timebase_frequency=TIMEBASE).add(
+                DeviceNode("cpu@0", device_type="cpu", reg=0, status="okay", compatible="riscv",
                      riscv__isa="rv64imafdc", mmu_type="riscv,sv39").add(controller)
             ),
-            Node("soc", N_address_cells=2, N_size_cells=2, compatible="simple-bus",
+            DeviceNode("soc", N_address_cells=2, N_size_cells=2, compatible="simple-bus",
                  ranges=None).add(
-                Node(f"plic@{PLIC_BASE:x}", compatible=["sifive,plic-1.0.0", "riscv,plic0"],
+                DeviceNode(f"plic@{PLIC_BASE:x}", compatible=["sifive,plic-1.0.0", "riscv,plic0"],
                      reg=cells64(PLIC_BASE, self.plic.size), N_interrupt_cells=1,
                      N_address_cells=0, interrupt_controller=None, riscv__ndev=63, phandle=plic,
                      interrupts_extended=[cpu, 11, cpu, 9]),
-                Node(f"serial@{UART_BASE:x}", compatible="ns16550a",
+                DeviceNode(f"serial@{UART_BASE:x}", compatible="ns16550a",
                      reg=cells64(UART_BASE, 0x100), clock_frequency=3686400,
                      interrupt_parent=plic, interrupts=UART_IRQ),
             ),

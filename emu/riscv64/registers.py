@@ -2,7 +2,7 @@
 
 import unicorn.riscv_const as uc
 
-from emu.gdb.description import Description, GdbRegister
+from emu.gdb.description import GdbRegister, TargetDescription
 
 NAMES = (
     "zero ra sp gp tp t0 t1 t2 s0 s1 a0 a1 a2 a3 a4 a5 a6 a7 "
@@ -28,7 +28,7 @@ STATE = ["priv", *SUPERVISOR, *NAMES, *(f"f{i}" for i in range(32)), "pc"]
 # riscv64 as gdb knows it (gdb manual, "RISC-V Features").
 _TYPES = {"ra": "code_ptr", "sp": "data_ptr", "gp": "data_ptr", "tp": "data_ptr"}
 
-DESCRIPTION = Description("riscv:rv64", (
+DESCRIPTION = TargetDescription("riscv:rv64", (
     ("org.gnu.gdb.riscv.cpu", (
         *(GdbRegister("fp" if name == "s0" else name, name, 64, _TYPES.get(name, "int64"))
           for name in NAMES),

@@ -35,7 +35,7 @@ class Alarm:
     ring: Callable[[], int | None]
 
 
-class Computer(Protocol):
+class RunnableMachine(Protocol):
     """What the loop runs: a machine, as far as it needs to know one."""
 
     arch: Arch
@@ -71,7 +71,7 @@ class RunLoop:
     :param machine: whose engine was made.
     """
 
-    def __init__(self, machine: Computer) -> None:
+    def __init__(self, machine: RunnableMachine) -> None:
         self.machine = machine
         self.engine, self.events = machine.engine, machine.events
         self.running = False

@@ -21,8 +21,8 @@ from kinst.code.verdict import (
     Lowered,
     Op,
     Refuse,
+    RegisterState,
     Rewrite,
-    State,
     Verdict,
     truth,
 )
@@ -66,12 +66,12 @@ REFUSED_OF: dict[tuple[int, int], str] = {
 
 
 @dataclass(frozen=True)
-class Flags:
+class ConditionCode:
     """A condition code, 0 to 15 (SDM volume 1, appendix B)."""
 
     code: int
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         flags = state.get("rflags")
         sign = bool(flags & SF) != bool(flags & OF)
         holds = (
@@ -96,7 +96,7 @@ class Count:
     counts: bool
     zero_flag: bool | None = None
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         mask = (1 << self.bits) - 1
         count = state.get("rcx") & mask
         if not self.counts:
@@ -122,7 +122,7 @@ COUNTS = {
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryOperand:
     """A memory operand: ``segment + base + index * scale + displacement``."""
 
     base: str | None
@@ -131,7 +131,7 @@ class Memory:
     displacement: int
     segment: str | None = None
 
-    def address(self, state: State) -> int:
+    def address(self, state: RegisterState) -> int:
         total = self.displacement
         if self.base:
             total += state.get(self.base)
@@ -148,10 +148,10 @@ class Indirect:
 
     ends_block: ClassVar[bool] = True
     register: str | None
-    memory: Memory | None
+    memory: MemoryOperand | None
     pushes: int | None
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         if self.memory is not None:
             target = state.load(self.memory.address(state), 8)
         else:
@@ -169,12 +169,12 @@ class Indirect:
 
 
 @dataclass(frozen=True)
-class Call:
+class DirectCall:
     ends_block: ClassVar[bool] = True
     target: int
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         _push(state, self.after)
         return self.target
 
@@ -189,7 +189,7 @@ class Return:
     ends_block: ClassVar[bool] = True
     extra: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         sp = state.get("rsp")
         target = state.load(sp, 8)
         state.set("rsp", sp + 8 + self.extra & MASK)
@@ -199,7 +199,7 @@ class Return:
         return Lowered(Op.RETURN, extra=self.extra, ends_block=True)
 
 
-def _push(state: State, value: int) -> None:
+def _push(state: RegisterState, value: int) -> None:
     sp = state.get("rsp") - 8 & MASK
     state.set("rsp", sp)
     state.store(sp, 8, value)
@@ -327,13 +327,13 @@ def _verdict(i: capstone.CsInsn) -> Verdict:
         if operand.type == x86.X86_OP_IMM:
             target = operand.imm & MASK
             if calls:
-                return Call(target, after)
+                return DirectCall(target, after)
             if opcode in (0xEB, 0xE9):
                 return Jump(target)
             short, near = 0x70 <= opcode <= 0x7F, opcode == 0x0F and 0x80 <= i.opcode[1] <= 0x8F
             if short or near:
                 number = (opcode if short else i.opcode[1]) & 15
-                condition: Condition = Flags(number)
+                condition: Condition = ConditionCode(number)
                 return ConditionalJump(condition, target, after)
             return Refuse("is a jump the table does not know")
         return _indirect(i, after if calls else None)
@@ -375,7 +375,7 @@ def _indirect(i: capstone.CsInsn, pushes: int | None) -> Verdict:
     if any(r is not None and r not in registers.GENERAL for r in (base, index)):
         return Refuse("uses an address the table does not know")
     segment = SEGMENTS[segments[-1]] if segments else None
-    where = Memory(base, index, memory.scale, displacement, segment)
+    where = MemoryOperand(base, index, memory.scale, displacement, segment)
     return Indirect(None, where, pushes)
 
 

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from emu.errors import KinstError
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
-from kinst.laboratory.outcome import Memory, Outcome
+from kinst.laboratory.outcome import ChangedPages, Outcome
 from kinst.trampoline import SLOT
 
 # ptrace(2), <linux/ptrace.h>
@@ -304,7 +304,7 @@ class Host:
             found[page] = content
         return found
 
-    def changed(self, before: dict[int, bytes], size: int) -> Memory:
+    def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
         """The pages that have changed; ``size`` bytes at CODE do not count."""
         found = {}
         for page, at in self.pages.items():

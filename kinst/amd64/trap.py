@@ -52,7 +52,7 @@ class Amd64Trap(GuestTrap):
     def links(self, verdict: Verdict) -> bool | None:
         if isinstance(verdict, classify.Indirect):
             return verdict.pushes is not None
-        return True if isinstance(verdict, classify.Call) else None
+        return True if isinstance(verdict, classify.DirectCall) else None
 
     def is_return(self, code: bytes) -> bool:
         return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")

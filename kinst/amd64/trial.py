@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from emu.amd64.registers import RFLAGS_IF
 from kinst.amd64.bench import PREFIXES, STATUS, Amd64Bench
-from kinst.amd64.classify import Call, Indirect
+from kinst.amd64.classify import DirectCall, Indirect
 from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
 from kinst.trial.architecture import Becomes, TrialArch
 from kinst.trial.layout import Layout
@@ -68,7 +68,7 @@ class Amd64Trial(TrialArch):
             case Rewrite():
                 moved = verdict.displacement
                 return Becomes("rewrite", length, moved[1] & MASK if moved else None)
-            case Call() | Jump() | ConditionalJump():
+            case DirectCall() | Jump() | ConditionalJump():
                 return Becomes("emulate", length, verdict.target)
             case Indirect():
                 m = verdict.memory

@@ -18,8 +18,8 @@ from kinst.code.verdict import (
     Nothing,
     Op,
     Refuse,
+    RegisterState,
     Rewrite,
-    State,
     Verdict,
     truth,
 )
@@ -33,12 +33,12 @@ def signed(value: int, bits: int) -> int:
 
 
 @dataclass(frozen=True)
-class Flags:
+class NzcvCondition:
     """A condition of NZCV (Arm ARM C1.2.4)."""
 
     code: int
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         flags = state.get("pstate") >> 28
         n, z, c, v = flags >> 3 & 1, flags >> 2 & 1, flags >> 1 & 1, flags & 1
         holds = (z, c, n, v, c and not z, n == v, n == v and not z, True)[self.code >> 1]
@@ -61,7 +61,7 @@ class ChangeMask:
     clears: int
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         state.set("pstate", (state.get("pstate") | self.sets) & ~self.clears)
         return self.after
 
@@ -77,7 +77,7 @@ class ReadMask:
     register: str
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         state.set(self.register, state.get("pstate") & DAIF)
         return self.after
 
@@ -93,7 +93,7 @@ class WriteMask:
     register: str
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         state.set("pstate", state.get("pstate") & ~DAIF | state.get(self.register) & DAIF)
         return self.after
 
@@ -111,7 +111,7 @@ class LoadVector:
     size: int
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         low = state.load(self.address, min(self.size, 8))
         high = state.load(self.address + 8, 8) if self.size == 16 else 0
         state.set_vector(self.number, high << 64 | low)
@@ -129,7 +129,7 @@ class LoadNothing:
     address: int
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         state.load(self.address, 4)
         return self.after
 
@@ -145,7 +145,7 @@ class Zero:
     bits: int
     wanted: bool
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         return (state.get(self.register) & (1 << self.bits) - 1 == 0) == self.wanted
 
     def lower(self, bits: Bits) -> Lowered:
@@ -160,7 +160,7 @@ class Bit:
     number: int
     wanted: bool
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         return bool(state.get(self.register) >> self.number & 1) == self.wanted
 
     def lower(self, bits: Bits) -> Lowered:
@@ -179,7 +179,7 @@ def _branch(code: int, pc: int) -> Verdict:
 
 def _conditional(code: int, pc: int) -> Verdict:
     target = pc + 4 * signed(code >> 5 & 0x7FFFF, 19) & MASK
-    return ConditionalJump(Flags(code & 15), target, pc + 4)
+    return ConditionalJump(NzcvCondition(code & 15), target, pc + 4)
 
 
 def _compare(code: int, pc: int) -> Verdict:

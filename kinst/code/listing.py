@@ -22,7 +22,7 @@ EXCLUSIVE = "lies in an exclusive access"
 
 
 @dataclass(frozen=True)
-class Instruction:
+class ProbedInstruction:
     """One instruction of a function, and what a probe on it would do."""
 
     offset: int
@@ -112,7 +112,7 @@ def _pieces(decoded: _Decoded, data: list[tuple[int, int]]) -> Iterator[tuple[in
             at += length
 
 
-def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Instruction]:
+def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
     """Every instruction of a function with its verdict; data that they read is one that is refused.
 
     :param code: the function's bytes.
@@ -125,7 +125,7 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
             whole, verdict = decoded.at(at)
             if whole or end:
                 verdict = Refuse(DATA if end else "is not an instruction")
-            yield Instruction(at, address, code[at : end or at + 16], verdict)
+            yield ProbedInstruction(at, address, code[at : end or at + 16], verdict)
             continue
         verdict = decoded.at(at)[1]
         exclusive = exclusive or trap.starts_exclusive(piece)
@@ -133,7 +133,7 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Ins
             verdict = Refuse(EXCLUSIVE)
         if trap.ends_exclusive(piece):
             exclusive = False
-        yield Instruction(at, address, code[at:end], verdict)
+        yield ProbedInstruction(at, address, code[at:end], verdict)
 
 
 def exclusion(trap: GuestTrap, name: str) -> str:

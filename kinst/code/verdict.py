@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 Bits = Sequence[int]  # the bits of the flags register that conditions look at
 
 
-class State(Protocol):
+class RegisterState(Protocol):
     """The interrupted CPU, as the trap frame shows it."""
 
     def get(self, register: str) -> int:
@@ -134,7 +134,7 @@ class Emulate(Protocol):
 
     ends_block: ClassVar[bool]
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         """Do it; gives where the guest goes on."""
 
     def lower(self, bits: Bits) -> Lowered:
@@ -169,7 +169,7 @@ class Jump:
     ends_block: ClassVar[bool] = True
     target: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         return self.target
 
     def lower(self, bits: Bits) -> Lowered:
@@ -185,7 +185,7 @@ class ConditionalJump:
     target: int
     otherwise: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         return self.target if self.condition.holds(state) else self.otherwise
 
     def lower(self, bits: Bits) -> Lowered:
@@ -193,7 +193,7 @@ class ConditionalJump:
 
 
 class Condition(Protocol):
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         """Whether the jump is taken."""
 
     def lower(self, bits: Bits) -> Lowered:
@@ -209,7 +209,7 @@ class SetRegister:
     value: int
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         state.set(self.register, self.value)
         return self.after
 
@@ -224,7 +224,7 @@ class Nothing:
     ends_block: ClassVar[bool] = False
     after: int
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         return self.after
 
     def lower(self, bits: Bits) -> Lowered:
@@ -241,7 +241,7 @@ class JumpAndLink:
     register: str | None = None
     offset: int = 0
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         target = self.offset
         if self.register is not None:
             target = state.get(self.register) + self.offset & (1 << 64) - 1

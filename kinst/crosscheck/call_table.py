@@ -225,17 +225,17 @@ WORDS = ("buf", "bytes")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CallEntry:
     """:param function: what is meant; ``template`` may call others to get there."""
 
     function: str
     template: str
 
 
-ENTRIES = tuple(Entry(*line.split(None, 1)) for line in TABLE.strip().splitlines())
+ENTRIES = tuple(CallEntry(*line.split(None, 1)) for line in TABLE.strip().splitlines())
 
 
-def available(image: Image, entries: Iterable[Entry] = ENTRIES) -> list[Entry]:
+def available(image: Image, entries: Iterable[CallEntry] = ENTRIES) -> list[CallEntry]:
     """Those whose functions and variables the kernel has."""
     def there(name: str, called: bool) -> bool:
         return name in WORDS or any(
@@ -269,6 +269,6 @@ CHOOSE: dict[str, Callable[[random.Random], str]] = {
 PLACE = re.compile(r"\{(\w+)\}")
 
 
-def call(entry: Entry, generator: random.Random) -> str:
+def call(entry: CallEntry, generator: random.Random) -> str:
     """The calls of an entry, with arguments drawn."""
     return PLACE.sub(lambda place: CHOOSE[place[1]](generator), entry.template)

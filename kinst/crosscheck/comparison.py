@@ -15,7 +15,7 @@ from kinst.crosscheck.lockstep import Divergence
 from kinst.trap import TRAPS
 
 
-class Comparison:
+class CallComparison:
     """Compares a call on a machine with the same call on QEMU.
 
     :param base: the state that both begin in.

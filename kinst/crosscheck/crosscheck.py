@@ -20,15 +20,15 @@ from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 from kinst.breakpoints import Breakpoints, Fire, NativeState
-from kinst.code.listing import Instruction, exclusion
+from kinst.code.listing import ProbedInstruction, exclusion
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.crosscheck.agreement import Agreement
-from kinst.crosscheck.comparison import Comparison
-from kinst.crosscheck.event import Event, Written
+from kinst.crosscheck.comparison import CallComparison
+from kinst.crosscheck.event import DisplacedWrites, Event
 from kinst.crosscheck.lockstep import (
     Divergence,
+    ExecutionTrace,
     ModelPoint,
-    Recording,
     TooLongError,
     follow,
     model_points,
@@ -46,7 +46,7 @@ PROBED_PATIENCE = 30.0  # seconds of silence, of a call with probes
 
 Workload = Callable[[Machine], int]
 Value = TypeVar("Value")
-Sites = dict[int, tuple[Symbol, Instruction]]  # the probed instructions, by address
+Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # the probed instructions, by address
 
 
 class Crosscheck:
@@ -58,8 +58,8 @@ class Crosscheck:
                              f"built without DTrace hooks")
         self.machine = machine
         self._base: Snapshot = machine.snapshot()
-        self.compare = Comparison(machine, self._base)
-        self._tables: dict[int, dict[int, Instruction]] = {}
+        self.compare = CallComparison(machine, self._base)
+        self._tables: dict[int, dict[int, ProbedInstruction]] = {}
         self._listing = ProbeTable(machine)
         self._fired: set[bytes] = set()  # encodings
 
@@ -101,7 +101,7 @@ class Crosscheck:
 
     # -- with probes ----------------------------------------------------------------------------
 
-    def _probed(self, workload: Workload, recording: Recording, points: dict[int, ModelPoint],
+    def _probed(self, workload: Workload, recording: ExecutionTrace, points: dict[int, ModelPoint],
                 found: Agreement, value: object) -> None:
         machine = self.machine
         sites = self._sites(recording, points, found)
@@ -113,7 +113,7 @@ class Crosscheck:
         with QemuMachine.carry(machine, self._base) as other:
             other.patience = PROBED_PATIENCE
             probes = SeamBreakpoints(other, functools.partial(self._fire, theirs))
-            written = Written(other, recording)
+            written = DisplacedWrites(other, recording)
 
             def trapped(address: int, frame: int) -> None:
                 theirs.append(self._event(written, address, probes.second(address), frame))
@@ -147,7 +147,8 @@ class Crosscheck:
         found.firings += len(fired)
         self._fired |= {sites[address][1].code for address in fired}
 
-    def _event(self, written: Written, address: int, second: int | None, frame: int) -> Event:
+    def _event(self, written: DisplacedWrites, address: int, second: int | None,
+               frame: int) -> Event:
         """A stop; ``second`` is the site when ``address`` is its second breakpoint."""
         machine = written.machine
         site, is_second = address if second is None else second, second is not None
@@ -160,7 +161,7 @@ class Crosscheck:
         if len(seen) > 4 * MOST_FIRINGS:
             raise TooLongError(f"more than {len(seen)} stops")
 
-    def _sites(self, recording: Recording, points: dict[int, ModelPoint],
+    def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
                found: Agreement) -> Sites:
         """What to probe: of the instructions executed, those whose encoding has not fired yet, and
         then others, while there is room.
@@ -173,7 +174,7 @@ class Crosscheck:
         after: dict[int, set[int]] = {}
         for step, following in itertools.pairwise(steps):
             after.setdefault(step[place], set()).add(following[place])
-        candidates: list[tuple[bool, int, int, Symbol, Instruction]] = []
+        candidates: list[tuple[bool, int, int, Symbol, ProbedInstruction]] = []
         for address, count in counts.items():
             function = symbols.function_at(address)
             if function is None or exclusion(trap, function.name):
@@ -207,7 +208,7 @@ class Crosscheck:
             chosen[rare[2]] = rare[3], rare[4]
         return chosen
 
-    def _table(self, function: Symbol) -> dict[int, Instruction]:
+    def _table(self, function: Symbol) -> dict[int, ProbedInstruction]:
         if function.address not in self._tables:
             self._tables[function.address] = {
                 i.address: i for i in self._listing.instructions(function)}
@@ -215,14 +216,14 @@ class Crosscheck:
 
     def _run_ours(
         self, workload: Workload, sites: Sites,
-        recording: Recording,
+        recording: ExecutionTrace,
     ) -> tuple[list[Event], object]:
         """What our machine sees, and what the call gives there."""
         machine = self.machine
         seen: list[Event] = []
         quiet(machine)
         breakpoints = self.breakpoints(functools.partial(self._fire, seen))
-        written = Written(machine, recording)
+        written = DisplacedWrites(machine, recording)
 
         def trapped(address: int, frame: int) -> None:
             event = self._event(written, address, breakpoints.dispatcher.second(address), frame)
@@ -279,6 +280,6 @@ class _Settle:
         self._count[address] += 1
 
 
-def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, Instruction]]) -> None:
+def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, ProbedInstruction]]) -> None:
     for function, instruction in sites.values():
         probes.add(function, ProbeKind.OFFSET, instruction)

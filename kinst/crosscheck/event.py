@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
 from emu.unicorn.guest_memory import PAGE
-from kinst.crosscheck.lockstep import Recording
+from kinst.crosscheck.lockstep import ExecutionTrace
 
 BELOW = 8192  # bytes below the stack pointer that a trap may write
 
@@ -31,11 +31,11 @@ class Event:
     written: bytes = b""
 
 
-class Written:
+class DisplacedWrites:
     """Reads, at each stop of a machine, what the instruction displaced before has written there; by
     the recording of the same call."""
 
-    def __init__(self, machine: Machine, recording: Recording) -> None:
+    def __init__(self, machine: Machine, recording: ExecutionTrace) -> None:
         self.machine, self._writes = machine, recording.writes
         self._steps: dict[int, list[int]] = {}  # of an instruction, in the order of its executions
         for number, step in enumerate(recording.steps):

@@ -8,7 +8,7 @@ from emu.call import CallError
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst.breakpoints import Breakpoints, Fire
-from kinst.code.verdict import Bits, Copy, Emulate, Lowered, Refuse, Rewrite, State, Verdict
+from kinst.code.verdict import Bits, Copy, Emulate, Lowered, Refuse, RegisterState, Rewrite, Verdict
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.crosscheck import Crosscheck, Sites, Workload
 from kinst.crosscheck.lockstep import TooLongError
@@ -26,7 +26,7 @@ class Astray:
     verdict: Emulate
     register: str
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         pc = self.verdict.next_pc(state)
         state.set(self.register, state.get(self.register) ^ 1)
         return pc

@@ -24,7 +24,7 @@ class TooLongError(KinstError):
 
 
 @dataclass
-class Recording:
+class ExecutionTrace:
     """:param names: of the registers.
     :param steps: their values before each instruction; the pc among them.
     :param writes: (physical address, bytes) of the memory that a step writes, by its number; not
@@ -59,7 +59,7 @@ def quiet(machine: UnicornMachine) -> None:
 
 
 def record(machine: UnicornMachine, workload: Callable[[Machine], object],
-           limit: int = MAX_STEPS) -> tuple[Recording, object]:
+           limit: int = MAX_STEPS) -> tuple[ExecutionTrace, object]:
     """Run a workload and record it; also what the workload gives.
 
     :raises TooLongError: beyond ``limit`` instructions.
@@ -67,7 +67,7 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
     names = tuple(machine.arch.registers)
     numbers = [machine.cpu.model.registers[name] for name in names]
     place = names.index(machine.arch.pc)
-    recording = Recording(names, place, [])
+    recording = ExecutionTrace(names, place, [])
     steps, read = recording.steps, machine.engine.read
 
     def before(_uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
@@ -124,7 +124,7 @@ class ModelPoint:
                 machine.write_register(name, theirs & ~self.bits | value & self.bits)
 
 
-def model_points(machine: Machine, recording: Recording) -> dict[int, ModelPoint]:
+def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, ModelPoint]:
     """Where the recording met the known differences of models."""
     known = MODELS[machine.arch.name].instructions
     found: dict[int, ModelPoint] = {}
@@ -144,7 +144,7 @@ def model_points(machine: Machine, recording: Recording) -> dict[int, ModelPoint
     return found
 
 
-def follow(machine: QemuMachine, recording: Recording, points: dict[int, ModelPoint],
+def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, ModelPoint],
            workload: Callable[[Machine], object]) -> object:
     """Run the workload on the second machine, one instruction after the other.
 

@@ -11,7 +11,7 @@ from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.machine import library_symbols
 from kinst.laboratory.bench import Bench
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
-from kinst.laboratory.outcome import Memory
+from kinst.laboratory.outcome import ChangedPages
 
 MAX_PAGES = 64
 
@@ -97,7 +97,7 @@ class Bed:
                 at = self.pages[page]
                 self.area.view[at : at + PAGE] = self.contents[page]
 
-    def memory(self) -> Memory:
+    def memory(self) -> ChangedPages:
         """The pages that have changed; of the instruction's own, all but the instruction."""
         found = {}
         for page, at in self.pages.items():

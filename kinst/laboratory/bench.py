@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Protocol
 
 from emu.arch import Arch
 from emu.parts import Parts
-from kinst.laboratory.outcome import Memory, Outcome
+from kinst.laboratory.outcome import ChangedPages, Outcome
 
 
 class Bench(ABC):
@@ -75,7 +75,7 @@ class Judge(Protocol):
     def refill(self, code: bytes) -> dict[int, bytes]:
         """Make memory what it is at the beginning; what that is."""
 
-    def changed(self, before: dict[int, bytes], size: int) -> Memory:
+    def changed(self, before: dict[int, bytes], size: int) -> ChangedPages:
         """The pages that have changed; ``size`` bytes at CODE do not count."""
 
     def map(self, address: int) -> bool: ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kinst.laboratory.memory_map import PAGE
 
-Memory = dict[int, bytes]  # pages that are not what they were
+ChangedPages = dict[int, bytes]  # pages that are not what they were
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Outcome:
 
     registers: Mapping[str, int]
     vectors: tuple[int, ...]
-    memory: Memory
+    memory: ChangedPages
     pc: int
     fault: str
 

@@ -17,8 +17,8 @@ from kinst.code.verdict import (
     Lowered,
     Op,
     Refuse,
+    RegisterState,
     SetRegister,
-    State,
     Verdict,
 )
 
@@ -36,14 +36,14 @@ def pick(code: int, *places: tuple[int, int, int]) -> int:
 
 
 @dataclass(frozen=True)
-class Compare:
+class BranchCondition:
     """The condition of a branch: funct3 of BEQ, BNE, BLT, BGE, BLTU, BGEU."""
 
     funct: int
     left: str
     right: str
 
-    def holds(self, state: State) -> bool:
+    def holds(self, state: RegisterState) -> bool:
         a, b = state.get(self.left), state.get(self.right)
         if self.funct in (4, 5):
             a, b = signed(a, 64), signed(b, 64)
@@ -56,7 +56,7 @@ class Compare:
 
 def _branch(code: int, pc: int) -> Verdict:
     offset = signed(pick(code, (31, 1, 12), (7, 1, 11), (25, 6, 5), (8, 4, 1)), 13)
-    condition = Compare(code >> 12 & 7, NAMES[code >> 15 & 31], NAMES[code >> 20 & 31])
+    condition = BranchCondition(code >> 12 & 7, NAMES[code >> 15 & 31], NAMES[code >> 20 & 31])
     return ConditionalJump(condition, pc + offset & MASK, pc + 4)
 
 
@@ -85,7 +85,7 @@ class JumpEven:
     ends_block: ClassVar[bool] = True
     jump: JumpAndLink
 
-    def next_pc(self, state: State) -> int:
+    def next_pc(self, state: RegisterState) -> int:
         return self.jump.next_pc(state) & ~1
 
     def lower(self, bits: Bits) -> Lowered:
@@ -110,7 +110,7 @@ def _c_jump(code: int, pc: int) -> Verdict:
 
 def _c_branch(code: int, pc: int) -> Verdict:
     offset = signed(pick(code, (12, 1, 8), (10, 2, 3), (5, 2, 6), (3, 2, 1), (2, 1, 5)), 9)
-    condition = Compare(code >> 13 & 1, NAMES[8 + (code >> 7 & 7)], "zero")
+    condition = BranchCondition(code >> 13 & 1, NAMES[8 + (code >> 7 & 7)], "zero")
     return ConditionalJump(condition, pc + offset & MASK, pc + 2)
 
 

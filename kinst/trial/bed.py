@@ -20,7 +20,7 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.laboratory.laboratory import SAME, mixed
-from kinst.laboratory.outcome import Memory, Outcome
+from kinst.laboratory.outcome import ChangedPages, Outcome
 from kinst.trap import TRAPS
 from kinst.trial.architecture import TRIALS
 from kinst.trial.module import KinstModule, MadeProbe, ProviderModule
@@ -61,7 +61,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedProbe:
     """:param probe: what the module has made for it; None: nothing.
     :param error: the module's error number.
     :param patch: the instruction's bytes when the probe is enabled.
@@ -97,7 +97,7 @@ class _Lost(Exception):
         self.sample = sample
 
 
-class Bed:
+class TrialBed:
     """A machine prepared for executions.
 
     :param machine: booted, with the module; it is this bed's alone.
@@ -235,21 +235,21 @@ class Bed:
         return self.module.around(self.arch.prologue, self.arch.returns, code,
                                   self.trap.is_prologue(code))
 
-    def place(self, codes: Sequence[bytes], where: int = 0) -> list[Placed]:
+    def place(self, codes: Sequence[bytes], where: int = 0) -> list[PlacedProbe]:
         """Put instructions into the bed and let the module make and enable their probes.
 
         :param where: in which of the functions.
         """
-        rest, lost = list(codes), list[Placed]()
+        rest, lost = list(codes), list[PlacedProbe]()
         self._watched = None, {}
         while True:
             try:
                 return [*self._place(rest, self.functions[where].address), *lost]
             except _Lost as error:
                 rest.remove(error.sample.code)
-                lost.append(Placed(error.sample, None, LOST))
+                lost.append(PlacedProbe(error.sample, None, LOST))
 
-    def _place(self, codes: Sequence[bytes], begin: int) -> list[Placed]:
+    def _place(self, codes: Sequence[bytes], begin: int) -> list[PlacedProbe]:
         """:raises _Lost: for an instruction that the module panics at."""
         machine = self.machine
         machine.restore(self.base)
@@ -273,7 +273,7 @@ class Bed:
         self.restart()
         return found
 
-    def _made(self, sample: Sample) -> Placed:
+    def _made(self, sample: Sample) -> PlacedProbe:
         before, after = self.around(sample.code)
         begin, end = sample.address - len(before), sample.after + len(after)
         try:
@@ -283,7 +283,7 @@ class Bed:
         probe = self.module.probes(sample.address, sample.after).get(sample.address)
         if probe is not None and probe.place in self._old:
             probe = None
-        return Placed(sample, probe, error)
+        return PlacedProbe(sample, probe, error)
 
     # -- executions ---------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Bed:
                 sample.address - len(code) < pc < sample.after):
             self.machine.write_code(pc, code)
 
-    def enable(self, placed: Placed, on: bool) -> None:
+    def enable(self, placed: PlacedProbe, on: bool) -> None:
         """Write what the module writes to enable a probe, or to disable it."""
         self.machine.write_code(placed.sample.address,
                                 placed.patch if on else placed.sample.code)
@@ -367,7 +367,7 @@ class Bed:
         machine.run(Until(instructions=machine.instructions + 1))
         return self._outcome(machine.pc, None)
 
-    def interrupted(self, placed: Placed, number: int, expected: Outcome) -> Outcome | None:
+    def interrupted(self, placed: PlacedProbe, number: int, expected: Outcome) -> Outcome | None:
         """As ``displaced``, and a key is typed when the trampoline is about to be executed: where
         interrupts are admitted there, it is left, another thread runs, and it is come back to.
 
@@ -411,7 +411,7 @@ class Bed:
         at = f", at {self.machine.image.symbols.where(pc)}" if pc else ""
         return Outcome({}, (), {}, pc, why + at)
 
-    def _outcome(self, pc: int, like: Memory | None) -> Outcome:
+    def _outcome(self, pc: int, like: ChangedPages | None) -> Outcome:
         machine = self.machine
         fault = self.faults.get(pc)
         if fault is None:
@@ -456,7 +456,7 @@ class Bed:
             return {}
         return found
 
-    def _memory(self, like: Memory | None, sp: int) -> Memory:
+    def _memory(self, like: ChangedPages | None, sp: int) -> ChangedPages:
         """The pages that have changed.
 
         :param like: what has changed in place: below the stack pointer, before and after, which
@@ -511,7 +511,7 @@ class Bed:
 class _Guess:
     """A random state that an emulation is carried out on; memory as it is, and not written."""
 
-    bed: Bed
+    bed: TrialBed
     values: dict[str, int]
 
     def get(self, register: str) -> int:

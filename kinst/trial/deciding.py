@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from emu.machine import Until
 from emu.module import Module
-from kinst.trial.bed import NAME, Bed, Sample
+from kinst.trial.bed import NAME, Sample, TrialBed
 from kinst.trial.module import MadeProbe
 
 FUNCTIONS = 4  # that are named
@@ -33,7 +33,7 @@ class _Steps:
     probe: bytes = b""
 
 
-def deciding(bed: Bed, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
+def deciding(bed: TrialBed, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
     """The lines that made the probe what it is, and that carried it out, one a row.
 
     :param plain: an instruction that can be copied, for comparison.
@@ -46,7 +46,7 @@ def deciding(bed: Bed, code: bytes, plain: bytes, state: int, describe: Describe
     return "\n".join(rows + _kept(bed, made, made_plain))
 
 
-def _kept(bed: Bed, made: _Steps, plain: _Steps) -> list[str]:
+def _kept(bed: TrialBed, made: _Steps, plain: _Steps) -> list[str]:
     """The members of the probe that are not those of the other one, each with who wrote it."""
     rows = []
     for path, offset, size in bed.module.probe.members():
@@ -70,7 +70,7 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
     return list(found.values())[:FUNCTIONS] or lines[-1:]
 
 
-def _steps(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
+def _steps(bed: TrialBed, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
     """Making the probe, and carrying it out."""
     machine, (before, after) = bed.machine, bed.around(code)
     begin = bed.function.address
@@ -97,7 +97,7 @@ def _steps(bed: Bed, code: bytes, state: int, describe: Describe) -> tuple[_Step
     return made, done
 
 
-def _stepped(bed: Bed, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
+def _stepped(bed: TrialBed, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
     """:param watch: the probe whose members' writers are looked for."""
     machine, found = bed.machine, _Steps()
     size = bed.module.probe.size
@@ -124,11 +124,11 @@ def _stepped(bed: Bed, ends: set[int], describe: Describe, watch: MadeProbe | No
     return found
 
 
-def _module(bed: Bed) -> Module:
+def _module(bed: TrialBed) -> Module:
     return next(m for m in bed.machine.image.modules if m.name == bed.module.file)
 
 
-def _addresses(bed: Bed, ends: set[int]) -> Iterator[int]:
+def _addresses(bed: TrialBed, ends: set[int]) -> Iterator[int]:
     """Where it is, instruction by instruction; what the module calls is one."""
     machine, module, stops = bed.machine, _module(bed), [*ends, *bed.faults]
     for _ in range(STEPS):
@@ -144,7 +144,7 @@ def _addresses(bed: Bed, ends: set[int]) -> Iterator[int]:
             return
 
 
-def _return_address(bed: Bed) -> int:
+def _return_address(bed: TrialBed) -> int:
     """Where a function goes on that has just been called."""
     machine = bed.machine
     link = machine.arch.link

@@ -16,9 +16,9 @@ from kinst.trial.bed import (
     MIXED,
     POINTERS,
     REPEATS,
-    Bed,
-    Placed,
+    PlacedProbe,
     Sample,
+    TrialBed,
 )
 from kinst.trial.module import KinstModule
 from kinst.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
@@ -53,7 +53,7 @@ class Tried:
     verdict: str = ""
 
 
-def tried(bed: Bed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
+def tried(bed: TrialBed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
     """Try encodings: each with so many random states."""
     length = bed.machine.arch.instruction_length
     whole = [code for code in codes if length(code) == len(code)]
@@ -64,7 +64,7 @@ def tried(bed: Bed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
         yield from _batch(bed, batch, states)
 
 
-def _batches(bed: Bed, codes: Sequence[bytes], where: int = 0) -> Iterator[list[bytes]]:
+def _batches(bed: TrialBed, codes: Sequence[bytes], where: int = 0) -> Iterator[list[bytes]]:
     batch, size = list[bytes](), 0
     for code in codes:
         if batch and (len(batch) == BATCH or size + bed.size_of(code) > bed.room(where)):
@@ -76,7 +76,7 @@ def _batches(bed: Bed, codes: Sequence[bytes], where: int = 0) -> Iterator[list[
         yield batch
 
 
-def _batch(bed: Bed, codes: list[bytes], states: int) -> Iterator[Tried]:
+def _batch(bed: TrialBed, codes: list[bytes], states: int) -> Iterator[Tried]:
     elsewhere = list[bytes]()
     for one in bed.place(codes):
         found = _one(bed, one, states)
@@ -95,7 +95,7 @@ def _batch(bed: Bed, codes: list[bytes], states: int) -> Iterator[Tried]:
                     yield found
 
 
-def _truths(bed: Bed, sample: Sample, states: int, verdict: Verdict, difference: str
+def _truths(bed: TrialBed, sample: Sample, states: int, verdict: Verdict, difference: str
             ) -> tuple[dict[int, Outcome], Told]:
     """What happens in place, by the states in which the kernel can go on, and it comes to an end.
 
@@ -141,7 +141,7 @@ def _truths(bed: Bed, sample: Sample, states: int, verdict: Verdict, difference:
     return found, told
 
 
-def _word(bed: Bed, one: Placed) -> str:
+def _word(bed: TrialBed, one: PlacedProbe) -> str:
     if one.probe is None and one.error == LOST:
         return "refuse: the module panics, or does not return"
     if one.probe is None:
@@ -151,7 +151,7 @@ def _word(bed: Bed, one: Placed) -> str:
     return bed.arch.becomes(bed.module.probe, one.probe).word
 
 
-def _difference(bed: Bed, one: Placed, verdict: Verdict) -> str:
+def _difference(bed: TrialBed, one: PlacedProbe, verdict: Verdict) -> str:
     """How the module's verdict differs from ours; empty: it does not, or one says nothing."""
     if one.probe is None or not isinstance(bed.module, KinstModule) or isinstance(verdict, Refuse):
         return ""
@@ -159,7 +159,7 @@ def _difference(bed: Bed, one: Placed, verdict: Verdict) -> str:
                    bed.arch.ours(one.sample.code, verdict), len(one.sample.code), "")
 
 
-def _one(bed: Bed, one: Placed, states: int) -> Tried:
+def _one(bed: TrialBed, one: PlacedProbe, states: int) -> Tried:
     sample, word = one.sample, _word(bed, one)
     if one.probe is None:
         return Tried(sample.code, word)
@@ -206,7 +206,7 @@ def _one(bed: Bed, one: Placed, states: int) -> Tried:
     return Tried(sample.code, word, None, faults, note)
 
 
-def _interrupted(bed: Bed, one: Placed, number: int) -> Mismatch | None:
+def _interrupted(bed: TrialBed, one: PlacedProbe, number: int) -> Mismatch | None:
     """The same, with an interrupt when its trampoline is about to be executed."""
     bed.restart()
     in_place = bed.in_place(one.sample, number)
@@ -220,7 +220,7 @@ def _interrupted(bed: Bed, one: Placed, number: int) -> Mismatch | None:
                     in_place, outcome, BY_MODULE)
 
 
-def _displaced(bed: Bed, one: Placed, number: int, in_place: Outcome) -> Outcome:
+def _displaced(bed: TrialBed, one: PlacedProbe, number: int, in_place: Outcome) -> Outcome:
     bed.enable(one, True)
     outcome = bed.displaced(one.sample, number, in_place)
     if outcome.fault:

@@ -5,18 +5,19 @@ from collections.abc import Iterator, Sequence
 from emu.errors import MemoryAccessError
 from emu.symbols import Symbol
 from kinst import fbt
-from kinst.code.listing import Instruction, exclusion, instructions
-from kinst.trial.bed import Bed
+from kinst.code.listing import ProbedInstruction, exclusion, instructions
+from kinst.trial.bed import TrialBed
 from kinst.trial.fbt_module import FbtModule
 from kinst.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
 
 
-def fbt_verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+def fbt_verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the sites, function by function."""
     return each(bed, functions, _compare)
 
 
-def sites(bed: Bed, function: Symbol) -> tuple[Instruction | None, list[Instruction]]:
+def sites(bed: TrialBed, function: Symbol) -> tuple[ProbedInstruction | None,
+                                                    list[ProbedInstruction]]:
     """Where we find a function's entry and its returns.
 
     :raises MemoryAccessError: when it is not mapped.
@@ -26,7 +27,7 @@ def sites(bed: Bed, function: Symbol) -> tuple[Instruction | None, list[Instruct
     return fbt.entry(bed.trap, function, table), fbt.returns(bed.trap, function, table)
 
 
-def _compare(bed: Bed, function: Symbol, found: Verdicts) -> int:
+def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
     assert isinstance(bed.module, FbtModule)
     try:
         entry, returns = sites(bed, function)

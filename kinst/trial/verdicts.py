@@ -10,7 +10,7 @@ from emu.symbols import Symbol
 from kinst.code.listing import exclusion, instructions
 from kinst.code.verdict import Refuse
 from kinst.trial.architecture import Becomes
-from kinst.trial.bed import Bed
+from kinst.trial.bed import TrialBed
 
 EXAMPLES = 5  # of a kind of difference that are kept
 PROBES = 60_000  # that are made before the guest's memory is put back
@@ -63,15 +63,15 @@ class Verdicts:
 
 
 # Looks at one function, and says how many probes the module has made.
-Compare = Callable[[Bed, Symbol, Verdicts], int]
+Compare = Callable[[TrialBed, Symbol, Verdicts], int]
 
 
-def verdicts(bed: Bed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+def verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the verdicts on the functions' instructions, function by function."""
     return each(bed, functions, _compare)
 
 
-def each(bed: Bed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
+def each(bed: TrialBed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
     """Compare function by function, with the guest's memory put back in between."""
     machine = bed.machine
     machine.restore(bed.base)
@@ -91,7 +91,7 @@ def each(bed: Bed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Ve
     machine.restore(bed.base)
 
 
-def _compare(bed: Bed, function: Symbol, found: Verdicts) -> int:
+def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
     """One function; the number of probes that the module has made."""
     try:
         code = bed.machine.read(function.address, function.size)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from dtrace.debug_data import Sources
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.parting import (
     Parting,
     call_text,
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError(f"{arguments.a} is of {one.machine.arch.name}, {arguments.b} of "
                          f"{other.machine.arch.name}: their runs cannot be compared")
     same = one.machine.image.identity == other.machine.image.identity
-    codes = (CodeReader(one.machine.image), CodeReader(other.machine.image))
+    codes = (KernelCode(one.machine.image), KernelCode(other.machine.image))
     with PROGRESS.working("comparing the runs"):
         if not same:
             for player in players:
@@ -79,13 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _around(player: Player, code: CodeReader, count: int, begin: int) -> list[tuple[int, str]]:
+def _around(player: Player, code: KernelCode, count: int, begin: int) -> list[tuple[int, str]]:
     calls = calls_around(player, code, count, begin)
     least, sources = min((c.depth for c in calls), default=0), Sources(player.machine.image)
     return [(call.count, call_text(call, least, sources)) for call in calls]
 
 
-def _last(players: tuple[Player, Player], codes: tuple[CodeReader, CodeReader],
+def _last(players: tuple[Player, Player], codes: tuple[KernelCode, KernelCode],
           parting: Parting) -> dict[str, object] | None:
     """The last instruction that both runs execute, and the registers that differ before it."""
     registers, pc = [], 0
@@ -114,7 +114,7 @@ def _show(players: tuple[Player, Player], parting: Parting, last: dict[str, obje
     if last is not None:
         pc, registers = last["pc"], last["registers"]
         assert isinstance(pc, int) and isinstance(registers, dict)
-        code = CodeReader(image).instruction(pc)
+        code = KernelCode(image).instruction(pc)
         line = Sources(image).line(pc)
         print(f"  {image.symbols.where(pc)}  {players[0].machine.arch.disassemble(code, pc)}"
               f"{'' if line == '?' else '  ' + line}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dtrace.debug_data import Sources
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import How, Link, Origin
 from dtrace.places import Places
 from dtrace.stack import Stacks
@@ -184,7 +184,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
-    code = CodeReader(image)
+    code = KernelCode(image)
     origin = Origin(player, code)
     origin.check(register)
     with PROGRESS.working(f"playing {arguments.recording}"):
@@ -221,7 +221,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _linked(link: Link, image: Image, sources: Sources, code: CodeReader) -> dict[str, object]:
+def _linked(link: Link, image: Image, sources: Sources, code: KernelCode) -> dict[str, object]:
     at = text = ""
     line = "?"
     if link.pc is not None:

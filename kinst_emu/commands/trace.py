@@ -5,7 +5,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.outputs import TEXT, output
 from emu.errors import KinstError
 from emu.progress import PROGRESS
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.mark:
         raise KinstError("--mark is for kinst replay --trace-insns, which has a machine to make "
                          "probes on")
-    code = CodeReader(image)
+    code = KernelCode(image)
     names = {} if trace.tail is None else trace.tail.threads
     progress = (PROGRESS.working(f"reading {trace.path}")
                 if arguments.output is not None or not sys.stdout.isatty() else nullcontext())

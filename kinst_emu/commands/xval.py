@@ -140,7 +140,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
         raise KinstError(f"--random {count}: at most {MAX_CALLS} calls")
     generator = random.Random(seed)
     # Every function once, before any comes again.
-    drawn: list[call_table.Entry] = []
+    drawn: list[call_table.CallEntry] = []
     while len(drawn) < count:
         drawn += generator.sample(entries, min(len(entries), count - len(drawn)))
     return [call_table.call(entry, generator) for entry in drawn]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dtrace.bpf.encoding import LOCAL, Class, Instruction, Jump, disassemble
+from dtrace.bpf.encoding import LOCAL, BpfInstruction, BpfJump, Class, disassemble
 from dtrace.bpf.layout import BASE, REGION_SHIFT, Region
 from dtrace.bpf.listing import NAMES
 from dtrace.run.kernel import FIRST_PROBE
@@ -35,22 +35,22 @@ class Narrated:
     before: tuple[int, ...]
     after: tuple[int, ...]
     following: int
-    instruction: Instruction = field(repr=False)
+    instruction: BpfInstruction = field(repr=False)
 
     def told(self) -> str:
         """What it did."""
         i = self.instruction
         kind, operation = i.opcode & 7, i.opcode & 0xF0
         if kind in (Class.JMP, Class.JMP32):
-            if operation == Jump.EXIT or (operation == Jump.CALL and i.source == LOCAL):
-                return "back to its caller" if operation == Jump.EXIT else "the clause is called"
-            if operation == Jump.CALL:
+            if operation == BpfJump.EXIT or (operation == BpfJump.CALL and i.source == LOCAL):
+                return "back to its caller" if operation == BpfJump.EXIT else "the clause is called"
+            if operation == BpfJump.CALL:
                 given = ", ".join(_value(value) for value in self.before[1:6])
                 name = NAMES.get(i.immediate, i.immediate)
                 if self.following != self.place + 1:
                     return f"{name}({given}) faults, and ends the clause"
                 return f"{name}({given}) gives {_value(self.after[0])}"
-            if operation == Jump.JA:
+            if operation == BpfJump.JA:
                 return "it goes there"
             compared = f"{_value(self.before[i.destination])} is compared"
             return f"{compared}: {'not ' * (self.following == self.place + 1)}taken"
@@ -86,7 +86,7 @@ class Narration:
     aggregated: list[Row] = field(default_factory=list)
 
 
-class Clause:
+class ExplainedClause:
     """:param text: ``[/predicate/] { actions }``.
     :param number: of the probe among ``breakpoints``, that it is for.
     :raises KinstError: when it does not compile, or is not for that probe alone.
@@ -126,9 +126,9 @@ class Clause:
 
     def fire(self, state: CpuState | NativeState, wanted: bool) -> Narration | None:
         """Carry it out; the narration, where it is wanted."""
-        narration, went = Narration(self.text), list[tuple[int, Instruction, tuple[int, ...]]]()
+        narration, went = Narration(self.text), list[tuple[int, BpfInstruction, tuple[int, ...]]]()
 
-        def narrate(at: int, instruction: Instruction, registers: Sequence[int]) -> None:
+        def narrate(at: int, instruction: BpfInstruction, registers: Sequence[int]) -> None:
             narration.executed += 1
             if wanted and len(went) <= MAX_NARRATED:
                 went.append((at, instruction, tuple(registers)))

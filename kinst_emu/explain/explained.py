@@ -19,7 +19,7 @@ from emu.progress import PROGRESS
 from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
-from kinst_emu.explain.recorder import Firing, Recorder
+from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 from kinst_emu.explain.steps import Step, Words, steps, what_if
 
 MAX_DIGITS = 12
@@ -57,8 +57,8 @@ class Explained:
 
     image: Image
     asked: Asked
-    firing: Firing
-    wrong: Firing | None
+    firing: SeenFiring
+    wrong: SeenFiring | None
     steps: list[Step]
     words: Words
 
@@ -81,7 +81,7 @@ def explain(image: Image, asked: Asked) -> Explained:
     check(image, program, prototypes := Prototypes(image))
     machine = booted(image, asked.memory)
     base = machine.snapshot() if asked.what_if else None
-    recorder = Recorder(machine, function, offset, asked.hit)
+    recorder = FiringRecorder(machine, function, offset, asked.hit)
     if asked.clause:
         recorder.clause(asked.clause, prototypes.types())
     caller = Caller(machine, asked.limit)
@@ -95,7 +95,7 @@ def explain(image: Image, asked: Asked) -> Explained:
         machine.restore(base)
         caller.placed_again(placed)
         caller.limit = min(asked.limit, LIMIT)
-        other = Recorder(machine, function, offset, asked.hit, asked.what_if)
+        other = FiringRecorder(machine, function, offset, asked.hit, asked.what_if)
         with PROGRESS.working(f"calling {asked.call}, wrongly"):
             again = Evaluation(caller, prototypes)
             wrong = other.record(lambda: again.run(program))

@@ -13,7 +13,7 @@ Parts = list[tuple[str, str | Table]]  # what it is called, where it is a table;
 
 
 @dataclass(frozen=True)
-class Section:
+class StepSection:
     """A step.
 
     :param parts: what it says.
@@ -30,7 +30,7 @@ class Section:
 
 def page(title: str, about: str, steps: Sequence[Step]) -> str:
     """:param about: a sentence below the title."""
-    sections = [Section(step.name, step.title, _parts(step, step.title), []) for step in steps]
+    sections = [StepSection(step.name, step.title, _parts(step, step.title), []) for step in steps]
     return filled(TEMPLATE, title, about, sections=sections, columns=0)
 
 
@@ -39,7 +39,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> 
     sections = []
     for step_name, steps in found:
         titles = "; ".join(dict.fromkeys(step.title for step in steps if step is not None))
-        sections.append(Section(step_name, titles, [], [
+        sections.append(StepSection(step_name, titles, [], [
             (name, None if step is None else _parts(step, f"{name}: {step.title}"))
             for name, step in zip(names, steps, strict=True)],
             max((_needs(part) for step in steps if step is not None for part in step.parts

@@ -5,7 +5,7 @@ from typing import Any
 
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.explained import Explained
-from kinst_emu.explain.recorder import Firing
+from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Table
 
 
@@ -15,7 +15,7 @@ def explained_as_json(explained: Explained) -> dict[str, Any]:
             "steps": [step_as_json(step) for step in explained.steps]}
 
 
-def firing_as_json(firing: Firing) -> dict[str, Any]:
+def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
     """The recording itself; bytes in hexadecimal."""
     return {
         "architecture": firing.architecture, "function": firing.function.name,

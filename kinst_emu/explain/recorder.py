@@ -17,13 +17,13 @@ from emu.machine import Stop, StopReason, Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import Go, UnicornMachine
 from kinst.breakpoints import DOUBLE, Breakpoints, NativeState
-from kinst.code.listing import Instruction
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
 from kinst.trap import CpuState
-from kinst_emu.explain.clause import Clause, Narration
+from kinst_emu.explain.clause import ExplainedClause, Narration
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
@@ -33,7 +33,7 @@ STRAYED = 4  # instructions that are kept of a run that does not go on as it sho
 
 
 @dataclass(frozen=True)
-class Row:
+class SeenInstruction:
     """An instruction that was executed.
 
     :param registers: before it: the general ones and the flags.
@@ -59,7 +59,7 @@ class Stack:
 
 
 @dataclass
-class Frame:
+class SeenFrame:
     """A trap frame, where the kernel's vectors have built it.
 
     :param row: the number of the row before which the seam was come to.
@@ -73,13 +73,13 @@ class Frame:
     address: int
     breakpoint: int
     before: bytes
-    called: Row
+    called: SeenInstruction
     stack: Stack
     after: bytes = b""
 
 
 @dataclass
-class Firing:
+class SeenFiring:
     """What was seen of it; each number is the machine's.
 
     :param original: the bytes at the probed instruction; ``patched`` while the probe is enabled.
@@ -98,13 +98,13 @@ class Firing:
 
     architecture: str
     function: Symbol
-    instruction: Instruction
+    instruction: ProbedInstruction
     number: int
     hit: int
     original: bytes = b""
     patched: bytes = b""
-    rows: list[Row] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
+    rows: list[SeenInstruction] = field(default_factory=list)
+    frames: list[SeenFrame] = field(default_factory=list)
     slot: int = 0
     trampoline: bytes = b""
     second: int = 0
@@ -112,13 +112,13 @@ class Firing:
     narration: Narration | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
     what_if: str = ""
-    other: Instruction | None = None
+    other: ProbedInstruction | None = None
     strayed: int = 0
     ended: str = ""
     complete: bool = False
 
 
-class Recorder:
+class FiringRecorder:
     """:param machine: where a kernel waits; not to be used for anything else afterwards.
     :raises KinstError: when the instruction cannot be probed.
     """
@@ -154,7 +154,7 @@ class Recorder:
         self._breakpoints = made
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
-        self.firing = Firing(machine.arch.name, function, found, number, hit, what_if=what_if,
+        self.firing = SeenFiring(machine.arch.name, function, found, number, hit, what_if=what_if,
                              other=other)
         self._slot = self._others_slot = 0
         if other is not None:
@@ -162,7 +162,7 @@ class Recorder:
         self._hits = self._seen = 0
         self._began = self._waiting = False
         self._failure: KinstError | None = None
-        self._clause: Clause | None = None
+        self._clause: ExplainedClause | None = None
 
     def clause(self, text: str, types: Types | None) -> None:
         """Have a D clause on the probe.
@@ -171,10 +171,10 @@ class Recorder:
         :raises KinstError: when it does not compile, or is not for this probe alone.
         """
         firing = self.firing
-        self._clause = Clause(self._breakpoints, types, firing.function,
+        self._clause = ExplainedClause(self._breakpoints, types, firing.function,
                               firing.instruction.offset, firing.number, text)
 
-    def record(self, workload: Callable[[], object]) -> Firing:
+    def record(self, workload: Callable[[], object]) -> SeenFiring:
         """Run something, and keep what becomes of the wanted firing in it.
 
         :raises KinstError: when it does not come to that.
@@ -296,12 +296,13 @@ class Recorder:
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()
 
-    def _row(self, address: int, code: bytes) -> Row:
+    def _row(self, address: int, code: bytes) -> SeenInstruction:
         machine = self.machine
         registers = {name: machine.read_register(name) for name in machine.arch.registers}
         registers[machine.arch.pc] = address
         system = self._breakpoints.trap.return_register
-        return Row(address, code, registers, machine.read_register(system) if system else None)
+        return SeenInstruction(address, code, registers,
+                               machine.read_register(system) if system else None)
 
     def _stack(self) -> Stack:
         at = self.machine.sp & ~7
@@ -348,6 +349,6 @@ class Recorder:
         if address != firing.instruction.address:
             firing.second = address
         content = machine.read(frame, machine.guest.trap_frame.size)
-        firing.frames.append(Frame(len(firing.rows), frame, address, content,
+        firing.frames.append(SeenFrame(len(firing.rows), frame, address, content,
                                    self._row(machine.pc, b""), self._stack()))
         self._waiting = True

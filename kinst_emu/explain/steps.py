@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from emu.arch import Arch
 from emu.guest import Guest
-from kinst.code.listing import Instruction
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Rewrite, summary
 from kinst.trap import TRAPS
 from kinst_emu.explain.clause import Narration
-from kinst_emu.explain.recorder import Firing, Frame, Row
+from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction
 from kinst_emu.explain.what_if import COPY
 
 MASK = (1 << 64) - 1
@@ -69,7 +69,7 @@ class Words:
         return f"{address:#x}" if name == f"{address:#x}" else f"{address:#x}, {name}"
 
 
-def steps(firing: Firing, table: Sequence[Instruction], words: Words) -> list[Step]:
+def steps(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) -> list[Step]:
     """A recorded firing, step by step."""
     made = [_function(firing, table, words), _patch(firing, words), _exception(firing, words)]
     seam = firing.frames[0].row if firing.frames else 1
@@ -93,7 +93,7 @@ def _hex(data: bytes) -> str:
     return data.hex(" ")
 
 
-def _function(firing: Firing, table: Sequence[Instruction], words: Words) -> Step:
+def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) -> Step:
     at = next(i for i, one in enumerate(table) if one.offset == firing.instruction.offset)
     begin = max(0, at - AROUND)
     rows, last = list[tuple[str, ...]](), ""
@@ -118,7 +118,7 @@ def _ordinal(number: int) -> str:
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"
 
 
-def _patch(firing: Firing, words: Words) -> Step:
+def _patch(firing: SeenFiring, words: Words) -> Step:
     changed = sum(a != b for a, b in zip(firing.original, firing.patched, strict=True))
     length = words.arch.instruction_length(firing.patched) or len(firing.patched)
     text = words.arch.disassemble(firing.patched[:length], firing.instruction.address)
@@ -130,12 +130,12 @@ def _patch(firing: Firing, words: Words) -> Step:
             ("after", _hex(firing.patched), text)), frozenset({1}))))
 
 
-def _differences(before: Row, after: Row) -> list[tuple[str, str, str]]:
+def _differences(before: SeenInstruction, after: SeenInstruction) -> list[tuple[str, str, str]]:
     return [(name, f"{before.registers[name]:#x}", f"{value:#x}")
             for name, value in after.registers.items() if before.registers[name] != value]
 
 
-def _exception(firing: Firing, words: Words) -> Step:
+def _exception(firing: SeenFiring, words: Words) -> Step:
     first, second = firing.rows[0], firing.rows[1]
     saved = TRAPS[firing.architecture].saved
     parts: list[str | Table] = [
@@ -155,25 +155,26 @@ def _exception(firing: Firing, words: Words) -> Step:
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
 
 
-def _vector(name: str, title: str, rows: Sequence[Row], words: Words, row: int, *more: str
+def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words, row: int,
+            *more: str
             ) -> Step:
     return Step(name, title, (f"{len(rows)} instructions are executed:", _executed(rows, words),
                               *more), row)
 
 
-def _to_handler(firing: Firing, words: Words) -> str:
+def _to_handler(firing: SeenFiring, words: Words) -> str:
     how = "calls" if TRAPS[firing.architecture].called else "jumps to"
     return (f"The last of them {how} what the kernel's pointer {words.guest.seam} leads to: the "
             "handler. In FreeBSD that is DTrace's; here it is this program, which works on the "
             "frame.")
 
 
-def _executed(rows: Sequence[Row], words: Words) -> Table:
+def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
     return Table(("where", "instruction"), tuple(
         (words.where(row.address), words.arch.disassemble(row.code, row.address)) for row in rows))
 
 
-def _fields(frame: Frame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
+def _fields(frame: SeenFrame, words: Words) -> Iterable[tuple[str, int, int, int, int]]:
     """(field, address, bytes, value, value afterwards)."""
     for name, (offset, size) in words.guest.trap_frame.fields.items():
         before, after = (int.from_bytes((content or frame.before)[offset : offset + size], "little")
@@ -181,7 +182,7 @@ def _fields(frame: Frame, words: Words) -> Iterable[tuple[str, int, int, int, in
         yield name, frame.address + offset, size, before, after
 
 
-def _frame(frame: Frame, words: Words) -> Step:
+def _frame(frame: SeenFrame, words: Words) -> Step:
     rows, marked = list[tuple[str, ...]](), set[int]()
     for name, address, _size, before, after in _fields(frame, words):
         if before != after:
@@ -198,7 +199,7 @@ def _frame(frame: Frame, words: Words) -> Step:
         frame.row)
 
 
-def _lookup(firing: Firing, words: Words, row: int) -> Step:
+def _lookup(firing: SeenFiring, words: Words, row: int) -> Step:
     trap = TRAPS[firing.architecture]
     pc = trap.names.get(words.arch.pc, words.arch.pc)
     parts = []
@@ -240,7 +241,7 @@ def _clause(narration: Narration, row: int) -> Step:
     return Step("clause", "The D clause is run", tuple(parts), row)
 
 
-def _verdict(firing: Firing, words: Words, row: int) -> Step:
+def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
@@ -260,7 +261,7 @@ def _verdict(firing: Firing, words: Words, row: int) -> Step:
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
 
-def _trampoline(firing: Firing, words: Words) -> Step:
+def _trampoline(firing: SeenFiring, words: Words) -> Step:
     arch, rows, at = words.arch, list[tuple[str, ...]](), firing.slot
     executed = {row.address: row for row in firing.rows}
     marked = set[int]()
@@ -292,7 +293,7 @@ def _trampoline(firing: Firing, words: Words) -> Step:
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
 
 
-def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
+def _displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     """What refers to something by distance, there and here: from the bytes."""
     if verdict.displacement is None:
         behind = firing.trampoline.find(verdict.data) if verdict.data else -1
@@ -312,7 +313,7 @@ def _displacement(firing: Firing, verdict: Rewrite) -> list[str]:
     return made
 
 
-def _back(firing: Firing, words: Words) -> list[Step]:
+def _back(firing: SeenFiring, words: Words) -> list[Step]:
     """From the handler to where the run goes on."""
     if not firing.frames:
         return []
@@ -342,7 +343,7 @@ def _back(firing: Firing, words: Words) -> list[Step]:
     return made
 
 
-def _after(firing: Firing, words: Words) -> Step:
+def _after(firing: SeenFiring, words: Words) -> Step:
     first, last = firing.rows[0], firing.rows[-1]
     rows, marked = list[tuple[str, ...]](), set[int]()
     for name, value in first.registers.items():
@@ -358,7 +359,7 @@ def _after(firing: Firing, words: Words) -> Step:
         len(firing.rows) - 1)
 
 
-def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
+def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
     """What became of the same firing when it was done wrong, beside what should have."""
     instruction, arch = right.instruction, words.arch
     begin = next((i for i, row in enumerate(wrong.rows) if wrong.slot <= row.address
@@ -406,7 +407,7 @@ def what_if(right: Firing, wrong: Firing, words: Words) -> list[Step]:
     return [Step("what-if", title, tuple(parts), last, wrong=True)]
 
 
-def _inside(firing: Firing, begin: int) -> list[Row]:
+def _inside(firing: SeenFiring, begin: int) -> list[SeenInstruction]:
     """What is executed in the trampoline, from the first time on."""
     found = []
     for row in firing.rows[begin:]:

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst.trap import TRAPS
-from kinst_emu.explain.recorder import Firing, Row, Stack
+from kinst_emu.explain.recorder import SeenFiring, SeenInstruction, Stack
 from kinst_emu.explain.steps import Step, Table, Words
 from kinst_emu.explain.terms import first_terms
 
@@ -115,8 +115,8 @@ class Stepper(App[None]):
         ("h", "scroll(-8, 0)", "left"), ("question_mark", "keys", "help"), ("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", show=False, priority=True)]
 
-    def __init__(self, title: str, steps: Sequence[Step], firing: Firing, words: Words,
-                 wrong: Firing | None = None) -> None:
+    def __init__(self, title: str, steps: Sequence[Step], firing: SeenFiring, words: Words,
+                 wrong: SeenFiring | None = None) -> None:
         super().__init__()
         self._heading, self.steps, self._firing, self._words = title, steps, firing, words
         self._wrong = firing if wrong is None else wrong
@@ -214,14 +214,14 @@ class Stepper(App[None]):
 
     # -- what the machine holds at a step ----------------------------------------------------------
 
-    def _of(self, step: Step) -> Firing:
+    def _of(self, step: Step) -> SeenFiring:
         return self._wrong if step.wrong else self._firing
 
-    def _row(self, step: Step) -> Row:
+    def _row(self, step: Step) -> SeenInstruction:
         firing = self._of(step)
         return firing.rows[step.row] if step.handles is None else firing.frames[step.handles].called
 
-    def _pointers(self, row: Row) -> list[tuple[str, int]]:
+    def _pointers(self, row: SeenInstruction) -> list[tuple[str, int]]:
         """pc, sp and where a return from an exception goes, which come first everywhere."""
         arch = self._words.arch
         found = [(name, row.registers[name]) for name in (arch.pc, arch.sp)]

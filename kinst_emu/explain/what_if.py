@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from emu.unicorn.machine import UnicornMachine
 from kinst.breakpoints import DOUBLE, Breakpoints, Fire
-from kinst.code.listing import Instruction
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import GuestTrap
 
@@ -40,7 +40,8 @@ class CopyingBreakpoints(Breakpoints):
         return self._copied.classify(code, address)[1]
 
 
-def sharing(table: Sequence[Instruction], probed: Instruction) -> Instruction | None:
+def sharing(table: Sequence[ProbedInstruction],
+            probed: ProbedInstruction) -> ProbedInstruction | None:
     """Another instruction of the function that has a trampoline: the next one, or one before."""
     others = [i for i in table if isinstance(i.verdict, Copy | Rewrite) and i.code != probed.code]
     return next((i for i in others if i.offset > probed.offset), others[-1] if others else None)

@@ -10,12 +10,12 @@ from emu.errors import KinstError
 from emu.machine import Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
-from kinst.code.listing import Instruction, exclusion
+from kinst.code.listing import ProbedInstruction, exclusion
 from kinst.code.verdict import Refuse, summary
 from kinst.laboratory.bench import BENCHES
 from kinst.probe_table import ProbeTable
 from kinst.trap import TRAPS
-from kinst_emu.explain.recorder import Firing, Recorder
+from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 
 MAX_STEPS = 5_000  # of a breakpoint, there and back
 TRIES = 2_000  # functions that are looked through for an instruction
@@ -35,10 +35,10 @@ class Experiment:
     """
 
     function: Symbol
-    instruction: Instruction
+    instruction: ProbedInstruction
     registers: dict[str, int]
-    firing: Firing
-    table: Sequence[Instruction]
+    firing: SeenFiring
+    table: Sequence[ProbedInstruction]
 
     @property
     def after(self) -> dict[str, int]:
@@ -71,7 +71,7 @@ class Experimenter:
             raise KinstError(f"{machine.image.path.name} for {machine.arch.name}: has no functions "
                              "with a size: nothing can be asked about")
 
-    def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, Instruction]:
+    def instruction(self, generator: random.Random, word: str) -> tuple[Symbol, ProbedInstruction]:
         """One whose verdict has that word.
 
         :raises KinstError: when none is found.
@@ -85,7 +85,7 @@ class Experimenter:
                          f"{TRIES} functions there is no instruction whose verdict is {word}: "
                          "choose another --level or --arch")
 
-    def _known(self, function: Symbol) -> Sequence[Instruction]:
+    def _known(self, function: Symbol) -> Sequence[ProbedInstruction]:
         """Instructions that every CPU model can execute."""
         try:
             table = self._table.instructions(function)
@@ -94,7 +94,7 @@ class Experimenter:
         return [i for i in table if isinstance(i.verdict, Refuse)
                 or (self.bench.not_executed(i.code) is None and not self.bench.repeats(i.code))]
 
-    def run(self, generator: random.Random, function: Symbol, instruction: Instruction
+    def run(self, generator: random.Random, function: Symbol, instruction: ProbedInstruction
             ) -> Experiment | None:
         """Fire a probe on it once, from a random state; None when it does not come to its end."""
         return self._run(function, instruction, self._state(generator))
@@ -118,17 +118,17 @@ class Experimenter:
             machine.restore(self._base)
         return bool(seen)
 
-    def _enter(self, instruction: Instruction, values: dict[str, int]) -> None:
+    def _enter(self, instruction: ProbedInstruction, values: dict[str, int]) -> None:
         """Registers as they are to be, at an instruction."""
         for name, value in values.items():
             self.machine.write_register(name, value)
         self.machine.pc = instruction.address
 
-    def _run(self, function: Symbol, instruction: Instruction, values: dict[str, int]
+    def _run(self, function: Symbol, instruction: ProbedInstruction, values: dict[str, int]
              ) -> Experiment | None:
         machine = self.machine
         machine.restore(self._base)
-        recorder = Recorder(machine, function, instruction.offset)
+        recorder = FiringRecorder(machine, function, instruction.offset)
 
         def workload() -> None:
             self._enter(instruction, values)

@@ -23,7 +23,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class AggregationBars:
     """:param pictures: the key of each distribution, None where all keys are in one; its bars.
     :param left_out: what is said when not all rows are drawn.
     """
@@ -33,7 +33,7 @@ class Aggregation:
     left_out: str
 
 
-def aggregations(rows: Sequence[Row]) -> list[Aggregation]:
+def aggregations(rows: Sequence[Row]) -> list[AggregationBars]:
     """:param rows: with the empty buckets of distributions."""
     return [_aggregation(row) for row in rows[:MOST_AGGREGATIONS]]
 
@@ -44,7 +44,7 @@ def left_out(rows: Sequence[Row]) -> str:
             if len(rows) > MOST_AGGREGATIONS else "")
 
 
-def _aggregation(row: Row) -> Aggregation:
+def _aggregation(row: Row) -> AggregationBars:
     name, entries = f"{row['aggregation']} = {row['function']}()", _dicts(row["rows"])
     if any(isinstance(entry["value"], list) for entry in entries):
         most, which = MOST_DISTRIBUTIONS, "last"
@@ -55,7 +55,7 @@ def _aggregation(row: Row) -> Aggregation:
         most, which = MOST_BARS, "largest"
         pictures = [(None, _bars([(_label(entry["keys"]), entry["value"])
                                   for entry in sorted(entries, key=_size)[:most]]))]
-    return Aggregation(name, pictures, f"The {most} {which} of {len(entries)}."
+    return AggregationBars(name, pictures, f"The {most} {which} of {len(entries)}."
                        if len(entries) > most else "")
 
 

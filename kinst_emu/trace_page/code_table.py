@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kinst_emu.trace_page.collected import Code, Collected
+from kinst_emu.trace_page.collected import Collected, HotFunction
 from kinst_emu.trace_page.heat import heat
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """An instruction; the source line is said where it changes."""
 
     heat: int
@@ -21,26 +21,26 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Function:
+class FunctionTable:
     """:param has_text: whether the text of some source line is known."""
 
     name: str
     count: int
     has_text: bool
-    rows: list[Row]
+    rows: list[TableRow]
 
 
-def functions(trace: Collected) -> list[Function]:
+def functions(trace: Collected) -> list[FunctionTable]:
     most = max((line.count or 0 for code in trace.code for line in code.lines), default=1)
-    return [Function(f"{code.module}`{code.name}", code.count,
+    return [FunctionTable(f"{code.module}`{code.name}", code.count,
                      any(line.line for line in code.lines), list(_rows(code, most)))
             for code in trace.code]
 
 
-def _rows(code: Code, most: int) -> Iterator[Row]:
+def _rows(code: HotFunction, most: int) -> Iterator[TableRow]:
     last = ""
     for line in code.lines:
         source, text = ("", "") if line.source == last else (line.source, line.line)
         last = line.source
-        yield Row(heat(line.count or 0, most), "" if line.count is None else str(line.count),
+        yield TableRow(heat(line.count or 0, most), "" if line.count is None else str(line.count),
                   line.offset, line.text, line.verdict, source, text)

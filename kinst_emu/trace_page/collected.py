@@ -19,7 +19,7 @@ MAX_ROWS = 4_000  # instructions that are shown
 
 
 @dataclass(frozen=True)
-class Line:
+class HotInstruction:
     """An instruction of a function.
 
     :param source: its ``file:line``, and ``line`` the text of that, where it is known.
@@ -36,13 +36,13 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Code:
+class HotFunction:
     """A function that had firings."""
 
     name: str
     module: str
     count: int
-    lines: list[Line]
+    lines: list[HotInstruction]
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Collected:
     stacks_left_out: int = 0
     fired: int = 0
     aggregations: list[Row] = field(default_factory=list)
-    code: list[Code] = field(default_factory=list)
+    code: list[HotFunction] = field(default_factory=list)
     left_out: int = 0
 
     def firing(self, time: int, probe: int) -> None:
@@ -139,11 +139,11 @@ class Collected:
             if shown + len(table) > MAX_ROWS and shown:
                 break
             shown += len(table)
-            lines = [Line(i.offset, i.address,
+            lines = [HotInstruction(i.offset, i.address,
                           breakpoints.arch.disassemble(i.code, i.address), summary(i.verdict),
                           words.source(i.address), words.text(i.address),
                           counts[key].get(i.address))
                      for i in table[:MAX_ROWS]]
-            self.code.append(Code(function.name, function.module_name,
+            self.code.append(HotFunction(function.name, function.module_name,
                                   sum(counts[key].values()), lines))
         self.left_out = len(order) - len(self.code)

@@ -13,7 +13,7 @@ LEAST = 0.2  # opacity
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """A function.
 
     :param paths: opacity, and the cells that have it, one unit wide and high.
@@ -38,7 +38,7 @@ class Timeline:
     :param first: when the first was, and ``span`` how long they took.
     """
 
-    rows: list[Row]
+    rows: list[TimelineRow]
     functions: int
     columns: int
     first: str
@@ -58,7 +58,8 @@ def timeline(trace: Collected) -> Timeline:
         totals[name] += 1
         cells.setdefault(name, Counter())[(time - first) * columns // span] += 1
     most = max(max(found.values()) for found in cells.values())
-    rows = [Row(name, _paths(cells[name], most)) for name, _count in totals.most_common(ROWS)]
+    rows = [TimelineRow(name, _paths(cells[name], most)) for name,
+            _count in totals.most_common(ROWS)]
     return Timeline(rows, len(totals), columns, exact(first), exact(span), _ticks(span))
 
 

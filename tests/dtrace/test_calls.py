@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from dtrace.c_library import CHAR
 from dtrace.calls import (
     Address,
-    Call,
     Data,
     Evaluation,
-    Name,
-    Number,
+    Identifier,
+    Invocation,
+    Literal,
     Statement,
     check,
     parse,
@@ -27,15 +27,16 @@ from tests.elfwriter import Elf
 
 def test_arguments_of_every_kind_are_read():
     (statement,) = parse(r"""f(1, -0x10, 017, 'A', "a\n", buf(3), bytes("\x01\0"), &s+8, &t-4)""")
-    assert statement == Statement(None, Call("f", (
-        Number(1), Number(-16), Number(15), Number(65), Data(b"a\n\0"), Data(bytes(3)),
+    assert statement == Statement(None, Invocation("f", (
+        Literal(1), Literal(-16), Literal(15), Literal(65), Data(b"a\n\0"), Data(bytes(3)),
         Data(b"\1\0"), Address("s", 8), Address("t", -4))))
 
 
 def test_programs_assign_and_nest():
     assert parse("p = f(g(1)); h(p, p + 8, p-8);") == [
-        Statement("p", Call("f", (Call("g", (Number(1),)),))),
-        Statement(None, Call("h", (Name("p", 0), Name("p", 8), Name("p", -8)))),
+        Statement("p", Invocation("f", (Invocation("g", (Literal(1),)),))),
+        Statement(None,
+                  Invocation("h", (Identifier("p", 0), Identifier("p", 8), Identifier("p", -8)))),
     ]
 
 

@@ -9,7 +9,7 @@ from elftools.dwarf.structs import DWARFStructs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrace.d.errors import Place
+from dtrace.d.errors import SourcePlace
 from dtrace.d.locations import Unreadable, value
 from dtrace.d.types import LONG
 from dwarf.debug_file import DAMAGE, DebugDataError
@@ -17,8 +17,8 @@ from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.locations import (
     Constant,
+    Load,
     Location,
-    Memory,
     Operation,
     Register,
     Unkept,
@@ -45,8 +45,8 @@ R5, MINUS_1 = Register(5), (1 << 64) - 1
     ([0x91, 0], Location(BASE, True)),
     ([0x75, 0x10], Location(Operation("+", R5, Constant(16)), True)),  # breg5 16
     ([0x75, 0x10, 0x9F], Location(Operation("+", R5, Constant(16)), False)),  # ... stack_value
-    ([0x75, 0, 0x06, 0x9F], Location(Memory(R5, 8), False)),  # deref
-    ([0x75, 0, 0x94, 2, 0x9F], Location(Memory(R5, 2), False)),  # deref_size 2
+    ([0x75, 0, 0x06, 0x9F], Location(Load(R5, 8), False)),  # deref
+    ([0x75, 0, 0x94, 2, 0x9F], Location(Load(R5, 2), False)),  # deref_size 2
     ([0x31, 0x9F], Location(Constant(1), False)),  # lit1
     ([0x11, 0x7F, 0x9F], Location(Constant(MINUS_1), False)),  # consts -1
     ([0x38, 0x23, 8, 0x9F], Location(Constant(16), False)),  # lit8, plus_uconst 8
@@ -152,7 +152,7 @@ def test_any_bytes_are_an_expression_or_none(content):
         return
     assert isinstance(found, Location) and hash(found) == hash(of(*content))
     with contextlib.suppress(Unreadable):
-        value(Place(1), found, LONG, {number: number for number in range(32)})
+        value(SourcePlace(1), found, LONG, {number: number for number in range(32)})
 
 
 def test_a_value_that_doubles_without_end_is_not_kept():

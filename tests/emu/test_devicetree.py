@@ -1,6 +1,6 @@
 import struct
 
-from emu.devicetree import Node, cells64, flatten
+from emu.devicetree import DeviceNode, cells64, flatten
 
 
 def parse(blob):
@@ -29,8 +29,9 @@ def parse(blob):
 
 
 def test_a_tree_reads_back_as_it_was_written():
-    root = Node("", N_address_cells=2, compatible=["a", "bc"]).add(
-        Node("cpu@0", riscv__isa="rv64", empty=None, reg=cells64(1, 2)).add(Node("intc", phandle=7))
+    root = DeviceNode("", N_address_cells=2, compatible=["a", "bc"]).add(
+        DeviceNode("cpu@0", riscv__isa="rv64", empty=None,
+                   reg=cells64(1, 2)).add(DeviceNode("intc", phandle=7))
     )
     name, properties, children = parse(flatten(root))
     assert (name, properties) == ("", {"#address-cells": b"\0\0\0\2", "compatible": b"a\0bc\0"})
@@ -40,7 +41,7 @@ def test_a_tree_reads_back_as_it_was_written():
 
 
 def test_the_reservation_map_ends_at_once_and_everything_is_aligned():
-    blob = flatten(Node("", odd="x"))
+    blob = flatten(DeviceNode("", odd="x"))
     reserve, structure = struct.unpack_from(">I", blob, 16)[0], struct.unpack_from(">I", blob, 8)[0]
     assert blob[reserve : reserve + 16] == bytes(16)
     assert reserve % 8 == 0 and structure % 4 == 0

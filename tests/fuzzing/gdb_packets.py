@@ -9,7 +9,7 @@ import contextlib
 
 from emu.gdb.description import DESCRIPTIONS
 from emu.gdb.packets import Gone
-from emu.gdb.session import NoThreads, Session
+from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget
 from emu.machine import StopReason, Until
 from images import boots, catalog
@@ -121,7 +121,7 @@ def once(rng, ground):
 
 def _served(machine, packets):
     link = Link(packets)
-    session = Session(LiveTarget(machine), link, NoThreads(), {})
+    session = GdbSession(LiveTarget(machine), link, NoThreads(), {})
     with contextlib.suppress(Gone):
         session.serve()
     asked = len(packets) - len(link._packets)

@@ -11,7 +11,7 @@ from kinst.code.verdict import summary
 from kinst.trap import TRAPS
 from kinst_emu.explain.explained import words_of
 from kinst_emu.explain.page import page
-from kinst_emu.explain.recorder import Recorder
+from kinst_emu.explain.recorder import FiringRecorder
 from kinst_emu.explain.steps import Table, steps
 from kinst_emu.explain.text import text
 from kinst_emu.quiz.experiment import Experimenter
@@ -110,6 +110,6 @@ def test_a_refused_instruction_is_refused_with_the_reason(arch):
     for seed in range(10):
         function, instruction = experimenter.instruction(random.Random(seed), "refuse")
         with pytest.raises(KinstError, match="cannot be probed") as said:
-            Recorder(machine, function, instruction.offset)
+            FiringRecorder(machine, function, instruction.offset)
         assert instruction.verdict.reason in str(said.value)
         assert f"{function.name}+{instruction.offset}" in str(said.value)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dtrace.flow.call_tree import CallTree
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import How, Origin
 from dtrace.flow.outputs import PERFETTO, output
 from dtrace.flow.steps import steps
@@ -56,7 +56,7 @@ def test_an_effect_says_all_that_an_instruction_does_with_registers_and_memory(p
     stores is what was there."""
     machine = player.machine
     arch, effect = machine.arch, EFFECTS[machine.arch.name]
-    code = CodeReader(machine.image)
+    code = KernelCode(machine.image)
     followed = {name for name in arch.dwarf_registers if name}
     seen, odd = set(), []
     for at in places(player, 1, 12, 30_000):
@@ -136,7 +136,7 @@ def test_a_function_is_called_as_often_as_fbt_counts_it(recorded, player):
     player.seek(begin)
     machine = player.machine
     tree = Counting()
-    walk = Walk(CodeReader(machine.image),
+    walk = Walk(KernelCode(machine.image),
                 Head(machine.arch.name, machine.image.identity, begin, thread_of(machine)), tree)
     for entries in flow(player, player.recording.last):
         walk.follow(entries)
@@ -174,7 +174,7 @@ def test_perfetto_s_classes_read_what_fbt_counts(recorded, player):
     breakpoints.disable()
     player.seek(at)
     machine, file = player.machine, io.BytesIO()
-    out = output(PERFETTO, CodeReader(machine.image), Head(
+    out = output(PERFETTO, KernelCode(machine.image), Head(
         machine.arch.name, machine.image.identity, player.position, thread_of(machine)), file,
         "kernel", {}, [])
     for entries in flow(player, at + 3_000_000):
@@ -193,7 +193,7 @@ def test_an_origin_is_right_its_change_changes_the_value(player):
     machine = player.machine
     arch = machine.arch
     chosen = random.Random(3)
-    code = CodeReader(machine.image)
+    code = KernelCode(machine.image)
     origin = Origin(player, code)
     names = [n for n in arch.dwarf_registers if n and n not in (arch.pc, arch.sp)]
     right = tried = 0

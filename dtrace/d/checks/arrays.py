@@ -6,7 +6,7 @@ from dtrace.d.checks.conversions import converted, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import probe_argument
 from dtrace.d.checks.variables import bad_reference, expand_inline, variable_use
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import REGISTERS, Scope, Variable
 from dtrace.d.types import DYNAMIC, UNSIGNED_LONG, is_dynamic, is_integer, is_void, spelled
@@ -60,7 +60,7 @@ def _associative_array(env: Environment, base: syntax.Expression) -> Variable | 
                     base.place, FUNCTIONS[name].role.value, name, "associative array")
             return None
         return Variable(name, Scope.GLOBAL, DYNAMIC)
-    if isinstance(base, syntax.Member) and isinstance(base.base, syntax.Name) and base.arrow \
+    if isinstance(base, syntax.MemberAccess) and isinstance(base.base, syntax.Name) and base.arrow \
             and base.base.name in ("self", "this") and base.base.name not in env.bound:
         scope = Scope.THREAD if base.base.name == "self" else Scope.LOCAL
         known = env.variables.get((scope, base.name))
@@ -102,7 +102,7 @@ def _special_array(env: Environment, node: syntax.Index, name: str) -> syntax.Ex
 
 
 def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression],
-              place: Place) -> None:
+              place: SourcePlace) -> None:
     """Hold keys to those of the first use.
 
     :raises DError: when they are more, fewer or others.
@@ -113,7 +113,7 @@ def hold_keys(name: str, wanted: list[Type] | None, keys: list[syntax.Expression
                    keys, place, "key")
 
 
-def key_types(keys: list[syntax.Expression], container: str, place: Place) -> list[Type]:
+def key_types(keys: list[syntax.Expression], container: str, place: SourcePlace) -> list[Type]:
     """Those of the first use, which the others are held to.
 
     :raises DError: when one can be no key.
@@ -135,6 +135,6 @@ def _described(node: syntax.Expression) -> str:
             return f'string constant "{content.decode(errors="replace")}"'
         case syntax.Binary(operator=operator) | syntax.Unary(operator=operator):
             return f"operator {operator}"
-        case syntax.Member(name=name, arrow=arrow):
+        case syntax.MemberAccess(name=name, arrow=arrow):
             return f"operator {'->' if arrow else '.'}"
     return "expression"

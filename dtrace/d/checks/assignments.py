@@ -15,7 +15,7 @@ from dtrace.d.checks.conversions import (
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.members import translated_values
 from dtrace.d.checks.variables import assignment_target, fresh_name
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import Scope, Variable
 from dtrace.d.types import (
     LONG,
@@ -123,7 +123,7 @@ def _modify(env: Environment, node: syntax.Assign) -> syntax.Expression:
     return typed(node, left.kind)
 
 
-def _writable(left: syntax.Expression, operator: str, place: Place) -> None:
+def _writable(left: syntax.Expression, operator: str, place: SourcePlace) -> None:
     if not left.lvalue:
         raise DError("D_OP_LVAL",
                      f"operator {operator} requires modifiable lvalue as an operand", place)

@@ -3,9 +3,9 @@
 from dtrace.d import syntax
 from dtrace.d.checks.conversions import converted, fits, shown_type, typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import CONTEXT, HOSTED, Function, Role, Scope
+from dtrace.d.identifiers import CONTEXT, HOSTED, Builtin, Role, Scope
 from dtrace.d.types import DYNAMIC, pointer_to, spelled
 from dwarf.types import Incomplete, Type
 
@@ -37,7 +37,8 @@ def check_call(env: Environment, node: syntax.Call) -> syntax.Expression:
     return _applied(env, function, arguments, place)
 
 
-def _applied(env: Environment, function: Function, arguments: list[syntax.Expression], place: Place
+def _applied(env: Environment, function: Builtin, arguments: list[syntax.Expression],
+             place: SourcePlace
              ) -> syntax.Expression:
     name = function.name
     formals: list[tuple[str, Type | None]] = []
@@ -62,7 +63,7 @@ def _applied(env: Environment, function: Function, arguments: list[syntax.Expres
     return typed(found, result)
 
 
-def _type_of(env: Environment, text: str, function: str, number: int, place: Place) -> Type:
+def _type_of(env: Environment, text: str, function: str, number: int, place: SourcePlace) -> Type:
     stars = text.count("*")
     words = [w for w in text.replace("*", " ").split() if w != "const"]
     kind: Type | None
@@ -82,7 +83,7 @@ def _type_of(env: Environment, text: str, function: str, number: int, place: Pla
 
 
 def hold_arguments(called: str, formals: list[tuple[str, Type | None]], least: int,
-                   most: int | None, given: list[syntax.Expression], place: Place, what: str
+                   most: int | None, given: list[syntax.Expression], place: SourcePlace, what: str
                    ) -> None:
     """Hold arguments, or keys, to a prototype.
 

@@ -1,7 +1,7 @@
 """What type a value has, and what it is taken as where another type is wanted."""
 
 from dtrace.d import constants, syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.types import (
     DYNAMIC,
     assignable,
@@ -20,7 +20,7 @@ def typed(node: syntax.Expression, kind: Type) -> syntax.Expression:
     return node
 
 
-def constant(place: Place, value: int, kind: Type) -> syntax.Number:
+def constant(place: SourcePlace, value: int, kind: Type) -> syntax.Number:
     """A number that is known before the program runs."""
     node = syntax.Number(place, value)
     node.type = kind
@@ -70,7 +70,7 @@ def shown_type(value: syntax.Expression) -> str:
 
 
 def incompatible(left: syntax.Expression, operator: str, right: syntax.Expression,
-                 place: Place) -> DError:
+                 place: SourcePlace) -> DError:
     """Operands that an operator does not take together."""
     return DError("D_OP_INCOMPAT", f'operands have incompatible types: "{shown_type(left)}" '
                   f'{operator} "{shown_type(right)}"', place)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dtrace.d import syntax
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import (
     CONTEXT,
@@ -49,8 +49,8 @@ class Environment(ABC):
         self._expansions = 0  # in the expression that is being checked
         for name, value in {"NULL": 0, **CONSTANTS}.items():
             self.inlines[name] = syntax.Inline(
-                Place(0), name, LONG if name == "NULL" else INT, None,
-                syntax.Number(Place(0), value))
+                SourcePlace(0), name, LONG if name == "NULL" else INT, None,
+                syntax.Number(SourcePlace(0), value))
 
     # -- expressions -------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class Environment(ABC):
 
     @contextmanager
     def expansion(self, what: str, too_deep: str, bound: dict[str, syntax.Expression],
-                  place: Place) -> Iterator[None]:
+                  place: SourcePlace) -> Iterator[None]:
         """Inside, an inline or translator is put in the place of its name.
 
         :raises DError: when there are too many inside one another, or (each may use others twice)

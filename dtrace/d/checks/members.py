@@ -10,7 +10,7 @@ from dtrace.d.types import DYNAMIC, INT, compatible, is_array, is_pointer, point
 from dwarf.types import Incomplete, Member, Pointer, Structure, find_member, strip
 
 
-def check_member(env: Environment, node: syntax.Member) -> syntax.Expression:
+def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expression:
     """``base.name`` and ``base->name``, ``self->name`` and ``this->name``.
 
     :raises DError: when the base has no such member.
@@ -94,11 +94,11 @@ def translated_values(env: Environment, node: syntax.Translated
         member = find_member(to, name)
         assert member is not None
         found.append((member, _translated_member(
-            env, node, syntax.Member(place, node, False, name))))
+            env, node, syntax.MemberAccess(place, node, False, name))))
     return found
 
 
-def _translated_member(env: Environment, base: syntax.Translated, node: syntax.Member
+def _translated_member(env: Environment, base: syntax.Translated, node: syntax.MemberAccess
                        ) -> syntax.Expression:
     translator = base.translator
     for name, value, _place in translator.members:

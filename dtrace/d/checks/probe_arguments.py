@@ -3,7 +3,7 @@
 from dtrace.d import locations, syntax
 from dtrace.d.checks.conversions import typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import CONTEXT
 from dtrace.d.types import INT, LONG, is_scalar, spelled, width
 from dwarf.locations import Location
@@ -11,7 +11,8 @@ from dwarf.types import Type
 from emu.errors import KinstError
 
 
-def probe_argument(env: Environment, place: Place, key: syntax.Expression) -> syntax.Expression:
+def probe_argument(env: Environment, place: SourcePlace,
+                   key: syntax.Expression) -> syntax.Expression:
     """``args[key]``.
 
     :raises DError: when the clause's probes have no such argument.
@@ -27,7 +28,7 @@ def probe_argument(env: Environment, place: Place, key: syntax.Expression) -> sy
     return _in_context(place, key.value, kind)
 
 
-def _in_context(place: Place, index: int, kind: Type) -> syntax.Expression:
+def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression:
     """An argument that the firing's context holds."""
     _type, offset = CONTEXT[f"arg{index}"]
     use = syntax.ContextUse(place, f"arg{index}", offset)
@@ -37,7 +38,7 @@ def _in_context(place: Place, index: int, kind: Type) -> syntax.Expression:
         typed(use, kind)
 
 
-def argument_at_copies(env: Environment, place: Place, index: int, kind: Type | None
+def argument_at_copies(env: Environment, place: SourcePlace, index: int, kind: Type | None
                        ) -> syntax.Expression | None:
     """An argument where some of a clause's probes stand for inline copies.
 

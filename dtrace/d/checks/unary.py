@@ -5,7 +5,7 @@ from dtrace.d.checks.conversions import constant, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.members import translated_values
 from dtrace.d.checks.variables import assignment_target
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import Scope
 from dtrace.d.types import (
     DYNAMIC,
@@ -152,7 +152,7 @@ def _sizeof_expression(env: Environment, node: syntax.Unary) -> syntax.Expressio
     return check_sizeof(env, node.place, operand.kind)
 
 
-def check_sizeof(env: Environment, place: Place, kind: Type) -> syntax.Expression:
+def check_sizeof(env: Environment, place: SourcePlace, kind: Type) -> syntax.Expression:
     """The bytes of a type, a number of type ``size_t``.
 
     :raises DError: when they are not known.

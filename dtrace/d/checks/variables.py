@@ -5,7 +5,7 @@ from dtrace.d.attributes import below
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import argument_at_copies
-from dtrace.d.errors import DError, Place
+from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import (
     CONTEXT,
@@ -66,20 +66,20 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
     raise DError("D_IDENT_UNDEF", f"failed to resolve {name}: Unknown variable name", place)
 
 
-def _permitted(env: Environment, name: str, place: Place) -> None:
+def _permitted(env: Environment, name: str, place: SourcePlace) -> None:
     own = below(name, env.least) if env.least else None
     if own is not None:
         raise DError("D_ATTR_MIN", f"attributes for scalar {name} ({own}) are less than "
                      "predefined minimum", place)
 
 
-def bad_reference(place: Place, kind: str, name: str, wanted: str) -> DError:
+def bad_reference(place: SourcePlace, kind: str, name: str, wanted: str) -> DError:
     """A name used as another kind of thing than it is."""
     return DError(
         "D_IDENT_BADREF", f"{kind} '{name}' may not be referenced as {wanted}", place)
 
 
-def _builtin_type(env: Environment, text: str, name: str, place: Place) -> Type:
+def _builtin_type(env: Environment, text: str, name: str, place: SourcePlace) -> Type:
     """A type that a table names.
 
     :raises DError: when the kernel that has it is not there.
@@ -120,14 +120,14 @@ def _symbol(env: Environment, node: syntax.Name) -> syntax.Expression:
     return typed(use, kind)
 
 
-def variable_use(place: Place, variable: Variable, keys: list[syntax.Expression]
+def variable_use(place: SourcePlace, variable: Variable, keys: list[syntax.Expression]
                  ) -> syntax.VariableUse:
     found = syntax.VariableUse(place, variable, keys)
     found.type, found.lvalue, found.writable = variable.type, True, True
     return found
 
 
-def scoped_variable(env: Environment, node: syntax.Member, scope: Scope) -> syntax.Expression:
+def scoped_variable(env: Environment, node: syntax.MemberAccess, scope: Scope) -> syntax.Expression:
     """``self->name`` and ``this->name``.
 
     :raises DError: when it is an array.
@@ -140,7 +140,7 @@ def scoped_variable(env: Environment, node: syntax.Member, scope: Scope) -> synt
     return variable_use(node.place, variable, [])
 
 
-def expand_inline(env: Environment, place: Place, inline: syntax.Inline,
+def expand_inline(env: Environment, place: SourcePlace, inline: syntax.Inline,
                   arguments: list[syntax.Expression]) -> syntax.Expression:
     """The value of an inline, with its parameters as these arguments.
 

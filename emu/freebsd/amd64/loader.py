@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.freebsd.records import ENVP, HOWTO, KERNEND, METADATA, record, records, u64
-from emu.guest import Computer
+from emu.guest import BareMachine
 
 KERNBASE = 0xFFFFFFFF80000000
 # Page tables, stack and GDT: in free memory below the kernel.
@@ -83,7 +83,7 @@ EFER_LME, EFER_LMA = 1 << 8, 1 << 10
 CODE, DATA = 8, 16  # selectors
 
 
-def load(computer: Computer, image: Image) -> None:
+def load(computer: BareMachine, image: Image) -> None:
     """Long mode, on page tables of the loader's; its records' address on the stack."""
     ordered = sorted(image.segments, key=lambda s: s.physical)
     for one, next_ in itertools.pairwise(ordered):
@@ -116,7 +116,7 @@ def load(computer: Computer, image: Image) -> None:
         computer.write_register(name, value)
 
 
-def place(computer: Computer, image: Image) -> None:
+def place(computer: BareMachine, image: Image) -> None:
     """The loader's page tables map all there is."""
     load(computer, image)
     # The loader's stack page is for its few words; calls get the end of memory.

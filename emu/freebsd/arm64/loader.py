@@ -3,13 +3,13 @@
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.freebsd.records import load_behind
-from emu.guest import Computer
+from emu.guest import BareMachine
 
 DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
 OFFSET = 2 << 20  # of the kernel in memory
 
 
-def load(computer: Computer, image: Image) -> None:
+def load(computer: BareMachine, image: Image) -> None:
     """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where there are
     modules, virtual address of the loader's records."""
     tree = computer.firmware()
@@ -22,7 +22,7 @@ def load(computer: Computer, image: Image) -> None:
     computer.write_register("pc", base + image.entry - low)
 
 
-def _copy(computer: Computer, image: Image) -> int:
+def _copy(computer: BareMachine, image: Image) -> int:
     """The image's first virtual address goes to a fixed physical one."""
     low = min(s.virtual for s in image.segments)
     for segment in image.segments:
@@ -33,7 +33,7 @@ def _copy(computer: Computer, image: Image) -> int:
     return low
 
 
-def place(computer: Computer, image: Image) -> None:
+def place(computer: BareMachine, image: Image) -> None:
     """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
     computer.firmware()
     low = _copy(computer, image)

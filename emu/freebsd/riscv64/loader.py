@@ -3,14 +3,14 @@
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.freebsd.records import METADATA, load_behind, u64
-from emu.guest import Computer
+from emu.guest import BareMachine
 
 OFFSET = 2 << 20  # of the kernel in memory
 TREE_LIMIT = 3 << 30
 DTBP, BOOT_HARTID = 0x1001, 0x1004  # of the loader's metadata (riscv's machine/metadata.h)
 
 
-def load(computer: Computer, image: Image) -> None:
+def load(computer: BareMachine, image: Image) -> None:
     """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where there are
     modules, at the ELF entry, with a0 = virtual address of the loader's records."""
     tree = computer.firmware()
@@ -31,7 +31,7 @@ def load(computer: Computer, image: Image) -> None:
     computer.write_register("pc", base)
 
 
-def _copy(computer: Computer, image: Image) -> int:
+def _copy(computer: BareMachine, image: Image) -> int:
     """The ELF's physical addresses are those of a link base; the first byte goes to ours.
 
     :return: its virtual address.
@@ -50,7 +50,7 @@ def _entry(physical: int, flags: int) -> bytes:
     return (physical >> 12 << 10 | flags).to_bytes(8, "little")
 
 
-def place(computer: Computer, image: Image) -> None:
+def place(computer: BareMachine, image: Image) -> None:
     """Sv39: the kernel by 2 MiB pages, RAM at its physical address by 1 GiB pages."""
     computer.firmware()
     low = _copy(computer, image)

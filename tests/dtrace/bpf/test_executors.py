@@ -11,10 +11,10 @@ from dtrace.bpf.encoding import (
     VALUE,
     WIDE,
     Alu,
+    BpfInstruction,
+    BpfJump,
     Class,
     EncodingError,
-    Instruction,
-    Jump,
     K,
     Mode,
     Size,
@@ -88,16 +88,17 @@ def test_arithmetic_is_that_of_the_rfc(operation, left, right, offset, wide, nar
 def test_bytes_are_swapped(kind, x, bits, value, result):
     def write(out):
         out.constant(0, value)
-        out.add(Instruction(kind | Alu.END | x, 0, 0, 0, bits))
+        out.add(BpfInstruction(kind | Alu.END | x, 0, 0, 0, bits))
     assert executed(write) == result
 
 
 @pytest.mark.parametrize("condition, left, right, wide, narrow", [
-    (Jump.JEQ, 1 << 32, 0, False, True), (Jump.JNE, 1 << 32, 0, True, False),
-    (Jump.JGT, U64, 1, True, True), (Jump.JGE, 1, 1, True, True), (Jump.JLT, 1, U64, True, True),
-    (Jump.JLE, 2, 1, False, False), (Jump.JSET, 1 << 40, 1 << 40, True, False),
-    (Jump.JSGT, U64, 1, False, False), (Jump.JSGE, 0x80000000, 0, True, False),
-    (Jump.JSLT, U64, 0, True, True), (Jump.JSLE, 0x7FFFFFFF, 0x80000000, True, False),
+    (BpfJump.JEQ, 1 << 32, 0, False, True), (BpfJump.JNE, 1 << 32, 0, True, False),
+    (BpfJump.JGT, U64, 1, True, True), (BpfJump.JGE, 1, 1, True, True),
+    (BpfJump.JLT, 1, U64, True, True),
+    (BpfJump.JLE, 2, 1, False, False), (BpfJump.JSET, 1 << 40, 1 << 40, True, False),
+    (BpfJump.JSGT, U64, 1, False, False), (BpfJump.JSGE, 0x80000000, 0, True, False),
+    (BpfJump.JSLT, U64, 0, True, True), (BpfJump.JSLE, 0x7FFFFFFF, 0x80000000, True, False),
 ])
 def test_jumps_compare_as_the_rfc_says(condition, left, right, wide, narrow):
     def program(kind):
@@ -105,7 +106,7 @@ def test_jumps_compare_as_the_rfc_says(condition, left, right, wide, narrow):
             out.constant(1, left)
             out.constant(2, right)
             out.constant(0, 1)
-            out.add(Instruction(kind | condition | X, 1, 2, 1))
+            out.add(BpfInstruction(kind | condition | X, 1, 2, 1))
             out.constant(0, 0)
         return write
 
@@ -136,7 +137,7 @@ def test_memory_is_stored_in_all_sizes(size):
 
 def test_a_wide_jump_and_a_function_are_taken():
     def write(out):
-        out.add(Instruction(Class.JMP32 | Jump.JA, 0, 0, 0, 1))
+        out.add(BpfInstruction(Class.JMP32 | BpfJump.JA, 0, 0, 0, 1))
         out.constant(1, 1)  # jumped over
         out.constant(0, 7)
     code = Assembler()
@@ -147,7 +148,7 @@ def test_a_wide_jump_and_a_function_are_taken():
     caller = Assembler()
     caller.constant(6, 5)
     caller.constant(1, 2)
-    caller.add(Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 2))
+    caller.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 2))
     caller.alu(Alu.ADD, 0, 6)
     caller.leave()
     caller.move(0, 1)
@@ -191,7 +192,7 @@ def test_any_bytes_are_instructions_or_an_error(content):
 
 
 ANY = st.builds(
-    Instruction, st.integers(0, 255).filter(lambda o: o != WIDE), st.integers(0, 10),
+    BpfInstruction, st.integers(0, 255).filter(lambda o: o != WIDE), st.integers(0, 10),
     st.integers(0, 10), st.sampled_from([0, 1, 2, -1, 8, 16, 32, -8]),
     st.sampled_from([0, 1, -1, 16, 32, 64, 7, 1 << 30]))
 
@@ -210,12 +211,12 @@ def test_code_that_nobody_verified_does_not_crash_the_executor(instructions):
 
 
 def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
-    one = Instruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
-    ends = Instruction(Class.JMP | Jump.EXIT)
-    circle = [*[one] * 30_000, Instruction(Class.JMP | Jump.JA, 0, 0, -30_001)]
+    one = BpfInstruction(Class.ALU64 | Alu.ADD | K, 1, 0, 0, 1)
+    ends = BpfInstruction(Class.JMP | BpfJump.EXIT)
+    circle = [*[one] * 30_000, BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -30_001)]
     # Straight code of that length, called again and again.
-    called = [Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 1),
-              Instruction(Class.JMP | Jump.JA, 0, 0, -2), *[one] * 30_000, ends]
+    called = [BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 1),
+              BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -2), *[one] * 30_000, ends]
     for code in (circle, called):
         native, faults = runtime(), []
         native.faults = lambda *found, faults=faults: faults.append(found[1])
@@ -226,7 +227,7 @@ def test_code_that_goes_in_circles_is_given_up_however_long_it_is():
 @settings(max_examples=400, deadline=None)
 @given(st.lists(ANY, max_size=24))
 def test_what_is_verified_ends_and_both_executors_agree(instructions):
-    code = b"".join(i.encode() for i in [*instructions, Instruction(0x95)])
+    code = b"".join(i.encode() for i in [*instructions, BpfInstruction(0x95)])
     try:
         verify(code, [0], {Helper.ALLOCATE, Helper.SPECULATION})
     except VerifierError:
@@ -244,13 +245,13 @@ def test_what_is_verified_ends_and_both_executors_agree(instructions):
     (lambda out: out.load(0, 10, -8), "no value"),
     (lambda out: out.store(10, 0, 1), "leaves the function's frame"),
     (lambda out: out.store(10, -520, 1), "leaves the function's frame"),
-    (lambda out: out.add(Instruction(Class.JMP | Jump.JA, 0, 0, -1)), "backward"),
-    (lambda out: out.add(Instruction(Class.JMP | Jump.JA, 0, 0, 9)), "out of the function"),
+    (lambda out: out.add(BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, -1)), "backward"),
+    (lambda out: out.add(BpfInstruction(Class.JMP | BpfJump.JA, 0, 0, 9)), "out of the function"),
     (lambda out: out.helper(200), "helper 200"),
     (lambda out: (out.constant(0, 0), out.leave(), out.constant(0, 1)), "cannot be reached"),
     (lambda out: (out.helper(Helper.ALLOCATE), out.move(0, 1)), "reads r1"),
-    (lambda out: out.add(Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 0)), "no function"),
-    (lambda out: out.add(Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, -1)), "deeper"),
+    (lambda out: out.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 0)), "no function"),
+    (lambda out: out.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, -1)), "deeper"),
 ])
 def test_the_verifier_says_what_is_wrong(write, says):
     out = Assembler()
@@ -266,7 +267,7 @@ def test_a_fault_ends_the_function_and_not_the_program():
     def program():
         out = Assembler()
         out.move(6, 1)
-        out.add(Instruction(Class.JMP | Jump.CALL, 0, LOCAL, 0, 3))
+        out.add(BpfInstruction(Class.JMP | BpfJump.CALL, 0, LOCAL, 0, 3))
         out.constant(0, 42)
         out.leave()
         out.leave()
@@ -296,7 +297,7 @@ def test_the_narration_tells_each_instruction():
 
 
 def test_wide_constants_and_sizes_are_encoded():
-    wide = Instruction(WIDE, 1, VALUE, 0, -1, 0x1234)
+    wide = BpfInstruction(WIDE, 1, VALUE, 0, -1, 0x1234)
     assert wide.constant == 0x1234_FFFF_FFFF and decode(wide.encode()) == [wide, None]
-    load = Instruction(Class.LDX | Mode.MEM | Size.H, 1, 2, -4)
+    load = BpfInstruction(Class.LDX | Mode.MEM | Size.H, 1, 2, -4)
     assert disassemble(load) == "r1 = *(u16 *)(r2 -0x4)"

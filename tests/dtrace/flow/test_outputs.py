@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from dtrace.flow.call_tree import CallTree, Node
-from dtrace.flow.code import CodeReader
+from dtrace.flow.code import KernelCode
 from dtrace.flow.flame_graph import WIDTH, of_threads, svg
 from dtrace.flow.outputs import CALLS, FLAME, JSON, PERFETTO, TEXT, TREE, output
 from dtrace.flow.steps import steps
@@ -41,7 +41,7 @@ def head_of(player):
 def made(player, kind, marks=None, names=None):
     """The bytes of a format, of all of a recording."""
     file = io.BytesIO()
-    code = CodeReader(player.machine.image, marks or [])
+    code = KernelCode(player.machine.image, marks or [])
     out = output(kind, code, head_of(player), file, "kernel", {}, names or [])
     for entries in flow(player, player.recording.last):
         out.take(entries)
@@ -82,7 +82,7 @@ def test_the_tree_counts_calls_as_fbt_does_and_every_instruction_once(image, pla
     begin = player.position
     counts = fbt_counts(player, ("strlen", "strcmp"))
     played.seek(begin)
-    walk = Walk(CodeReader(played.machine.image), head_of(played), tree)
+    walk = Walk(KernelCode(played.machine.image), head_of(played), tree)
     for entries in flow(played, played.recording.last):
         walk.follow(entries)
     walk.end()

@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import Aggregate, Helper, Region
 from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import AGGREGATING, AggregationInfo, Shape
+from dtrace.d.identifiers import AGGREGATING, AggregationInfo, KeyShape
 from dtrace.d.types import LONG
-from dtrace.run.aggregations import Entry, Order, Table, bounds, deviation, labels, scalar
+from dtrace.run.aggregations import (
+    AggregationTable,
+    Entry,
+    Order,
+    bounds,
+    deviation,
+    labels,
+    scalar,
+)
 
 WHOLE = st.integers(-(1 << 63), (1 << 63) - 1)
 
@@ -94,8 +102,8 @@ def test_a_value_lies_in_its_log_linear_step(value, parameters):
 ])
 def test_entries_are_sorted_as_the_options_say(order, expected):
     info = AggregationInfo("@", [], AGGREGATING["sum"], number=0)
-    table = Table()
-    shape = Shape(info, [(LONG, "value", 8)])
+    table = AggregationTable()
+    shape = KeyShape(info, [(LONG, "value", 8)])
     table.merge([shape], [(0, key.to_bytes(8, "little"), [value])
                           for key, value in ((1, 20), (2, 30), (3, 10))])
     assert [entry.key[0].number for entry in table.sorted(order)] == expected
@@ -104,8 +112,8 @@ def test_entries_are_sorted_as_the_options_say(order, expected):
 def test_several_aggregations_are_joined_by_their_keys():
     first = AggregationInfo("@a", [], AGGREGATING["sum"], number=0)
     second = AggregationInfo("@b", [], AGGREGATING["count"], number=1)
-    shapes = [Shape(info, [(LONG, "value", 8)]) for info in (first, second)]
-    table = Table()
+    shapes = [KeyShape(info, [(LONG, "value", 8)]) for info in (first, second)]
+    table = AggregationTable()
     key = (7).to_bytes(8, "little")
     table.merge(shapes, [(0, key, [5]), (1, (8).to_bytes(8, "little"), [2])])
     found = {k[0].number: [scalar(e) for e in row]
@@ -115,7 +123,7 @@ def test_several_aggregations_are_joined_by_their_keys():
 
 def test_what_comes_later_is_added():
     info = AggregationInfo("@", [], AGGREGATING["min"], number=0)
-    table = Table()
+    table = AggregationTable()
     for value in (5, 3, 9):
-        table.merge([Shape(info, [])], [(0, b"", [value])])
+        table.merge([KeyShape(info, [])], [(0, b"", [value])])
     assert [scalar(e) for e in table.of(info)] == [3]

@@ -17,7 +17,7 @@ from emu.gdb.description import DESCRIPTIONS
 from emu.gdb.framing import framed, unescaped
 from emu.gdb.packets import Connection, GdbError, Gone
 from emu.gdb.server import connected
-from emu.gdb.session import NoThreads, Session
+from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget, PlayedTarget
 from emu.machine import Until
 from emu.qemu.gdb_remote import GdbRemote
@@ -41,7 +41,7 @@ class Debugger:
 
     def __init__(self, target, commands=()):
         here, there = socket.socketpair()
-        self.session = Session(target, Connection(there), NoThreads(), dict(commands))
+        self.session = GdbSession(target, Connection(there), NoThreads(), dict(commands))
         self.problem = None
         self.thread = threading.Thread(target=self._serve)
         self.thread.start()
@@ -275,7 +275,7 @@ def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, 
 
     def serve():
         with connected("0", told) as connection, contextlib.suppress(Gone):
-            Session(PlayedTarget(played), connection, NoThreads(), {}).serve()
+            GdbSession(PlayedTarget(played), connection, NoThreads(), {}).serve()
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -12,10 +12,10 @@ from emu.replay.flow import (
     SKEW,
     TAKEN,
     THREAD,
+    Executed,
     FlowFile,
     FlowWriter,
     Head,
-    Step,
     Tail,
     flow,
 )
@@ -205,7 +205,7 @@ def test_what_is_no_entry_is_not_coded(entries):
 
 HEAD = Head("amd64", "abc-123", Position(5, 7), 0x1000, ((16, None), (32, 48)))
 PIECES = [ENTRY.pack(0x1000, 2, PIECE) * 3,
-          [Step(5, 0x1000, {"rax": 3}, ((0x2000, 0x20, b"ab"), (None, 0x30, b"c")))],
+          [Executed(5, 0x1000, {"rax": 3}, ((0x2000, 0x20, b"ab"), (None, 0x30, b"c")))],
           ENTRY.pack(9, 0, THREAD) + ENTRY.pack(0x1004, 1, PIECE)]
 TAIL = Tail(Position(12, 14), {0x1000: "init"})
 

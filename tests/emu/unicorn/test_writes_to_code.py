@@ -15,7 +15,7 @@ from emu.call import Caller
 from emu.device import Device
 from emu.errors import MachineError, MemoryAccessError
 from emu.gdb.packets import Gone
-from emu.gdb.session import NoThreads, Session
+from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget
 from emu.machine import Until
 from emu.replay.inputs import MEMORY as MEMORY_INPUT
@@ -30,7 +30,7 @@ from kinst import kinst_provider
 from kinst.breakpoints import PATHS, Breakpoints
 from kinst.probe_table import ProbeError
 from kinst_emu.kernel import Kernel
-from kinst_emu.machine import Machine as FrontMachine
+from kinst_emu.machine import TracedMachine
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst.test_upstream_mistakes import words
 
@@ -82,13 +82,13 @@ def as_code(machine, address, data):
 
 
 def by_front(machine, address, data):
-    FrontMachine(Kernel(machine.image), machine).write(address, data)
+    TracedMachine(Kernel(machine.image), machine).write(address, data)
 
 
 def by_debugger(machine, address, data):
     link = OnePacket(b"M%x,%x:%s" % (address, len(data), data.hex().encode()))
     with pytest.raises(Gone):
-        Session(LiveTarget(machine), link, NoThreads(), {}).serve()
+        GdbSession(LiveTarget(machine), link, NoThreads(), {}).serve()
     assert link.sent == [b"OK"]
 
 

@@ -18,7 +18,7 @@ from kinst.code.verdict import Refuse, summary
 from kinst.trap import TRAPS
 from kinst_emu.explain.explained import words_of
 from kinst_emu.explain.page import page
-from kinst_emu.explain.recorder import Recorder, Row
+from kinst_emu.explain.recorder import FiringRecorder, SeenInstruction
 from kinst_emu.explain.steps import Table, steps
 from kinst_emu.explain.text import text
 from kinst_emu.quiz.experiment import Experimenter
@@ -42,7 +42,7 @@ def executed(arch):
     machine = machine_of(arch)
     function = machine.symbol(FUNCTION)
     addresses = {function.address + i.offset: i.offset
-                 for i in Recorder(machine, function, 0).table}
+                 for i in FiringRecorder(machine, function, 0).table}
     found = {}
 
     def workload():
@@ -80,7 +80,7 @@ def test_each_instruction_ends_as_it_does_without_a_probe(arch):
     words, kinds = words_of(machine.image), set()
     for offset, (before, after) in truth.items():
         machine.restore(base)
-        recorder = Recorder(machine, function, offset)
+        recorder = FiringRecorder(machine, function, offset)
         verdict = next(i.verdict for i in recorder.table if i.offset == offset)
         kinds.add(summary(verdict))
         firing = recorder.record(lambda: call(machine))
@@ -102,7 +102,7 @@ def test_each_instruction_ends_as_it_does_without_a_probe(arch):
 @pytest.fixture(scope="module", params=ARCHES)
 def recorded(request):
     machine = machine_of(request.param)
-    recorder = Recorder(machine, machine.symbol(FUNCTION), 0)
+    recorder = FiringRecorder(machine, machine.symbol(FUNCTION), 0)
     firing = recorder.record(lambda: call(machine))
     return firing, recorder.table, words_of(machine.image)
 
@@ -120,7 +120,7 @@ def test_another_byte_of_the_trampoline_is_told(recorded):
     firing = recorded[0]
     at = next(i for i, row in enumerate(firing.rows) if row.address == firing.slot)
     row = firing.rows[at]
-    other = Row(row.address, bytes((row.code[0] ^ 1, *row.code[1:])), row.registers)
+    other = SeenInstruction(row.address, bytes((row.code[0] ^ 1, *row.code[1:])), row.registers)
     rows = [*firing.rows[:at], other, *firing.rows[at + 1 :]]
     assert "trampoline" in changed(recorded, rows=rows)
 
@@ -142,7 +142,8 @@ def test_another_register_and_other_bytes_are_told(recorded):
     firing = recorded[0]
     last = firing.rows[-1]
     for name in last.registers:
-        other = Row(last.address, last.code, last.registers | {name: last.registers[name] ^ 4})
+        other = SeenInstruction(last.address, last.code,
+                                last.registers | {name: last.registers[name] ^ 4})
         assert "after" in changed(recorded, rows=[*firing.rows[:-1], other]), name
     assert changed(recorded, patched=bytes(len(firing.patched))) == {"patch"}
     assert changed(recorded, original=bytes(len(firing.original))) == {"patch"}
@@ -202,7 +203,7 @@ def test_an_instruction_that_is_refused_is_said():
         for i in instructions(trap, image_code(machine.image, f), f)
         if isinstance(i.verdict, Refuse))
     with pytest.raises(KinstError, match=rf"{function.name}:{offset}: cannot be probed: it "):
-        Recorder(machine, function, offset)
+        FiringRecorder(machine, function, offset)
 
 
 def test_a_firing_is_told_also_where_the_call_ends_badly_later():

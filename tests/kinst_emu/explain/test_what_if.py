@@ -6,7 +6,7 @@ from images import catalog
 from images.boots import booted
 from kinst.code.verdict import Copy, Rewrite
 from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.recorder import Recorder
+from kinst_emu.explain.recorder import FiringRecorder
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_commands import refused, run
 
@@ -20,7 +20,7 @@ def done_wrong(arch, place, how):
 def offsets(arch, kind):
     """Of the instructions of strtoul of a kind."""
     machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
-    table = Recorder(machine, machine.symbol("strtoul"), 0).table
+    table = FiringRecorder(machine, machine.symbol("strtoul"), 0).table
     return [i.offset for i in table if kind(i.verdict)]
 
 

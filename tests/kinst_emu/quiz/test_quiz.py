@@ -15,7 +15,7 @@ from images import catalog
 from images.boots import booted
 from kinst.code.verdict import summary
 from kinst.trap import TRAPS
-from kinst_emu.explain.recorder import Recorder
+from kinst_emu.explain.recorder import FiringRecorder
 from kinst_emu.quiz.marking import mark
 from kinst_emu.quiz.questions import LEVELS, questions
 from kinst_emu.quiz.sheet import sheet
@@ -102,7 +102,7 @@ def check_levels(machine, found):
             name, offset = re.match(r"(\S+):(\d+), at", question.text[0]).groups()
             with pytest.raises(KinstError, match="cannot be probed"):
                 place = int(re.search(r"at (0x[0-9a-f]+):", question.text[0])[1], 0) - int(offset)
-                Recorder(machine, next(f for f in machine.image.symbols.named(name)
+                FiringRecorder(machine, next(f for f in machine.image.symbols.named(name)
                                        if f.address == place), int(offset))
     seen, wrong = checked_by_qemu(machine, found)
     assert seen >= COUNT // 2 and not wrong, wrong[:3]

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from kinst_emu.trace_page.collected import Code, Collected, Line
+from kinst_emu.trace_page.collected import Collected, HotFunction, HotInstruction
 from kinst_emu.trace_page.page import FIRST, page
 from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
 from tests.conftest import ARCHES
@@ -134,8 +134,8 @@ def large(firings):
         trace.aggregations.append({"aggregation": f"@a{number}", "function": "count", "rows": [
             {"keys": [names[n]], "value": generator.randrange(10_000)} for n in range(200)]})
     for n in range(150):
-        trace.code.append(Code(names[n], "kernel", 26, [
-            Line(4 * i, 0x1000 + 4 * i, "ldp x29, x30, [sp, #0x10] <&>", "copy",
+        trace.code.append(HotFunction(names[n], "kernel", 26, [
+            HotInstruction(4 * i, 0x1000 + 4 * i, "ldp x29, x30, [sp, #0x10] <&>", "copy",
                  f"kern/kern_{n}.c:{i}", "x = <y>;", i) for i in range(26)]))
     return trace
 
