@@ -12,7 +12,7 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
 from kinst.functions import is_glob, matches
-from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 
 FIELDS = ("provider", "module", "function", "name")
@@ -29,8 +29,8 @@ class Description:
     name: str = ""
 
 
-def parse(text: str, last: str = "name") -> Description:
-    """A description whose last part is ``last``: dtrace's -P, -m, -f and -n.
+def parse(text: str) -> Description:
+    """A description as -n of dtrace takes it: its last part is the name.
 
     :raises KinstError: when it is none.
     """
@@ -38,14 +38,13 @@ def parse(text: str, last: str = "name") -> Description:
         raise KinstError(
             f"invalid probe specifier {text}: give the probe alone, without predicate and actions"
         )
-    known = FIELDS[: FIELDS.index(last) + 1]
     parts = text.strip().split(":")
-    if not text.strip() or len(parts) > len(known):
+    if not text.strip() or len(parts) > len(FIELDS):
         raise KinstError(
-            f"invalid probe specifier {text}: give {':'.join(known)}, like kinst::strlen:4 or "
+            f"invalid probe specifier {text}: give {':'.join(FIELDS)}, like kinst::strlen:4 or "
             "fbt::malloc:entry"
         )
-    found = dict(zip(known[len(known) - len(parts) :], parts, strict=True))
+    found = dict(zip(FIELDS[-len(parts) :], parts, strict=True))
     return Description(text, **found)
 
 
@@ -95,9 +94,3 @@ def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted)
     if len(refusals) == len(providers):
         raise refusals[0]
     return found
-
-
-def arguments(probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
-    """``arg0`` and those behind it, of a firing, as the probe's provider knows them."""
-    (provider,) = (p for p in PROVIDERS if p.name == probe.provider)
-    return provider.arguments(probe, registers)

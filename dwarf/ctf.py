@@ -12,26 +12,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from dwarf import types as c
 from dwarf.debug_file import DebugDataError, ctf_sections
 from dwarf.index import MAX_NAME, shown
-from dwarf.types import (
-    Array,
-    Enumeration,
-    Float,
-    Incomplete,
-    Integer,
-    Member,
-    Parameter,
-    Pointer,
-    Procedure,
-    Qualified,
-    Structure,
-    Type,
-    Typedef,
-    Types,
-    Void,
-    spellings,
-)
 from emu.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 
 Found = TypeVar("Found")
@@ -96,7 +79,7 @@ class TypeRecord:
     at: int
 
 
-class CtfTypes(Types):
+class CtfTypes(c.Types):
     """The types of a kernel's CTF section.
 
     :param data: the section; ``entries`` and ``strings`` are the symbol table's.
@@ -133,7 +116,7 @@ class CtfTypes(Types):
             raise DebugDataError(
                 f"{where}: its types are those of '{self._name(parent)}' and more; "
                 "give that kernel instead")
-        self._known: dict[int, Type] = {}
+        self._known: dict[int, c.Type] = {}
 
     @property
     def format(self) -> str:
@@ -141,15 +124,15 @@ class CtfTypes(Types):
 
     # -- questions ------------------------------------------------------------------------------
 
-    def named(self, name: str) -> list[Type]:
+    def named(self, name: str) -> list[c.Type]:
         if name.strip() == "void":
-            return [Void()]
-        for spelling in spellings(name):
+            return [c.Void()]
+        for spelling in c.spellings(name):
             if found := self._by_name.get(spelling):
                 return [self._read(number) for number in found]
         return []
 
-    def function(self, name: str, address: int | None = None) -> Procedure | None:
+    def function(self, name: str, address: int | None = None) -> c.Procedure | None:
         found = self._choose(self._procedures, name, address)
         if found is None:
             return None
@@ -158,7 +141,7 @@ class CtfTypes(Types):
                                             self._functions, at)
         return self._procedure(result, given)
 
-    def variable(self, name: str, address: int | None = None) -> Type | None:
+    def variable(self, name: str, address: int | None = None) -> c.Type | None:
         found = self._choose(self._variables, name, address)
         return None if not found else self._read(found)
 
@@ -289,12 +272,12 @@ class CtfTypes(Types):
                 found.setdefault(prefix + self._name(record.name), []).append(number)
         return found
 
-    def _link(self, number: int) -> Callable[[], Type]:
+    def _link(self, number: int) -> Callable[[], c.Type]:
         return partial(self._read, number)
 
-    def _read(self, number: int) -> Type:
+    def _read(self, number: int) -> c.Type:
         if number == 0:
-            return Void()
+            return c.Void()
         if not number <= len(self._records):
             raise self._damage(f"there is no type {number}")
         known = self._known.get(number)
@@ -302,64 +285,64 @@ class CtfTypes(Types):
             known = self._known[number] = self._type(self._records[number - 1])
         return known
 
-    def _type(self, record: TypeRecord) -> Type:
+    def _type(self, record: TypeRecord) -> c.Type:
         name, link = self._name(record.name), self._link(record.value)
         if record.kind in QUALIFIERS:
-            return Qualified(QUALIFIERS[record.kind], link)
+            return c.Qualified(QUALIFIERS[record.kind], link)
         match record.kind:
             case 1:
                 return self._integer(record, name)
             case 2:
-                return Float(name, record.value)
+                return c.Float(name, record.value)
             case 3:
-                return Pointer(link)
+                return c.Pointer(link)
             case 4:
                 element, _index, count = self._layout.array.unpack_from(self._types, record.at)
-                return Array(count, self._link(element))
+                return c.Array(count, self._link(element))
             case 5:
                 return self._procedure(record.value, struct.unpack_from(
                     f"<{record.count}{self._layout.identifier}", self._types, record.at))
             case 6 | 7:
-                return Structure(PREFIXES[record.kind].strip(), name, record.value,
+                return c.Structure(PREFIXES[record.kind].strip(), name, record.value,
                                  partial(self._members, record))
             case 8:
-                return Enumeration(name, record.value, partial(self._values, record))
+                return c.Enumeration(name, record.value, partial(self._values, record))
             case 9:
                 return self._definition(PREFIXES.get(record.value, "struct ").strip(), name)
             case 10:
-                return Typedef(name, link)
+                return c.Typedef(name, link)
         raise self._damage(f"a type of kind {record.kind}, which there is not")
 
-    def _definition(self, kind: str, name: str) -> Type:
+    def _definition(self, kind: str, name: str) -> c.Type:
         """What a declaration stands for: the definition, if there is just one."""
         found = self._by_name.get(f"{kind} {name}", []) if name else []
-        return self._read(found[0]) if len(found) == 1 else Incomplete(kind, name)
+        return self._read(found[0]) if len(found) == 1 else c.Incomplete(kind, name)
 
     def _encoding(self, record: TypeRecord) -> int:
         return int(struct.unpack_from("<I", self._types, record.at)[0])
 
-    def _integer(self, record: TypeRecord, name: str) -> Type:
+    def _integer(self, record: TypeRecord, name: str) -> c.Type:
         encoding = self._encoding(record)
         if encoding & 0xFFFF == 0:
-            return Void()  # as the tools write it
+            return c.Void()  # as the tools write it
         flags = encoding >> 24
         kind = "boolean" if flags & BOOLEAN else "char" if flags & CHAR else "integer"
-        return Integer(name, record.value, bool(flags & SIGNED) and kind != "boolean", kind)
+        return c.Integer(name, record.value, bool(flags & SIGNED) and kind != "boolean", kind)
 
-    def _procedure(self, result: int, given: tuple[int, ...] | list[int]) -> Procedure:
+    def _procedure(self, result: int, given: tuple[int, ...] | list[int]) -> c.Procedure:
         """A parameter of no type at the end stands for ``...``."""
         variadic = len(given) > 0 and given[-1] == 0
         named = given[:-1] if variadic else given
-        return Procedure(tuple(Parameter("", self._link(n)) for n in named), variadic,
+        return c.Procedure(tuple(c.Parameter("", self._link(n)) for n in named), variadic,
                          self._link(result))
 
-    def _members(self, record: TypeRecord) -> tuple[Member, ...]:
+    def _members(self, record: TypeRecord) -> tuple[c.Member, ...]:
         layout, found = self._member_layout(record), []
         for number in range(record.count):
             name, kind, *offsets = layout.unpack_from(
                 self._types, record.at + number * layout.size)
             offset = offsets[0] if len(offsets) == 1 else offsets[0] << 32 | offsets[1]
-            found.append(Member(self._name(name), offset, self._width(kind), self._link(kind)))
+            found.append(c.Member(self._name(name), offset, self._width(kind), self._link(kind)))
         return tuple(found)
 
     def _width(self, number: int) -> int | None:

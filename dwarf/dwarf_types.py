@@ -6,28 +6,10 @@ from pathlib import Path
 
 from elftools.dwarf.die import DIE
 
+from dwarf import types as c
 from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
 from dwarf.locations import Location, Locations
-from dwarf.types import (
-    MAX_STEPS,
-    Array,
-    Enumeration,
-    Float,
-    Incomplete,
-    Integer,
-    Member,
-    Parameter,
-    Pointer,
-    Procedure,
-    Qualified,
-    Structure,
-    Type,
-    Typedef,
-    Types,
-    Void,
-    spellings,
-)
 
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
@@ -40,7 +22,7 @@ BOOLEAN, FLOATS, SIGNED, CHARS = 0x02, (0x03, 0x04), (0x05, 0x06, 0x0D), (0x06, 
 OP_PLUS_UCONST, OP_CONSTU = 0x23, 0x10
 
 
-class DwarfTypes(Types):
+class DwarfTypes(c.Types):
     """The types of a debug file.
 
     :raises DebugDataError: from every question, when the data is damaged.
@@ -48,8 +30,8 @@ class DwarfTypes(Types):
 
     def __init__(self, path: Path, index: DebugIndex) -> None:
         self._entries, self._index = Entries(path), index
-        self._known: dict[int, Type] = {}
-        self._procedures: dict[int, Procedure] = {}  # of inline functions, by their entries
+        self._known: dict[int, c.Type] = {}
+        self._procedures: dict[int, c.Procedure] = {}  # of inline functions, by their entries
         self._locations: Locations | None = None
 
     @property
@@ -58,22 +40,22 @@ class DwarfTypes(Types):
 
     # -- questions ------------------------------------------------------------------------------
 
-    def named(self, name: str) -> list[Type]:
+    def named(self, name: str) -> list[c.Type]:
         if name.strip() == "void":
-            return [Void()]
+            return [c.Void()]
         prefix, _, tag = name.strip().partition(" ")
         if f"{prefix} " in PREFIXES.values() and tag.strip():
             return self._declared(tag.strip(), f"{prefix} ")
-        for spelling in spellings(name):
+        for spelling in c.spellings(name):
             if found := self._declared(spelling, ""):
                 return found
         return []
 
-    def _declared(self, name: str, prefix: str) -> list[Type]:
+    def _declared(self, name: str, prefix: str) -> list[c.Type]:
         return [self._read(self._entries.entry(d.entry, d.unit)) for d in self._index.declared(name)
                 if PREFIXES.get(d.tag) == prefix]
 
-    def function(self, name: str, address: int | None = None) -> Procedure | None:
+    def function(self, name: str, address: int | None = None) -> c.Procedure | None:
         found = [f for f in self._index.named(name) if not f.inlined]
         # The one at the address; else one that has code, before those only declared.
         found.sort(key=lambda f: (
@@ -86,7 +68,7 @@ class DwarfTypes(Types):
         return None
 
     def inlined(self, copy: Function, address: int
-                ) -> tuple[Procedure, list[Location | None]] | None:
+                ) -> tuple[c.Procedure, list[Location | None]] | None:
         """The prototype of an inline copy's function, and where each of its parameters is when an
         instruction begins; None for one that the compiler does not keep there."""
         place = self._index.subject(copy.number)
@@ -100,12 +82,12 @@ class DwarfTypes(Types):
         procedure = self._procedures[place[0]]
         return procedure, self._locations.parameters(copy, address)
 
-    def variable(self, name: str, address: int | None = None) -> Type | None:
+    def variable(self, name: str, address: int | None = None) -> c.Type | None:
         found = [d for d in self._index.declared(name) if d.tag == VARIABLE]
         found.sort(key=lambda d: d.value != address)
         return self._variable(found[0]) if found else None
 
-    def _variable(self, declared: Declared) -> Type:
+    def _variable(self, declared: Declared) -> c.Type:
         with self._entries.reading():
             return self._linked(self._entries.entry(declared.entry, declared.unit))()
 
@@ -120,7 +102,7 @@ class DwarfTypes(Types):
 
     # -- entries --------------------------------------------------------------------------------
 
-    def _read(self, entry: DIE) -> Type:
+    def _read(self, entry: DIE) -> c.Type:
         """The type an entry describes."""
         known = self._known.get(entry.offset)
         if known is None:
@@ -128,23 +110,23 @@ class DwarfTypes(Types):
                 known = self._known[entry.offset] = self._type(entry)
         return known
 
-    def _linked(self, entry: DIE) -> Callable[[], Type]:
+    def _linked(self, entry: DIE) -> Callable[[], c.Type]:
         """What gives the type that an entry's DW_AT_type names."""
-        for _ in range(MAX_STEPS):
+        for _ in range(c.MAX_STEPS):
             if "DW_AT_type" in entry.attributes:
                 return partial(self._follow, entry)
             origin = next((a for a in ("DW_AT_abstract_origin", "DW_AT_specification")
                            if a in entry.attributes), None)
             if origin is None:
-                return Void
+                return c.Void
             entry = entry.get_DIE_from_attribute(origin)
         raise ValueError(f"references that lead nowhere at {entry.offset:#x}")
 
-    def _follow(self, entry: DIE) -> Type:
+    def _follow(self, entry: DIE) -> c.Type:
         with self._entries.reading():
             return self._read(entry.get_DIE_from_attribute("DW_AT_type"))
 
-    def _type(self, entry: DIE) -> Type:
+    def _type(self, entry: DIE) -> c.Type:
         name, size = _name(entry), _number(entry, "DW_AT_byte_size")
         link = self._linked(entry)
         if entry.tag in AGGREGATES or entry.tag == "DW_TAG_enumeration_type":
@@ -152,57 +134,57 @@ class DwarfTypes(Types):
             if size is None or "DW_AT_declaration" in entry.attributes:
                 return self._definition(kind, name, entry.offset)
             if kind == "enum":
-                return Enumeration(name, size, partial(self._values, entry))
-            return Structure(kind, name, size, partial(self._members, entry))
+                return c.Enumeration(name, size, partial(self._values, entry))
+            return c.Structure(kind, name, size, partial(self._members, entry))
         if entry.tag in QUALIFIERS:
-            return Qualified(QUALIFIERS[entry.tag], link)
+            return c.Qualified(QUALIFIERS[entry.tag], link)
         match entry.tag:
             case "DW_TAG_base_type":
                 return _base(entry, name, size or 0)
             case "DW_TAG_pointer_type" | "DW_TAG_reference_type":
-                return Pointer(link)
+                return c.Pointer(link)
             case "DW_TAG_typedef":
-                return Typedef(name, link)
+                return c.Typedef(name, link)
             case "DW_TAG_array_type":
                 return self._array(entry, link)
             case "DW_TAG_subroutine_type":
                 return self._procedure(entry)
             case "DW_TAG_unspecified_type":
-                return Void()
+                return c.Void()
         raise ValueError(f"{entry.tag} at {entry.offset:#x} where a type should be")
 
-    def _definition(self, kind: str, name: str, asked: int) -> Type:
+    def _definition(self, kind: str, name: str, asked: int) -> c.Type:
         """What a declaration stands for: the definition in another unit, if there is just one."""
         found = [d for d in self._index.declared(name)
                  if PREFIXES.get(d.tag) == f"{kind} "] if name else []
         if len(found) == 1 and found[0].entry != asked:
             return self._read(self._entries.entry(found[0].entry, found[0].unit))
-        return Incomplete(kind, name)
+        return c.Incomplete(kind, name)
 
-    def _array(self, entry: DIE, link: Callable[[], Type]) -> Type:
+    def _array(self, entry: DIE, link: Callable[[], c.Type]) -> c.Type:
         """An array of arrays is one entry with a child for each dimension."""
         counts = [_count(child) for child in self._entries.children(
             entry, "DW_TAG_subrange_type", "DW_TAG_enumeration_type")] or [None]
         for count in reversed(counts[1:]):
-            link = partial(Array, count, link)
-        return Array(counts[0], link)
+            link = partial(c.Array, count, link)
+        return c.Array(counts[0], link)
 
-    def _procedure(self, entry: DIE) -> Procedure:
+    def _procedure(self, entry: DIE) -> c.Procedure:
         parameters = tuple(
-            Parameter(_name(child), self._linked(child))
+            c.Parameter(_name(child), self._linked(child))
             for child in self._entries.children(entry, "DW_TAG_formal_parameter"))
         variadic = any(True for _ in self._entries.children(entry, "DW_TAG_unspecified_parameters"))
-        return Procedure(parameters, variadic, self._linked(entry))
+        return c.Procedure(parameters, variadic, self._linked(entry))
 
     def _values(self, entry: DIE) -> tuple[tuple[str, int], ...]:
         with self._entries.reading():
             return tuple((_name(child), _number(child, "DW_AT_const_value") or 0)
                          for child in self._entries.children(entry, "DW_TAG_enumerator"))
 
-    def _members(self, entry: DIE) -> tuple[Member, ...]:
+    def _members(self, entry: DIE) -> tuple[c.Member, ...]:
         with self._entries.reading():
             return tuple(
-                Member(_name(child), *_place(child), self._linked(child))
+                c.Member(_name(child), *_place(child), self._linked(child))
                 for child in self._entries.children(entry, "DW_TAG_member"))
 
 
@@ -221,12 +203,12 @@ def _number(entry: DIE, name: str) -> int | None:
     return int(attribute.value)
 
 
-def _base(entry: DIE, name: str, size: int) -> Type:
+def _base(entry: DIE, name: str, size: int) -> c.Type:
     encoding = _number(entry, "DW_AT_encoding")
     if encoding in FLOATS:
-        return Float(name, size)
+        return c.Float(name, size)
     kind = "boolean" if encoding == BOOLEAN else "char" if encoding in CHARS else "integer"
-    return Integer(name, size, encoding in SIGNED, kind)
+    return c.Integer(name, size, encoding in SIGNED, kind)
 
 
 def _count(entry: DIE) -> int | None:

@@ -27,7 +27,10 @@ MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390",
 
 
 class SectionHeader(NamedTuple):
-    """A section's header (Elf64_Shdr)."""
+    """A section's header (Elf64_Shdr).
+
+    :param at: where a loader has put it, from the first byte of what it loads; None: nowhere.
+    """
 
     name: str
     kind: int
@@ -38,6 +41,7 @@ class SectionHeader(NamedTuple):
     link: int
     info: int
     alignment: int
+    at: int | None = None
 
 
 class SegmentHeader(NamedTuple):

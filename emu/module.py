@@ -12,7 +12,7 @@ import functools
 import hashlib
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from emu.architectures import ARCHITECTURES
@@ -24,6 +24,7 @@ from emu.elf_file import (
     PT_LOAD,
     SECTION,
     ElfFile,
+    SectionHeader,
     build_id_of,
     read_file,
 )
@@ -47,22 +48,6 @@ MAX_SIZE = 64 << 20  # bytes of a module, in its file or in memory
 MAX_RECORDS = 4096
 MAX_TEXT = 256
 METADATA_SET = "set_modmetadata_set"
-
-
-@dataclass(frozen=True)
-class PlacedSection:
-    """A section's header, and where it is in memory from the module's first byte; None: nowhere."""
-
-    name: str
-    kind: int
-    flags: int
-    address: int
-    offset: int
-    size: int
-    link: int
-    info: int
-    alignment: int
-    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -106,9 +91,8 @@ class ModuleFile:
             raise ImageError(f"{self.path}: not a kernel module: it has no sections")
         self.header, self.raw_sections = elf.header, elf.raw_sections
         self.sections = [
-            PlacedSection(printable_name(s.name.encode()), s.kind, s.flags, s.address, s.offset,
-                          s.size,
-                    s.link, s.info, max(s.alignment, 1)) for s in elf.sections]
+            s._replace(name=printable_name(s.name.encode()), alignment=max(s.alignment, 1))
+            for s in elf.sections]
         names = elf.names_section
         if names >= len(elf.sections):
             raise ValueError
@@ -117,7 +101,7 @@ class ModuleFile:
         if sum(s.size for s in self.sections if s.kind in (RELA, SYMTAB, DYNSYM)) > MAX_SIZE:
             raise ImageError(f"{self.path}: its tables of relocations and symbols have more than "
                              f"{MAX_SIZE >> 20} MiB")
-        self._symbols: dict[PlacedSection, list[tuple[str, int, int, int]]] = {}
+        self._symbols: dict[SectionHeader, list[tuple[str, int, int, int]]] = {}
         self.segments: list[tuple[int, int, int, int, int]] = []
         self.dynamic = 0
         if self.relocatable:
@@ -136,7 +120,7 @@ class ModuleFile:
                 raise ImageError(f"{self.path}: nothing to load: no PT_LOAD segment")
             self.size = max(virtual + size for virtual, _o, _f, size, _x in self.segments)
             self.sections = [
-                replace(s, at=s.address) if s.flags & ALLOC and s.address + s.size <= self.size
+                s._replace(at=s.address) if s.flags & ALLOC and s.address + s.size <= self.size
                 else s for s in self.sections]
         self._tables()
 
@@ -145,7 +129,7 @@ class ModuleFile:
             raise ImageError(f"{self.path}: truncated: it ends before its own tables do")
         return bytes(self.data[offset : offset + size])
 
-    def content(self, section: PlacedSection) -> bytes:
+    def content(self, section: SectionHeader) -> bytes:
         """A section's bytes in the file."""
         return b"" if section.kind == NOBITS else self._bytes(section.offset, section.size)
 
@@ -180,7 +164,7 @@ class ModuleFile:
             if section.kind == RELA and section.info in loaded:
                 put(index)
         self.size = at
-        self.sections = [replace(section, at=places.get(index))
+        self.sections = [section._replace(at=places.get(index))
                          for index, section in enumerate(self.sections)]
 
     def _tables(self) -> None:
@@ -218,13 +202,13 @@ class ModuleFile:
             struct.pack_into("<Q", out, index * SECTION.size + 16, at)
         return bytes(out)
 
-    def symbols_of(self, section: PlacedSection) -> list[tuple[str, int, int, int]]:
+    def symbols_of(self, section: SectionHeader) -> list[tuple[str, int, int, int]]:
         """(name, binding, section's number, value) of a symbol table, in its order."""
         if section not in self._symbols:
             self._symbols[section] = self._read_symbols(section)
         return self._symbols[section]
 
-    def _read_symbols(self, section: PlacedSection) -> list[tuple[str, int, int, int]]:
+    def _read_symbols(self, section: SectionHeader) -> list[tuple[str, int, int, int]]:
         text = self.content(self.sections[section.link])
         return [(_text(text, name), info >> 4, index, value) for name, info, _o, index, value, _s
                 in SYMBOL.iter_unpack(_whole(self.content(section), SYMBOL.size))]
@@ -256,7 +240,7 @@ class ModuleFile:
         return found
 
     def written(self, address: int, outside: Callable[[str], int | None],
-                debug: Collection[str] = ()) -> Iterator[tuple[PlacedSection, int, bytes]]:
+                debug: Collection[str] = ()) -> Iterator[tuple[SectionHeader, int, bytes]]:
         """What relocation writes: (the section that it is counted in, offset there, bytes).
 
         :param address: of the module.

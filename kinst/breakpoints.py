@@ -32,7 +32,7 @@ class FiringRecord:
     :param instructions: executed by the guest before it.
     :param time: virtual nanoseconds: the instructions, and idle time.
     :param registers: the first five of the calling convention; of a return probe, the second is
-        the value returned.  Its provider says what arguments they are.
+        the value returned.
     """
 
     probe: Probe

@@ -6,13 +6,12 @@ instruction, or a jump out of the function: a tail call.  ``entry`` and ``return
 Python; probes are made by the native ``Dispatcher.add_boundaries``, which the tests hold to them.
 """
 
-from collections.abc import Sequence
 
 from emu.symbols import Symbol
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
 from kinst.functions import functions, matches
-from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.trap import GuestTrap
 
@@ -28,13 +27,6 @@ class Fbt(Provider):
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
         return MadeProbes(numbers, [wanted.text], [])
-
-    def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
-        """At an entry the function's own; at a return the offset of the instruction, and the value
-        returned."""
-        if probe.name == RETURN:
-            return probe.instruction.offset, registers[1], 0, 0, 0
-        return tuple(registers)
 
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,

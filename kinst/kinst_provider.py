@@ -4,7 +4,6 @@ By pattern, functions without a frame are left out, as upstream's kinst leaves t
 are mostly assembly that DTrace's own path may need.
 """
 
-from collections.abc import Sequence
 
 from dwarf.debug_file import DebugDataError
 from emu.symbols import Symbol
@@ -12,7 +11,7 @@ from kinst import fbt, inline
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Refuse
 from kinst.functions import functions, is_glob, matches
-from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.shared import ProbeKind
 
@@ -47,10 +46,6 @@ class Kinst(Provider):
             return fbt.Fbt().create(probes, wanted)
         return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe,
                              wanted.module)
-
-    def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
-        """None are known at an instruction (upstream's kinst gives none either)."""
-        return ()
 
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,

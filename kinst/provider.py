@@ -1,13 +1,13 @@
 """What a provider is: whoever makes probes of a kind, and knows what they tell."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dwarf.index import DebugIndex, Function
 from kinst.functions import matches
-from kinst.probe_table import Probe, ProbeTable
+from kinst.probe_table import ProbeTable
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,4 @@ class Provider(ABC):
         """Make the probes.
 
         :raises ProbeError: naming what does not fit.
-        """
-
-    @abstractmethod
-    def arguments(self, probe: Probe, registers: Sequence[int]) -> tuple[int, ...]:
-        """``arg0`` and those behind it, of a firing.
-
-        :param registers: the first five of the calling convention.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kinst.code.rows import possible
+from kinst.code.rows import Overlaps, possible
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
@@ -336,7 +336,7 @@ ROWS: tuple[Row, ...] = (
 
 # Which earlier rows take what else this one would: (mask, value) -> their (mask, value).  Rows that
 # overlap otherwise are a mistake, which a test finds.
-OVERLAPS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
+OVERLAPS: Overlaps = {
     (0xFE000000, 0xD6000000): (
         (0xFFFFFC1F, 0xD61F0000), (0xFFFFFC1F, 0xD63F0000), (0xFFFFFC1F, 0xD65F0000),
         (0xFFFFFFFF, 0xD69F03E0), (0xFFFFFFFF, 0xD6BF03E0),

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
+#: (mask, value) of a row -> those of earlier rows that take some of what it would
+Overlaps = dict[tuple[int, int], tuple[tuple[int, int], ...]]
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
-from kinst.code.rows import possible
+from kinst.code.rows import Overlaps, possible
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
@@ -161,6 +161,23 @@ COMPRESSED: tuple[Row, ...] = (
     (0xE003, 0x8000, _refuse("is a reserved instruction")),
     (0x0003, 0x0000, copy), (0x0003, 0x0001, copy), (0x0003, 0x0002, copy),
 )
+
+# Which earlier rows of their table take what else these would; rows that overlap otherwise are a
+# mistake, which a test finds.
+WIDE_OVERLAPS: Overlaps = {
+    (0x7F, 0x63): ((0x607F, 0x2063),),
+    (0x7F, 0x2F): ((0xF800007F, 0x1000002F), (0xF800007F, 0x1800002F)),
+}
+COMPRESSED_OVERLAPS: Overlaps = {
+    (0xE07F, 0x8002): ((0xFFFF, 0x9002),),
+    (0xE003, 0x8000): ((0xFC03, 0x8000), (0xFC03, 0x8400), (0xFC03, 0x8800), (0xFC43, 0x8C00)),
+    (0x0003, 0x0000): (
+        (0xFFFF, 0x0000), (0xFC03, 0x8000), (0xFC03, 0x8400), (0xFC03, 0x8800), (0xFC43, 0x8C00),
+        (0xE003, 0x8000),
+    ),
+    (0x0003, 0x0001): ((0xE003, 0xA001), (0xC003, 0xC001)),
+    (0x0003, 0x0002): ((0xFFFF, 0x9002), (0xE07F, 0x8002)),
+}
 
 
 # The rows that an opcode (wide), or a function and quadrant (compressed), leaves possible.

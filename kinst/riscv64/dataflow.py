@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from emu.riscv64.registers import NAMES
 from kinst.code.dataflow import NOTHING, Effect
+from kinst.code.rows import Overlaps
 
 Row = tuple[int, int, Callable[[int], Effect]]
 
@@ -101,6 +102,15 @@ NARROW: tuple[Row, ...] = (
     (0xE003, 0xC002, _c("store", 2, False)), (0xE003, 0xE002, _c("store", 2, False)),
     (0, 0, _nothing),
 )
+
+# As in classify.py; the last row of each table takes what no other does.
+WIDE_OVERLAPS: Overlaps = {
+    (0x7F, 0x2F): ((0xF800007F, 0x1000002F), (0xF800007F, 0x1800002F), (0xF800007F, 0x2800002F)),
+    (0x7F, 0x13): ((0xFFF0707F, 0x00000013),),
+    (0x7F, 0x1B): ((0xFFF0707F, 0x0000001B),),
+    (0x7F, 0x33): ((0xFFF0707F, 0x00000033), (0xFFF0707F, 0x00006033)),
+}
+NARROW_OVERLAPS: Overlaps = {}
 
 
 @functools.lru_cache(1 << 16)

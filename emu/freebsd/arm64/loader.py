@@ -1,7 +1,7 @@
 """How FreeBSD's arm64 kernel is entered."""
 
 from emu.elf import Image
-from emu.errors import ImageError
+from emu.freebsd.image_copy import copy_image
 from emu.freebsd.records import load_behind
 from emu.guest import BareMachine
 
@@ -13,7 +13,7 @@ def load(computer: BareMachine, image: Image) -> None:
     """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where there are
     modules, virtual address of the loader's records."""
     tree = computer.firmware()
-    low = _copy(computer, image)
+    low = copy_image(computer, image, OFFSET)
     base, at = computer.ram_base + OFFSET, computer.ram_base + computer.memory - (2 << 20)
     computer.write_physical(at, tree)
     if image.modules:
@@ -22,21 +22,10 @@ def load(computer: BareMachine, image: Image) -> None:
     computer.write_register("pc", base + image.entry - low)
 
 
-def _copy(computer: BareMachine, image: Image) -> int:
-    """The image's first virtual address goes to a fixed physical one."""
-    low = min(s.virtual for s in image.segments)
-    for segment in image.segments:
-        at = computer.ram_base + OFFSET + segment.virtual - low
-        if at + segment.memory_size > computer.ram_base + computer.memory - (4 << 20):
-            raise ImageError(f"{image.path}: does not fit {computer.memory >> 20} MiB of memory")
-        computer.write_physical(at, bytes(segment.data))
-    return low
-
-
 def place(computer: BareMachine, image: Image) -> None:
     """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
     computer.firmware()
-    low = _copy(computer, image)
+    low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory
     ram, level0, level1, level2 = (top - (2 << 20) + 4096 * i for i in range(4))
     block, table = 0x701, 3  # access flag, inner shareable, attribute 0

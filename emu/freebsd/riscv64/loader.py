@@ -1,7 +1,7 @@
 """How FreeBSD's riscv64 kernel is entered."""
 
 from emu.elf import Image
-from emu.errors import ImageError
+from emu.freebsd.image_copy import copy_image
 from emu.freebsd.records import METADATA, load_behind, u64
 from emu.guest import BareMachine
 
@@ -14,7 +14,7 @@ def load(computer: BareMachine, image: Image) -> None:
     """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where there are
     modules, at the ELF entry, with a0 = virtual address of the loader's records."""
     tree = computer.firmware()
-    low = _copy(computer, image)
+    low = copy_image(computer, image, OFFSET)
     base, end = computer.ram_base + OFFSET, computer.ram_base + computer.memory
     if image.modules:
         at = load_behind(computer, image, base, end - (4 << 20), (DTBP, tree),
@@ -31,20 +31,6 @@ def load(computer: BareMachine, image: Image) -> None:
     computer.write_register("pc", base)
 
 
-def _copy(computer: BareMachine, image: Image) -> int:
-    """The ELF's physical addresses are those of a link base; the first byte goes to ours.
-
-    :return: its virtual address.
-    """
-    low = min(s.virtual for s in image.segments)
-    for segment in image.segments:
-        at = computer.ram_base + OFFSET + segment.virtual - low
-        if at + segment.memory_size > computer.ram_base + computer.memory - (4 << 20):
-            raise ImageError(f"{image.path}: does not fit {computer.memory >> 20} MiB of memory")
-        computer.write_physical(at, bytes(segment.data))
-    return low
-
-
 def _entry(physical: int, flags: int) -> bytes:
     """A page table entry."""
     return (physical >> 12 << 10 | flags).to_bytes(8, "little")
@@ -53,7 +39,7 @@ def _entry(physical: int, flags: int) -> bytes:
 def place(computer: BareMachine, image: Image) -> None:
     """Sv39: the kernel by 2 MiB pages, RAM at its physical address by 1 GiB pages."""
     computer.firmware()
-    low = _copy(computer, image)
+    low = copy_image(computer, image, OFFSET)
     base, top = computer.ram_base, computer.ram_base + computer.memory
     root, kernel = top - (2 << 20), top - (2 << 20) + 4096
     leaf = 0xCF  # V R W X A D

@@ -12,6 +12,8 @@ from kinst.arm64.classify import ends_exclusive, starts_exclusive
 from kinst.code import lowering
 from kinst.code.listing import instructions
 from kinst.code.verdict import Copy, Refuse, Rewrite, SetRegister
+from kinst.riscv64 import classify as riscv64_classify
+from kinst.riscv64 import dataflow as riscv64_dataflow
 from kinst.riscv64.classify import classify as riscv64
 from kinst.trap import TRAPS
 
@@ -426,14 +428,25 @@ def test_amd64_a_segment_without_effect_leaves_the_one_before_it(text, segment):
     assert verdict.memory.segment == segment
 
 
-def test_arm64_rows_overlap_only_where_it_is_declared():
-    rows = arm64_classify.ROWS
+@pytest.mark.parametrize(("rows", "declared"), [
+    (arm64_classify.ROWS, arm64_classify.OVERLAPS),
+    (riscv64_classify.WIDE, riscv64_classify.WIDE_OVERLAPS),
+    (riscv64_classify.COMPRESSED, riscv64_classify.COMPRESSED_OVERLAPS),
+    (riscv64_dataflow.WIDE[:-1], riscv64_dataflow.WIDE_OVERLAPS),
+    (riscv64_dataflow.NARROW[:-1], riscv64_dataflow.NARROW_OVERLAPS),
+])
+def test_rows_overlap_only_where_it_is_declared(rows, declared):
     found = {}
     for j, (mask, value, _verdict) in enumerate(rows):
         earlier = tuple((m, v) for m, v, _verdict in rows[:j] if (v ^ value) & m & mask == 0)
         if earlier:
             found[mask, value] = earlier
-    assert found == arm64_classify.OVERLAPS
+    assert found == declared
+
+
+def test_the_last_row_of_what_riscv64_does_with_values_takes_all_others():
+    for rows in (riscv64_dataflow.WIDE, riscv64_dataflow.NARROW):
+        assert rows[-1][:2] == (0, 0)
 
 
 @pytest.mark.parametrize("word", [
