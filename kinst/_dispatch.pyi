@@ -9,7 +9,6 @@ class Dispatcher(CodeReader):
     fire: Callable[[int], None]
     recursion: Callable[[int], None]
     sink: Callable[[], None] | None
-    skews: list[int]
     def __init__(
         self,
         engine: Engine | None,

@@ -74,6 +74,7 @@ cdef struct Record:
     uint64_t skew  # virtual time beyond the instructions
     uint64_t arguments[ARGUMENTS]
     uint32_t probe
+    uint32_t cpu
 
 cdef struct Dispatch:
     Clock *clock
@@ -171,8 +172,7 @@ cdef class Dispatcher(CodeReader):
     cdef public object fire
     cdef public object recursion
     cdef public object sink  # is called when there are many records
-    cdef list drained, drained_skews
-    cdef readonly list skews  # of the records given last: virtual time beyond the instructions
+    cdef list drained
     cdef object action  # keeps what is called
     cdef object failure
 
@@ -197,7 +197,7 @@ cdef class Dispatcher(CodeReader):
         if d.owner != NULL:
             raise RuntimeError("a dispatcher is made once")
         self.engine = engine  # None: to look at code, not to probe it
-        self.drained, self.drained_skews, self.skews = [], [], []
+        self.drained = []
         CodeReader.__init__(self, shape, classify)
         if engine is not None:
             d.clock = &engine.clock
@@ -587,9 +587,9 @@ cdef class Dispatcher(CodeReader):
         cdef Record *r
         for i in range(self.d.record_count):
             r = &self.d.records[i]
-            self.drained.append((r.probe, r.time, r.arguments[0], r.arguments[1], r.arguments[2],
-                                 r.arguments[3], r.arguments[4]))
-            self.drained_skews.append(r.skew)
+            self.drained.append((r.probe, r.cpu, r.time, r.time + r.skew,
+                                 r.arguments[0], r.arguments[1], r.arguments[2], r.arguments[3],
+                                 r.arguments[4]))
         self.d.record_count = 0
         return 0
 
@@ -606,11 +606,11 @@ cdef class Dispatcher(CodeReader):
         self.d.firing = False
 
     def records(self):
-        """The records since the last time: (probe, instructions executed, five arguments)."""
+        """The records since the last time: (probe, number of the CPU, instructions executed,
+        virtual time, five arguments)."""
         self.drain()
         found = self.drained
-        self.skews = self.drained_skews
-        self.drained, self.drained_skews = [], []
+        self.drained = []
         return found
 
     def tell_also(self, uint32_t probe):

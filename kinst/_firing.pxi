@@ -51,6 +51,7 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     cdef Record *r = &d.records[d.record_count]
     cdef uint32_t k
     r.probe = probe
+    r.cpu = d.clock.cpu
     r.time = d.clock.instructions
     r.skew = d.clock.skew
     for k in range(ARGUMENTS):

@@ -33,12 +33,14 @@ class FiringRecord:
     :param time: virtual nanoseconds: the instructions, and idle time.
     :param registers: the first five of the calling convention; of a return probe, the second is
         the value returned.
+    :param cpu: the number of the CPU.
     """
 
     probe: Probe
     instructions: int
     registers: tuple[int, ...]
     time: int = 0
+    cpu: int = 0
 
 
 class NativeState:
@@ -179,10 +181,8 @@ class Breakpoints(ProbeTable):
 
     def firings(self) -> Iterator[FiringRecord]:
         """The records since the last time, where ``records`` asked for them."""
-        records = self.dispatcher.records()
-        for (number, executed, *registers), skew in zip(
-                records, self.dispatcher.skews, strict=True):
-            yield FiringRecord(self.probe(number), executed, tuple(registers), executed + skew)
+        for number, cpu, executed, now, *registers in self.dispatcher.records():
+            yield FiringRecord(self.probe(number), executed, tuple(registers), now, cpu)
 
     def _fire(self, number: int) -> None:
         assert self.fire is not None

@@ -32,7 +32,8 @@ class KernelThreads:
             if thread.tid <= 0:
                 continue
             if thread.address == running:
-                found.insert(0, GuestThread(thread.tid, f"{text}, running", None))
+                cpu = self._machine.cpu.number
+                found.insert(0, GuestThread(thread.tid, f"{text}, running on CPU {cpu}", None))
             else:
                 found.append(GuestThread(thread.tid, text, self._threads.saved(thread)))
         # The running one is not on the kernel's lists early in a boot.

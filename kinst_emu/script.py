@@ -218,7 +218,7 @@ class _Run:
                 kernel.collected.aggregated(session.aggregated(empty=True))
                 write(line.report, kernel.collected, kernel.breakpoints)
 
-    def _seen(self, enabled: Enabled, content: bytes) -> None:
+    def _seen(self, enabled: Enabled, _cpu: int, content: bytes) -> None:
         """A record: the stack that ``--stack`` asks for is one of the page's."""
         assert self.kernel is not None
         action = enabled.function.actions[-1] if enabled.function.actions else None

@@ -14,7 +14,7 @@ cdef enum:
     WALKS = 64
     PLACES = 64
     BUDGET = 1 << 24  # instructions of one run, by what jumps back and calls can repeat
-    HEAD = 24  # of a record: clause and size, time, size as DTrace counts
+    HEAD = 24  # of a record: clause and size, time, size as DTrace counts and number of the CPU
 
 cdef struct Code:
     uint8_t op

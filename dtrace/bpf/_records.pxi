@@ -45,7 +45,7 @@ cdef void drop_oldest(Machine *m) noexcept nogil:
         return
     memcpy(head, m.buffer + m.buffer_begin, HEAD)
     m.buffer_begin += head[0] >> 32
-    m.counted -= min(head[2], m.counted)
+    m.counted -= min(head[2] & LOW32, m.counted)
     if m.wrapped and m.buffer_begin >= m.buffer_end:  # the next is at the buffer's begin
         m.wrapped = False
         m.buffer_begin = 0
@@ -81,7 +81,8 @@ cdef uint64_t h_commit(Machine *m, uint64_t *r) noexcept nogil:
     head = m.record_clause & LOW32 | m.record_size << 32
     memcpy(record, &head, 8)
     memcpy(record + 8, m.region[R_CONTEXT].data + CONTEXT_TIMESTAMP, 8)
-    memcpy(record + 16, &m.record_counted, 8)
+    head = m.record_counted & LOW32 | (0 if m.clock == NULL else <uint64_t>m.clock.cpu << 32)
+    memcpy(record + 16, &head, 8)
     if m.speculating:
         s = &m.speculated[m.speculating - 1]
         if s.data == NULL:
@@ -147,10 +148,10 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
         return 0
     while at < s.used:
         memcpy(head, s.data + at, HEAD)
-        if room_for(m, head[0] >> 32, head[2]):
+        if room_for(m, head[0] >> 32, head[2] & LOW32):
             memcpy(m.buffer + m.buffer_used, s.data + at, head[0] >> 32)
             m.buffer_used += head[0] >> 32
-            m.counted += head[2]
+            m.counted += head[2] & LOW32
         at += head[0] >> 32
     s.state = 0
     s.used = 0
@@ -158,8 +159,8 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
 
 
 cdef list take_records(Machine *m):
-    """(clause, payload) of all, oldest first; there are none then."""
-    cdef uint64_t head
+    """(clause, number of the CPU, payload) of all, oldest first; there are none then."""
+    cdef uint64_t head[3]
     found = []
     spans = [(m.buffer_begin, m.buffer_used)]
     if m.wrapped:
@@ -167,9 +168,9 @@ cdef list take_records(Machine *m):
     for begin, end in spans:
         at = begin
         while at < end:
-            memcpy(&head, m.buffer + <uint64_t>at, 8)
-            size = head >> 32
-            found.append((head & LOW32,
+            memcpy(head, m.buffer + <uint64_t>at, HEAD)
+            size = head[0] >> 32
+            found.append((head[0] & LOW32, head[2] >> 32,
                           (<const char *>m.buffer)[<uint64_t>at + HEAD : <uint64_t>at + <uint64_t>size]))
             at += size
     m.buffer_used, m.buffer_begin, m.buffer_end, m.wrapped = 0, 0, 0, False

@@ -100,16 +100,21 @@ class Consumer:
         """What an action prints; ``freopen()`` may have sent it elsewhere."""
         (self.other or self.out).write(text)
 
-    def record(self, enabled: Enabled, content: bytes, following: Enabled | None) -> None:
-        """One row."""
+    def record(
+        self, enabled: Enabled, cpu: int, content: bytes, following: Enabled | None
+    ) -> None:
+        """One row.
+
+        :param cpu: the number of the CPU on which the probe fired.
+        """
         self._header()
         flow = self.options.given("flowindent")
         if flow:
-            self._flow(enabled, following)
+            self._flow(enabled, cpu, following)
         elif not self.quiet:
             probe = enabled.probe
             name = f"{probe.function}:{probe.name}"
-            self.out.write(f"{0:3d} {probe.number:6d} {name:>32} ")
+            self.out.write(f"{cpu:3d} {probe.number:6d} {name:>32} ")
         for action in enabled.function.actions:
             self._action(enabled, action, content)
         if not self.quiet:
@@ -125,7 +130,7 @@ class Consumer:
         elif not self.quiet:
             self.out.write(f"{'CPU':>3} {'ID':>6} {'FUNCTION:NAME':>32}\n")
 
-    def _flow(self, enabled: Enabled, following: Enabled | None) -> None:
+    def _flow(self, enabled: Enabled, cpu: int, following: Enabled | None) -> None:
         probe, last = enabled.probe, self._last
         entry = probe.name == "entry" or probe.name.endswith("-entry")
         leave = probe.name == "return" or probe.name.endswith("-return")
@@ -142,7 +147,7 @@ class Consumer:
         if not entry and not leave:
             mark = "| "
         name = probe.function if entry or leave else f"{probe.function}:{probe.name}"
-        self.out.write(f"{0:3d} {' ' * self._indent + mark + name:<41} ")
+        self.out.write(f"{cpu:3d} {' ' * self._indent + mark + name:<41} ")
         if entry:
             self._indent += 2
 

@@ -102,7 +102,7 @@ class Session:
     now: int = 0
     enabled: list[Enabled] = field(default_factory=list)
     firings: int = 0
-    seen: Callable[[Enabled, bytes], None] | None = None  # is given each record, too
+    seen: Callable[[Enabled, int, bytes], None] | None = None  # is given each record, too
 
     def __post_init__(self) -> None:
         self.consumer = Consumer(self.options, self.symbols, self.out, self.say)
@@ -111,7 +111,7 @@ class Session:
                 self.options, self.symbols, self.out, self.say, sink=self.sink)
         self._by_probe: dict[int, _Fired] = {}
         self._names: dict[int, list[int]] = {}  # addresses, in the order of NAMES
-        self._records: list[tuple[Enabled, bytes] | Failure] = []
+        self._records: list[tuple[Enabled, int, bytes] | Failure] = []
         self._started = time.time_ns() if self.guest is None else GUEST_EPOCH
         self.interrupted = False
         self._busy = False  # it prints, or lets one of DTrace's own probes fire
@@ -519,8 +519,8 @@ class Session:
     # -- consuming ---------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        self._records += [(self.enabled[number - 1], content)
-                          for number, content in self.runtime.records()
+        self._records += [(self.enabled[number - 1], cpu, content)
+                          for number, cpu, content in self.runtime.records()
                           if 0 < number <= len(self.enabled)]
 
     def _consume(self, last: bool = False) -> None:

@@ -27,7 +27,9 @@ class Structured(Consumer):
 
     sink: Callable[[Row], None] = field(default=ignore)
 
-    def record(self, enabled: Enabled, content: bytes, following: Enabled | None) -> None:
+    def record(
+        self, enabled: Enabled, cpu: int, content: bytes, following: Enabled | None
+    ) -> None:
         probe = enabled.probe
         later: list[Row] = []
         done: list[Value] = []
@@ -39,7 +41,7 @@ class Structured(Consumer):
                 self._action(enabled, action, content)
             else:
                 done.append(self._object(enabled, action, parts))
-        self.sink({"probe": probe.text, "id": probe.number, "cpu": 0, "actions": done})
+        self.sink({"probe": probe.text, "id": probe.number, "cpu": cpu, "actions": done})
         for row in later:
             self.sink(row)
 

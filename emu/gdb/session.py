@@ -112,7 +112,8 @@ class GdbSession:
 
     def _now(self) -> list[GuestThread]:
         if self._known is None:
-            self._known = self._threads.now() or [GuestThread(ONLY, "the CPU", None)]
+            self._known = self._threads.now() or [
+                GuestThread(ONLY, f"CPU {self._target.machine.cpu.number}", None)]
         return self._known
 
     def _thread(self, number: int) -> GuestThread:

@@ -169,6 +169,8 @@ cdef struct Clock:
     uint8_t unused
     # No deadline, limit or look at signals before this count of instructions.
     uint64_t horizon
+    # The number of the CPU whose turn it is: whose registers the engine has.
+    uint32_t cpu
     # Instructions executed before the block in progress.
     uint64_t instructions
     # The block in progress: its first address, bytes, instructions (0: none).

@@ -53,6 +53,7 @@ class EngineError(MachineError):
 class Engine:
     FUNCTIONS: tuple[str, ...]
     error: BaseException | None
+    cpu: int
     instructions: int
     canonical: int
     skew: int

@@ -1266,6 +1266,15 @@ cdef class Engine:
         return self.clock.canonical + self.clock.skew
 
     @property
+    def cpu(self):
+        """The number of the CPU whose turn it is."""
+        return self.clock.cpu
+
+    @cpu.setter
+    def cpu(self, uint32_t value):
+        self.clock.cpu = value
+
+    @property
     def instructions(self):
         return self.clock.instructions
 

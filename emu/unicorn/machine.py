@@ -84,7 +84,6 @@ class UnicornMachine(Machine):
         self.patches = self._patch_serial = 0
         self.alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
         self.runner: Runner | None = None  # so here
-        self._turn = 0  # the number of the CPU that runs
         self.board = BOARDS[self.arch.name](self)
         self._physical = PhysicalMemory(
             self.engine, self.memory_part, self.board.ram_base, self.board.hidden_base)
@@ -111,7 +110,7 @@ class UnicornMachine(Machine):
     @property
     def cpu(self) -> Cpu:
         """The one whose turn it is."""
-        return self.board.cpus[self._turn]
+        return self.board.cpus[self.engine.cpu]
 
     @property
     def uc(self) -> unicorn.Uc:
@@ -124,7 +123,7 @@ class UnicornMachine(Machine):
         return self.board.ram_base
 
     def firmware(self) -> bytes:
-        """See ``emu.guest.Computer``."""
+        """See ``emu.guest.BareMachine``."""
         return self.board.firmware()
 
     # -- Bus: what devices ask ----------------------------------------------------------------

@@ -95,10 +95,8 @@ class Collected:
 
     def take(self, breakpoints: Breakpoints) -> None:
         """The records that there are."""
-        records = breakpoints.dispatcher.records()
-        for (number, executed, *_registers), skew in zip(
-                records, breakpoints.dispatcher.skews, strict=True):
-            self.firing(executed + skew, number)
+        for number, _cpu, _executed, now, *_registers in breakpoints.dispatcher.records():
+            self.firing(now, number)
 
     def aggregated(self, rows: Sequence[Row]) -> None:
         """The aggregations at the end; counts by a stack are stacks, too."""

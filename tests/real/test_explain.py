@@ -112,4 +112,4 @@ def test_a_refused_instruction_is_refused_with_the_reason(arch):
         with pytest.raises(KinstError, match="cannot be probed") as said:
             FiringRecorder(machine, function, instruction.offset)
         assert instruction.verdict.reason in str(said.value)
-        assert f"{function.name}+{instruction.offset}" in str(said.value)
+        assert f"{function.name}:{instruction.offset}" in str(said.value)
