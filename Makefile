@@ -22,13 +22,19 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(foreach place,emu/* kinst kinst/* dwarf dtrace/*, \
+NATIVE := $(foreach place,emu emu/* kinst kinst/* dwarf dtrace/*, \
 	$(foreach kind,pyx pxd pxi,$(wildcard $(place)/*.$(kind))))
 
+ROOMS := emu kinst dwarf images dtrace kinst_emu
+
+# In place by a path, not by setuptools' finder, and compiled as pip does what it copies: together
+# 60 ms of every command.
 $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	sh ./setup-system.sh build
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--config-settings editable_mode=compat --editable '.[dev]'
+	$(BIN)/python -m compileall -q $(ROOMS)
 	touch $@
 
 $(KERNELS) &: $(SOURCES) images/build_teaching.py $(STAMP)
@@ -71,7 +77,7 @@ sanitize: $(STAMP) $(KERNELS)
 	sh ./setup-system.sh qemu
 	rm -rf $(SANITIZED)
 	mkdir -p $(SANITIZED)
-	cp -R emu kinst dwarf images dtrace kinst_emu tests bench docs examples pyproject.toml setup.py $(SANITIZED)/
+	cp -R $(ROOMS) tests bench docs examples pyproject.toml setup.py $(SANITIZED)/
 	cd $(SANITIZED) && find . -name '*.so' -delete
 	cd $(SANITIZED) && CFLAGS="$(SANITIZERS)" $(CURDIR)/$(BIN)/python setup.py -q build_ext \
 		--inplace --force

@@ -1,7 +1,6 @@
 """The debug data of a kernel and its modules as the commands use it: the index from the cache,
 names of files."""
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,51 +8,17 @@ from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table
 from dwarf.frames import Frames, Rule
-from dwarf.index import DebugIndex, Function, load
-from dwarf.linked_index import OWN, SHIFT, IndexPart, LinkedIndex
+from dwarf.index import DebugIndex, Function
+from dwarf.linked_index import OWN, SHIFT
 from emu.elf import Image
-from emu.fingerprint import fingerprint
-from emu.progress import PROGRESS
-from images.cache import cache_directory
 
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
 FRAME = ".debug_frame"
-MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf.debug_file")  # what an index is
 
 
 class NoSuchFile(DebugDataError):
     """No source file has that name."""
-
-
-def debug_index(image: Image) -> DebugIndex:
-    """The index of the debug data of a kernel and its modules, from the user's cache.
-
-    :raises DebugDataError: when there is none.
-    """
-    parts = [(number, IndexPart(index_of(module.path, module.file.digest), module.address,
-                                module.end))
-             for number, module in enumerate(image.modules, 1)
-             if debug_file(module.path) is not None]
-    kernel = debug_file(image.path)
-    if kernel is None and not parts:
-        raise DebugDataError(f"{image.path}: has no debug data, and no {image.path.name}.debug is "
-                             "beside it")
-    index = index_of(image.path, image.kernel_identity) if kernel is not None else None
-    return LinkedIndex(index, parts) if parts or index is None else index
-
-
-def index_of(path: Path, identity: str) -> DebugIndex:
-    """The index of one file that has debug data."""
-    found = debug_file(path)
-    assert found is not None
-    stat = found.stat()
-    # Offsets in the file: another file, or the same one changed, needs another index.
-    key = (f"{identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} "
-           f"{fingerprint(MADE_BY)}")
-    cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
-    with PROGRESS.working(f"indexing the debug data of {path}"):
-        return load(path, cache)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dwarf.index import DebugIndex
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
-from kinst.functions import is_glob, matches
+from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 

@@ -1,7 +1,6 @@
 """A kernel's types, from whichever debug data it has."""
 
-from dtrace.debug_data import index_of
-from dwarf.ctf import ctf_types
+from dtrace.debug_index import index_of
 from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.linked_types import LinkedTypes
@@ -30,9 +29,15 @@ def _kernel_types(image: Image, source: str | None) -> Types:
     path = debug_file(image.path) if source != "ctf" else None
     if path is not None:
         return DwarfTypes(path, index_of(image.path, image.kernel_identity))
-    types = ctf_types(image.path) if source != "dwarf" else None
+    types = _ctf_types(image) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
         raise DebugDataError(f"{image.path}: has no types: no {wanted} in it, nor in a "
                              f"{image.path.name}.debug beside it")
     return types
+
+
+def _ctf_types(image: Image) -> Types | None:
+    from dwarf.ctf import ctf_types  # most kernels have DWARF
+
+    return ctf_types(image.path)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from dtrace.c_library import PROTOTYPES
 from dtrace.kernel_types import kernel_types
-from dwarf.ctf import ctf_types
 from dwarf.debug_file import debug_file
 from dwarf.types import (
     Enumeration,
@@ -40,6 +39,8 @@ class Prototypes:
             if debug_file(self.image.path) is not None:
                 self._types = kernel_types(self.image)
             else:
+                from dwarf.ctf import ctf_types  # most kernels have DWARF
+
                 self._types = ctf_types(self.image.path)
             self._asked = True
         return self._types

@@ -9,7 +9,8 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 
-from dtrace.debug_data import Sources, debug_index
+from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
 from emu.errors import MemoryAccessError

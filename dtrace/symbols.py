@@ -3,7 +3,7 @@
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import STT_FUNC, STT_GNU_IFUNC, Symbol
-from kinst.functions import is_glob, matches
+from kinst.patterns import is_glob, matches
 
 
 def find_symbol(image: Image, name: str) -> int:

@@ -56,18 +56,24 @@ def content(elf: ElfFile, name: str, limit: int = LIMIT) -> bytes:
 
 def _content(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> bytes:
     """A section's bytes, decompressed; none of one that has none in the file."""
+    return bytes(_view(elf, one, limit))
+
+
+def _view(elf: ElfFile, one: SectionHeader, limit: int = LIMIT) -> memoryview:
+    """The same, without a copy of what lies in the file as it is."""
     try:
         if one.size > limit and one.kind != SHT_NOBITS:
             raise ValueError(f"{one.name} has {one.size} bytes")
-        return _plain(one, elf.content(one), limit)
+        raw = elf.view(one)
+        if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
+            return raw
+        return memoryview(_decompressed(one, raw, limit))
     except (ImageError, ValueError, struct.error, zlib.error, zstandard.ZstdError) as error:
         said = str(error).removeprefix(f"{elf.path}: ")
         raise DebugDataError(f"{elf.path}: damaged debug data: {said}") from None
 
 
-def _plain(one: SectionHeader, raw: bytes, limit: int) -> bytes:
-    if not one.flags & SHF_COMPRESSED or one.kind == SHT_NOBITS:
-        return raw
+def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
     kind, _zero, plain, _alignment = COMPRESSION.unpack_from(raw)
     if plain > min(limit, EXPANSION * len(raw) + (1 << 16)):
         raise ValueError(f"{one.name} would have {plain} bytes, from {len(raw)}")
@@ -168,13 +174,22 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
     :raises DebugDataError: when one is damaged, or larger than 1 GiB.
     """
+    return {name: bytes(view) for name, view in views(path, names).items()}
+
+
+def views(path: Path, names: tuple[str, ...]) -> dict[str, memoryview]:
+    """The same, without a copy of what lies in the file as it is: a kernel's debug data is a
+    hundred MB, and most questions want a few bytes of it.
+
+    :raises DebugDataError: when one is damaged, or larger than 1 GiB.
+    """
     elf = elf_file(path)
     there = {name: one for name in names if (one := elf.section(name)) is not None}
-    found = {name: _content(elf, one) for name, one in there.items()}
+    found = {name: _view(elf, one) for name, one in there.items()}
     return _linked(path, found) if elf.kind == ET_REL and found else found
 
 
-def _linked(path: Path, found: dict[str, bytes]) -> dict[str, bytes]:
+def _linked(path: Path, found: dict[str, memoryview]) -> dict[str, memoryview]:
     try:
         file = ModuleFile(path)
     except ImageError as error:
@@ -184,4 +199,4 @@ def _linked(path: Path, found: dict[str, bytes]) -> dict[str, bytes]:
         into = contents[target.name]
         if at + len(data) <= len(into):
             into[at : at + len(data)] = data
-    return {name: bytes(plain) for name, plain in contents.items()}
+    return {name: memoryview(plain) for name, plain in contents.items()}

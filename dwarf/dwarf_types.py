@@ -3,13 +3,16 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elftools.dwarf.die import DIE
 
 from dwarf import types as c
 from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
-from dwarf.locations import Location, Locations
+
+if TYPE_CHECKING:
+    from dwarf.locations import Location, Locations
 
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
@@ -68,13 +71,15 @@ class DwarfTypes(c.Types):
         return None
 
     def inlined(self, copy: Function, address: int
-                ) -> tuple[c.Procedure, list[Location | None]] | None:
+                ) -> tuple[c.Procedure, "list[Location | None]"] | None:
         """The prototype of an inline copy's function, and where each of its parameters is when an
         instruction begins; None for one that the compiler does not keep there."""
         place = self._index.subject(copy.number)
         if place is None:
             return None
         if self._locations is None:
+            from dwarf.locations import Locations  # few ask: expressions, lists of locations
+
             self._locations = Locations(self._entries, self._index)
         if place[0] not in self._procedures:
             with self._entries.reading():

@@ -9,11 +9,38 @@ from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
-from dwarf.debug_file import DAMAGE, DebugDataError, sections
+from dwarf.debug_file import DAMAGE, DebugDataError, views
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")
 MAX_CHILDREN = 1 << 16
+
+
+class _View(io.RawIOBase):
+    """A section that is read where it lies."""
+
+    def __init__(self, content: memoryview) -> None:
+        self._content, self._at = content, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """:raises ValueError: for a place before the first byte."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at,
+                             io.SEEK_END: len(self._content)}[whence]
+        if self._at < 0:
+            raise ValueError(f"there is no byte {self._at}")
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        part = self._content[self._at : self._at + len(buffer)]
+        buffer[: len(part)] = part
+        self._at += len(part)
+        return len(part)
 
 
 class Entries:
@@ -24,9 +51,9 @@ class Entries:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = sections(path, NAMES)
+        found = views(path, NAMES)
         info, abbrev, string, offsets, line_str, addr, locations, ranges = (
-            DebugSectionDescriptor(io.BytesIO(content), name, 0, len(content), 0)
+            DebugSectionDescriptor(io.BufferedReader(_View(content)), name, 0, len(content), 0)
             if (content := found.get(name)) is not None else None for name in NAMES)
         self._dwarf = DWARFInfo(
             config=DwarfConfig(little_endian=True, machine_arch="", default_address_size=8),

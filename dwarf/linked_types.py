@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import Function
 from dwarf.linked_index import OWN, SHIFT
-from dwarf.locations import Location
 from dwarf.types import Procedure, Type, Types
+
+if TYPE_CHECKING:
+    from dwarf.locations import Location
 
 
 class LinkedTypes(Types):
@@ -51,7 +54,7 @@ class LinkedTypes(Types):
         return found
 
     def inlined(self, copy: Function, address: int
-                ) -> tuple[Procedure, list[Location | None]] | None:
+                ) -> tuple[Procedure, "list[Location | None]"] | None:
         """As ``DwarfTypes.inlined``."""
         part = copy.number >> SHIFT
         for number, begin, _end, types in self._modules:

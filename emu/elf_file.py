@@ -91,21 +91,27 @@ class ElfFile:
         self.names_section = names
         strings = b""
         if names < len(heads) and heads[names][1] != SHT_NOBITS:
-            strings = self.piece(heads[names][4], heads[names][5])
+            strings = bytes(self.piece(heads[names][4], heads[names][5]))
         self.sections = [
             SectionHeader(_name(strings, name), kind, flags, address, offset, size, link, info,
                           alignment)
             for name, kind, flags, address, offset, size, link, info, alignment, _entry in heads]
 
-    def piece(self, offset: int, size: int) -> bytes:
+    def piece(self, offset: int, size: int) -> memoryview:
         """:raises ImageError: when the file ends before."""
         if offset + size > len(self.data):
             raise ImageError(f"{self.path}: truncated: a section ends behind the end of the file")
-        return bytes(self.data[offset : offset + size])
+        return self.data[offset : offset + size]
+
+    def view(self, section: SectionHeader) -> memoryview:
+        """A section's bytes in the file, where they lie."""
+        if section.kind == SHT_NOBITS:
+            return self.data[:0]
+        return self.piece(section.offset, section.size)
 
     def content(self, section: SectionHeader) -> bytes:
-        """A section's bytes in the file."""
-        return b"" if section.kind == SHT_NOBITS else self.piece(section.offset, section.size)
+        """A copy of a section's bytes in the file."""
+        return bytes(self.view(section))
 
     def section(self, name: str) -> SectionHeader | None:
         """The first of that name."""

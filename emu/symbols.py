@@ -7,6 +7,7 @@ import struct
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from emu._symbol_rows import rows
 from emu.printable import name as printable_name
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
@@ -57,11 +58,7 @@ class SymbolTable:
 
     @functools.cached_property
     def _entries(self) -> list[tuple[int, int, int, int]]:
-        return [
-            (value, size, name, info & 15)
-            for name, info, _other, section, value, size in SYMBOL.iter_unpack(self._raw)
-            if section != SHN_UNDEF and info & 15 in KINDS and name < len(self._strings)
-        ]
+        return rows(self._raw, len(self._strings), KINDS, False)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -152,11 +149,7 @@ class SymbolTable:
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
-            self._functions = sorted([
-                (value, size, name, STT_FUNC)
-                for name, info, _other, section, value, size in SYMBOL.iter_unpack(self._raw)
-                if info & 15 == STT_FUNC and size and section != SHN_UNDEF
-                and name < len(self._strings)])
+            self._functions = sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True))
             self._addresses = [e[0] for e in self._functions]
         return self._functions
 

@@ -1,6 +1,8 @@
 """Machines ready for work: a kernel booted to its prompt, from the user's cache when it can be."""
 
+import contextlib
 import sys
+import threading
 from pathlib import Path
 
 from emu import teaching
@@ -24,6 +26,7 @@ SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # What a boot is made by, beside the architecture's folder: snapshots of another machine are not
 # gone on from.
 MADE_BY = ("emu", "emu.unicorn", "emu.devices", "emu.freebsd", "images.boots")
+HANDOVER = 1e-5  # s: a restore asks for the interpreter between two hundred pieces
 KEPT = 4  # boots of one kernel, made by so many versions of this program
 
 
@@ -118,6 +121,38 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
     except (SnapshotError, OSError) as error:
         print(f"kinst: the boot was not kept: {error}", file=sys.stderr)
     return machine
+
+
+class BootAhead:
+    """A kept boot that is restored while its caller still checks what to do with it: most of that
+    is reading, checksums and decompression, which leave a second core to Python.
+
+    A kernel that was not booted yet waits for ``machine``: what is refused must not wait for a
+    boot.
+    """
+
+    def __init__(self, image: Image, memory: int = MEMORY) -> None:
+        self.image, self.memory = image, memory
+        self._machine: UnicornMachine | None = None
+        self._thread = threading.Thread(target=self._restore, daemon=True)
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(HANDOVER)
+        self._thread.start()
+
+    def _restore(self) -> None:
+        # What is wrong is found once more, and said, by ``machine``.
+        with contextlib.suppress(KinstError, OSError):
+            path = snapshot_path(self.image, self.memory)
+            if path.exists():
+                self._machine = snapshot.restore(path, self.image)
+
+    def machine(self) -> UnicornMachine:
+        """See ``booted``; once."""
+        with PROGRESS.working(f"restoring {self.image.path}, booted before"):
+            self._thread.join()
+        sys.setswitchinterval(self._interval)
+        found, self._machine = self._machine, None
+        return found if found is not None else booted(self.image, self.memory)
 
 
 def unbooted(image: Image, memory: int = MEMORY) -> UnicornMachine:

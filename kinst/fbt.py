@@ -10,7 +10,8 @@ Python; probes are made by the native ``Dispatcher.add_boundaries``, which the t
 from emu.symbols import Symbol
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
-from kinst.functions import functions, matches
+from kinst.functions import functions
+from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.trap import GuestTrap

@@ -1,29 +1,11 @@
 """Which functions a probe description means."""
 
-import fnmatch
-import re
-
 from emu.call import Caller
 from emu.symbols import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.listing import exclusion
+from kinst.patterns import is_glob, matches, regular
 from kinst.probe_table import ProbeError, ProbeTable
-
-GLOB = re.compile(r"[*?\[]")
-
-
-def is_glob(pattern: str) -> bool:
-    """Whether a part of a description is a pattern; an empty one matches everything."""
-    return not pattern or GLOB.search(pattern) is not None
-
-
-def matches(pattern: str, name: str) -> bool:
-    """As dtrace(1) matches: a shell pattern, or anything for an empty one."""
-    return not pattern or fnmatch.fnmatchcase(name, _as_python_has_it(pattern))
-
-
-def _as_python_has_it(pattern: str) -> str:
-    return pattern.replace("[^", "[!")
 
 
 def functions(
@@ -60,7 +42,7 @@ def functions(
 def _by_pattern(
     breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool, module: str
 ) -> list[Symbol]:
-    accept = re.compile(fnmatch.translate(_as_python_has_it(pattern) or "*")).match
+    accept = regular(pattern).match
     found: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
         if accept(s.name) and matches(module, s.module_name):

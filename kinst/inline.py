@@ -12,7 +12,7 @@ from dwarf.index import DebugIndex, Function
 from emu.symbols import KERNEL, Symbol, SymbolTable
 from kinst import fbt
 from kinst.code.listing import exclusion
-from kinst.functions import matches
+from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes
 

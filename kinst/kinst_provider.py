@@ -10,7 +10,8 @@ from emu.symbols import Symbol
 from kinst import fbt, inline
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Refuse
-from kinst.functions import functions, is_glob, matches
+from kinst.functions import functions
+from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 from kinst.shared import ProbeKind

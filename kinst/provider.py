@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dwarf.index import DebugIndex, Function
-from kinst.functions import matches
+from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
 
 

@@ -10,7 +10,7 @@ from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from kinst.breakpoints import Breakpoints
-from kinst.functions import is_glob
+from kinst.patterns import is_glob
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
          "FUNCTION:OFFSET#N or PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end, "

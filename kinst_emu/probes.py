@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Self
 
 from dtrace import description
-from dtrace.debug_data import debug_index
+from dtrace.debug_index import debug_index
 from kinst.breakpoints import Breakpoints
 from kinst.probe_table import Probe
 from kinst.seam_breakpoints import SeamBreakpoints

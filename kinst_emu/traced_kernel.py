@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
-from dtrace.debug_data import debug_index
+from dtrace.debug_index import debug_index
 from dtrace.prototypes import Prototypes, plain, result_line
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes

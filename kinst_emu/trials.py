@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from dtrace.debug_data import Sources, debug_index
+from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
 from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError

@@ -125,9 +125,9 @@ NUMBER = re.compile(r"^\s*(?:cdef (?:enum )?\w+ )?([A-Z][A-Z0-9_]{3,}) *= *(?:0x
 def test_a_number_that_native_code_knows_is_not_defined_again():
     """Between a native file and any other of the same room and the rooms above it; bounds that each
     reader of untrusted data has for itself are not shared."""
-    native = {name: path for path in (ROOT / "emu" / "unicorn").glob("_*.p[yx]*")
+    native = {name: path for path in (ROOT / "emu" / "unicorn").glob("_*.p[yx][xdi]")
               for name in NUMBER.findall(path.read_text())}
-    native |= {name: path for path in (ROOT / "kinst").glob("**/_*.p[yx]*")
+    native |= {name: path for path in (ROOT / "kinst").glob("**/_*.p[yx][xdi]")
                for name in NUMBER.findall(path.read_text())}
     assert {"SLOT", "MAX_STOPS", "STOP_ADDRESS"} <= native.keys()
     for path in FILES:

@@ -3,7 +3,7 @@ once."""
 
 from dataclasses import dataclass
 
-from dtrace.debug_data import debug_index
+from dtrace.debug_index import debug_index
 from dwarf.debug_file import debug_file
 from dwarf.index import DebugIndex, Function
 from emu.architectures import arch_of

@@ -29,7 +29,7 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
-from kinst.functions import matches
+from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
 
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own

@@ -7,7 +7,7 @@ from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros
 from dtrace.d.program import Compiler, ListedProbe
 from dtrace.d.types import Universe
-from dtrace.debug_data import debug_index
+from dtrace.debug_index import debug_index
 from dtrace.libraries import needed
 from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
 from dtrace.run.options import Options

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from dtrace.d.program import ListedProbe
 from dtrace.run.options import UNITS
-from kinst.functions import matches
+from kinst.patterns import matches
 
 MOST = 1 << 62  # nanoseconds
 LEAST = 200_000  # nanoseconds between two firings

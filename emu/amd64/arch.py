@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING
 
-from emu.amd64 import registers
+from emu.amd64 import _layout, registers
 from emu.arch import Arch, Context
 from emu.relocation import Base, RelocationType
 
@@ -100,10 +100,8 @@ class Amd64(Arch):
 
     def split(self, code: bytes) -> list[bytes]:
         found, at = list[bytes](), 0
-        for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0):
-            if mnemonic == UD1:
-                break
-            found.append(code[at : at + size])  # asked once for all
+        for size in _layout.lengths(code):  # asked once for all
+            found.append(code[at : at + size])
             at += size
         return found + super().split(code[at:])
 

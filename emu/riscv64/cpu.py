@@ -5,7 +5,6 @@ Exceptions and interrupts: privileged manual, chapter "Supervisor-Level ISA".
 
 import contextlib
 import functools
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +18,7 @@ from emu.devices.plic import Plic
 from emu.elf import Image
 from emu.machine import Stop, StopReason
 from emu.riscv64 import registers
+from emu.riscv64._counters import counter_reads
 from emu.riscv64.sbi import Sbi
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.engine_probe import (
@@ -46,9 +46,6 @@ BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
 MACHINE_MODE = 3
 OF_FETCH = frozenset((0, 1, 12))
 WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misaligned, access, page faults
-# csrrs rd, cycle, x0 and csrrs rd, instret, x0, as bytes in memory
-CYCLE_READ = re.compile(rb"[\x73\xf3][\x20-\x2f][\x00\x20]\xc0", re.DOTALL)
-CYCLE_READ_ENDS = b"\x00\xc0", b"\x20\xc0"
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
 
@@ -119,22 +116,11 @@ def _fault_address() -> int:
     return find_field(states, addresses, "<Q", "the fault address of riscv64")
 
 
-def _places(data: bytes) -> Iterator[int]:
-    """Where the pattern is; its constant bytes are looked for first: a search for
-    the pattern takes 80 ms of a boot."""
-    for end in CYCLE_READ_ENDS:
-        at = data.find(end, 2)
-        while at >= 0:
-            if CYCLE_READ.match(data, at - 2):
-                yield at - 2
-            at = data.find(end, at + 1)
-
-
 def cycle_reads(image: Image) -> list[int]:
     """Where the image's functions read the cycle or instruction counter."""
     found = []
     for virtual, data in image.code():
-        for at in _places(data):
+        for at in counter_reads(data):
             address = virtual + at
             function = image.symbols.function_at(address)
             if address % 2 == 0 and function is not None:

@@ -1,73 +1,29 @@
 # cython: language_level=3, boundscheck=True
-"""Lengths of amd64 instructions, and what of one decides its verdict (Intel SDM volume 2, appendix
-A, "Opcode Map", 64-bit mode; of APX, its architecture specification, chapter "Instruction Format").
-Capstone decodes the same, but for APX, and what the tests list; they hold the two together.
-"""
+"""What of an amd64 instruction decides its verdict."""
 
-from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from emu.amd64._layout cimport KEEP, MODRM, REL8, REL32, Layout, lay_out
+from emu.amd64._layout import fill
 from emu.unicorn._engine cimport native
 
 cdef enum:
-    MODRM = 1
-    IMM8 = 2
-    IMMZ = 4  # 16 bits with an operand-size prefix, else 32
-    IMM16 = 8
-    REL8 = 16
-    REL32 = 32
-    KEEP = 64  # the immediate decides the verdict
-    BAD = 128
-    IMM32 = 256
     ANY = 1
     GROUP = 2
     FIRST = 3
 
-cdef uint8_t ONE[256]  # the one-byte map
-cdef uint8_t TWO[256]  # 0F
 # Where the registers of ModRM and SIB decide nothing, only whether there is memory, and whether it is
 # relative: ANY; where the middle field of ModRM is more opcode: GROUP, and FIRST while that is 0 or 1.
 cdef uint8_t ONE_PLAIN[256]
 cdef uint8_t TWO_PLAIN[256]
-cdef uint8_t FOUR[256]  # EVEX map 4: APX's, where the length is sure
-
-
-def _fill(table, rows):
-    for opcodes, attributes in rows:
-        for word in opcodes.split():
-            first, _dash, last = word.partition("-")
-            for opcode in range(int(first, 16), int(last or first, 16) + 1):
-                table[opcode] = attributes
-    return table
 
 
 cdef _tables():
-    one, two = _fill([0] * 256, (
-        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b", MODRM),
-        ("04 0c 14 1c 24 2c 34 3c", IMM8), ("05 0d 15 1d 25 2d 35 3d", IMMZ),
-        ("06 07 0e 16 17 1e 1f 27 2f 37 3f 60 61 82 9a ce d4 d5 ea", BAD),
-        ("63 84-8f d0-d3 d8-df f6 f7 fe ff", MODRM),
-        ("68 a9", IMMZ), ("69 81 c7", MODRM | IMMZ),
-        ("6a a8 b0-b7 e4-e7", IMM8), ("6b 80 83 c0 c1 c6", MODRM | IMM8),
-        ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
-        ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
-    )), _fill([MODRM] * 256, (
-        # ff: UD0, with a ModRM byte (Intel) or without (AMD): what comes behind it cannot be known
-        ("04 0a 0c 24-27 36 39 3b-3f ff", BAD),
-        ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
-        ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
-        ("80-8f", REL32),
-    ))
-    four = _fill([BAD] * 256, (
-        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 40-4f 60 61 65 66 84 85 88 8f a5 ad af",
-         MODRM),
-        ("d0-d3 d8-df f0-f2 f4-f9 fc fe ff", MODRM),
-        ("24 2c 6b 80 83 c0 c1 d4", MODRM | IMM8), ("69 81", MODRM | IMMZ),
-    ))
-    one_plain, two_plain = _fill([0] * 256, (
+    one_plain, two_plain = fill([0] * 256, (
         ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 63 69 6b 84-8b 8d", ANY),
         ("80 81 83 c0 c1 d0-d3 f6 f7", GROUP), ("c6 c7 fe ff", FIRST),
-    )), _fill([0] * 256, (
+    )), fill([0] * 256, (
         ("10 11 14-16 28 29 2e 2f 40-4f 51 54-59 5c-5f 60-6b 6e-70 74-76 7e 7f 90-9f a3-a5 ab-ad af",
          ANY),
         ("b0 b1 b3 b6 b7 bb-bf c0 c1 d1-d5 d8-df e0-e5 e8-ef f1-f6 f8-fe", ANY), ("ba", GROUP),
@@ -75,9 +31,6 @@ cdef _tables():
     for i in range(256):
         ONE_PLAIN[i] = one_plain[i]
         TWO_PLAIN[i] = two_plain[i]
-        ONE[i] = one[i]
-        FOUR[i] = four[i]
-        TWO[i] = two[i]
 
 
 _tables()
@@ -87,195 +40,47 @@ cdef uint32_t split(const uint8_t *code, uint32_t available, uint8_t *key, uint3
                     int32_t *relative) noexcept nogil:
     """See ``split_fn`` of ``kinst/code/_reader.pxd``: the key has prefixes, opcode, ModRM and SIB.  Where
     registers decide nothing, it is without them, and has the length."""
-    cdef uint32_t at = 0
-    cdef uint32_t kept, map_, opcode, attributes  # map_: of the opcode, as VEX, EVEX and XOP say
-    cdef uint32_t immediate = 0
-    cdef uint32_t displacement = 0
-    cdef bint wide = False
-    cdef bint operand16 = False
-    cdef bint repeat = False  # REPNE
-    cdef bint address32 = False
-    cdef bint vector = False
-    cdef bint rip = False
-    cdef uint8_t modrm = 0
-    cdef uint32_t mod, rm, at_opcode
+    cdef Layout layout
+    cdef uint32_t length = lay_out(code, available, &layout)
+    cdef uint32_t at, kept
     cdef uint8_t plain = 0
     relative[0] = 0
-    while at < available:
-        if code[at] & 0xF0 == 0x40:
-            wide = code[at] >> 3 & 1
-        elif code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67):
-            operand16 |= code[at] == 0x66
-            address32 |= code[at] == 0x67
-            repeat |= code[at] == 0xF2
-            wide = False  # REX counts directly before the opcode only
-        else:
-            break
-        at += 1
-        if at == 15:
-            return 0
-    if at >= available:
+    if length == 0:
         return 0
-    opcode = code[at]
-    at_opcode = at
-    at += 1
-    map_ = 0
-    if opcode == 0x0F:
-        if at >= available:
-            return 0
-        opcode = code[at]
-        at += 1
-        map_ = 1
-        if opcode == 0x38 or opcode == 0x3A:
-            map_ = 2 if opcode == 0x38 else 3
-            if at >= available:
-                return 0
-            opcode = code[at]
-            at += 1
-    elif opcode == 0xD5:
-        # REX2: no REX before it, and no prefix, escape, or short jump behind it.
-        if at + 1 >= available or at > 1 and code[at - 2] & 0xF0 == 0x40:
-            return 0
-        map_ = code[at] >> 7
-        wide = code[at] >> 3 & 1
-        opcode = code[at + 1]
-        at += 2
-        if map_ == 1:
-            if opcode >> 4 == 3 or opcode >> 4 == 8:
-                return 0
-        elif opcode >> 4 in (4, 7, 0xA, 0xE) and opcode != 0xA1 or opcode in (
-                0x0F, 0x26, 0x2E, 0x36, 0x3E, 0x62, 0x64, 0x65, 0x66, 0x67, 0xC4, 0xC5, 0xD5, 0xF0,
-                0xF2, 0xF3):
-            return 0
-    elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62 or (
-            opcode == 0x8F and at < available and code[at] & 31 >= 8):
-        vector = True
-        if opcode == 0xC5:
-            map_ = 1
-            at += 1
-        else:
-            if at >= available:
-                return 0
-            map_ = code[at] & (7 if opcode == 0x62 else 31)
-            if opcode == 0x62 and map_ == 4 and at + 1 < available:
-                operand16 = code[at + 1] & 3 == 1
-                wide = code[at + 1] >> 7
-            at += 3 if opcode == 0x62 else 2
-        if at >= available:
-            return 0
-        if opcode == 0x8F:
-            if map_ > 10:
-                return 0
-        elif map_ < 1 or map_ > 3 and not (opcode == 0x62 and map_ < 7):
-            return 0
-        opcode = code[at]
-        at += 1
-    if map_ == 0:
-        attributes = ONE[opcode]
-    elif map_ == 1:
-        attributes = TWO[opcode]
-        if vector and attributes & (REL32 | BAD):
-            attributes = MODRM  # mask register instructions live there
-    elif map_ == 10:
-        attributes = MODRM | IMM32
-    elif map_ == 4:
-        attributes = FOUR[opcode]
-    else:
-        attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
-    # A near jump with an operand-size prefix has 16 bits of displacement on AMD's, 32 on Intel's.
-    if attributes & BAD or attributes & REL32 and operand16 and not wide:
-        return 0
-    kept = at
-    if attributes & MODRM:
-        if at >= available:
-            return 0
-        modrm = code[at]
-        at += 1
-        mod, rm = modrm >> 6, modrm & 7
-        if map_ == 1 and not vector and opcode & 0xFC == 0x20:
-            mod = 3  # MOV to and from control and debug registers
-        if mod != 3:
-            if rm == 4:
-                if at >= available:
-                    return 0
-                if mod == 0 and code[at] & 7 == 5:
-                    displacement = 4
-                at += 1
-            if mod == 1:
-                displacement = 1
-            elif mod == 2:
-                displacement = 4
-            elif rm == 5:
-                displacement = 4
-                rip = True
-        kept = at
-        if (map_ == 0 or map_ == 4) and opcode == 0xF6 and modrm >> 3 & 7 < 2:
-            attributes |= IMM8
-        elif (map_ == 0 or map_ == 4) and opcode == 0xF7 and modrm >> 3 & 7 < 2:
-            attributes |= IMMZ
-        elif map_ == 1 and opcode == 0x78 and not vector and mod == 3 and (operand16 or repeat):
-            attributes |= IMM16  # EXTRQ, INSERTQ: two of a byte (AMD APM volume 4)
-    if attributes & IMM8:
-        immediate += 1
-    if attributes & IMM16:
-        immediate += 2
-    if attributes & IMMZ:
-        immediate += 2 if operand16 and not wide else 4
-    if attributes & IMM32:
-        immediate += 4
-    if attributes & REL8:
-        immediate = 1
-    elif attributes & REL32:
-        immediate = 4
-    if map_ == 0 and not vector:
-        if opcode & 0xF8 == 0xB8:
-            immediate = 8 if wide else 2 if operand16 else 4
-        elif opcode & 0xFC == 0xA0:
-            immediate = 4 if address32 else 8
-    if at + displacement + immediate > available or at + displacement + immediate > 15:
-        return 0
+    at = kept = layout.operands
     memcpy(key, code, kept)
-    if rip:
+    if layout.relative or layout.attributes & REL32:
         memcpy(relative, code + at, 4)
-    elif attributes & REL32:
-        memcpy(relative, code + at, 4)
-    elif attributes & REL8:
+    elif layout.attributes & REL8:
         relative[0] = <int8_t>code[at]
-    if attributes & MODRM and (code[at_opcode] == 0x0F if map_ == 1 else map_ == 0
-                               and code[at_opcode] == opcode and not vector):
-        plain = TWO_PLAIN[opcode] if map_ else ONE_PLAIN[opcode]
-        if plain == FIRST and modrm >> 3 & 7 > 1:
+    if layout.attributes & MODRM and (
+            code[layout.opcode_at] == 0x0F if layout.map == 1 else layout.map == 0
+            and code[layout.opcode_at] == layout.opcode and not layout.vector):
+        plain = TWO_PLAIN[layout.opcode] if layout.map else ONE_PLAIN[layout.opcode]
+        if plain == FIRST and layout.modrm >> 3 & 7 > 1:
             plain = 0
     if plain:
         # REX counts directly before the opcode; R, X and B of it are registers.
-        if at_opcode and key[at_opcode - 1] & 0xF0 == 0x40:
-            key[at_opcode - 1] &= 0x48
-        kept = at_opcode + 1 + map_
-        key[kept] = (0xC0 if mod == 3 else 5 if rip else 0) | (0 if plain == ANY else modrm & 0x38)
-        key[kept + 1] = <uint8_t>(at + displacement + immediate)
+        if layout.opcode_at and key[layout.opcode_at - 1] & 0xF0 == 0x40:
+            key[layout.opcode_at - 1] &= 0x48
+        kept = layout.opcode_at + 1 + layout.map
+        key[kept] = 5 if layout.relative else 0 if layout.memory else 0xC0
+        if plain != ANY:
+            key[kept] |= layout.modrm & 0x38
+        key[kept + 1] = <uint8_t>length
         key_length[0] = kept + 2
-        return at + displacement + immediate
-    if map_ == 0 and opcode == 0xFF and not rip:
+        return length
+    if layout.map == 0 and layout.opcode == 0xFF and not layout.relative:
         # Where a jump or call finds its target; what else there is does not look at it.
-        if displacement == 1:
+        if layout.displacement == 1:
             relative[0] = <int8_t>code[at]
-        elif displacement == 4:
+        elif layout.displacement == 4:
             memcpy(relative, code + at, 4)
-    if attributes & KEEP:
-        memcpy(key + kept, code + at + displacement, immediate)
-        kept += immediate
+    if layout.attributes & KEEP:
+        memcpy(key + kept, code + at + layout.displacement, layout.immediate)
+        kept += layout.immediate
     key_length[0] = kept
-    return at + displacement + immediate
+    return length
 
 
 SPLIT = native(<void *>split, "kinst.split")
-
-
-def length(const uint8_t[::1] code):
-    """The length of the first instruction in ``code``, by the opcode maps; 0 when it is none."""
-    cdef uint8_t key[32]
-    cdef uint32_t key_length = 0
-    cdef int32_t relative = 0
-    if code.shape[0] == 0:
-        return 0
-    return split(&code[0], <uint32_t>min(code.shape[0], 15), key, &key_length, &relative)

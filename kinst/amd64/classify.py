@@ -9,8 +9,7 @@ from typing import ClassVar
 import capstone
 from capstone import x86_const as x86
 
-import kinst.amd64._encoding as _encoding
-from emu.amd64 import registers
+from emu.amd64 import _layout, registers
 from kinst.amd64.copied import COPIED, VECTOR_REFUSED
 from kinst.code.verdict import (
     Bits,
@@ -242,7 +241,7 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
     An instruction of which only the length is known is refused, and what follows is decoded.
     """
     instruction = next(_decoder().disasm(code, address, 1), None)
-    length = _encoding.length(code)
+    length = _layout.length(code)
     if instruction is None:
         if not length:
             return 0, Refuse("is not an instruction")

@@ -3,10 +3,8 @@
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import Prototypes, plain, result_line
-from dwarf.types import declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.progress import PROGRESS
@@ -14,7 +12,7 @@ from emu.replay.starts import BOOTED, PLACED, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import BootError, booted, settle_at_reader, unbooted
+from images.boots import BootAhead, BootError, settle_at_reader, unbooted
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import (
@@ -24,6 +22,9 @@ from kinst_emu.terminal import (
     show_byte,
     show_console,
 )
+
+if TYPE_CHECKING:
+    from dtrace.calls import Evaluation
 
 EXAMPLES = (
     "kinst call -k 15.0-RELEASE/amd64 'strlen(\"hello\")'",
@@ -51,10 +52,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    program = parse(arguments.call)
     limit = parse_count(arguments.limit, "--limit")
-    image = catalog.find(arguments.kernel, arguments.module)
     memory = parse_size(arguments.memory)
+    image = catalog.find(arguments.kernel, arguments.module)
+    ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
+    # While it restores: they know of types, and take as long to load.
+    from dtrace.calls import Evaluation, check, parse
+    from dtrace.prototypes import Prototypes, result_line
+
+    program = parse(arguments.call)
     prototypes = None if arguments.unchecked else Prototypes(image)
     check(image, program, prototypes)
     try:
@@ -62,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
             machine = snapshot.restore(arguments.snapshot, image)
             settle_at_reader(machine)
         else:
-            machine = unbooted(image, memory) if arguments.no_boot else booted(image, memory)
+            machine = ahead.machine() if ahead is not None else unbooted(image, memory)
     except BootError as error:
         show_console(error.console)
         raise
@@ -102,14 +108,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _value(evaluation: Evaluation, bits: int) -> dict[str, object]:
+def _value(evaluation: "Evaluation", bits: int) -> dict[str, object]:
     """The result by its type, where that is known: null for ``void``."""
+    from dtrace.prototypes import plain
+    from dwarf.types import declare
+
     kind = evaluation.kind
     value = plain(evaluation.caller.machine, kind, bits)
     return {"value": value} if kind is None else {"value": value, "type": declare(kind)}
 
 
-def _buffer(evaluation: Evaluation, name: str, machine: UnicornMachine) -> tuple[int, bytes]:
+def _buffer(evaluation: "Evaluation", name: str, machine: UnicornMachine) -> tuple[int, bytes]:
     if name in evaluation.names:
         address = evaluation.names[name]
     else:

@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from dtrace.debug_data import Sources, debug_index
+from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from dtrace.symbols import sized_functions
 from dwarf.index import DebugIndex, Function, caller_of
 from emu.elf import Image

@@ -3,7 +3,8 @@
 import argparse
 import json
 
-from dtrace.debug_data import Sources, debug_index
+from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from dtrace.symbols import sized_functions
 from emu.errors import KinstError
 from images import catalog

@@ -17,10 +17,10 @@ from images import catalog
 from kinst.crosscheck import call_table
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.faults import FAULTS
-from kinst.functions import is_glob, matches
 from kinst.laboratory.store import Key
 from kinst.laboratory.sweep import sweep
 from kinst.laboratory.workers import Here
+from kinst.patterns import is_glob, matches
 from kinst_emu.completion import kernel_option
 from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
 from kinst_emu.terminal import parse_count, parse_size, progress

@@ -7,7 +7,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace.debug_data import debug_index
+from dtrace.debug_index import debug_index
 from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, Scan, ScanError
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from dwarf.files import file_table

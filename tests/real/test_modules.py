@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from dtrace.debug_data import Sources, debug_index
+from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
 from emu.call import Caller
 from emu.errors import KinstError

@@ -1,0 +1,246 @@
+# cython: language_level=3, boundscheck=True
+"""How an amd64 instruction is laid out: prefixes, opcode, ModRM and SIB, displacement, immediate (Intel
+SDM volume 2, appendix A, "Opcode Map", 64-bit mode; of APX, its architecture specification, chapter
+"Instruction Format").  Capstone decodes the same, but for APX, and what the tests list; they hold the
+two together.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t
+
+cdef enum:
+    IMMZ = 4  # 16 bits with an operand-size prefix, else 32
+    IMM16 = 8
+    BAD = 128
+    IMM32 = 256
+
+cdef uint8_t ONE[256]  # the one-byte map
+cdef uint8_t TWO[256]  # 0F
+cdef uint8_t FOUR[256]  # EVEX map 4: APX's, where the length is sure
+
+
+def fill(table, rows):
+    """A table of 256 opcodes, from rows of ranges and what they have."""
+    for opcodes, attributes in rows:
+        for word in opcodes.split():
+            first, _dash, last = word.partition("-")
+            for opcode in range(int(first, 16), int(last or first, 16) + 1):
+                table[opcode] = attributes
+    return table
+
+
+cdef _tables():
+    one, two = fill([0] * 256, (
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b", MODRM),
+        ("04 0c 14 1c 24 2c 34 3c", IMM8), ("05 0d 15 1d 25 2d 35 3d", IMMZ),
+        ("06 07 0e 16 17 1e 1f 27 2f 37 3f 60 61 82 9a ce d4 d5 ea", BAD),
+        ("63 84-8f d0-d3 d8-df f6 f7 fe ff", MODRM),
+        ("68 a9", IMMZ), ("69 81 c7", MODRM | IMMZ),
+        ("6a a8 b0-b7 e4-e7", IMM8), ("6b 80 83 c0 c1 c6", MODRM | IMM8),
+        ("70-7f e0-e3 eb", REL8), ("e8 e9", REL32),
+        ("c2 ca", IMM16 | KEEP), ("c8", IMM16 | IMM8), ("cd", IMM8 | KEEP),
+    )), fill([MODRM] * 256, (
+        # ff: UD0, with a ModRM byte (Intel) or without (AMD): what comes behind it cannot be known
+        ("04 0a 0c 24-27 36 39 3b-3f ff", BAD),
+        ("05-09 0b 0e 30-35 37 77 a0-a2 a8-aa c8-cf", 0),
+        ("0f", MODRM | IMM8 | KEEP), ("70-73 a4 ac ba c2 c4-c6", MODRM | IMM8),
+        ("80-8f", REL32),
+    ))
+    four = fill([BAD] * 256, (
+        ("00-03 08-0b 10-13 18-1b 20-23 28-2b 30-33 38-3b 40-4f 60 61 65 66 84 85 88 8f a5 ad af",
+         MODRM),
+        ("d0-d3 d8-df f0-f2 f4-f9 fc fe ff", MODRM),
+        ("24 2c 6b 80 83 c0 c1 d4", MODRM | IMM8), ("69 81", MODRM | IMMZ),
+    ))
+    for i in range(256):
+        ONE[i] = one[i]
+        FOUR[i] = four[i]
+        TWO[i] = two[i]
+
+
+_tables()
+
+
+cdef uint32_t lay_out(const uint8_t *code, uint32_t available, Layout *layout) noexcept nogil:
+    """Fill in a layout.
+
+    :return: the length; 0 when it is none, or not one whose length is sure: no layout then.
+    """
+    cdef uint32_t at = 0
+    cdef uint32_t map_, opcode, attributes
+    cdef uint32_t immediate = 0
+    cdef uint32_t displacement = 0
+    cdef bint wide = False
+    cdef bint operand16 = False
+    cdef bint repeat = False  # REPNE
+    cdef bint address32 = False
+    cdef bint vector = False
+    cdef bint rip = False
+    cdef uint8_t modrm = 0
+    cdef uint32_t at_opcode, rm
+    cdef uint32_t mod = 3
+    while at < available:
+        if code[at] & 0xF0 == 0x40:
+            wide = code[at] >> 3 & 1
+        elif code[at] in (0xF0, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67):
+            operand16 |= code[at] == 0x66
+            address32 |= code[at] == 0x67
+            repeat |= code[at] == 0xF2
+            wide = False  # REX counts directly before the opcode only
+        else:
+            break
+        at += 1
+        if at == 15:
+            return 0
+    if at >= available:
+        return 0
+    opcode = code[at]
+    at_opcode = at
+    at += 1
+    map_ = 0
+    if opcode == 0x0F:
+        if at >= available:
+            return 0
+        opcode = code[at]
+        at += 1
+        map_ = 1
+        if opcode == 0x38 or opcode == 0x3A:
+            map_ = 2 if opcode == 0x38 else 3
+            if at >= available:
+                return 0
+            opcode = code[at]
+            at += 1
+    elif opcode == 0xD5:
+        # REX2: no REX before it, and no prefix, escape, or short jump behind it.
+        if at + 1 >= available or at > 1 and code[at - 2] & 0xF0 == 0x40:
+            return 0
+        map_ = code[at] >> 7
+        wide = code[at] >> 3 & 1
+        opcode = code[at + 1]
+        at += 2
+        if map_ == 1:
+            if opcode >> 4 == 3 or opcode >> 4 == 8:
+                return 0
+        elif opcode >> 4 in (4, 7, 0xA, 0xE) and opcode != 0xA1 or opcode in (
+                0x0F, 0x26, 0x2E, 0x36, 0x3E, 0x62, 0x64, 0x65, 0x66, 0x67, 0xC4, 0xC5, 0xD5, 0xF0,
+                0xF2, 0xF3):
+            return 0
+    elif opcode == 0xC4 or opcode == 0xC5 or opcode == 0x62 or (
+            opcode == 0x8F and at < available and code[at] & 31 >= 8):
+        vector = True
+        if opcode == 0xC5:
+            map_ = 1
+            at += 1
+        else:
+            if at >= available:
+                return 0
+            map_ = code[at] & (7 if opcode == 0x62 else 31)
+            if opcode == 0x62 and map_ == 4 and at + 1 < available:
+                operand16 = code[at + 1] & 3 == 1
+                wide = code[at + 1] >> 7
+            at += 3 if opcode == 0x62 else 2
+        if at >= available:
+            return 0
+        if opcode == 0x8F:
+            if map_ > 10:
+                return 0
+        elif map_ < 1 or map_ > 3 and not (opcode == 0x62 and map_ < 7):
+            return 0
+        opcode = code[at]
+        at += 1
+    if map_ == 0:
+        attributes = ONE[opcode]
+    elif map_ == 1:
+        attributes = TWO[opcode]
+        if vector and attributes & (REL32 | BAD):
+            attributes = MODRM  # mask register instructions live there
+    elif map_ == 10:
+        attributes = MODRM | IMM32
+    elif map_ == 4:
+        attributes = FOUR[opcode]
+    else:
+        attributes = MODRM | IMM8 if map_ == 3 or map_ == 8 else MODRM
+    # A near jump with an operand-size prefix has 16 bits of displacement on AMD's, 32 on Intel's.
+    if attributes & BAD or attributes & REL32 and operand16 and not wide:
+        return 0
+    if attributes & MODRM:
+        if at >= available:
+            return 0
+        modrm = code[at]
+        at += 1
+        mod, rm = modrm >> 6, modrm & 7
+        if map_ == 1 and not vector and opcode & 0xFC == 0x20:
+            mod = 3  # MOV to and from control and debug registers
+        if mod != 3:
+            if rm == 4:
+                if at >= available:
+                    return 0
+                if mod == 0 and code[at] & 7 == 5:
+                    displacement = 4
+                at += 1
+            if mod == 1:
+                displacement = 1
+            elif mod == 2:
+                displacement = 4
+            elif rm == 5:
+                displacement = 4
+                rip = True
+        if (map_ == 0 or map_ == 4) and opcode == 0xF6 and modrm >> 3 & 7 < 2:
+            attributes |= IMM8
+        elif (map_ == 0 or map_ == 4) and opcode == 0xF7 and modrm >> 3 & 7 < 2:
+            attributes |= IMMZ
+        elif map_ == 1 and opcode == 0x78 and not vector and mod == 3 and (operand16 or repeat):
+            attributes |= IMM16  # EXTRQ, INSERTQ: two of a byte (AMD APM volume 4)
+    if attributes & IMM8:
+        immediate += 1
+    if attributes & IMM16:
+        immediate += 2
+    if attributes & IMMZ:
+        immediate += 2 if operand16 and not wide else 4
+    if attributes & IMM32:
+        immediate += 4
+    if attributes & REL8:
+        immediate = 1
+    elif attributes & REL32:
+        immediate = 4
+    if map_ == 0 and not vector:
+        if opcode & 0xF8 == 0xB8:
+            immediate = 8 if wide else 2 if operand16 else 4
+        elif opcode & 0xFC == 0xA0:
+            immediate = 4 if address32 else 8
+    if at + displacement + immediate > available or at + displacement + immediate > 15:
+        return 0
+    layout.opcode_at = at_opcode
+    layout.map = map_
+    layout.opcode = opcode
+    layout.attributes = attributes
+    layout.vector = vector
+    layout.modrm = modrm
+    layout.memory = mod != 3
+    layout.relative = rip
+    layout.operands = at
+    layout.displacement = displacement
+    layout.immediate = immediate
+    return at + displacement + immediate
+
+
+def length(const uint8_t[::1] code):
+    """The length of the first instruction in ``code``, by the opcode maps; 0 when it is none."""
+    cdef Layout layout
+    if code.shape[0] == 0:
+        return 0
+    return lay_out(&code[0], <uint32_t>min(code.shape[0], 15), &layout)
+
+
+def lengths(const uint8_t[::1] code):
+    """The lengths of the instructions from the begin of ``code`` on, up to one that is none."""
+    cdef Layout layout
+    cdef Py_ssize_t at = 0
+    cdef uint32_t size
+    found = []
+    while at < code.shape[0]:
+        size = lay_out(&code[at], <uint32_t>min(code.shape[0] - at, 15), &layout)
+        if size == 0:
+            break
+        found.append(size)
+        at += size
+    return found

@@ -1,0 +1,24 @@
+# cython: language_level=3, boundscheck=True
+"""Where code reads the cycle or the instruction counter (RISC-V unprivileged, "Zicntr")."""
+
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+
+cdef enum:
+    MASK = 0xFFFFF07F  # all but rd
+    RDCYCLE = 0xC0002073
+    RDINSTRET = 0xC0202073
+
+
+def counter_reads(const uint8_t[::1] code):
+    """Offsets of what may be ``csrrs rd, cycle, x0`` or ``csrrs rd, instret, x0``: at any halfword,
+    also one in the middle of an instruction."""
+    cdef uint32_t word
+    cdef Py_ssize_t at
+    found = []
+    for at in range(0, code.shape[0] - 3, 2):
+        memcpy(&word, &code[at], 4)
+        word &= MASK
+        if word == <uint32_t>RDCYCLE or word == <uint32_t>RDINSTRET:
+            found.append(at)
+    return found
