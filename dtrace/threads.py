@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from dtrace.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
@@ -20,9 +21,9 @@ UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, Valu
 
 @dataclass(frozen=True)
 class Thread:
-    """:param address: of its ``struct thread``.
+    """:param address: of its structure.
     :param process: the name of its process; ``pid`` is its number.
-    :param saved: the address of its ``struct pcb``: what it goes on with, where it does not run.
+    :param saved: the address of what it goes on with, where it does not run.
     """
 
     address: int
@@ -34,8 +35,8 @@ class Thread:
 
 
 def structure(types: Types, name: str) -> Structure | None:
-    """A struct of the kernel's; None: it has none, or does not say what is in it."""
-    for kind in types.named(f"struct {name}"):
+    """One of the kernel's types, ``struct proc``; None: it has none, or only its name."""
+    for kind in types.named(name):
         if isinstance(kind, Structure):
             return kind
     return None
@@ -46,21 +47,22 @@ class Threads:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._lists = machine.guest.threads
         self._types: Types | None = None
         self._thread = self._process = None
         try:
             self._types = kernel_types(machine.image)
         except DebugDataError:
             return
-        self._thread = structure(self._types, "thread")
-        self._process = structure(self._types, "proc")
+        self._thread = structure(self._types, self._lists.thread)
+        self._process = structure(self._types, self._lists.process)
 
     def name(self, address: int) -> str:
-        """``td_name`` of a thread; empty where it cannot be read."""
+        """Of a thread; empty where it cannot be read."""
         if self._thread is None:
             return ""
         try:
-            return _text(CStruct(self._thread, address, self._machine)["td_name"])
+            return _text(CStruct(self._thread, address, self._machine)[self._lists.name])
         except UNREADABLE:
             return ""
 
@@ -71,7 +73,7 @@ class Threads:
         """Those of every process on the kernel's list, as far as it can be read."""
         if self._thread is None or self._process is None:
             return
-        head = self._machine.image.symbols.find("allproc")
+        head = self._machine.image.symbols.find(self._lists.first_process)
         try:
             at = 0 if head is None else self._machine.read_u64(head.address)
             known, left = set[int](), MOST
@@ -83,25 +85,26 @@ class Threads:
                     if left < 0:
                         return
                     yield thread
-                at = int(process["p_list"]["le_next"])
+                at = _number(process, self._lists.next_process)
         except UNREADABLE:
             return
 
     def _of(self, process: CStruct) -> Iterator[Thread]:
         assert self._thread is not None
-        at = int(process["p_threads"]["tqh_first"])
+        lists = self._lists
+        at = _number(process, self._lists.first_thread)
         known = set[int]()
         while at and at not in known and len(known) < MOST:
             known.add(at)
             thread = CStruct(self._thread, at, self._machine)
-            yield Thread(at, int(thread["td_tid"]), _text(thread["td_name"]),
-                         int(process["p_pid"]), _text(process["p_comm"]),
-                         int(thread["td_pcb"]))
-            at = int(thread["td_plist"]["tqe_next"])
+            yield Thread(at, _number(thread, lists.tid), _text(thread[lists.name]),
+                         _number(process, lists.pid), _text(process[lists.process_name]),
+                         _number(thread, lists.saved))
+            at = _number(thread, lists.next_thread)
 
     def saved(self, thread: Thread) -> dict[str, int]:
         """The registers that a thread which does not run goes on with, as far as they are kept."""
-        kind = None if self._types is None else structure(self._types, "pcb")
+        kind = None if self._types is None else structure(self._types, self._lists.registers)
         found: dict[str, int] = {}
         if kind is None:
             return found
@@ -113,6 +116,14 @@ class Threads:
             except (*UNREADABLE, IndexError):
                 continue
         return found
+
+
+def _number(inside: CStruct, path: str) -> int:
+    """A member, or a member of a member."""
+    value: Any = inside
+    for member in path.split("."):
+        value = value[member]
+    return int(value)
 
 
 def _text(name: object) -> str:

@@ -78,6 +78,52 @@ class GuestRegisters:
 
 
 @dataclass(frozen=True)
+class Exclusions:
+    """Functions that are not probed unless one insists.
+
+    :param names: DTrace itself runs through them; ``prefixes``: of names of more of them, but for
+        those that begin with ``allowed``.
+    :param copied: code that the kernel only copies to user programs.
+    """
+
+    names: frozenset[str]
+    prefixes: tuple[str, ...]
+    allowed: str
+    copied: frozenset[str]
+
+    def reason(self, name: str) -> str:
+        """Why a function is not probed unless one insists; empty when it is."""
+        if name in self.copied:
+            return "is copied to user programs, breakpoints and all"
+        if name in self.names or (
+                name.startswith(self.prefixes) and not name.startswith(self.allowed)):
+            return "is excluded: DTrace itself may run through it"
+        return ""
+
+
+@dataclass(frozen=True)
+class ThreadLists:
+    """Where the kernel keeps its threads: members of its types, those within a member dotted.
+
+    :param first_process: the variable that leads to the first process, of type ``process``.
+    :param saved: the member of a thread that leads to what it goes on with, of type ``registers``.
+    """
+
+    process: str
+    thread: str
+    registers: str
+    first_process: str
+    next_process: str
+    first_thread: str
+    next_thread: str
+    tid: str
+    name: str
+    pid: str
+    process_name: str
+    saved: str
+
+
+@dataclass(frozen=True)
 class Guest:
     """A kernel on an architecture.  Names are those of its symbols, types and members.
 
@@ -117,6 +163,8 @@ class Guest:
     panic_ends: tuple[bytes, ...]
     allocator: Allocator
     members: Mapping[str, tuple[tuple[str, str], ...]]
+    threads: ThreadLists
+    exclusions: Exclusions
     seam_word: str = ""
     releases: str = ""
 

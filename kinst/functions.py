@@ -3,7 +3,6 @@
 from emu.call import Caller
 from emu.symbols import KERNEL, STT_FUNC, STT_GNU_IFUNC, Symbol
 from emu.unicorn.machine import UnicornMachine
-from kinst.code.listing import exclusion
 from kinst.patterns import is_glob, matches, regular
 from kinst.probe_table import ProbeError, ProbeTable
 
@@ -33,7 +32,7 @@ def functions(
         near = symbols.similar(name)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise ProbeError(f"{where}: {_there(module)} no function '{name}'{hint}")
-    reason = exclusion(breakpoints.trap, name)
+    reason = breakpoints.machine.guest.exclusions.reason(name)
     if reason and not unsafe:
         raise ProbeError(f"{where}: {name} {reason} (--unsafe probes it)")
     return list(found.values())
@@ -43,10 +42,11 @@ def _by_pattern(
     breakpoints: ProbeTable, where: str, pattern: str, unsafe: bool, module: str
 ) -> list[Symbol]:
     accept = regular(pattern).match
+    exclusions = breakpoints.machine.guest.exclusions
     found: dict[int, Symbol] = {}
     for s in breakpoints.image.symbols.functions():
         if accept(s.name) and matches(module, s.module_name):
-            reason = "" if unsafe else exclusion(breakpoints.trap, s.name)
+            reason = "" if unsafe else exclusions.reason(s.name)
             if reason:
                 breakpoints.left_out[s.name] = reason
             else:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from dwarf.index import DebugIndex, Function
 from emu.symbols import KERNEL, Symbol, SymbolTable
 from kinst import fbt
-from kinst.code.listing import exclusion
 from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes
@@ -53,6 +52,7 @@ def create(
     """
     where = f"kinst:{module}:{function}:{name}"
     symbols = breakpoints.image.symbols
+    exclusions = breakpoints.machine.guest.exclusions
     found = MadeProbes([], [], [])
     ends: dict[Symbol, list[tuple[Function, int, int]]] = {}
     for copy in index.copies(function):
@@ -62,7 +62,7 @@ def create(
                 continue
             if not matches(module, caller.module_name):
                 continue
-            reason = "" if unsafe else exclusion(breakpoints.trap, caller.name)
+            reason = "" if unsafe else exclusions.reason(caller.name)
             if reason:
                 found.reports.append(f"{where}: not in {caller.name}, which {reason}")
                 continue

@@ -128,8 +128,6 @@ class GuestTrap(ABC):
 
     trap_returns: ClassVar[frozenset[bytes]]  # instructions that end an exception
 
-    excluded: ClassVar[frozenset[str]]  # functions the trap path itself runs through
-    excluded_prefixes: ClassVar[tuple[str, ...]] = ()
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
 
     @abstractmethod

@@ -1,10 +1,30 @@
 """What FreeBSD's kernel has in common on all architectures."""
 
-from emu.guest import Allocator, Guest, GuestRegisters, Loader, TrapFrame
+from emu.guest import (
+    Allocator,
+    Exclusions,
+    Guest,
+    GuestRegisters,
+    Loader,
+    ThreadLists,
+    TrapFrame,
+)
 from emu.hole import FindHole
 
 PROMPTS = ("mountroot> ",)
 M_WAITOK_ZERO = 0x102  # malloc(9)
+# Functions DTrace itself runs through, on every architecture.
+EXCLUDED = frozenset(
+    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
+)
+EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
+COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
+THREADS = ThreadLists(
+    process="struct proc", thread="struct thread", registers="struct pcb",
+    first_process="allproc", next_process="p_list.le_next",
+    first_thread="p_threads.tqh_first", next_thread="td_plist.tqe_next",
+    tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
+)
 
 
 def freebsd(
@@ -16,9 +36,15 @@ def freebsd(
     registers: GuestRegisters,
     per_cpu: str,
     releases: str,
+    entry_path: frozenset[str],
+    entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
-    """The kernel on one architecture."""
+    """The kernel on one architecture.
+
+    :param entry_path: functions that a breakpoint's exception runs through, and ``entry_prefixes``,
+        what names of more of them begin with.
+    """
     return Guest(
         name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
         trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu,
@@ -28,6 +54,9 @@ def freebsd(
         prompts=PROMPTS, starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
+        threads=THREADS,
+        exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
+                              "dtrace_safe_", COPIED),
         members={
             "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
             "pid": (("thread", "td_proc"), ("proc", "p_pid")),

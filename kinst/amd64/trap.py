@@ -22,7 +22,6 @@ JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 class Amd64Trap(GuestTrap):
     trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # IRETQ, SYSRETQ
         {b"\x48\xcf", b"\x48\x0f\x07"})
-    excluded: ClassVar[frozenset[str]] = frozenset({"Xbpt", "alltraps", "calltrap", "trap"})
     second_breakpoint: ClassVar[bool] = False
     jump: ClassVar[bytes] = JUMP
     called: ClassVar[bool] = False

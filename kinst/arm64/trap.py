@@ -21,10 +21,6 @@ PROLOGUES = ((0xFFC003E0, 0xA98003E0), (0xFF8003FF, 0xD10003FF))
 class Arm64Trap(CalledSeam):
     seam_code: ClassVar[bytes] = bytes.fromhex("c0035fd6")  # ret
     trap_returns: ClassVar[frozenset[bytes]] = frozenset({bytes.fromhex("e0039fd6")})  # ERET
-    excluded: ClassVar[frozenset[str]] = frozenset(
-        {"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}
-    )
-    excluded_prefixes: ClassVar[tuple[str, ...]] = ("handle_el",)
     more_registers: ClassVar[tuple[str, ...]] = tuple(registers.VECTORS)
     unrestored: ClassVar[frozenset[str]] = frozenset(f"x{i}" for i in range(18, 29))
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN | registers.VECTORS

@@ -1,4 +1,4 @@
-"""The instructions of a function with their verdicts, and which functions are left alone."""
+"""The instructions of a function with their verdicts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +9,6 @@ from kinst.code.shared import MAX_ROUNDS
 from kinst.code.verdict import Refuse, Verdict
 from kinst.trap import GuestTrap
 
-# Functions DTrace itself runs through, in every kernel.
-EXCLUDED = frozenset(
-    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
-)
-EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
-ALLOWED_PREFIX = "dtrace_safe_"
-# Code that the kernel only reads.
-COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
 DATA = "is data that the function reads"
 EXCLUSIVE = "lies in an exclusive access"
 
@@ -134,18 +126,3 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Pro
         if trap.ends_exclusive(piece):
             exclusive = False
         yield ProbedInstruction(at, address, code[at:end], verdict)
-
-
-def exclusion(trap: GuestTrap, name: str) -> str:
-    """Why a function is not probed unless one insists; empty when it is."""
-    if name in COPIED:
-        return "is copied to user programs, breakpoints and all"
-    if name in EXCLUDED or name in trap.excluded or (
-        trap.excluded_prefixes and name.startswith(trap.excluded_prefixes)
-    ) or (name.startswith(EXCLUDED_PREFIXES) and not name.startswith(ALLOWED_PREFIX)):
-        return "is excluded: DTrace itself may run through it"
-    return ""
-
-
-def excluded(trap: GuestTrap, name: str) -> bool:
-    return bool(exclusion(trap, name))

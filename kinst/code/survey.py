@@ -9,7 +9,7 @@ from emu.elf import Image
 from emu.guests import guest_of
 from emu.symbols import Symbol
 from kinst.code import lowering
-from kinst.code.listing import DATA, EXCLUSIVE, excluded, image_code
+from kinst.code.listing import DATA, EXCLUSIVE, image_code
 from kinst.code.verdict import Op
 from kinst.trap import GuestTrap
 
@@ -37,7 +37,8 @@ class Survey:
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
     """Look at every instruction of the functions; those at one address are one."""
-    reader, templates = lowering.reader(arch, trap, guest_of(image, arch.name).trap_frame)
+    guest = guest_of(image, arch.name)
+    reader, templates = lowering.reader(arch, trap, guest.trap_frame)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
     seen: set[int] = set()
@@ -50,7 +51,7 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
             continue
         seen.add(function.address)
         code = image_code(image, function)
-        out = excluded(trap, function.name)
+        out = bool(guest.exclusions.reason(function.name))
         inside, rest, read = reader.tally(
             function.address, code, 0, len(code), encodings, index, left_out if out else counts)
         if out:

@@ -20,7 +20,7 @@ from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 from kinst.breakpoints import Breakpoints, Fire, NativeState
-from kinst.code.listing import ProbedInstruction, exclusion
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.comparison import CallComparison
@@ -168,7 +168,7 @@ class Crosscheck:
 
         :raises TooLongError: when all are executed too often.
         """
-        symbols, trap = self.machine.image.symbols, self._listing.trap
+        symbols, exclusions = self.machine.image.symbols, self.machine.guest.exclusions
         place, steps = recording.pc, recording.steps
         counts = Counter(step[place] for step in steps)
         after: dict[int, set[int]] = {}
@@ -177,7 +177,7 @@ class Crosscheck:
         candidates: list[tuple[bool, int, int, Symbol, ProbedInstruction]] = []
         for address, count in counts.items():
             function = symbols.function_at(address)
-            if function is None or exclusion(trap, function.name):
+            if function is None or exclusions.reason(function.name):
                 continue
             found.functions.add(function.name)
             instruction = self._table(function).get(address)

@@ -28,10 +28,6 @@ class Riscv64Trap(CalledSeam):
     seam_code: ClassVar[bytes] = bytes.fromhex("8280")  # c.jr ra
     trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # SRET, MRET
         {bytes.fromhex("73002010"), bytes.fromhex("73002030")})
-    excluded: ClassVar[frozenset[str]] = frozenset(
-        {"cpu_exception_handler", "cpu_exception_handler_supervisor",
-         "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}
-    )
     more_registers: ClassVar[tuple[str, ...]] = ("sstatus",)
     unrestored: ClassVar[frozenset[str]] = frozenset({"sp", "gp", "tp"})
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN

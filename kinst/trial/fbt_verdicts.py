@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from emu.errors import MemoryAccessError
 from emu.symbols import Symbol
 from kinst import fbt
-from kinst.code.listing import ProbedInstruction, exclusion, instructions
+from kinst.code.listing import ProbedInstruction, instructions
 from kinst.trial.bed import TrialBed
 from kinst.trial.fbt_module import FbtModule
 from kinst.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
@@ -36,7 +36,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
         return 0
     bed.module.make(function.name, function.address, function.size)
     probes = bed.module.probes(function.address, function.address + function.size)
-    excluded = exclusion(bed.trap, function.name)
+    excluded = bed.machine.guest.exclusions.reason(function.name)
     if not probes or excluded:
         if not probes and (excluded or entry is None):
             found.left_out += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emu.call import CallError
 from emu.errors import MemoryAccessError
 from emu.symbols import Symbol
-from kinst.code.listing import exclusion, instructions
+from kinst.code.listing import instructions
 from kinst.code.verdict import Refuse
 from kinst.trial.architecture import Becomes
 from kinst.trial.bed import TrialBed
@@ -102,7 +102,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
     probes = bed.module.probes(function.address, function.address + function.size)
     if error:
         found.errors[error] += 1
-    excluded = exclusion(bed.trap, function.name)
+    excluded = bed.machine.guest.exclusions.reason(function.name)
     if not probes:
         if excluded:
             found.left_out += 1

@@ -9,9 +9,10 @@ from dtrace.symbols import chosen_functions
 from dwarf.debug_file import debug_file
 from emu.architectures import arch_of
 from emu.elf import Image
+from emu.guests import guest_of
 from emu.symbols import KERNEL, Symbol
 from images import catalog
-from kinst.code.listing import exclusion, image_code, instructions
+from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import summary
 from kinst.trap import TRAPS
 from kinst_emu.completion import kernel_option
@@ -39,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         _list(image, arguments.json)
         return 0
     arch = arch_of(image)
-    trap = TRAPS[arch.name]
+    trap, exclusions = TRAPS[arch.name], guest_of(image, arch.name).exclusions
     rows = []
     for symbol in [one for text in arguments.function for one in chosen_functions(image, text)]:
         table = instructions(trap, image_code(image, symbol), symbol)
         sources = _sources(image, symbol, arguments.source)
-        left_alone = exclusion(trap, symbol.name)
+        left_alone = exclusions.reason(symbol.name)
         if not arguments.json:
             print(f"{symbol.name}: {symbol.address:#x}, {symbol.size} bytes")
         before: str | None = None

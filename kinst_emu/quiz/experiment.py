@@ -10,7 +10,7 @@ from emu.errors import KinstError
 from emu.machine import Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
-from kinst.code.listing import ProbedInstruction, exclusion
+from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Refuse, summary
 from kinst.laboratory.bench import BENCHES
 from kinst.probe_table import ProbeTable
@@ -65,8 +65,9 @@ class Experimenter:
         self._random = [name for name in self.bench.general
                         if name in arch.registers and name not in kept]
         self._table = ProbeTable(machine)
+        exclusions = machine.guest.exclusions
         self._functions = [f for f in machine.image.symbols.functions()
-                           if 0 < f.size <= MAX_SIZE and not exclusion(self.trap, f.name)]
+                           if 0 < f.size <= MAX_SIZE and not exclusions.reason(f.name)]
         if not self._functions:
             raise KinstError(f"{machine.image.path.name} for {machine.arch.name}: has no functions "
                              "with a size: nothing can be asked about")

@@ -13,9 +13,8 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots
 from kinst import fbt, kinst_provider
 from kinst.breakpoints import DIRECT, PATHS, Breakpoints
-from kinst.code.listing import excluded, literals
+from kinst.code.listing import literals
 from kinst.probe_table import ProbeError
-from kinst.trap import TRAPS
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -78,8 +77,8 @@ def test_tracing_200_functions_that_run_leaves_the_boot_as_it_is(boot, path):
 
 @pytest.mark.parametrize("path", PATHS)
 def test_the_boot_works_with_500_functions_traced(kernel, boot, path):
-    trap = TRAPS[boot[0].arch.name]
-    names = sorted({s.name for s in kernel.symbols.functions() if not excluded(trap, s.name)
+    exclusions = boot[0].guest.exclusions
+    names = sorted({s.name for s in kernel.symbols.functions() if not exclusions.reason(s.name)
                     and boot[4].get(s.name, 0) < HOT})
     print(f"KINST_SEED={SEED}")
     traced_boot(boot, random.Random(SEED).sample(names, 500), path)

@@ -68,5 +68,6 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     per_cpu="gs_base",
     releases="amd64/amd64",
+    entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",
 )

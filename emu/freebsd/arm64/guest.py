@@ -59,4 +59,6 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     per_cpu="x18",
     releases="arm64/aarch64",
+    entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),
+    entry_prefixes=("handle_el",),
 )

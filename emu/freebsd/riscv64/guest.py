@@ -59,4 +59,6 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     per_cpu="tp",
     releases="riscv/riscv64",
+    entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
+                          "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )
