@@ -134,7 +134,7 @@ class BootAhead:
     def __init__(self, image: Image, memory: int = MEMORY) -> None:
         self.image, self.memory = image, memory
         self._machine: UnicornMachine | None = None
-        self._thread = threading.Thread(target=self._restore, daemon=True)
+        self._thread = threading.Thread(target=self._restore)  # an end waits for it
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(HANDOVER)
         self._thread.start()

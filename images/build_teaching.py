@@ -13,7 +13,7 @@ from emu.parts import NAMES
 from images.catalog import TEACHING
 
 SOURCE = Path(__file__).resolve().parent / "teaching"
-COMMON = ("kernel.c", "string.c", "checksum.c", "lesson.c")
+COMMON = ("kernel.c", "string.c", "checksum.c", "lesson.c", "notes.c")
 FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-fno-builtin", "-fno-pic", "-fno-pie",
     "-fno-stack-protector", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables",

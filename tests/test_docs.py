@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FILES = re.compile(r"`((?:emu|kinst|dwarf|images|dtrace|kinst_emu|tests|bench|docs)/"
                    r"[\w/.]+\.(?:py|pyx|pxi|md|html))`")
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+PAGES = {"tutorial": 18, "walk": 6}  # and the commands on each, at the least
 FAILS = " # fails"
 PROGRAMS = {"kinst": "kinst", "kdtrace": "kdtrace"}
 
@@ -51,10 +51,10 @@ def test_a_broken_link_fails_the_site(docs, tmp_path, broken):
     assert done.returncode != 0 and "calls.md" in done.stderr
 
 
-def sessions():
-    """(command, its lines in the tutorial)."""
+def sessions(page):
+    """(command, its lines on the page)."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", TUTORIAL.read_text(), re.DOTALL):
+    for block in re.findall(r"```console\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
@@ -71,7 +71,7 @@ def masked(line):
 
 
 def missing(wanted, printed):
-    """The first line of the tutorial that is not printed in its order."""
+    """The first line of a page that is not printed in its order."""
     lines, at, free = [masked(line) for line in printed.splitlines()], 0, True
     for line in wanted:
         if line == "...":
@@ -91,7 +91,8 @@ def tree():
         if "__pycache__" not in path.parts}
 
 
-def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_of_a_page_prints_what_it_says(tmp_path, page):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     before = tree()
     binaries = tmp_path / "bin"
@@ -106,7 +107,7 @@ def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
         PYTHONDONTWRITEBYTECODE="1",
         PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     wrong, seen = [], 0
-    for command, wanted in sessions():
+    for command, wanted in sessions(page):
         done = subprocess.run(command.removesuffix(FAILS), shell=True, capture_output=True,
                               text=True, check=False, cwd=tmp_path, env=environment, timeout=120)
         seen += 1
@@ -116,8 +117,9 @@ def test_each_command_of_the_tutorial_prints_what_it_says(tmp_path):
         absent = missing(wanted, done.stdout + done.stderr)
         if absent is not None:
             wrong.append((command, absent, done.stdout[-2000:]))
-    assert seen >= 18 and not wrong, wrong[0]
-    assert (tmp_path / "three.html").stat().st_size > 20_000
+    assert seen >= PAGES[page] and not wrong, wrong[0]
+    if page == "tutorial":
+        assert (tmp_path / "three.html").stat().st_size > 20_000
     assert tree() == before
 
 

@@ -135,6 +135,22 @@ run_lesson(void)
 }
 
 static void
+run_keep(void)
+{
+	note_keep("buy milk");
+	note_keep("call the bank");
+	note_keep("ask Ada about the engine");
+	cnputs("3 notes kept\n");
+}
+
+static void
+run_letters(void)
+{
+	print_number(note_letters(), 10);
+	cnputs("\n");
+}
+
+static void
 run_off(void)
 {
 	machine_off();
@@ -145,6 +161,8 @@ static const struct command commands[] = {
 	{ "ticks", "is the clock running", run_ticks },
 	{ "strings", "call the string functions", run_strings },
 	{ "lesson", "run the code shapes", run_lesson },
+	{ "keep", "keep three notes", run_keep },
+	{ "letters", "count the letters of all notes", run_letters },
 	{ "off", "power off", run_off },
 };
 #define	NCOMMANDS	(int)(sizeof(commands) / sizeof(commands[0]))
