@@ -519,6 +519,11 @@ cdef class Runtime:
         m.speculation_drops = m.speculation_unavailable = 0
         return found
 
+    @property
+    def cpu(self):
+        """The number of the CPU whose records and aggregations are being kept; 0 without a machine."""
+        return 0 if self.m.clock == NULL else self.m.clock.cpu
+
     def aggregated(self):
         """All aggregations since the last time: (number, key, values), in the order of their
         first use."""

@@ -558,9 +558,10 @@ class Session:
         drops = self.runtime.take_drops()
         records, dynamic, aggregation, speculative, unavailable, errors = drops
         tags = self.options.given("droptags")
+        on = f"on CPU {self.runtime.cpu}"
         for count, tag, text in (
-            (records, "PRINCIPAL", "drop{s} on CPU 0"),
-            (aggregation, "AGGREGATION", "aggregation drop{s} on CPU 0"),
+            (records, "PRINCIPAL", f"drop{{s}} {on}"),
+            (aggregation, "AGGREGATION", f"aggregation drop{{s}} {on}"),
             (dynamic, "DYNAMIC", "dynamic variable drop{s}"),
             (speculative, "SPEC", "speculative drop{s}"),
             (unavailable, "SPECUNAVAIL",
