@@ -54,7 +54,8 @@ def test_a_broken_link_fails_the_site(docs, tmp_path, broken):
 def sessions(page):
     """(command, its lines on the page)."""
     found = []
-    for block in re.findall(r"```console\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.DOTALL):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
         for line in block.splitlines():
             if line.startswith("$ "):
                 found.append((line[2:], []))
