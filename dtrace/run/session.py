@@ -437,7 +437,7 @@ class Session:
     def aggregated(self, empty: bool = False) -> list[Row]:
         """All aggregations as they are.
 
-        :param empty: distributions also have their empty buckets between the first and the last.
+        :param empty: distributions also have their empty buckets, as ``values.buckets`` says.
         """
         return aggregations(self.consumer, empty=empty)
 

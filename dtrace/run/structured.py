@@ -108,7 +108,7 @@ def aggregations(consumer: Consumer, without: Collection[int] = (), empty: bool 
     """An object for each aggregation that has a key.
 
     :param without: numbers of some that are left out.
-    :param empty: distributions also have their empty buckets between the first and the last.
+    :param empty: distributions also have their empty buckets, as ``values.buckets`` says.
     """
     by_aggregation: dict[int, list[Entry]] = {}
     for entry in consumer.table.sorted(consumer.order()):

@@ -113,12 +113,14 @@ def keys(entry: Entry, symbols: Symbols) -> list[Value]:
 def buckets(entry: Entry, empty: bool = False) -> list[tuple[int | None, int]]:
     """Those of a distribution that are not empty: (lower bound, None below the first; count).
 
-    :param empty: also the empty ones between the first and the last of these.
+    :param empty: also the empty ones between the first and the last of these, and the one on either
+        side, as DTrace prints them.
     """
     low = bounds(entry)
     below = entry.kind is not Aggregate.QUANTIZE
     counted = [n for n, value in enumerate(entry.values) if value]
-    shown = range(counted[0], counted[-1] + 1) if empty and counted else counted
+    shown = (range(max(counted[0] - 1, 0), min(counted[-1] + 2, len(entry.values)))
+             if empty and counted else counted)
     return [(None if below and not n else low[n], entry.values[n]) for n in shown]
 
 

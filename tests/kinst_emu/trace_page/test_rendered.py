@@ -73,12 +73,14 @@ def test_the_heat_of_an_instruction_has_its_own_colour(traced, tmp_path):
 
 
 def test_a_distribution_has_its_empty_buckets(traced, tmp_path):
+    """And, as DTrace prints it, the one on either side."""
     powers, linear = measured(traced["program"], 1280, tmp_path, BARS)
-    assert [int(bound) for bound, _count, _width in powers] == [1 << n for n in range(13)]
-    assert [bool(count) for _bound, count, _width in powers] == [True, *[False] * 11, True]
-    assert [bool(width) for _bound, _count, width in powers] == [True, *[False] * 11, True]
-    assert [bound for bound, _count, _width in linear] == ["below", "0", "3", "6"]
-    assert [bool(count) for _bound, count, _width in linear] == [True, False, False, True]
+    counted = [False, True, *[False] * 11, True, False]
+    assert [int(bound) for bound, _count, _width in powers] == [0, *(1 << n for n in range(14))]
+    assert [bool(count) for _bound, count, _width in powers] == counted
+    assert [bool(width) for _bound, _count, width in powers] == counted
+    assert [bound for bound, _count, _width in linear] == ["below", "0", "3", "6", "9"]
+    assert [bool(count) for _bound, count, _width in linear] == [True, False, False, True, False]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
