@@ -100,4 +100,5 @@ bench: $(STAMP)
 
 clean:
 	rm -rf $(VENV) images/build build *.egg-info
-	rm -f emu/*/*.so kinst/*.so kinst/*/*.so emu/*/*.c kinst/*.c kinst/*/*.c dwarf/*.so dwarf/*.c
+	rm -f $(patsubst %.pyx,%.c,$(filter %.pyx,$(NATIVE)))
+	find $(ROOMS) -name '*.so' -delete

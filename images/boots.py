@@ -140,17 +140,19 @@ class BootAhead:
         self._thread.start()
 
     def _restore(self) -> None:
-        # What is wrong is found once more, and said, by ``machine``.
-        with contextlib.suppress(KinstError, OSError):
-            path = snapshot_path(self.image, self.memory)
-            if path.exists():
-                self._machine = snapshot.restore(path, self.image)
+        try:
+            # What is wrong is found once more, and said, by ``machine``.
+            with contextlib.suppress(KinstError, OSError):
+                path = snapshot_path(self.image, self.memory)
+                if path.exists():
+                    self._machine = snapshot.restore(path, self.image)
+        finally:
+            sys.setswitchinterval(self._interval)
 
     def machine(self) -> UnicornMachine:
         """See ``booted``; once."""
         with PROGRESS.working(f"restoring {self.image.path}, booted before"):
             self._thread.join()
-        sys.setswitchinterval(self._interval)
         found, self._machine = self._machine, None
         return found if found is not None else booted(self.image, self.memory)
 

@@ -1,4 +1,4 @@
-/* Notes in a list, and a bug: docs/panic.md finds it.  SPDX-License-Identifier: BSD-2-Clause */
+/* Notes in a list, and a bug: docs/walk.md finds it.  SPDX-License-Identifier: BSD-2-Clause */
 #include "kernel.h"
 
 struct note {
