@@ -1,12 +1,21 @@
 """Pages in headless Chromium: what axe finds in them, at a width, how they are laid out, and how
-long they take."""
+long they take.
 
-import html
+One browser for all tests of a process, spoken to by the DevTools protocol over a pipe: it ends when
+the pipe does.
+"""
+
+import atexit
+import fcntl
+import functools
 import importlib.util
+import itertools
 import json
-import re
+import os
+import select
 import shutil
-import subprocess
+import tempfile
+import time
 from pathlib import Path
 
 import html5lib
@@ -14,77 +23,120 @@ import html5lib
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
                 None)
 WIDTHS = (360, 1280, 1920)
-RESULT = re.compile(r'<pre id="found-in-page"[^>]*>(.*?)</pre>', re.DOTALL)
-POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
-MEASURE = """
-window.addEventListener('load', function () {
-  var pre = document.createElement('pre');
-  pre.id = 'found-in-page';
-  pre.hidden = true;
-  pre.textContent = JSON.stringify((function () { %s })());
-  document.body.appendChild(pre);
-});
-"""
-RUN = """
-window.addEventListener('load', function () {
+HEIGHT = 900
+PATIENCE = 120  # s for an answer
+AXE = """
+(function () {
   %s
-  axe.run(document, {resultTypes: ['violations']}).then(function (found) {
-    var pre = document.createElement('pre');
-    pre.id = 'found-in-page';
-    pre.textContent = JSON.stringify({
-      violations: found.violations.map(function (v) {
-        return [v.id, v.nodes.map(function (n) { return n.html.slice(0, 200); })]; }),
-      wide: document.documentElement.scrollWidth > window.innerWidth,
-      passes: found.passes.length, width: window.innerWidth, shown: document.title});
-    document.body.appendChild(pre);
-  });
-});
+  return axe.run(document, {resultTypes: ['violations']}).then(function (found) { return {
+    violations: found.violations.map(function (v) {
+      return [v.id, v.nodes.map(function (n) { return n.html.slice(0, 200); })]; }),
+    wide: document.documentElement.scrollWidth > window.innerWidth,
+    passes: found.passes.length, width: window.innerWidth, shown: document.title}; });
+})()
 """
 
 
+class Browser:
+    """Chromium at the other end of a pipe: JSON, each message with a zero byte behind it."""
+
+    def __init__(self):
+        self._profile = tempfile.TemporaryDirectory(prefix="chromium-")
+        (its_input, self._to), (self._from, its_output) = os.pipe(), os.pipe()
+        # It reads 3 and writes 4, whatever is there now.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (its_input, its_output)]
+        self._pid = os.posix_spawn(CHROMIUM, [
+            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "--disable-dev-shm-usage", "--no-first-run", "--remote-debugging-pipe",
+            f"--user-data-dir={self._profile.name}"], os.environ, file_actions=[
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_DUP2, ends[0], 3), (os.POSIX_SPAWN_DUP2, ends[1], 4)])
+        for end in (its_input, its_output, *ends):
+            os.close(end)
+        self._numbers = itertools.count(1)
+        self._held = b""
+        self._events = []
+        atexit.register(self.close)
+
+    def close(self):
+        os.close(self._to)
+        os.waitpid(self._pid, 0)
+        os.close(self._from)
+        self._profile.cleanup()
+
+    def _message(self, until):
+        while b"\0" not in self._held:
+            ready, _, _ = select.select([self._from], [], [], max(until - time.monotonic(), 0))
+            assert ready, f"Chromium was silent for {PATIENCE} s"
+            piece = os.read(self._from, 1 << 20)
+            assert piece, "Chromium has ended"
+            self._held += piece
+        message, _, self._held = self._held.partition(b"\0")
+        return json.loads(message)
+
+    def ask(self, method, session=None, **parameters):
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        rest = json.dumps(message).encode() + b"\0"
+        while rest:
+            rest = rest[os.write(self._to, rest):]
+        until = time.monotonic() + PATIENCE
+        while True:
+            answer = self._message(until)
+            if answer.get("id") == number:
+                assert "error" not in answer, (method, answer["error"])
+                return answer["result"]
+            self._events.append((answer.get("sessionId"), answer.get("method")))
+
+    def wait(self, session, event):
+        until = time.monotonic() + PATIENCE
+        while (session, event) not in self._events:
+            answer = self._message(until)
+            self._events.append((answer.get("sessionId"), answer.get("method")))
+
+    def asked(self, page, width, scripts, dark):
+        """What the last of some expressions is in a page that has loaded."""
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        ask = functools.partial(self.ask, session=session)
+        ask("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT, deviceScaleFactor=1,
+            mobile=False)
+        ask("Emulation.setEmulatedMedia", features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        ask("Page.enable")
+        self._events.clear()
+        ask("Page.navigate", url=page.resolve().as_uri())
+        self.wait(session, "Page.loadEventFired")
+        for script in scripts:
+            found = ask("Runtime.evaluate", expression=script, returnByValue=True,
+                        awaitPromise=True)
+            assert "exceptionDetails" not in found, found["exceptionDetails"]
+        self.ask("Target.closeTarget", targetId=target)
+        return found["result"].get("value")
+
+
+@functools.cache
+def browser():
+    return Browser()
+
+
+@functools.cache
 def axe_source():
     spec = importlib.util.find_spec("axe_core_python")
-    return (Path(spec.origin).parent / "axe.min.js").read_text()
+    return (Path(spec.origin).parent / "axe.min.js").read_text() + "\n;0"
 
 
-def chromium(*words, timeout=120):
-    return subprocess.run(
-        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-         "--disable-dev-shm-usage", *words], capture_output=True, text=True, check=False,
-        timeout=timeout)
-
-
-def framed(page, width, folder, name, scripts, dark=False):
-    """What scripts say of a page, in an element; at a width."""
-    text = POLICY.sub("", page.read_text())
-    copy = folder / f"{page.stem}-{width}-{name}.html"
-    tags = "".join(f"<script>{script}</script>" for script in scripts)
-    copy.write_text(text.replace("</body>", f"{tags}</body>"))
-    # Chromium's window is at least 500 pixels wide: narrower ones are frames in it.
-    frame = folder / f"{page.stem}-{width}-frame.html"
-    frame.write_text(f"<!DOCTYPE html><title>frame</title><iframe id=f src='{copy.name}' "
-                     f"style='width:{width}px;height:900px;border:0'></iframe><script>"
-                     "setInterval(function () { var at = document.getElementById('f')"
-                     ".contentDocument.getElementById('found-in-page'); if (at && "
-                     "!document.getElementById('found-in-page')) document.body.appendChild("
-                     "at.cloneNode(true)); }, 50);</script>")
-    options = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
-    done = chromium("--allow-file-access-from-files", "--virtual-time-budget=60000",
-                    f"--window-size={max(width, 500)},900", *options, "--dump-dom",
-                    frame.as_uri())
-    found = RESULT.search(done.stdout)
-    assert found, (done.returncode, done.stderr[-500:], len(done.stdout))
-    return json.loads(html.unescape(found[1]))
-
-
-def checked(page, width, folder, act="", dark=False):
+def checked(page, width, act="", dark=False):
     """What axe says of a page, at a width; ``act`` is done in it first."""
-    return framed(page, width, folder, "axe", [axe_source(), RUN % act], dark)
+    return browser().asked(page, width, [axe_source(), AXE % act], dark)
 
 
-def measured(page, width, folder, body):
+def measured(page, width, body):
     """What a function with that body returns in a page, at a width: styles, layout."""
-    return framed(page, width, folder, "measured", [MEASURE % body])
+    return browser().asked(page, width, [f"(function () {{ {body} }})()"], False)
 
 
 def parse_errors(page):

@@ -31,7 +31,8 @@ def test_the_wheel_of_the_source_distribution_traces_and_serves_programs_and_pyt
     environment = {name: value for name, value in os.environ.items()
                    if not name.startswith(("PYTHON", "VIRTUAL_ENV", "KINST_"))}
     environment |= {"KINST_CACHE": str(tmp_path / "cache"), "KINST_DATA": str(tmp_path / "data"),
-                    "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+                    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+                    "CFLAGS": "-O0"}  # whether it is whole, not how fast it is
 
     def run(*command, cwd=tmp_path, **more):
         result = subprocess.run(command, cwd=cwd, env=environment | more, capture_output=True,

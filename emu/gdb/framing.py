@@ -3,27 +3,21 @@
 For a debugger that is served, and for a stub that is asked (gdb manual, appendix E, "Overview").
 """
 
-ESCAPED = b"}$#*"
+import re
+
 ESCAPE, FLIPPED = 0x7D, 0x20
+ESCAPED = re.compile(rb"[}$#*]")
+ESCAPES = re.compile(rb"\x7d(.)", re.DOTALL)
 
 
 def framed(content: bytes) -> bytes:
     """A packet with its checksum, its content escaped."""
-    escaped = b"".join(bytes((ESCAPE, byte ^ FLIPPED)) if byte in ESCAPED else bytes((byte,))
-                       for byte in content)
+    escaped = ESCAPED.sub(lambda one: bytes((ESCAPE, one[0][0] ^ FLIPPED)), content)
     return b"$%s#%02x" % (escaped, sum(escaped) & 0xFF)
 
 
 def unescaped(content: bytes) -> bytes:
-    found, at = bytearray(), 0
-    while at < len(content):
-        if content[at] == ESCAPE and at + 1 < len(content):
-            at += 1
-            found.append(content[at] ^ FLIPPED)
-        else:
-            found.append(content[at])
-        at += 1
-    return bytes(found)
+    return ESCAPES.sub(lambda one: bytes((one[1][0] ^ FLIPPED,)), content)
 
 
 def first(received: bytes | bytearray) -> tuple[int, int] | None:

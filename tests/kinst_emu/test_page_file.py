@@ -54,7 +54,7 @@ def test_a_trial_s_page_says_what_was_found(trial):
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_nothing_in_a_trial_s_page(trial, tmp_path, width):
-    found = checked(trial, width, tmp_path)
+    found = checked(trial, width)
     assert not found["violations"] and not found["wide"] and found["passes"] > 10, found
 
 
@@ -75,7 +75,7 @@ def test_a_kernel_is_called_by_its_name_or_its_file(tmp_path):
 def test_the_kernel_is_in_the_heading(words, tmp_path):
     path = tmp_path / "page.html"
     assert run("kinst", *words, "--html", str(path)).returncode == 0
-    heading, title = measured(path, 1280, tmp_path, "return [document.querySelector('h1')"
+    heading, title = measured(path, 1280, "return [document.querySelector('h1')"
                               ".innerText, document.title];")
     assert "teaching/arm64" in heading and heading == title
 

@@ -50,7 +50,7 @@ def test_pages_are_html_and_small(pages):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
     for path in pages:
-        found = checked(path, width, tmp_path)
+        found = checked(path, width)
         assert found["width"] == width and found["passes"] > 10, (path.name, found)
         assert not found["violations"] and not found["wide"], (path.name, found)
 
@@ -58,9 +58,9 @@ def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 def test_axe_finds_nothing_while_steps_are_gone_through_and_in_the_dark(pages, tmp_path):
     act = "for (var i = 0; i < 3; i++) document.getElementById('next').click();"
-    found = checked(pages[0], 360, tmp_path, act)
+    found = checked(pages[0], 360, act)
     assert not found["violations"] and not found["wide"], found
-    found = checked(pages[0], 1280, tmp_path, dark=True)
+    found = checked(pages[0], 1280, dark=True)
     assert not found["violations"], found
 
 
@@ -69,7 +69,7 @@ def test_axe_finds_what_is_wrong(pages, tmp_path):
     broken = tmp_path / "broken.html"
     broken.write_text(pages[0].read_text().replace('<html lang="en">', "<html>").replace(
         "color: var(--text)", "color: #eee", 1))
-    names = {name for name, _nodes in checked(broken, 1280, tmp_path)["violations"]}
+    names = {name for name, _nodes in checked(broken, 1280)["violations"]}
     assert "html-has-lang" in names
 
 
@@ -84,7 +84,7 @@ def test_keys_go_through_the_steps_in_a_browser(pages, tmp_path):
       note(); key('n'); note(); key('ArrowRight'); note(); key('p'); note(); key('a'); note();
       document.title = seen.join('|');
     """
-    shown = checked(pages[0], 1280, tmp_path, act)["shown"].split("|")
+    shown = checked(pages[0], 1280, act)["shown"].split("|")
     count = shown[0].split(":")[0]
     assert shown == [f"{count}:all {count} steps", f"1:step 1 of {count}", f"1:step 2 of {count}",
                      f"1:step 1 of {count}", f"{count}:all {count} steps"]
@@ -123,21 +123,21 @@ COLUMNS = """
 @pytest.mark.parametrize("width", [1280, 1920])
 def test_nothing_is_cut_off_on_a_wide_screen(pages, tmp_path, width):
     for path in pages:
-        assert measured(path, width, tmp_path, CUT) == [], path.name
+        assert measured(path, width, CUT) == [], path.name
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_contents_do_not_collide(pages, tmp_path, width):
     for path in pages:
-        count, found = measured(path, width, tmp_path, COLLISIONS)
+        count, found = measured(path, width, COLLISIONS)
         assert found == [] and (count > 5 or path.stem == "sheet"), path.name
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 def test_architectures_are_beside_each_other_where_they_have_room(pages, tmp_path):
     (path,) = (path for path in pages if path.stem == "beside")
-    shown = {width: measured(path, width, tmp_path, COLUMNS) for width in WIDTHS}
+    shown = {width: measured(path, width, COLUMNS) for width in WIDTHS}
     assert set(shown[360]) == {1}
     assert set(shown[1280]) <= {1, 3} and shown[1280].count(3) > len(shown[1280]) // 2
     assert set(shown[1920]) == {3}

@@ -38,25 +38,37 @@ def text_of(content):
     return capture.get()
 
 
-def played(explained, keys, size=(160, 50)):
-    """The application behind the keys, and what its panels show."""
+PANELS = ("title", "place", "told", "code", "registers", "stack", "trampoline")
+
+
+def walked(explained, groups, size=(160, 50)):
+    """The application, and behind each group of keys: the step it is at, what its panels show, and
+    what has the focus."""
     app = Stepper(explained.title, explained.steps, explained.firing, explained.words,
                   explained.wrong)
 
-    async def play():
+    async def walk():
+        found = []
         async with app.run_test(size=size) as pilot:
-            await pilot.press(*keys)
-            await pilot.pause()
-            return app.at, {name: plain(app, name) for name in (
-                "title", "place", "told", "code", "registers", "stack", "trampoline")}, app.focused
+            for keys in groups:
+                await pilot.press(*keys)
+                await pilot.pause()
+                found.append((app.at, {name: plain(app, name) for name in PANELS}, app.focused))
+        return found
 
-    return asyncio.run(play())
+    return asyncio.run(walk())
+
+
+def played(explained, keys, size=(160, 50)):
+    """The same behind all keys."""
+    return walked(explained, [keys], size)[0]
 
 
 def test_n_and_p_and_the_arrows_go_through_the_steps(explained):
     last = len(explained.steps) - 1
-    for keys, at in (("", 0), ("n", 1), ("nn", 2), ("nnp", 1), ("p", 0), ("n" * 40, last)):
-        found, panels, _focused = played(explained, list(keys))
+    groups = ("", 0), ("n", 1), ("n", 2), ("p", 1), ("pp", 0), ("n" * 40, last)
+    for (_keys, at), (found, panels, _focused) in zip(
+            groups, walked(explained, [keys for keys, _at in groups]), strict=True):
         assert found == at
         assert f"{at + 1}/{last + 1}  {explained.steps[at].title}" in panels["title"]
         told = shown(explained.steps[at], terms=first_terms(explained.steps)[at])
@@ -75,10 +87,11 @@ def test_g_goes_to_a_step_by_number_and_by_name(explained):
 
 def test_g_takes_the_beginning_of_a_name_that_is_one_step_s(explained):
     names = [step.name for step in explained.steps]
-    for name in names:
-        begins = next(name[:n] for n in range(1, len(name) + 1)
-                      if [one for one in names if one.startswith(name[:n])] == [name])
-        assert played(explained, ["g", *begins, "enter"])[0] == names.index(name)
+    shortest = [next(name[:n] for n in range(1, len(name) + 1)
+                     if [one for one in names if one.startswith(name[:n])] == [name])
+                for name in names]
+    found = walked(explained, [["g", *begins, "enter"] for begins in shortest])
+    assert [at for at, _panels, _focused in found] == list(range(len(names)))
     assert len([name for name in names if name.startswith("ve")]) == 2  # vector, verdict
     assert played(explained, ["n", "g", *"ve", "enter"])[0] == 1
 
@@ -87,8 +100,8 @@ def test_g_takes_the_beginning_of_a_name_that_is_one_step_s(explained):
 def test_panels_show_what_the_machine_held_at_the_step(which, request):
     one = request.getfixturevalue(which)
     firing, arch = one.firing, one.words.arch
-    for number, step in enumerate(one.steps):
-        _at, panels, _focused = played(one, ["n"] * number)
+    keys = [["n"] if number else [] for number in range(len(one.steps))]
+    for step, (_at, panels, _focused) in zip(one.steps, walked(one, keys), strict=True):
         row, stack = firing.rows[step.row], firing.stacks[step.row]
         if step.handles is not None:  # not where the kernel goes on when it has answered
             row, stack = firing.frames[step.handles].called, firing.frames[step.handles].stack

@@ -64,7 +64,7 @@ def opacity(colour):
 
 
 def test_the_heat_of_an_instruction_has_its_own_colour(traced, tmp_path):
-    colours = measured(traced["stack"], 1280, tmp_path, HEAT)
+    colours = measured(traced["stack"], 1280, HEAT)
     heats = sorted(colours, key=int)
     assert len(heats) > 2 and heats[-1] == "9"
     shares = [opacity(colours[heat]) for heat in heats]
@@ -74,7 +74,7 @@ def test_the_heat_of_an_instruction_has_its_own_colour(traced, tmp_path):
 
 def test_a_distribution_has_its_empty_buckets(traced, tmp_path):
     """And, as DTrace prints it, the one on either side."""
-    powers, linear = measured(traced["program"], 1280, tmp_path, BARS)
+    powers, linear = measured(traced["program"], 1280, BARS)
     counted = [False, True, *[False] * 11, True, False]
     assert [int(bound) for bound, _count, _width in powers] == [0, *(1 << n for n in range(14))]
     assert [bool(count) for _bound, count, _width in powers] == counted
@@ -86,7 +86,7 @@ def test_a_distribution_has_its_empty_buckets(traced, tmp_path):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_timeline_fits_the_screen(traced, tmp_path, width):
     for path in (*traced.values(), many(tmp_path)):
-        found = measured(path, width, tmp_path, TIMELINE)
+        found = measured(path, width, TIMELINE)
         assert not found["wide"] and not found["scrolls"], found
         left, right = found["whole"]
         assert 0 <= left < right <= width
@@ -123,12 +123,12 @@ def test_the_axis_says_its_unit(tmp_path, first, span, texts, begin):
     trace.firing(first + span, 0)
     path = tmp_path / "axis.html"
     path.write_text(page(trace))
-    assert [one[0] for one in measured(path, 1280, tmp_path, TIMELINE)["ticks"]] == texts
+    assert [one[0] for one in measured(path, 1280, TIMELINE)["ticks"]] == texts
     assert f"since the first firing, at {begin}." in path.read_text()
 
 
 def test_flames_go_by_function(traced, tmp_path):
-    frames = measured(traced["stack"], 1280, tmp_path, FLAMES)
+    frames = measured(traced["stack"], 1280, FLAMES)
     (bottom,) = (frame for frame in frames if frame[0] == "all")
     (function,) = (frame for frame in frames if frame[0] == "kernel`strtoul")
     assert function[1:3] == pytest.approx(bottom[1:3], abs=1) and function[3] < bottom[3]
@@ -148,12 +148,12 @@ ZOOM = """
 
 
 def test_a_click_makes_a_frame_as_wide_as_the_drawing(traced, tmp_path):
-    (before, zoomed, after), whole = measured(traced["stack"], 1280, tmp_path, ZOOM)
+    (before, zoomed, after), whole = measured(traced["stack"], 1280, ZOOM)
     assert before < zoomed == whole and after == pytest.approx(before, abs=0.1)
 
 
 def test_the_kernel_is_in_the_heading(traced, tmp_path):
     for path in traced.values():
-        heading = measured(path, 1280, tmp_path,
+        heading = measured(path, 1280,
                            "return document.querySelector('h1').innerText;")
         assert "teaching/amd64" in heading

@@ -158,7 +158,7 @@ def test_a_page_of_100000_firings_is_html_and_small(largest):
 def test_axe_finds_nothing_in_a_trace_s_page(tmp_path, width):
     traced(tmp_path, "amd64", "-q", "-n",
            "kinst::str*: { @n[probename] = count(); @s[stack()] = count(); }")
-    found = checked(tmp_path / "trace.html", width, tmp_path)
+    found = checked(tmp_path / "trace.html", width)
     assert not found["violations"] and not found["wide"] and found["passes"] > 10, found
 
 
@@ -173,7 +173,7 @@ def test_the_search_finds_instructions_and_functions(largest, tmp_path):
         say('')].join('|');
       document.body.replaceChildren(document.createElement('main'));
     """
-    shown = checked(largest, 1280, tmp_path, act)["shown"].split("|")
+    shown = checked(largest, 1280, act)["shown"].split("|")
     assert shown == ["1 functions, 26 instructions/1", "1 functions, 26 instructions/1",
                      "0 functions, 0 instructions/0", "/150"]
 
@@ -184,5 +184,5 @@ def test_the_page_of_100000_firings_opens_in_two_seconds(largest, tmp_path):
       document.title = String(performance.now());
       document.body.replaceChildren(document.createElement('main'));
     """
-    took = min(float(checked(largest, 1280, tmp_path, act)["shown"]) for _ in range(2))
+    took = min(float(checked(largest, 1280, act)["shown"]) for _ in range(2))
     assert 0 < took < OPENED
