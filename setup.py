@@ -11,12 +11,13 @@ NATIVE = sorted(str(path.relative_to(ROOT)) for room in ("emu", "kinst", "dwarf"
                 for path in (ROOT / room).rglob("*.pyx"))
 
 JOBS = len(os.sched_getaffinity(0))
+OPTIMIZED = [] if "CFLAGS" in os.environ else ["-O2"]  # whoever gives flags gives all of them
 
 setup(
     ext_modules=cythonize(
         [
             Extension(path.removesuffix(".pyx").replace("/", "."), [path],
-                      extra_compile_args=["-O2"])
+                      extra_compile_args=OPTIMIZED)
             for path in NATIVE
         ],
         compiler_directives={"language_level": 3, "boundscheck": True, "embedsignature": True},
