@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzzing import d_programs, gdb_packets, states
 
-SECONDS = 5
+SECONDS = 3
 
 
 @pytest.mark.parametrize("fuzzer, wanted", [

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from emu.replay.inputs import ReplayError
 from emu.replay.recording import STATE, Recorder, Recording
 from images import catalog
 from images.boots import booted
+from tests.conftest import ARCHES
 from tests.dtrace.programs import command
 from tests.emu.replay.test_recording import START, written
 from tests.kinst_emu.test_commands import refused, run
@@ -25,14 +28,24 @@ def workload(machine):
 """
 
 
+@pytest.fixture(scope="module")
+def boots(tmp_path_factory):
+    """The file of a boot recorded on each architecture, something typed at its prompt twice."""
+    made = {}
+    folder = tmp_path_factory.mktemp("boots")
+    for arch in ARCHES:
+        made[arch] = folder / f"{arch}.rec"
+        result = run("kinst", "boot", "-k", f"teaching/{arch}", "-q", "--type", "strings\\r",
+                     "--type", "strings\\r", "--record", str(made[arch]))
+        assert result.returncode == 0, result.stderr
+        assert f"kinst replay {made[arch]}" in result.stdout
+    return made
+
+
 @pytest.fixture
-def boot(arch, tmp_path):
-    """The file of a recorded boot, with something typed at its prompt twice."""
-    path = tmp_path / "boot.rec"
-    result = run("kinst", "boot", "-k", f"teaching/{arch}", "-q", "--record", str(path),
-                 "--type", "strings\\r", "--type", "strings\\r")
-    assert result.returncode == 0 and f"kinst replay {path}" in result.stdout, result.stderr
-    return path
+def boot(boots, arch, tmp_path):
+    """The file of a recorded boot, the test's own."""
+    return Path(shutil.copy(boots[arch], tmp_path / "boot.rec"))
 
 
 def replayed(path, *words):
@@ -78,6 +91,7 @@ def test_registers_and_memory_are_shown(boot, arch):
     assert "kernel`strlen+0x0" in result.stdout and "at instruction " in result.stdout
 
 
+@pytest.mark.parametrize("arch", ["arm64"])
 @pytest.mark.parametrize("words, says", [
     (["--to", "nothing"], "no symbol 'nothing'"), (["--to", "strlen#0"], "is not a position"),
     (["--to", "strlen#99999"], "is not in it"), (["--to", "101%"], "100%"),
