@@ -2,7 +2,8 @@
 
 Layout: the magic, a u32 format version, a u32 length of the header, a u64 length of the memory
 part, the SHA-256 of header and memory part, the header (zstd-compressed JSON), the memory part
-(one zstd frame: the pages the header lists, one behind the other).  Little-endian.
+(one zstd frame: the pages the header lists, one behind the other).  Little-endian.  Pages as they
+are in the kernel's file are not in it: the header says in which segment they are, and where.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import MachineState
 
 MAGIC = b"KINSTSNP"
-FORMAT = 4
+FORMAT = 5
+WITHOUT_IMAGE = 4  # as 5, with all pages in it
 HEAD = struct.Struct("<8sIIQ32s")
 MAX_HEADER = 64 << 20
 MAX_CONSOLE = 16 << 20
@@ -80,12 +82,22 @@ def save(machine: UnicornMachine, path: Path) -> None:
                             "its console: such a state is not kept in a file")
     memory = machine.memory_part
     pages: list[list[int]] = []
+    same: list[list[int]] = []
+    known = _image_pages(machine.image)
     compressor = zstandard.ZstdCompressor(level=LEVEL).compressobj()
     body = []
     for first, count in memory.used():
         for page in range(first, first + count):
             data = memory.page(page)
             if data == ZERO:
+                continue
+            if data in known:
+                segment, at = known[data]
+                if same and same[-1][0] + same[-1][1] == page and same[-1][2] == segment and (
+                        same[-1][3] + same[-1][1] * PAGE == at):
+                    same[-1][1] += 1
+                else:
+                    same.append([page, 1, segment, at])
                 continue
             if pages and pages[-1][0] + pages[-1][1] == page:
                 pages[-1][1] += 1
@@ -99,6 +111,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "build_id": machine.image.identity,
         "memory": machine.memory,
         "pages": pages,
+        "image": same,
         "state": to_json(state),
     }
     head = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
@@ -111,6 +124,15 @@ def save(machine: UnicornMachine, path: Path) -> None:
             file.write(raw)
     except OSError as error:
         raise SnapshotError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _image_pages(image: Image) -> dict[bytes, tuple[int, int]]:
+    """Pages of the kernel's file as they lie in memory when it is loaded: (segment, offset)."""
+    found: dict[bytes, tuple[int, int]] = {}
+    for index, segment in enumerate(image.segments):
+        for at in range(-segment.physical % PAGE, len(segment.data) - PAGE + 1, PAGE):
+            found.setdefault(bytes(segment.data[at : at + PAGE]), (index, at))
+    return found
 
 
 def restore(path: Path, image: Image) -> UnicornMachine:
@@ -126,6 +148,7 @@ def restore(path: Path, image: Image) -> UnicornMachine:
                 f"{str(header['build_id'])[:16]}), not of {image.path}; give its own kernel"
             )
         machine = UnicornMachine(image, memory=int(header["memory"]))
+        _restore_image(machine, header.get("image", []), path)
         _restore_memory(machine, header["pages"], body, path)
         machine.restore_state(from_json(header["state"]))
     except DAMAGE as error:
@@ -141,7 +164,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     if len(raw) < HEAD.size or raw[:8] != MAGIC:
         raise SnapshotError(f"{path}: not a snapshot file")
     _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
-    if version != FORMAT:
+    if version not in (FORMAT, WITHOUT_IMAGE):
         raise SnapshotError(f"{path}: snapshot format {version}, this program reads {FORMAT}")
     if len(raw) != HEAD.size + head_size + body_size:
         raise SnapshotError(
@@ -162,6 +185,18 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     if not isinstance(header, dict):
         raise SnapshotError(f"{path}: damaged header; make it again")
     return header, view[head_size:]
+
+
+def _restore_image(machine: UnicornMachine, same: list[list[int]], path: Path) -> None:
+    limit, segments, behind = machine.memory // PAGE, machine.image.segments, 0
+    for first, count, segment, at in same:
+        if not (first >= behind and count > 0 and first + count <= limit and at >= 0
+                and 0 <= segment < len(segments)
+                and at + count * PAGE <= len(segments[segment].data)):
+            raise SnapshotError(f"{path}: damaged: pages outside memory, or the kernel's file")
+        machine.memory_part.view[first * PAGE : (first + count) * PAGE] = (
+            segments[segment].data[at : at + count * PAGE])
+        behind = first + count
 
 
 def _restore_memory(
