@@ -11,6 +11,7 @@ class SharedOutput(io.TextIOWrapper):
 
     _guests = _ours = False  # whether a line was begun by the guest, by us
     _printed = False  # whether the layer of bytes below is behind
+    given: io.TextIOWrapper | None = None
 
     def write(self, text: str, /) -> int:
         if not text:
@@ -43,6 +44,10 @@ class SharedOutput(io.TextIOWrapper):
 
 
 def shared(output: io.TextIOWrapper) -> SharedOutput:
-    """The same file as a ``SharedOutput``; what was given is not to be used any more."""
-    encoding, errors, buffered = output.encoding, output.errors, output.line_buffering
-    return SharedOutput(output.detach(), encoding=encoding, errors=errors, line_buffering=buffered)
+    """The same file as a ``SharedOutput``.  Nothing more is to be written to what was given; but it
+    stays open: ``sys.__stdout__`` is asked for the terminal's size (``shutil``, Textual)."""
+    output.flush()
+    made = SharedOutput(output.buffer, encoding=output.encoding, errors=output.errors,
+                        line_buffering=output.line_buffering)
+    made.given = output  # which closes the layer of bytes when it goes
+    return made

@@ -2,9 +2,14 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import re
+import select
+import struct
 import subprocess
 import sys
+import termios
 
 import pytest
 from rich.console import Console
@@ -233,18 +238,44 @@ def test_q_and_ctrl_c_end_it_wherever_it_is(explained, keys):
     assert asyncio.run(play()) == 0
 
 
-def test_a_dumb_terminal_gets_plain_text():
-    """On a terminal of its own, as a person has it."""
+@contextlib.contextmanager
+def on_a_terminal(term, rows, columns):
+    """``kinst explain`` on a terminal of its own, as a person has it: process and screen."""
     main, side = os.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+    unset = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
             [sys.executable, "-m", "kinst_emu.commands.kinst", "explain", "-k", "teaching/amd64",
              "strlen:16", "-c", 'strlen("a")'], stdin=side, stdout=side, stderr=subprocess.STDOUT,
-            env={**os.environ, "TERM": "dumb"}) as process:
+            env={**unset, "TERM": term}) as process:
         os.close(side)
+        try:
+            yield process, main
+        finally:
+            process.kill()
+    os.close(main)
+
+
+def test_a_dumb_terminal_gets_plain_text():
+    with on_a_terminal("dumb", 24, 80) as (process, screen):
         text = b""
         with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(main, 4096):
+            while piece := os.read(screen, 4096):
                 text += piece
-    os.close(main)
+        process.wait(10)
     assert process.returncode == 0 and b"\x1b" not in text
     assert b"1. The instruction at strlen:16" in text
+
+
+def test_the_whole_terminal_is_drawn_on_whatever_its_size():
+    with on_a_terminal("xterm", 43, 132) as (process, screen):
+        text = b""
+        while select.select([screen], [], [], 1 if b"quit" in text else 30)[0]:  # until it rests
+            text += os.read(screen, 4096)
+        os.write(screen, b"q")
+        with contextlib.suppress(OSError):
+            while os.read(screen, 4096):
+                pass
+        process.wait(10)
+    last = text[:text.rindex(b"quit")]  # of the keys, in the last line
+    assert process.returncode == 0 and re.findall(rb"\x1b\[(\d+);\d+H", last)[-1] == b"43"
