@@ -8,7 +8,7 @@ from pathlib import Path
 import zstandard
 from elftools.common.exceptions import DWARFError, ELFError
 
-from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, SectionHeader
+from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, SectionHeader, build_id_of
 from emu.errors import ImageError, KinstError
 from emu.module import ModuleFile
 
@@ -23,7 +23,6 @@ COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, 0, size, alignment
 ZLIB, ZSTD = 1, 2
 EXPANSION = 100  # times its size a section may become; a kernel's become 3 to 10 times
 SMALL = 4096  # bytes of a note, or of a link
-NT_GNU_BUILD_ID = 3
 
 
 class DebugDataError(KinstError):
@@ -91,10 +90,7 @@ def _decompressed(one: SectionHeader, raw: memoryview, limit: int) -> bytes:
 
 def _build_id(elf: ElfFile) -> str:
     """In hexadecimal, or empty."""
-    note = content(elf, ".note.gnu.build-id", SMALL)
-    if len(note) < 16 or struct.unpack_from("<I", note, 8)[0] != NT_GNU_BUILD_ID:
-        return ""
-    return note[16:].hex()
+    return build_id_of(bytes(content(elf, ".note.gnu.build-id", SMALL)))
 
 
 def _is_file(path: Path) -> bool:

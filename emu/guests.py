@@ -1,11 +1,16 @@
 """The guests there are."""
 
+from emu import teaching as teaching_kernel
 from emu.elf import Image
+from emu.freebsd import kernel
 from emu.guest import Guest
 from emu.parts import Parts
 from emu.teaching import teaching
 
+# Folders of guests, each with one for each architecture: what boots are made by.
+FOLDERS = ("emu.freebsd",)
 FREEBSD: Parts[Guest] = Parts("emu.freebsd.{}.guest", "GUEST")
+PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # of all of them
 
 
 def guests(arch: str) -> tuple[Guest, ...]:

@@ -5,27 +5,23 @@ import sys
 import threading
 from pathlib import Path
 
-from emu import teaching
 from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import KinstError, SnapshotError
 from emu.fingerprint import fingerprint
-from emu.freebsd import kernel
+from emu.guests import FOLDERS
 from emu.machine import Stop, StopReason, Until
 from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images.cache import cache_directory
 
-# Where a boot is over: the kernel asks for its root file system (the teaching kernel has none and
-# asks for a command), and waits in the function that reads the console, with no lock held.
-PROMPTS = (*kernel.PROMPTS, *teaching.PROMPTS)
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # What a boot is made by, beside the architecture's folder: snapshots of another machine are not
 # gone on from.
-MADE_BY = ("emu", "emu.unicorn", "emu.devices", "emu.freebsd", "images.boots")
+MADE_BY = ("emu", "emu.unicorn", "emu.devices", *FOLDERS, "images.boots")
 HANDOVER = 1e-5  # s: a restore asks for the interpreter between two hundred pieces
 KEPT = 4  # boots of one kernel, made by so many versions of this program
 
@@ -59,7 +55,8 @@ def at_start(machine: UnicornMachine) -> None:
 
 
 def boot_to_prompt(machine: UnicornMachine, limit: int | None = None) -> Stop:
-    """Run a machine that was given its kernel until it waits at its prompt.
+    """Run a machine that was given its kernel until it waits at its prompt: the kernel asks for its
+    root file system (the teaching kernel has none and asks for a command).
 
     :param limit: instructions after which the boot is given up.
     :raises BootError: when it stops otherwise.
@@ -83,7 +80,8 @@ def settle_at_reader(machine: UnicornMachine) -> None:
 
 def snapshot_path(image: Image, memory: int) -> Path:
     arch = arch_of(image).name
-    made_by = fingerprint((*MADE_BY, f"emu.{arch}", f"emu.freebsd.{arch}"), ("unicorn",))
+    made_by = fingerprint(
+        (*MADE_BY, *(f"{folder}.{arch}" for folder in ("emu", *FOLDERS))), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cache_directory() / "snapshots" / name
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from dwarf.values import CArray, CEnum, CPointer, CStruct, addressof, sizeof, typeof
     from emu.call import CallError
     from emu.errors import ImageError, KinstError, MachineError, MemoryAccessError, SnapshotError
+    from emu.guests import PROMPTS
     from emu.machine import Stop, StopReason
-    from images.boots import PROMPTS, BootError
+    from images.boots import BootError
     from kinst.probe_table import ProbeError
     from kinst_emu.firing import Fired, Firing
     from kinst_emu.kernel import Kernel, images
@@ -37,7 +38,8 @@ _FROM = {
     "emu.errors": ("ImageError", "KinstError", "MachineError", "MemoryAccessError",
                    "SnapshotError"),
     "emu.machine": ("Stop", "StopReason"),
-    "images.boots": ("PROMPTS", "BootError"),
+    "emu.guests": ("PROMPTS",),
+    "images.boots": ("BootError",),
     "kinst.probe_table": ("ProbeError",),
     "kinst_emu.firing": ("Fired", "Firing"),
     "kinst_emu.kernel": ("Kernel", "images", "open"),

@@ -21,7 +21,7 @@ def exact(nanoseconds: int) -> str:
     return f"{whole}.{digits} {name}" if digits else f"{whole} {name}"
 
 
-def along_axis(times: Sequence[int]) -> list[str]:
+def along_axis(times: Sequence[float]) -> list[str]:
     """Times on one axis, in one unit; the last is the largest."""
-    name, size = unit_of(times[-1])
+    name, size = unit_of(int(times[-1]))
     return [f"{time / size:.{DIGITS}f}".rstrip("0").rstrip(".") + f" {name}" for time in times]

@@ -69,10 +69,9 @@ def test_no_files_import_each_other_in_a_circle():
     assert not left, f"among these there is a circle: {', '.join(sorted(left))}"
 
 
-# Who may know one guest: the list of guests, the emulator's way to boot it, where its boots are
-# waited for, and the trials of its own modules.
-KNOW_FREEBSD = {"emu/guests.py", "emu/amd64/qemu.py", "images/boots.py", "kinst/trial/bed.py",
-                "kinst/trial/module.py"}
+# Who may know one guest: the list of guests, the emulator's way to boot it, and the trials of its
+# own modules.
+KNOW_FREEBSD = {"emu/guests.py", "emu/amd64/qemu.py", "kinst/trial/bed.py", "kinst/trial/module.py"}
 
 
 def test_what_is_freebsds_is_known_in_its_folder():

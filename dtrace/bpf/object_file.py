@@ -1,16 +1,13 @@
 """Linked BPF code as an ELF object that other tools read (ELF-64; e_machine 247 is EM_BPF)."""
 
-import struct
-
 from dtrace.bpf.encoding import SIZE
 from dtrace.bpf.linker import Linked
+from emu.elf_file import ET_REL, HEADER, SECTION, SHT_SYMTAB
+from emu.symbols import SYMBOL
 
-EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-SHDR = struct.Struct("<IIQQQQIIQQ")
-SYM = struct.Struct("<IBBHQQ")
 IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bits, little-endian, version 1, System V
-ET_REL, EM_BPF = 1, 247
-SHT_PROGBITS, SHT_SYMTAB, SHT_STRTAB = 1, 2, 3
+EM_BPF = 247
+SHT_PROGBITS, SHT_STRTAB = 1, 3
 SHF_ALLOC, SHF_EXECINSTR = 2, 4
 STB_LOCAL_SECTION, STB_GLOBAL_FUNC = 3, 1 << 4 | 2
 
@@ -22,33 +19,34 @@ def object_file(linked: Linked, constants: bytes) -> bytes:
     (``dtrace/bpf/layout.py``), and memory is addressed as our executors do.
     """
     strings = bytearray(b"\0")
-    symbols = [SYM.pack(0, 0, 0, 0, 0, 0), SYM.pack(0, STB_LOCAL_SECTION, 0, 1, 0, 0)]
+    symbols = [SYMBOL.pack(0, 0, 0, 0, 0, 0), SYMBOL.pack(0, STB_LOCAL_SECTION, 0, 1, 0, 0)]
     ends = [*sorted(linked.offsets.values()), len(linked.code) // SIZE]
     for name, slot in linked.offsets.items():
         end = ends[ends.index(slot) + 1]
-        symbols.append(SYM.pack(
+        symbols.append(SYMBOL.pack(
             len(strings), STB_GLOBAL_FUNC, 0, 1, slot * SIZE, (end - slot) * SIZE))
         strings += name.encode() + b"\0"
     # Name, type, flags, content, the section it refers to, its info, alignment, size of an entry.
     table = (
         (".text", SHT_PROGBITS, SHF_ALLOC | SHF_EXECINSTR, linked.code, 0, 0, 8, 0),
         (".rodata", SHT_PROGBITS, SHF_ALLOC, constants, 0, 0, 8, 0),
-        (".symtab", SHT_SYMTAB, 0, b"".join(symbols), 4, 2, 8, SYM.size),
+        (".symtab", SHT_SYMTAB, 0, b"".join(symbols), 4, 2, 8, SYMBOL.size),
         (".strtab", SHT_STRTAB, 0, bytes(strings), 0, 0, 1, 0),
     )
     names = bytearray(b"\0")
-    headers, body = [SHDR.pack(*[0] * 10)], bytearray()
+    headers, body = [SECTION.pack(*[0] * 10)], bytearray()
     for name, kind, flags, content, link, info, align, entry in table:
         body += bytes(-len(body) % align)
-        headers.append(SHDR.pack(len(names), kind, flags, 0, EHDR.size + len(body), len(content),
-                                 link, info, align, entry))
+        headers.append(SECTION.pack(len(names), kind, flags, 0, HEADER.size + len(body),
+                                    len(content), link, info, align, entry))
         names += name.encode() + b"\0"
         body += content
     own = len(names)
     names += b".shstrtab\0"
-    headers.append(SHDR.pack(own, SHT_STRTAB, 0, 0, EHDR.size + len(body), len(names), 0, 0, 1, 0))
+    headers.append(SECTION.pack(own, SHT_STRTAB, 0, 0, HEADER.size + len(body), len(names), 0, 0,
+                                1, 0))
     body += names
     body += bytes(-len(body) % 8)
-    head = EHDR.pack(IDENT, ET_REL, EM_BPF, 1, 0, 0, EHDR.size + len(body), 0, EHDR.size, 0, 0,
-                     SHDR.size, len(headers), len(headers) - 1)
+    head = HEADER.pack(IDENT, ET_REL, EM_BPF, 1, 0, 0, HEADER.size + len(body), 0, HEADER.size, 0,
+                       0, SECTION.size, len(headers), len(headers) - 1)
     return head + bytes(body) + b"".join(headers)

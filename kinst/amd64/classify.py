@@ -205,10 +205,10 @@ def _push(state: RegisterState, value: int) -> None:
 
 
 @functools.cache
-def _decoder() -> capstone.Cs:
-    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    decoder.detail = True
-    return decoder
+def decoder() -> capstone.Cs:
+    made = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    made.detail = True
+    return made
 
 
 # What the decoder does not know (AMD APM volume 3; SDM volume 2, "UD"): INVLPGB, TLBSYNC, UDB.
@@ -240,7 +240,7 @@ def classify(code: bytes, address: int) -> tuple[int, Verdict]:
 
     An instruction of which only the length is known is refused, and what follows is decoded.
     """
-    instruction = next(_decoder().disasm(code, address, 1), None)
+    instruction = next(decoder().disasm(code, address, 1), None)
     length = _layout.length(code)
     if instruction is None:
         if not length:
@@ -257,7 +257,7 @@ def literal(code: bytes, address: int) -> tuple[int, int] | None:
     """What the first instruction of ``code`` reads relative to itself: (address, bytes)."""
     if not RIP_RELATIVE.search(code, 1):
         return None
-    i = next(_decoder().disasm(code, address, 1), None)
+    i = next(decoder().disasm(code, address, 1), None)
     if i is None or i.id in ADDRESS_ONLY:
         return None
     for o in i.operands:

@@ -5,6 +5,7 @@ import functools
 import capstone
 from capstone import CS_AC_WRITE, CS_OP_MEM, CS_OP_REG
 
+from kinst.amd64.classify import decoder
 from kinst.code.dataflow import MEMORY, NOTHING, Effect
 
 _LOW = {"a": "rax", "b": "rbx", "c": "rcx", "d": "rdx"}
@@ -20,16 +21,9 @@ STRINGS = ("movsb", "movsw", "movsd", "movsq")
 FULL = 4  # bytes: a register that is written in so many holds nothing else then
 
 
-@functools.cache
-def _decoder() -> capstone.Cs:
-    decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    decoder.detail = True
-    return decoder
-
-
 @functools.lru_cache(1 << 16)
 def effect(code: bytes) -> Effect:
-    for insn in _decoder().disasm(code, 0, 1):
+    for insn in decoder().disasm(code, 0, 1):
         return _effect(insn)
     return NOTHING
 

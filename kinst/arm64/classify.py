@@ -3,15 +3,13 @@
 A row is (mask, value, verdict); the first that fits decides, and what fits none is refused.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kinst.code.rows import Overlaps, possible
+from kinst.code.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
-    Copy,
     Jump,
     JumpAndLink,
     Lowered,
@@ -25,11 +23,6 @@ from kinst.code.verdict import (
 )
 
 MASK = (1 << 64) - 1
-Row = tuple[int, int, Callable[[int, int], Verdict]]
-
-
-def signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> bits - 1 & 1 else value
 
 
 @dataclass(frozen=True)
@@ -259,15 +252,7 @@ def _word(code: int) -> bytes:
 NOP = _word(0xD503201F)
 
 
-def copy(code: int, pc: int) -> Verdict:
-    return Copy()
-
-
-def _refuse(reason: str) -> Callable[[int, int], Verdict]:
-    return lambda code, pc: Refuse(reason)
-
-
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[VerdictRow, ...] = (
     # branches, exception generation, system
     (0x7C000000, 0x14000000, _branch),  # B, BL
     (0xFF000010, 0x54000000, _conditional),  # B.cond
@@ -276,43 +261,43 @@ ROWS: tuple[Row, ...] = (
     (0xFFFFFC1F, 0xD61F0000, _to_register),  # BR
     (0xFFFFFC1F, 0xD63F0000, _to_register),  # BLR
     (0xFFFFFC1F, 0xD65F0000, _to_register),  # RET
-    (0xFFFFFFFF, 0xD69F03E0, _refuse("returns from an exception")),  # ERET
-    (0xFFFFFFFF, 0xD6BF03E0, _refuse("returns from an exception")),  # DRPS
-    (0xFE000000, 0xD6000000, _refuse("is an authenticated branch")),
-    (0xFF000000, 0x55000000, _refuse("is an authenticated branch")),  # RETAASPPC, RETABSPPC
-    (0xFF000000, 0xD4000000, _refuse("raises an exception")),  # SVC HVC SMC BRK HLT
+    (0xFFFFFFFF, 0xD69F03E0, refuse("returns from an exception")),  # ERET
+    (0xFFFFFFFF, 0xD6BF03E0, refuse("returns from an exception")),  # DRPS
+    (0xFE000000, 0xD6000000, refuse("is an authenticated branch")),
+    (0xFF000000, 0x55000000, refuse("is an authenticated branch")),  # RETAASPPC, RETABSPPC
+    (0xFF000000, 0xD4000000, refuse("raises an exception")),  # SVC HVC SMC BRK HLT
     (0xFFFFFFFF, 0xD503203F, copy),  # YIELD
-    (0xFFFFFFDF, 0xD503205F, _refuse("waits for an event or interrupt")),  # WFE, WFI
-    (0xFFFFFFC0, 0xD5031000, _refuse("waits for an event or interrupt")),  # WFET, WFIT
-    (0xFFFFFEE0, 0xD5233060, _refuse("belongs to a transaction")),  # TSTART TTEST
-    (0xFFFFFFFF, 0xD503307F, _refuse("belongs to a transaction")),  # TCOMMIT
+    (0xFFFFFFDF, 0xD503205F, refuse("waits for an event or interrupt")),  # WFE, WFI
+    (0xFFFFFFC0, 0xD5031000, refuse("waits for an event or interrupt")),  # WFET, WFIT
+    (0xFFFFFEE0, 0xD5233060, refuse("belongs to a transaction")),  # TSTART TTEST
+    (0xFFFFFFFF, 0xD503307F, refuse("belongs to a transaction")),  # TCOMMIT
     (0xFFFFFF3F, 0xD503241F, _landing),  # BTI
     (0xFFFFF01F, 0xD503201F, copy),  # other hints
-    (0xFFFFF0FF, 0xD503305F, _refuse("ends an exclusive access")),  # CLREX
+    (0xFFFFF0FF, 0xD503305F, refuse("ends an exclusive access")),  # CLREX
     (0xFFFFF01F, 0xD503301F, copy),  # barriers
     (0xFFFFF0DF, 0xD50340DF, _change_mask),  # MSR DAIFSet, DAIFClr
     (0xFFDFFFE0, 0xD51B4220, _mask_register),  # MRS/MSR DAIF
-    (0xFFFFF0FF, 0xD50040BF, _refuse("selects the stack pointer")),  # MSR SPSel
+    (0xFFFFF0FF, 0xD50040BF, refuse("selects the stack pointer")),  # MSR SPSel
     # not emulated as DAIF is: where the feature is missing they are no instructions
-    (0xFFFFFCFF, 0xD501401F, _refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
-    (0xFFFFFFC0, 0xD5184300, _refuse("masks interrupts")),  # MSR ALLINT, PM (register)
+    (0xFFFFFCFF, 0xD501401F, refuse("masks interrupts")),  # MSR ALLINT, PM (immediate)
+    (0xFFFFFFC0, 0xD5184300, refuse("masks interrupts")),  # MSR ALLINT, PM (register)
     (0xFFF8F01F, 0xD500401F, copy),  # MSR (immediate), others
     # of EL1 and, where the kernel runs there, EL2 (op1 0 and 4)
-    (0xFFDBFFC0, 0xD5184000, _refuse("is about the last exception")),  # SPSR, ELR
-    (0xFFDBFFC0, 0xD5185100, _refuse("is about the last exception")),  # AFSR0, AFSR1
-    (0xFFDBFFE0, 0xD5185200, _refuse("is about the last exception")),  # ESR
-    (0xFFDBFFE0, 0xD5186000, _refuse("is about the last exception")),  # FAR
-    (0xFFDFFFE0, 0xD51C6080, _refuse("is about the last exception")),  # HPFAR_EL2
-    (0xFFDBFFE0, 0xD51860A0, _refuse("is about the last exception")),  # PFAR
-    (0xFFFFFFC0, 0xD5087780, _refuse("is about the last exception")),  # GCSPUSHX, GCSPOPCX
-    (0xFFDFFFE0, 0xD5184200, _refuse("selects the stack pointer")),  # MRS/MSR SPSel
-    (0xFFD80000, 0xD5000000, _refuse("is not an instruction")),  # op0 0, others
+    (0xFFDBFFC0, 0xD5184000, refuse("is about the last exception")),  # SPSR, ELR
+    (0xFFDBFFC0, 0xD5185100, refuse("is about the last exception")),  # AFSR0, AFSR1
+    (0xFFDBFFE0, 0xD5185200, refuse("is about the last exception")),  # ESR
+    (0xFFDBFFE0, 0xD5186000, refuse("is about the last exception")),  # FAR
+    (0xFFDFFFE0, 0xD51C6080, refuse("is about the last exception")),  # HPFAR_EL2
+    (0xFFDBFFE0, 0xD51860A0, refuse("is about the last exception")),  # PFAR
+    (0xFFFFFFC0, 0xD5087780, refuse("is about the last exception")),  # GCSPUSHX, GCSPOPCX
+    (0xFFDFFFE0, 0xD5184200, refuse("selects the stack pointer")),  # MRS/MSR SPSel
+    (0xFFD80000, 0xD5000000, refuse("is not an instruction")),  # op0 0, others
     (0xFFC00000, 0xD5000000, copy),  # SYS, SYSL, MRS, MSR (register)
     # PAuth_LR: the address of the instruction is signed along
-    (0xFFFF8000, 0xDAC18000, _refuse("signs its own address")),  # PACIASPPC and its family
-    (0xFF800000, 0xF3800000, _refuse("signs its own address")),  # AUTIASPPC, AUTIBSPPC
+    (0xFFFF8000, 0xDAC18000, refuse("signs its own address")),  # PACIASPPC and its family
+    (0xFF800000, 0xF3800000, refuse("signs its own address")),  # AUTIASPPC, AUTIBSPPC
     # MOPS: a prologue, a main and an epilogue instruction, of which a fault restarts the first
-    (0x3B200C00, 0x19000400, _refuse("is one of three that must stay together")),  # CPY*, SET*
+    (0x3B200C00, 0x19000400, refuse("is one of three that must stay together")),  # CPY*, SET*
     # PC-relative
     (0x1F000000, 0x10000000, _address),  # ADR, ADRP
     (0xFF000000, 0xD8000000, _nothing),  # PRFM (literal)
@@ -320,16 +305,16 @@ ROWS: tuple[Row, ...] = (
     # exclusive accesses: the monitor does not survive a trap; CAS and CASP are plain atomics
     (0x3FA07C00, 0x08A07C00, copy),  # CAS
     (0xBFA07C00, 0x08207C00, copy),  # CASP
-    (0x3F800000, 0x08000000, _refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
-    (0xBFA00000, 0x89000000, _refuse("lies in an exclusive access")),  # LDTXR STTXR, LDATXR STLTXR
+    (0x3F800000, 0x08000000, refuse("lies in an exclusive access")),  # LDXR STXR LDXP STXP
+    (0xBFA00000, 0x89000000, refuse("lies in an exclusive access")),  # LDTXR STTXR, LDATXR STLTXR
     (0x3F800000, 0x08800000, copy),  # LDAR, STLR
     # the rest of loads and stores, data processing, vectors
     (0x0A000000, 0x08000000, copy),
     (0x1C000000, 0x10000000, copy),
     (0x1E000000, 0x04000000, copy),  # SVE
-    (0x9E000000, 0x80000000, _refuse("is SME, or data")),
-    (0x1A000000, 0x00000000, _refuse("is not an instruction")),  # UDF, and unallocated
-    (0x1A000000, 0x02000000, _refuse("is not an instruction")),
+    (0x9E000000, 0x80000000, refuse("is SME, or data")),
+    (0x1A000000, 0x00000000, refuse("is not an instruction")),  # UDF, and unallocated
+    (0x1A000000, 0x02000000, refuse("is not an instruction")),
     (0x0E000000, 0x0A000000, copy),
     (0x0E000000, 0x0E000000, copy),
 )

@@ -6,6 +6,7 @@ from typing import ClassVar
 import kinst.arm64._encoding as _encoding
 from emu.arm64 import registers
 from kinst.arm64 import classify
+from kinst.code import rows
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CalledSeam
 
@@ -83,6 +84,6 @@ class Arm64Trap(CalledSeam):
 
 # Of the instructions that are copied only a prologue has a trait that the row does not tell.
 _encoding.know([*((*row, False) for row in PROLOGUES),
-                *((mask, value, verdict is classify.copy)
+                *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in classify.ROWS)])
 TRAP = Arm64Trap()

@@ -2,16 +2,14 @@
 and "C" extension).  A row is (mask, value, verdict); the first that fits decides.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
-from kinst.code.rows import Overlaps, possible
+from kinst.code.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
 from kinst.code.verdict import (
     Bits,
     ConditionalJump,
-    Copy,
     Jump,
     JumpAndLink,
     Lowered,
@@ -23,11 +21,6 @@ from kinst.code.verdict import (
 )
 
 MASK = (1 << 64) - 1
-Row = tuple[int, int, Callable[[int, int], Verdict]]
-
-
-def signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> bits - 1 & 1 else value
 
 
 def pick(code: int, *places: tuple[int, int, int]) -> int:
@@ -122,43 +115,35 @@ def _c_register(code: int, pc: int) -> Verdict:
     return JumpEven(JumpAndLink(link, pc + 2, NAMES[number]))
 
 
-def copy(code: int, pc: int) -> Verdict:
-    return Copy()
-
-
-def _refuse(reason: str) -> Callable[[int, int], Verdict]:
-    return lambda code, pc: Refuse(reason)
-
-
-WIDE: tuple[Row, ...] = (
-    (0x607F, 0x2063, _refuse("is a reserved instruction")),
+WIDE: tuple[VerdictRow, ...] = (
+    (0x607F, 0x2063, refuse("is a reserved instruction")),
     (0x7F, 0x63, _branch),
     (0x7F, 0x6F, _jal),
     (0x707F, 0x67, _jalr),
     (0x7F, 0x17, _auipc),
-    (0x7F, 0x73, _refuse("is a system instruction")),
-    (0xF800007F, 0x1000002F, _refuse("lies in a load-reserved sequence")),  # LR
-    (0xF800007F, 0x1800002F, _refuse("lies in a load-reserved sequence")),  # SC
+    (0x7F, 0x73, refuse("is a system instruction")),
+    (0xF800007F, 0x1000002F, refuse("lies in a load-reserved sequence")),  # LR
+    (0xF800007F, 0x1800002F, refuse("lies in a load-reserved sequence")),  # SC
     (0x7F, 0x2F, copy),  # other AMOs
     (0x7F, 0x03, copy), (0x7F, 0x07, copy), (0x7F, 0x0F, copy), (0x7F, 0x13, copy),
     (0x7F, 0x1B, copy), (0x7F, 0x23, copy), (0x7F, 0x27, copy), (0x7F, 0x33, copy),
     (0x7F, 0x37, copy), (0x7F, 0x3B, copy), (0x7F, 0x43, copy), (0x7F, 0x47, copy),
     (0x7F, 0x4B, copy), (0x7F, 0x4F, copy), (0x7F, 0x53, copy),
     (0x7F, 0x57, copy), (0x7F, 0x77, copy),  # OP-V, OP-VE: vectors
-    *((0x7F, opcode, _refuse("is a vendor's own instruction"))
+    *((0x7F, opcode, refuse("is a vendor's own instruction"))
       for opcode in (0x0B, 0x2B, 0x5B, 0x7B)),
-    (0x1F, 0x1F, _refuse("is longer than four bytes")),
-    (0x7F, 0x6B, _refuse("is a reserved instruction")),
+    (0x1F, 0x1F, refuse("is longer than four bytes")),
+    (0x7F, 0x6B, refuse("is a reserved instruction")),
 )
-COMPRESSED: tuple[Row, ...] = (
-    (0xFFFF, 0x0000, _refuse("is not an instruction")),
-    (0xFFFF, 0x9002, _refuse("is a breakpoint already")),
+COMPRESSED: tuple[VerdictRow, ...] = (
+    (0xFFFF, 0x0000, refuse("is not an instruction")),
+    (0xFFFF, 0x9002, refuse("is a breakpoint already")),
     (0xE003, 0xA001, _c_jump),
     (0xC003, 0xC001, _c_branch),
     (0xE07F, 0x8002, _c_register),  # C.JR, C.JALR
     (0xFC03, 0x8000, copy), (0xFC03, 0x8400, copy),  # Zcb: C.LBU; C.LHU, C.LH
     (0xFC03, 0x8800, copy), (0xFC43, 0x8C00, copy),  # C.SB; C.SH
-    (0xE003, 0x8000, _refuse("is a reserved instruction")),
+    (0xE003, 0x8000, refuse("is a reserved instruction")),
     (0x0003, 0x0000, copy), (0x0003, 0x0001, copy), (0x0003, 0x0002, copy),
 )
 

@@ -1,18 +1,18 @@
 """Where two models of a riscv64 CPU may rightly differ (unprivileged manual, "Zicntr"; privileged
 manual, "sstatus")."""
 
+from emu.riscv64.registers import NAMES
 from kinst.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
 
 RD_SHIFT, RD = 7, 0x1F
 UXL = 3 << 32
-ABI = ("zero ra sp gp tp t0 t1 t2 s0 s1 a0 a1 a2 a3 a4 a5 a6 a7 "
-       "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6").split()
 
 
 def _csr(number: int, why: str, bits: int = MASK) -> Difference:
     """Any instruction that reads a CSR.  (Other SYSTEM instructions have no such number.)"""
     return Difference((number << 20 | 0x73).to_bytes(4, "little"),
-                      destination(RD_SHIFT, RD, ABI), why, (0xFFF0007F).to_bytes(4, "little"), bits)
+                      destination(RD_SHIFT, RD, NAMES), why,
+                      (0xFFF0007F).to_bytes(4, "little"), bits)
 
 
 INSTRUCTIONS = (

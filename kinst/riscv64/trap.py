@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import kinst.riscv64._encoding as _encoding
 from emu.riscv64 import registers
+from kinst.code import rows
 from kinst.code.verdict import Copy, Rewrite, SetRegister, Verdict
 from kinst.riscv64 import classify
 from kinst.trap import MASK, Breakpoint, CalledSeam
@@ -109,6 +110,6 @@ class Riscv64Trap(CalledSeam):
 # Of the instructions that are copied only a prologue has a trait that the row does not tell; the
 # two tables' rows differ in the lowest two bits.
 _encoding.know([(*C_PROLOGUE, False), (*PROLOGUE, False),
-                *((mask, value, verdict is classify.copy)
+                *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in (*classify.WIDE, *classify.COMPRESSED))])
 TRAP = Riscv64Trap()

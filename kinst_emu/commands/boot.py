@@ -14,7 +14,7 @@ from emu.replay.starts import BOOT, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from images.boots import LIMIT, MEMORY, PROMPTS
+from images.boots import LIMIT, MEMORY
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine.boot()
     if not arguments.quiet and not arguments.json:
         machine.console.stream = show_byte
-    prompt: str | tuple[str, ...] = arguments.until or PROMPTS
+    prompt: str | tuple[str, ...] = arguments.until or machine.guest.prompts
     if arguments.gdb is not None:
         return _debugged(machine, arguments)
     kind = STATE if arguments.restore else BOOT
@@ -148,7 +148,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
         return stop
 
     stop: Stop | None = None
-    waits = machine.console.text.endswith(tuple(text.encode() for text in PROMPTS))
+    waits = machine.console.text.endswith(tuple(text.encode() for text in machine.guest.prompts))
     if not waits or arguments.until or limit is not None:
         stop = go_on()
     for keys, data in zip(arguments.keys, typed, strict=True):

@@ -6,7 +6,7 @@ A step is data: nothing in it is formatted for one of them.  Every number in it 
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from emu.arch import Arch
 from emu.guest import Guest
@@ -18,7 +18,8 @@ from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction
 from kinst_emu.explain.what_if import COPY
 
 MASK = (1 << 64) - 1
-NUMBER = re.compile(r"(?<![\w.])[0-9]{5,}(?![\w.])")  # shown as hexadecimal
+CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
 
 
@@ -256,9 +257,20 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
                "would not do the same. Its effect is carried out on the saved registers.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite):
-        shown = NUMBER.sub(lambda found: f"{int(found[0]):#x}", str(verdict))
-        parts.append(f"As the tables have it: {shown}")
+        parts.append(f"In the tables it is: {_told(verdict)}.")
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
+
+
+def _told(part: object) -> str:
+    """A verdict, and what it is made of, by the names they have in the tables."""
+    if isinstance(part, int) and not isinstance(part, bool):
+        return f"{part:#x}" if part >= ADDRESS else str(part)
+    if not is_dataclass(part):
+        return str(part)
+    name = CAPITAL.sub(" ", type(part).__name__).lower()
+    inner = [f"{field.name} {value}" if not is_dataclass(getattr(part, field.name)) else value
+             for field in fields(part) for value in [_told(getattr(part, field.name))]]
+    return f"{name} ({', '.join(inner)})" if inner else name
 
 
 def _trampoline(firing: SeenFiring, words: Words) -> Step:

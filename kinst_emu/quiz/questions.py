@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from emu.arch import Arch
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
+from kinst.code.rows import signed
 from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.trap import TRAPS
 from kinst_emu.quiz.experiment import Experiment, Experimenter
@@ -190,7 +191,7 @@ class _Maker:
             end = firing.slot + len(verdict.code)
             mistakes = {
                 old: f"That is the displacement at its own place; from the trampoline it would "
-                     f"lead to {end + _signed(old, 32) & MASK:#x}.",
+                     f"lead to {end + signed(old, 32) & MASK:#x}.",
                 target - firing.slot & 0xFFFF_FFFF: "Displacements count from the end of the "
                                                     "instruction, not from its start."}
             question = (f"{where} Which 32 bits are the displacement in the copy?")
@@ -297,10 +298,6 @@ class _Maker:
         shown = [f"{name} = {value:#x}" for name, value in one.registers.items()
                  if name != self._arch.pc]
         return [", ".join(shown[at : at + 4]) for at in range(0, len(shown), 4)]
-
-
-def _signed(value: int, bits: int) -> int:
-    return value - (1 << bits) if value >> bits - 1 else value
 
 
 def _numbers(text: str) -> list[int]:

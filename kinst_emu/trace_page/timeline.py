@@ -35,7 +35,7 @@ class Tick:
 @dataclass(frozen=True)
 class Timeline:
     """:param functions: how many had firings.
-    :param first: when the first was, and ``span`` how long they took.
+    :param first: when the first was, and ``span`` the time from there that the columns show.
     """
 
     rows: list[TimelineRow]
@@ -49,14 +49,17 @@ class Timeline:
 def timeline(trace: Collected) -> Timeline:
     """Of a trace that has times."""
     first, last = min(trace.times), max(trace.times)
-    span = max(1, last - first + 1)
-    columns = max(FEWEST, min(COLUMNS, len(trace.times) // 4))
+    # Columns of whole nanoseconds, all as wide: no pattern is seen that is not there.
+    wanted = max(FEWEST, min(COLUMNS, len(trace.times) // 4))
+    width = -(-(last - first + 1) // wanted)
+    columns = (last - first) // width + 1
+    span = columns * width
     totals = Counter[str]()
     cells: dict[str, Counter[int]] = {}
     for time, probe in zip(trace.times, trace.probes, strict=True):
         name = trace.functions[probe]
         totals[name] += 1
-        cells.setdefault(name, Counter())[(time - first) * columns // span] += 1
+        cells.setdefault(name, Counter())[(time - first) // width] += 1
     most = max(max(found.values()) for found in cells.values())
     rows = [TimelineRow(name, _paths(cells[name], most)) for name,
             _count in totals.most_common(ROWS)]
@@ -72,7 +75,7 @@ def _paths(cells: Counter[int], most: int) -> list[tuple[float, str]]:
 
 
 def _ticks(span: int) -> list[Tick]:
-    texts = along_axis([span * part // TICKS for part in range(TICKS + 1)])
+    texts = along_axis([span * part / TICKS for part in range(TICKS + 1)])
     kinds = {0: "first", TICKS // 2: "middle", TICKS: "last"}
     return [Tick(kinds.get(part, "between"), 100 * part // TICKS, text)
             for part, text in enumerate(texts)]

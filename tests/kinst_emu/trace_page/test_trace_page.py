@@ -10,6 +10,7 @@ import pytest
 
 from kinst_emu.trace_page.collected import Collected, HotFunction, HotInstruction
 from kinst_emu.trace_page.page import FIRST, page
+from kinst_emu.trace_page.timeline import timeline
 from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
 from tests.conftest import ARCHES
 from tests.kinst_emu.test_commands import refused, run
@@ -186,3 +187,12 @@ def test_the_page_of_100000_firings_opens_in_two_seconds(largest, tmp_path):
     """
     took = min(float(checked(largest, 1280, act)["shown"]) for _ in range(2))
     assert 0 < took < OPENED
+
+
+def test_what_fires_steadily_has_one_colour():
+    trace = Collected("teaching/amd64", "boot", names={0: "fbt:kernel:f:entry"},
+                      functions={0: "f"})
+    for time in range(35, 56):
+        trace.firing(time, 0)
+    (row,) = timeline(trace).rows
+    assert len(row.paths) == 1
