@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emu import elf_file
+from emu.boot_options import NOTHING, BootOptions
 from emu.elf_file import (
     ELF_MAGIC,
     ET_DYN,
@@ -61,16 +62,18 @@ class Image:
     symbols: SymbolTable
     build_id: str
     modules: tuple[Module, ...] = ()  # loaded behind it, by address
+    options: BootOptions = NOTHING  # what its boot loader is told
 
     @functools.cached_property
     def identity(self) -> str:
-        """What tells this image from others: that of its kernel; with modules, a digest of theirs,
-        too."""
-        if not self.modules:
+        """What tells this image from others: that of its kernel; with modules or options, a
+        digest of theirs, too."""
+        if not self.modules and not self.options.digest:
             return self.kernel_identity
         h = hashlib.sha256(self.kernel_identity.encode())
         for module in self.modules:
             h.update(f"{module.name} {module.address:#x} {module.file.digest}\n".encode())
+        h.update(self.options.digest.encode())
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     @functools.cached_property

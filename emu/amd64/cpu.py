@@ -11,8 +11,7 @@ from typing import Any
 import unicorn
 import unicorn.x86_const as uc
 
-import emu.amd64._breakpoint as _breakpoint
-import emu.amd64._page_walk as _page_walk
+import emu.amd64._cpu as _cpu
 from emu.amd64 import registers
 from emu.amd64.arch import FRAME, LARGE, PRESENT
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
@@ -30,7 +29,7 @@ from emu.unicorn.engine_probe import (
 )
 from emu.unicorn.machine import UnicornMachine
 
-BREAKPOINT, INVALID_OPCODE, DOUBLE_FAULT, PAGE_FAULT = 3, 6, 8, 14
+BREAKPOINT, INVALID_OPCODE, DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 3, 6, 8, 13, 14
 WRITE, RESERVED_BIT = 2, 8  # of a page fault's error code; WRITE is also a page table entry's
 NO_EXECUTE = 1 << 63  # of an entry
 MASK = (1 << 64) - 1
@@ -43,9 +42,11 @@ PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *r
 MWAIT = b"\x0f\x01\xc9"
 CR4_OSFXSR = 1 << 9
 SEGMENT_CACHE = 24  # bytes
-INHIBIT, SS32 = 1 << 3, 1 << 5  # of QEMU's hflags: HF_INHIBIT_IRQ, HF_SS32
+CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # of QEMU's hflags: HF_CPL, ...
+SYSCALL = 256  # where the model has vectors of exceptions
+TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST 1 is behind the second
 CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
-EFER_LME, EFER_LMA = 1 << 8, 1 << 10
+EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
 
 
@@ -155,10 +156,12 @@ class Amd64Cpu(Cpu):
         """Make the engine for CPUs of this kind."""
         machine.make_engine(cls.model, uc.UC_X86_REG_RIP)
         native = machine.engine
-        native.set_breakpoint_exception(_breakpoint)
-        native.set_page_walk(_page_walk)
+        native.set_breakpoint_exception(_cpu)
+        native.set_page_walk(_cpu)
         native.set_no_execute(NO_EXECUTE)
         native.set_last_address(uc.UC_X86_REG_FIP)
+        native.hook_system_call(uc.UC_X86_INS_SYSCALL, SYSCALL)
+        native.set_user_mode(uc.UC_X86_REG_CS, CPL, CPL)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
 
     def reset(self) -> None:
@@ -185,6 +188,8 @@ class Amd64Cpu(Cpu):
     def exception(self, vector: int) -> str | None:
         machine = self.machine
         pc = machine.pc
+        if vector == SYSCALL:
+            return self._system_call(machine.left_at(pc))
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
         code = self._finish_exception()
@@ -234,24 +239,27 @@ class Amd64Cpu(Cpu):
         )
         if 16 * vector + 15 > limit:
             return f"exception {vector} before the IDT is set"
-        if m.read_register("cs") & 3:
-            return f"exception {vector} from user mode: not run here"
         if not self._mapped(base + 16 * vector, 16):
             return f"exception {vector}: the IDT at {base:#x} is not mapped (triple fault)"
         low, high = struct.unpack("<QQ", m.read(base + 16 * vector, 16))
         if not low >> 47 & 1:
             return f"exception {vector}: its IDT gate is not present (triple fault)"
+        user = m.read_register("cs") & 3 != 0
+        if user and pc > began and vector != PAGE_FAULT and not low >> 46 & 1:
+            # INT n through a gate that is not the program's (SDM volume 3, 6.12.1.2).
+            return self._enter(GENERAL_PROTECTION, began, 8 * vector | 2)
         target = low & 0xFFFF | low >> 48 << 16 | (high & 0xFFFFFFFF) << 32
         kind, ist = low >> 40 & 0xF, low >> 32 & 7
         sp, flags = m.read_register("rsp"), m.read_register("rflags")
         top = sp
-        if ist:
+        if ist or user:
             _sel, task, _limit, _flags = MMR.unpack(
                 m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size)
             )
-            if not self._mapped(task + 28 + 8 * ist, 8):
+            at = task + (TSS_IST + 8 * ist if ist else TSS_RSP0)
+            if not self._mapped(at, 8):
                 return f"exception {vector}: the TSS at {task:#x} is not mapped (triple fault)"
-            top = m.read_u64(task + 28 + 8 * ist)
+            top = m.read_u64(at)
         frame = [pc, m.read_register("cs"), flags, sp, m.read_register("ss")]
         if code is not None:
             frame.insert(0, code & 0xFFFFFFFF)
@@ -276,8 +284,35 @@ class Amd64Cpu(Cpu):
             flags &= ~RFLAGS_IF
         m.write_register("rflags", flags)
         m.write_register("rsp", top)
+        if user:
+            self._to_ring_0()
         m.write_register("cs", low >> 16 & 0xFFFF)
+        if user:
+            m.write_register("ss", 0)
         m.pc = target
+        return None
+
+    def _to_ring_0(self) -> None:
+        """The privilege level that the CPU model keeps: no write of a selector changes it."""
+        hidden = _shadow_field()
+        hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
+
+    def _system_call(self, behind: int) -> str | None:
+        """SYSCALL, which ends behind itself (SDM volume 2): segments are not looked up."""
+        m = self.machine
+        flags = _shadow_field().read(m.uc)["hflags"]
+        if not self.read_system("efer") & EFER_SCE:
+            return self._enter(INVALID_OPCODE, behind - 2, None)
+        if not flags & CS64:
+            return "SYSCALL from 32-bit code is not run here"
+        rflags, selector = m.read_register("rflags"), self.read_system("star") >> 32 & 0xFFFC
+        m.write_register("rcx", behind)
+        m.write_register("r11", rflags & ~RFLAGS_RF)
+        m.write_register("rflags", rflags & ~(self.read_system("sfmask") | RFLAGS_RF))
+        self._to_ring_0()
+        m.write_register("cs", selector)
+        m.write_register("ss", selector + 8)
+        m.pc = self.read_system("lstar")
         return None
 
     def _mapped(self, address: int, size: int) -> bool:

@@ -92,8 +92,8 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     }
     for i, segment in enumerate(image.segments):
         pieces[f"segment{i}"] = segment.physical, bytes(segment.data)
-    for i, piece in enumerate(loader.modules(image)):
-        pieces[f"module{i}"] = piece
+    for i, piece in enumerate(loader.files(image)):
+        pieces[f"file{i}"] = piece
     (directory / "stub").write_bytes(_pvh_image(_stub(sp, image.entry)))
     words_ = ["-kernel", str(directory / "stub")]
     for name, (address, content) in pieces.items():

@@ -11,7 +11,7 @@ from typing import Any
 import unicorn
 import unicorn.arm64_const as uc
 
-import emu.arm64._breakpoint as _breakpoint
+import emu.arm64._cpu as _cpu
 from emu.arm64 import psci, registers
 from emu.arm64.generic_timer import (
     CNTFRQ,
@@ -45,9 +45,10 @@ CLOCK_READ_COST = 100  # ns
 # Unicorn's numbers of exceptions (QEMU target/arm/cpu.h).
 UNDEFINED, SVC, PREFETCH_ABORT, DATA_ABORT, BKPT, HVC, SMC = 1, 2, 3, 4, 7, 11, 13
 VECTOR_SYNC, VECTOR_IRQ = 0x000, 0x080
-CURRENT_SPX = 0x200
+CURRENT_SPX, LOWER_A64 = 0x200, 0x400
 PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
-EL1H = 5
+EL0T, EL1H = 0, 5
+EL_BITS = 3 << 2  # of PSTATE
 A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
@@ -166,9 +167,11 @@ class ArmCpu(Cpu):
         """Make the engine for CPUs of this kind."""
         machine.make_engine(cls.model, uc.UC_ARM64_REG_PC)
         native = machine.engine
-        native.set_breakpoint_exception(_breakpoint)
+        native.set_breakpoint_exception(_cpu)
         native.set_page_blocks(10)
         native.set_block_ends(END_MASK, END_VALUE)
+        native.set_page_walk(_cpu)
+        native.set_user_mode(uc.UC_ARM64_REG_PSTATE, EL_BITS, 0)
         native.set_interrupt_mask(uc.UC_ARM64_REG_PSTATE, PSTATE_I, 0)
 
         def read(number: int) -> int | None:
@@ -272,15 +275,28 @@ class ArmCpu(Cpu):
         if vectors == 0:
             return "exception before VBAR_EL1 is set"
         state = m.read_register("pstate")
-        if state & 0xF != EL1H:
-            return f"exception from exception level {state >> 2 & 3}: not run here"
+        user = state & 0x1F == EL0T
+        if not user and state & 0x1F != EL1H:
+            return (f"exception from EL{state >> 2 & 3} with PSTATE {state:#x}: only EL0's and "
+                    "EL1h's are run here")
+        sp = self._change_stacks() if user else 0
         self.write_system("spsr_el1", state)
         self.write_system("elr_el1", pc)
         if syndrome is not None:
             self.write_system("esr_el1", syndrome)
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
-        m.pc = vectors + CURRENT_SPX + offset
+        if user:
+            m.write_register("sp", sp)
+        m.pc = vectors + (LOWER_A64 if user else CURRENT_SPX) + offset
         return None
+
+    def _change_stacks(self) -> int:
+        """A write of PSTATE changes no stack pointer: what was EL0's is kept as SP_EL0.
+
+        :return: EL1's.
+        """
+        self.write_system("sp_el0", self.machine.read_register("sp"))
+        return self.read_system("sp_el1")
 
     def _shutdown(self, again: bool) -> None:
         self.machine.request_stop(Stop(StopReason.RESET if again else StopReason.POWER_OFF, 0))
@@ -322,6 +338,8 @@ class ArmCpu(Cpu):
         for i in range(32):
             state[f"v{i}"] = m.engine.read_bytes(uc.UC_ARM64_REG_V0 + i, 16).hex()
         state |= _monitor().read(m.uc)
+        if state["pstate"] & EL_BITS == 0:
+            state["sp_el1"] = self.read_system("sp_el1")
         if not self._in_a64():
             state["a32"] = True
         state["timers"] = {str(n): t.state() for n, t in self.timers.items()}
@@ -335,6 +353,8 @@ class ArmCpu(Cpu):
             self.write_system(name, state[name])
         for name in registers.MONITOR:
             self.write_system(name, state["monitor"][name])
+        if "sp_el1" in state:
+            self.write_system("sp_el1", state["sp_el1"])
         m.engine.write(uc.UC_ARM64_REG_FPCR, state["fpcr"])
         m.engine.write(uc.UC_ARM64_REG_FPSR, state["fpsr"])
         for i in range(32):

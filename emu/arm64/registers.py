@@ -25,7 +25,7 @@ SYSTEM = {
     "cntkctl_el1": (3, 0, 14, 1, 0), "csselr_el1": (3, 2, 0, 0, 0),
     "tpidr_el0": (3, 3, 13, 0, 2), "tpidrro_el0": (3, 3, 13, 0, 3),
     "mdscr_el1": (2, 0, 0, 2, 2),
-    "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0),
+    "scr_el3": (3, 6, 1, 1, 0), "hcr_el2": (3, 4, 1, 1, 0), "sp_el1": (3, 4, 4, 1, 0),
 }
 # The performance monitor and the debug registers; a snapshot holds them, another machine is not
 # told: to write them there does more than to set them.
@@ -40,7 +40,9 @@ MONITOR = {
 }
 SYSTEM |= MONITOR
 # ID registers and such are the model's; a snapshot holds these and not the EL2 and EL3 set-up.
-CARRIED = [name for name in SYSTEM if not name.endswith(("_el2", "_el3")) and name not in MONITOR]
+# So with SP_EL1, which counts while the CPU is at EL0.
+CARRIED = [name for name in SYSTEM
+           if not name.endswith(("_el2", "_el3")) and name not in MONITOR and name != "sp_el1"]
 
 
 def key(op0: int, op1: int, crn: int, crm: int, op2: int) -> int:

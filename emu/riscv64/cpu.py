@@ -11,8 +11,7 @@ from typing import Any
 import unicorn
 import unicorn.riscv_const as uc
 
-import emu.riscv64._breakpoint as _breakpoint
-import emu.riscv64._page_walk as _page_walk
+import emu.riscv64._cpu as _cpu
 from emu.device import number
 from emu.devices.plic import Plic
 from emu.elf import Image
@@ -43,9 +42,13 @@ NOP = (0x00000013).to_bytes(4, "little")
 MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
 BREAKPOINT, ILLEGAL, ECALL_U, ECALL_S = 3, 2, 8, 9
-MACHINE_MODE = 3
+USER_MODE, MACHINE_MODE = 0, 3
 OF_FETCH = frozenset((0, 1, 12))
 WITH_ADDRESS = frozenset((0, 1, 4, 5, 6, 7, 12, 13, 15))  # misaligned, access, page faults
+MASK = (1 << 64) - 1
+# What is a part of another register: its bits there (privileged manual, "sstatus", "sie").
+SSTATUS = 1 << 63 | 1 << 19 | 1 << 18 | 3 << 13 | SPP | SPIE | SIE  # SD MXR SUM FS SPP SPIE SIE
+PARTS = {"sstatus": ("mstatus", SSTATUS), "sie": ("mie", 1 << SSI | 1 << STI | 1 << SEI)}
 CSR_CYCLE, CSR_TIME, CSR_INSTRET = 0xC00, 0xC01, 0xC02
 
 
@@ -60,22 +63,28 @@ def scratch() -> unicorn.Uc:
 
 
 @functools.cache
-def _exception_places() -> dict[str, int]:
-    """Where a context holds the registers of an exception."""
-    wanted = {"pc": uc.UC_RISCV_REG_PC, "sepc": uc.UC_RISCV_REG_SEPC,
-              "scause": uc.UC_RISCV_REG_SCAUSE, "stval": uc.UC_RISCV_REG_STVAL,
-              "stvec": uc.UC_RISCV_REG_STVEC, "mstatus": uc.UC_RISCV_REG_MSTATUS}
+def _control_places() -> dict[str, int]:
+    """Where a context holds the pc and the control and status registers."""
+    wanted = {name: registers.UNICORN[name] for name in ("pc", *registers.SUPERVISOR)}
+    del wanted["sstatus"], wanted["sie"]  # parts of others
+    wanted |= {"mstatus": uc.UC_RISCV_REG_MSTATUS, "mie": uc.UC_RISCV_REG_MIE}
     engine = scratch()
     engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)  # mstatus can be reached from there only
     states, held = [], []
-    for seed in (0x1357_9BDF_0246_8AC0, 0x0F1E_2D3C_4B5A_6980):
+    for seed, interrupts in ((0x1357_9BDF_0246_8AC0, 0x222), (0x0F1E_2D3C_4B5A_6980, 0xAA0)):
         for i, (name, register) in enumerate(wanted.items()):
-            value = FS_INITIAL | SPIE | (SPP if seed & SPP else 0)
-            engine.reg_write(register, value if name == "mstatus" else seed + 0x1000 * i)
+            value = {"mstatus": FS_INITIAL | SPIE | (SPP if seed & SPP else 0), "mie": interrupts,
+                     "satp": 8 << 60 | seed >> 24}.get(name, seed + 0x1000 * i)
+            engine.reg_write(register, value)
         states.append(context_bytes(engine))
         held.append({name: engine.reg_read(register) for name, register in wanted.items()})
     return {name: find_field(states, [h[name] for h in held], "<Q", f"{name} of riscv64")
             for name in wanted}
+
+
+@functools.cache
+def _control_fields() -> StateFields:
+    return StateFields({name: (at, "<Q") for name, at in _control_places().items()})
 
 
 @functools.cache
@@ -139,7 +148,7 @@ class RiscvCpu(Cpu):
         registers.UNICORN,
     )
     wakes_masked = True
-
+    guarded = frozenset(registers.SUPERVISOR)
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:
         self.machine, self.number, self.plic = machine, number, plic
@@ -152,12 +161,14 @@ class RiscvCpu(Cpu):
     def prepare(cls, machine: UnicornMachine) -> None:
         """Make the engine for CPUs of this kind."""
         machine.make_engine(cls.model, uc.UC_RISCV_REG_PC)
-        native, places = machine.engine, _exception_places()
-        native.set_page_walk(_page_walk)
+        native, places = machine.engine, _control_places()
+        native.set_page_walk(_cpu)
         native.set_page_blocks(12)
         native.set_breakpoint_exception(
-            _breakpoint, places["pc"], [places[n] for n in _breakpoint.PLACES])
+            _cpu, places["pc"], [places[n] for n in _cpu.PLACES])
         native.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
+        native.set_user_mode(uc.UC_RISCV_REG_PRIV, 3, USER_MODE)
+        native.set_user_gate(places["mie"])
 
     def reset(self) -> None:
         """What firmware does in M-mode, where the CPU model starts, before it enters the kernel."""
@@ -181,6 +192,32 @@ class RiscvCpu(Cpu):
         with self.machine.unrecorded():  # the CPU's own doing
             self._counter_read(pc, self._code(pc))
 
+    # -- control and status registers -------------------------------------------------------------
+
+    def read_system(self, name: str) -> int:
+        """In user mode the model does not tell them: they are read where a context has them."""
+        if name not in self.guarded:
+            return super().read_system(name)
+        m = self.machine
+        if m.engine.read(uc.UC_RISCV_REG_PRIV) != USER_MODE:
+            return m.engine.read(registers.UNICORN[name])
+        place, mask = PARTS.get(name, (name, MASK))
+        return _control_fields().read(m.uc)[place] & mask
+
+    def write_system(self, name: str, value: int) -> None:
+        if name not in self.guarded:
+            super().write_system(name, value)
+            return
+        m = self.machine
+        if m.engine.read(uc.UC_RISCV_REG_PRIV) != USER_MODE:
+            m.engine.write(registers.UNICORN[name], value)
+            return
+        place, mask = PARTS.get(name, (name, MASK))
+        before = _control_fields().read(m.uc)[place]
+        _control_fields().write(m.uc, {place: before & ~mask | value & mask})
+        if name == "satp" and value != before:
+            m.engine.flush_tlb()
+
     # -- exceptions -------------------------------------------------------------------------------
 
     def exception(self, vector: int) -> str | None:
@@ -191,7 +228,7 @@ class RiscvCpu(Cpu):
         pc = machine.left_at(pc)
         machine.pc = pc
         if vector in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
-            if machine.read_register("priv") == 1:
+            if machine.read_register("priv") != USER_MODE:
                 return self._ecall(pc)
             return self._trap(ECALL_U, pc, 0)
         if vector == ILLEGAL:
@@ -233,10 +270,10 @@ class RiscvCpu(Cpu):
         status &= ~(SPIE | SPP)
         if status & SIE:
             status |= SPIE
-        if m.read_register("priv") == 1:
-            status |= SPP
-        else:
+        if m.read_register("priv") == USER_MODE:
             m.write_register("priv", 1)
+        else:
+            status |= SPP
         m.write_register("sstatus", status & ~SIE)
         m.write_register("sepc", pc)
         m.write_register("scause", cause)
@@ -301,7 +338,7 @@ class RiscvCpu(Cpu):
         lines = self._lines() & m.read_register("sie")
         if not lines:
             return False
-        if m.read_register("priv") == 1 and not m.read_register("sstatus") & SIE:
+        if m.read_register("priv") != USER_MODE and not m.read_register("sstatus") & SIE:
             return False
         cause = SEI if lines >> SEI & 1 else STI
         trouble = self._trap(INTERRUPT | cause, m.pc, 0)

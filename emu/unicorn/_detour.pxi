@@ -152,12 +152,10 @@ cdef void abandon(Clock *c) noexcept nogil:
 cdef bint repetition_due(Clock *c) noexcept nogil:
     """Between two repetitions in a trampoline: whether an interrupt or event comes first."""
     cdef uint64_t at = c.instructions + c.detour.slot_entries - 1
-    cdef uint64_t flags = 0
     if at + c.skew >= c.deadline:
         c.stop = STOP_DEADLINE
     elif c.pending:
-        c.reg_read(c.uc, c.mask_register, &flags)
-        if flags & c.mask_bits != c.mask_value or not gate_open(c):
+        if not interruptible(c):
             return False
         c.stop = STOP_INTERRUPT
     else:

@@ -200,6 +200,13 @@ cdef struct Clock:
     # Second gate of a pending interrupt (riscv64 sie): any of these bits set; 0 bits: no gate.
     int gate_register
     uint64_t gate_bits
+    # User mode: where these bits of the register are the value.  Where the model hides control
+    # registers then, a context has the gate.
+    int level_register
+    uint64_t level_bits
+    uint64_t level_value
+    uint32_t gate_place
+    uint32_t system_call  # what comes as ``vector`` for such an instruction
     uint64_t resume_at
     uint64_t piece
     # The block before this one, when how it ended is asked.

@@ -115,12 +115,24 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
     return 0
 
 
-cdef inline bint gate_open(Clock *c) noexcept nogil:
-    cdef uint64_t enabled = 0
+cdef inline bint in_user_mode(Clock *c) noexcept nogil:
+    return (c.level_register != 0
+            and register_read(c, c.level_register) & c.level_bits == c.level_value)
+
+
+cdef bint interruptible(Clock *c) noexcept nogil:
+    """Whether a pending interrupt is taken."""
+    cdef uint64_t value = 0
+    if c.gate_place and in_user_mode(c):  # no mask counts
+        c.context_save(c.uc, c.context)
+        return in_context(c, c.gate_place)[0] & c.gate_bits != 0
+    c.reg_read(c.uc, c.mask_register, &value)
+    if value & c.mask_bits != c.mask_value:
+        return False
     if c.gate_bits == 0:
         return True
-    c.reg_read(c.uc, c.gate_register, &enabled)
-    return enabled & c.gate_bits != 0
+    c.reg_read(c.uc, c.gate_register, &value)
+    return value & c.gate_bits != 0
 
 
 cdef void check_signals(Clock *c) noexcept with gil:
@@ -254,8 +266,10 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
 
 cdef inline bint fetchable(Clock *c) noexcept nogil:
     """Whether the guest could fetch from the page that was walked to: else Unicorn, who drops as the
-    guest would fetch, begins a page fault."""
+    guest would fetch, begins a page fault.  In user mode it may be the kernel's."""
     cdef int i
+    if in_user_mode(c):
+        return False
     for i in range(c.walked_count):
         if c.walked[i][0] & c.no_execute:
             return False
@@ -389,15 +403,13 @@ cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
 
 cdef inline int canonical_start(Clock *c) noexcept nogil:
     """The guest has come to a canonical block start: what is to be done first, or STOP_NONE."""
-    cdef uint64_t flags = 0
     c.canonical = c.instructions
     if c.instructions + c.skew >= c.deadline:
         return STOP_DEADLINE
     if c.shadow:
         c.shadow = False
     elif c.pending:
-        c.reg_read(c.uc, c.mask_register, &flags)
-        if flags & c.mask_bits == c.mask_value and gate_open(c):
+        if interruptible(c):
             return STOP_INTERRUPT
     return 0
 
@@ -578,6 +590,14 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
         return
     c.stop = STOP_EXCEPTION
     c.vector = vector
+    c.emu_stop(uc)
+
+
+cdef void system_call_hook(void *uc, void *data) noexcept nogil:
+    """An instruction that calls the kernel, which the model leaves to its host: it ends there."""
+    cdef Clock *c = <Clock *>data
+    c.stop = STOP_EXCEPTION
+    c.vector = c.system_call
     c.emu_stop(uc)
 
 
@@ -878,6 +898,14 @@ cdef class Engine:
         self._ok("hook OUT", self.hook_add(self.uc, &hook, HOOK_INSN, <void *>port_write,
                                            <void *>self, <uint64_t>1, <uint64_t>0, insn_out))
 
+    def hook_system_call(self, int insn, uint32_t vector):
+        """End at an instruction that the model leaves to its host, as at exception ``vector``."""
+        self._still()
+        cdef size_t hook = 0
+        self.clock.system_call = vector
+        self._ok("hook SYSCALL", self.hook_add(self.uc, &hook, HOOK_INSN, <void *>system_call_hook,
+                                               &self.clock, <uint64_t>1, <uint64_t>0, insn))
+
     def hook_tsc(self, int rdtsc, int rdtscp, int low, int high, int aux, uint64_t cost,
                  uint64_t numerator, uint64_t denominator):
         """Answer RDTSC and RDTSCP from the virtual clock; each read costs ``cost`` ns."""
@@ -935,6 +963,20 @@ cdef class Engine:
         """A pending interrupt also needs one of ``bits`` set in ``register``; 0: no such gate."""
         self.clock.gate_register = register
         self.clock.gate_bits = bits
+
+    def set_user_mode(self, int level_register, uint64_t bits, uint64_t value):
+        """The CPU is in user mode where ``level_register & bits == value``."""
+        self.clock.level_register = level_register
+        self.clock.level_bits = bits
+        self.clock.level_value = value
+
+    def set_user_gate(self, size_t gate_place):
+        """In user mode interrupts are not masked, and the model does not tell of control registers:
+        what gates interrupts is read at a place of a context.  Behind ``set_breakpoint_exception``,
+        which makes the context."""
+        if self.clock.context == NULL or gate_place + 8 > self.context_size(self.uc):
+            raise ValueError("the place is not in a context")
+        self.clock.gate_place = gate_place
 
     # -- registers ----------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ class Cpu(ABC):
 
     model: ClassVar[CpuModel]
     vectors: ClassVar[Mapping[str, int]] = {}  # vector registers -> Unicorn's numbers
+    # Of the model's, those that Unicorn shows to who may see them alone: by ``read_system``.
+    guarded: ClassVar[frozenset[str]] = frozenset()
     wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
     number: int
 
@@ -78,7 +80,7 @@ class Cpu(ABC):
         """
 
     def read_system(self, name: str) -> int:
-        """A register that is no plain one of Unicorn's.
+        """A register that is no plain one of Unicorn's, or guarded.
 
         :raises MachineError: when there is none of that name.
         """

@@ -145,7 +145,7 @@ class UnicornMachine(Machine):
 
     def read_register(self, name: str) -> int:
         number = self.cpu.model.registers.get(name)
-        if number is None:
+        if number is None or name in self.cpu.guarded:
             return self.cpu.read_system(name)
         return self.engine.read(number)
 
@@ -154,7 +154,7 @@ class UnicornMachine(Machine):
         value &= (1 << 64) - 1
         self._entered("register", name, value.to_bytes(8, "little"))
         try:
-            if number is None:
+            if number is None or name in self.cpu.guarded:
                 self.cpu.write_system(name, value)
             else:
                 self.engine.write(number, value)

@@ -15,6 +15,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
+from kinst_emu.boot_words import loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
@@ -29,6 +30,7 @@ EXAMPLES = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
+    loader_options(parser)
     parser.add_argument("--memory", metavar="SIZE", help="guest RAM (512M)")
     parser.add_argument("--until", metavar="TEXT",
                         help="stop at this console text, not at the prompt")
@@ -54,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     typed = [unescape(keys) for keys in arguments.keys]
     limit = None
     if arguments.instructions is not None:

@@ -270,21 +270,21 @@ def test_listening_twice_answers_once(booted, path):
 
 def test_the_breakpoint_exception_is_told_once_and_whole():
     """A wrong place in a context would be written to at every firing."""
-    import emu.riscv64._breakpoint as _breakpoint
+    import emu.riscv64._cpu as _cpu
 
     def fresh():
         uc = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
         return uc, _engine.Engine(uc, library_symbols(), riscv.UC_RISCV_REG_PC, 0)
 
-    n = len(_breakpoint.PLACES)
+    n = len(_cpu.PLACES)
     for pc, places in ((0, [552] * n), (552, [0] * n), (552, [1 << 20] * n), (553, [552] * n),
                        (552, []), (552, [552] * (n + 1))):
         _uc, engine = fresh()
         with pytest.raises(ValueError):
-            engine.set_breakpoint_exception(_breakpoint, pc, places)
+            engine.set_breakpoint_exception(_cpu, pc, places)
         with pytest.raises(RuntimeError, match="was not told"):
             engine.detour.freeze(0)
     _uc, engine = fresh()
-    engine.set_breakpoint_exception(_breakpoint, 552, [552] * n)
+    engine.set_breakpoint_exception(_cpu, 552, [552] * n)
     with pytest.raises(RuntimeError, match="once"):
-        engine.set_breakpoint_exception(_breakpoint, 552, [552] * n)
+        engine.set_breakpoint_exception(_cpu, 552, [552] * n)

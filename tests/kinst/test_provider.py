@@ -23,7 +23,7 @@ CALLS = [
     ("print_number", [123456, 10]),
 ]
 
-FOOTPRINTS = Parts("emu.{}._breakpoint", "FOOTPRINT")
+FOOTPRINTS = Parts("emu.{}._cpu", "FOOTPRINT")
 
 
 def run(machine, name, arguments):

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 
 from emu.elf import Image
 from emu.errors import ImageError
-from emu.freebsd.records import ENVP, HOWTO, KERNEND, METADATA, record, records, u64
+from emu.freebsd.records import (
+    ENVP,
+    HOWTO,
+    KERNEND,
+    METADATA,
+    disk_pieces,
+    environment,
+    howto,
+    record,
+    records,
+    u64,
+)
 from emu.guest import BareMachine
 
 KERNBASE = 0xFFFFFFFF80000000
@@ -31,7 +42,8 @@ def memory_map(memory: int) -> list[tuple[int, int, int]]:
 
 
 def metadata(
-    image: Image, memory: Sequence[tuple[int, int, int]], environment: Sequence[str] = ENVIRONMENT,
+    image: Image, memory: Sequence[tuple[int, int, int]],
+    own_environment: Sequence[str] = ENVIRONMENT,
 ) -> tuple[int, int, bytes, int]:
     """The records behind the kernel and its modules.
 
@@ -39,8 +51,9 @@ def metadata(
         end of everything.
     """
     end = max(s.physical_end for s in image.segments)
-    start = max([end, *(m.end - KERNBASE for m in image.modules)]) + 0xFFF & ~0xFFF
-    env = b"".join(e.encode() + b"\0" for e in environment) + b"\0"
+    disk, behind = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
+    start = behind - KERNBASE + 0xFFF & ~0xFFF
+    env = environment(image.options, own_environment)
     env += bytes(-len(env) % 16)
     first = start + len(env)
     base = min(s.physical for s in image.segments)
@@ -48,17 +61,20 @@ def metadata(
 
     def all_records(kernend: int) -> bytes:
         own = [record(METADATA | SMAP, smap),
-               record(METADATA | HOWTO, struct.pack("<I", SERIAL)),
+               record(METADATA | HOWTO, struct.pack("<I", SERIAL | howto(image.options))),
                u64(METADATA | ENVP, start), u64(METADATA | KERNEND, kernend)]
-        return records(image, base, end - base, own, lambda virtual: virtual - KERNBASE)
+        return records(image, base, end - base, own, lambda virtual: virtual - KERNBASE,
+                       disk[0][0] if disk else 0)
 
     kernend = (first + len(all_records(0)) + 0xFFF) & ~0xFFF
     return first, start, env + all_records(kernend), kernend
 
 
-def modules(image: Image) -> list[tuple[int, bytes]]:
-    """(physical address, content) of the modules."""
-    return [(module.address - KERNBASE, module.file.image) for module in image.modules]
+def files(image: Image) -> list[tuple[int, bytes]]:
+    """(physical address, content) of the modules and the memory disk."""
+    disk, _end = disk_pieces(image, image.virtual_end)
+    pieces = [*((module.address, module.file.image) for module in image.modules), *disk]
+    return [(virtual - KERNBASE, content) for virtual, content in pieces]
 
 
 def page_tables() -> bytes:
@@ -106,7 +122,7 @@ def load(computer: BareMachine, image: Image) -> None:
         raise ImageError(f"{image.path}: with its modules it does not fit "
                          f"{memory >> 20} MiB of memory")
     sp, words = stack(module, kernend)
-    for address, content in (*modules(image), (at, data), (PML4, page_tables()),
+    for address, content in (*files(image), (at, data), (PML4, page_tables()),
                              (GDT, GDT_ENTRIES), (sp, words)):
         put(address, content)
     for name, value in (("gdtr", GDT << 16 | len(GDT_ENTRIES) - 1), ("efer", EFER_LME | EFER_LMA),

@@ -2,7 +2,7 @@
 
 from emu.elf import Image
 from emu.freebsd.image_copy import copy_image
-from emu.freebsd.records import load_behind
+from emu.freebsd.records import load_behind, loads_more
 from emu.guest import BareMachine
 
 DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
@@ -10,13 +10,13 @@ OFFSET = 2 << 20  # of the kernel in memory
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where there are
-    modules, virtual address of the loader's records."""
+    """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where the
+    loader has more to say, virtual address of the loader's records."""
     tree = computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, at = computer.ram_base + OFFSET, computer.ram_base + computer.memory - (2 << 20)
     computer.write_physical(at, tree)
-    if image.modules:
+    if loads_more(image):
         at = load_behind(computer, image, base, at - (2 << 20), (DTBP, tree))
     computer.write_register("x0", at)
     computer.write_register("pc", base + image.entry - low)

@@ -2,7 +2,7 @@
 
 from emu.elf import Image
 from emu.freebsd.image_copy import copy_image
-from emu.freebsd.records import METADATA, load_behind, u64
+from emu.freebsd.records import METADATA, load_behind, loads_more, u64
 from emu.guest import BareMachine
 
 OFFSET = 2 << 20  # of the kernel in memory
@@ -11,12 +11,12 @@ DTBP, BOOT_HARTID = 0x1001, 0x1004  # of the loader's metadata (riscv's machine/
 
 
 def load(computer: BareMachine, image: Image) -> None:
-    """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where there are
-    modules, at the ELF entry, with a0 = virtual address of the loader's records."""
+    """Its locore enters at the first byte of the image with a0 = hart, a1 = tree; where the
+    loader has more to say, at the ELF entry, with a0 = virtual address of the loader's records."""
     tree = computer.firmware()
     low = copy_image(computer, image, OFFSET)
     base, end = computer.ram_base + OFFSET, computer.ram_base + computer.memory
-    if image.modules:
+    if loads_more(image):
         at = load_behind(computer, image, base, end - (4 << 20), (DTBP, tree),
                          [u64(METADATA | BOOT_HARTID, 0)])
         computer.write_register("a0", at)

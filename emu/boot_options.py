@@ -1,0 +1,80 @@
+"""What somebody tells a kernel's boot loader: environment, flags, a disk that it puts in memory."""
+
+import functools
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from emu.elf_file import read_file
+from emu.errors import ImageError, KinstError
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
+MAX_ENVIRONMENT = 256  # variables
+MAX_DISK = 1 << 30  # bytes
+SECTOR = 512
+
+
+@dataclass(frozen=True)
+class MemoryDisk:
+    """The image of a disk that the boot loader puts in memory: the root file system."""
+
+    path: Path
+    content: memoryview
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class BootOptions:
+    """:param environment: ``NAME=VALUE``, in the kernel's environment behind the loader's own.
+    :param flags: letters, as behind ``boot -`` at a loader's prompt.
+    """
+
+    environment: tuple[str, ...] = ()
+    flags: str = ""
+    memory_disk: MemoryDisk | None = None
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What tells them from others; nothing when nothing was said."""
+        if self == NOTHING:
+            return ""
+        disk = "" if self.memory_disk is None else self.memory_disk.digest
+        said = "\n".join((*self.environment, f"-{self.flags}", disk))
+        return hashlib.sha256(said.encode()).hexdigest()
+
+
+NOTHING = BootOptions()
+
+
+def memory_disk(path: Path) -> MemoryDisk:
+    """:raises ImageError: when it cannot be read, or is no image of a disk."""
+    try:
+        content = read_file(path)
+    except ImageError as error:
+        raise ImageError(str(error).replace(", not an ELF file", "")) from None
+    if len(content) % SECTOR or len(content) > MAX_DISK:
+        raise ImageError(f"{path}: has {len(content)} bytes: the image of a disk has a multiple of "
+                         f"{SECTOR}, and at most {MAX_DISK >> 20} MiB here")
+    return MemoryDisk(path, content)
+
+
+def boot_options(environment: Sequence[str], flags: str, disk: Path | None) -> BootOptions:
+    """From a command line.
+
+    :raises KinstError: when one is malformed.
+    :raises ImageError: see ``memory_disk``.
+    """
+    for one in environment:
+        if not ASSIGNMENT.fullmatch(one):
+            raise KinstError(f"--env {one!r}: is not NAME=VALUE, of printable ASCII characters")
+    if len(environment) > MAX_ENVIRONMENT:
+        raise KinstError(f"--env: {len(environment)} variables are given; {MAX_ENVIRONMENT} are "
+                         "possible")
+    return BootOptions(tuple(environment), flags.removeprefix("-"),
+                       None if disk is None else memory_disk(disk))

@@ -1,0 +1,127 @@
+# cython: language_level=3
+"""The CPU's native half: page tables walked without a trace, EBREAK delivered.
+
+Sv39, Sv48 and Sv57: privileged manual, "Virtual Address Translation Process".  The CPU model sets
+accessed bits; this does not.  The Python twin is ``Riscv64.translate``.
+
+EBREAK from S-mode: privileged manual, chapter "Supervisor-Level ISA".  ``RiscvCpu._trap`` is the same in
+Python, for every cause; this is for the one that a probe takes at each firing.  The registers are
+read and written in a saved context: as control and status registers of the CPU model's interface
+they cost as much again as the kernel's whole path.
+"""
+
+from libc.stdint cimport uint64_t
+
+import unicorn.riscv_const as uc
+
+from emu.unicorn._engine cimport Clock, host_physical, in_context, native, register_read
+
+cdef int SATP = uc.UC_RISCV_REG_SATP
+cdef int PRIV = uc.UC_RISCV_REG_PRIV
+cdef uint64_t PPN = (<uint64_t>1 << 44) - 1
+
+cdef enum:  # of an entry
+    VALID = 1
+    LEAF = 0xE  # R, W, X
+
+# Of these the engine is told the places, in this order; sstatus is a part of mstatus.
+PLACES = ("sepc", "scause", "stval", "mstatus", "stvec", "satp")
+
+cdef enum:
+    SEPC = 0
+    SCAUSE = 1
+    STVAL = 2
+    MSTATUS = 3
+    STVEC = 4
+    SATP_PLACE = 5
+
+cdef enum:
+    BREAKPOINT = 3
+    SIE = 1 << 1
+    SPIE = 1 << 5
+    SPP = 1 << 8
+
+
+cdef uint64_t page_tables(Clock *c) noexcept nogil:
+    """satp: in user mode the model does not tell it, but a context has it."""
+    if register_read(c, PRIV) != 0 or c.context == NULL:
+        return register_read(c, SATP)
+    c.context_save(c.uc, c.context)
+    return in_context(c, c.places[SATP_PLACE])[0]
+
+
+cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
+    cdef uint64_t satp = page_tables(c)
+    cdef uint64_t mode = satp >> 60
+    cdef uint64_t table, entry, offset, top
+    cdef uint64_t *place
+    cdef int level, levels
+    c.walked_count = 0
+    if mode < 8 or mode > 10:
+        physical[0] = address
+        return True
+    levels = <int>mode - 5
+    top = address >> (11 + 9 * levels)
+    if top != 0 and top != (<uint64_t>1 << (53 - 9 * levels)) - 1:
+        return False  # not a sign-extended address
+    table = (satp & PPN) << 12
+    for level in range(levels - 1, -1, -1):
+        place = <uint64_t *>host_physical(c, table + 8 * (address >> (12 + 9 * level) & 0x1FF), 8)
+        if place == NULL:
+            return False
+        entry = place[0]
+        if not entry & VALID:
+            return False
+        c.walked[c.walked_count] = place
+        c.walked_count += 1
+        table = (entry >> 10 & PPN) << 12
+        if entry & LEAF:
+            offset = (<uint64_t>1 << (12 + 9 * level)) - 1
+            physical[0] = table & ~offset | address & offset
+            return True
+    return False
+
+
+cdef inline uint64_t *place(Clock *c, int register) noexcept nogil:
+    return in_context(c, c.places[register])
+
+
+cdef void keep(Clock *c) noexcept nogil:
+    cdef int i
+    c.context_save(c.uc, c.context)
+    for i in range(MSTATUS + 1):
+        c.detour.kept[i] = place(c, i)[0]
+
+
+cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
+    """Called directly behind ``keep``, whose context it uses."""
+    cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
+    cdef uint64_t status = c.detour.kept[MSTATUS]
+    if vectors == 0 or register_read(c, PRIV) != 1:
+        return False
+    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE) | SPP
+                            | (SPIE if status & SIE else 0))
+    place(c, SEPC)[0] = pc
+    place(c, SCAUSE)[0] = BREAKPOINT
+    place(c, STVAL)[0] = pc
+    in_context(c, c.pc_place)[0] = vectors
+    c.context_restore(c.uc, c.context)
+    return True
+
+
+cdef void forget(Clock *c) noexcept nogil:
+    c.context_save(c.uc, c.context)
+    place(c, SEPC)[0] = c.detour.kept[SEPC]
+    place(c, SCAUSE)[0] = c.detour.kept[SCAUSE]
+    place(c, STVAL)[0] = c.detour.kept[STVAL]
+    place(c, MSTATUS)[0] = (place(c, MSTATUS)[0] & ~<uint64_t>(SPIE | SPP)
+                            | c.detour.kept[MSTATUS] & (SPIE | SPP))
+    c.context_restore(c.uc, c.context)
+
+
+WALK = native(<void *>walk, "emu.walk")
+# The teaching kernel's way uses 304 bytes, GENERIC's 320.
+FOOTPRINT = 2048
+KEEP = native(<void *>keep, "emu.keep")
+ENTER = native(<void *>enter, "emu.enter")
+FORGET = native(<void *>forget, "emu.forget")
