@@ -2,8 +2,22 @@
 
 import struct
 
+from emu.amd64.aml import (
+    END_TAG,
+    buffer,
+    device,
+    eisa_id,
+    integer,
+    interrupt,
+    name,
+    package,
+    ports,
+    scope,
+)
+
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
 LAPIC_BASE, IOAPIC_BASE, IOAPIC_ID = 0xFEE00000, 0xFEC00000, 1
+UART_PORT, UART_IRQ = 0x3F8, 4
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
 HEADER = struct.Struct("<4sIBB6s8sI4sI")
 
@@ -42,8 +56,20 @@ def _madt() -> bytes:
     return _table(b"APIC", 1, body)
 
 
-def tables() -> bytes:
-    """The area from RSDP_BASE on."""
+def _definitions() -> bytes:
+    """How the computer is switched off (SLP_TYP 0, 7.4.2.6), and the serial port."""
+    port = device(
+        "COM1", name("_HID", eisa_id("PNP0501")), name("_UID", integer(1)),
+        name("_CRS", buffer(ports(UART_PORT, 8) + interrupt(UART_IRQ) + END_TAG)))
+    return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port)
+
+
+def tables(programs: bool = False) -> bytes:
+    """The area from RSDP_BASE on.
+
+    :param programs: whether there is a disk, and so programs, which need more to be told of.
+        Without one the tables are what they always were: recordings hold.
+    """
     area = bytearray(0x1000)
     at = TABLES_BASE
 
@@ -55,7 +81,7 @@ def tables() -> bytes:
         return address
 
     facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)
-    dsdt = place(_table(b"DSDT", 1, b""))
+    dsdt = place(_table(b"DSDT", 1, _definitions() if programs else b""))
     fadt = place(_fadt(facs, dsdt))
     madt = place(_madt())
     rsdt = place(_table(b"RSDT", 1, struct.pack("<II", fadt, madt)))

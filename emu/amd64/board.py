@@ -22,7 +22,6 @@ from emu.machine import Stop, StopReason
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
-UART_PORT, UART_IRQ = 0x3F8, 4
 PORT_COST = 500  # ns of a port access: an ISA cycle
 TSC_COST = 20  # ns
 
@@ -42,7 +41,7 @@ class Amd64Board(Board):
         self.cpus = (Amd64Cpu(machine, 0, self.lapic),)
         self.ioapic = IoApic(self.lapic.request, acpi.IOAPIC_ID)
         pin = self.ioapic.set_line
-        self.uart = Ns16550(machine, Line(pin, UART_IRQ), needs_out2=True)
+        self.uart = Ns16550(machine, Line(pin, acpi.UART_IRQ), needs_out2=True)
         self.pit = I8254(machine, Line(pin, 2))
         self.cmos = Cmos(machine)
         self.power = AcpiPower(
@@ -56,7 +55,7 @@ class Amd64Board(Board):
             "pci": self.pci,
         }
         ports: list[tuple[int, Device]] = [
-            (UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
+            (acpi.UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
             (0xCF8, self.pci), (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]),
             (0xA0, self.pics[1]),
         ]
@@ -98,7 +97,8 @@ class Amd64Board(Board):
 
     def firmware(self) -> bytes:
         """ACPI's tables; the CPU is as the boot loader makes it."""
-        self.machine.write_physical(acpi.RSDP_BASE, acpi.tables())
+        disk = self.machine.image.options.memory_disk
+        self.machine.write_physical(acpi.RSDP_BASE, acpi.tables(disk is not None))
         return b""
 
     def type(self, data: bytes) -> None:

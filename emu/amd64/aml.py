@@ -1,0 +1,64 @@
+"""ACPI machine language, as much as our tables need (ACPI 6.5, chapter 20)."""
+
+from collections.abc import Sequence
+
+NAME, BYTE, WORD, DWORD, BUFFER, PACKAGE, SCOPE = 0x08, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x10
+DEVICE = b"\x5b\x82"
+END_TAG = b"\x79\x00"  # of resources (6.4.2.9); a checksum of zero is none
+
+
+def _sized(body: bytes) -> bytes:
+    """A PkgLength, which counts itself, and what it is of."""
+    if len(body) + 1 < 1 << 6:
+        return bytes((len(body) + 1,)) + body
+    length = len(body) + 2
+    if length >= 1 << 12:
+        raise ValueError("more than 4,095 bytes in one term")
+    return bytes((1 << 6 | length & 0xF, length >> 4)) + body
+
+
+def integer(value: int) -> bytes:
+    """The shortest constant."""
+    if value in (0, 1):
+        return bytes((value,))
+    for code, size in ((BYTE, 1), (WORD, 2), (DWORD, 4)):
+        if value < 1 << 8 * size:
+            return bytes((code,)) + value.to_bytes(size, "little")
+    raise ValueError(f"{value:#x} has more than 32 bits")
+
+
+def name(path: str, value: bytes) -> bytes:
+    return bytes((NAME,)) + path.encode() + value
+
+
+def package(elements: Sequence[bytes]) -> bytes:
+    return bytes((PACKAGE,)) + _sized(bytes((len(elements),)) + b"".join(elements))
+
+
+def buffer(data: bytes) -> bytes:
+    return bytes((BUFFER,)) + _sized(integer(len(data)) + data)
+
+
+def scope(path: str, *terms: bytes) -> bytes:
+    return bytes((SCOPE,)) + _sized(path.encode() + b"".join(terms))
+
+
+def device(path: str, *terms: bytes) -> bytes:
+    return DEVICE + _sized(path.encode() + b"".join(terms))
+
+
+def eisa_id(text: str) -> bytes:
+    """A hardware ID such as ``PNP0501`` (19.3.4, "EISAID"): three letters, four digits."""
+    letters = [ord(letter) - 0x40 for letter in text[:3]]
+    number = letters[0] << 10 | letters[1] << 5 | letters[2]
+    return bytes((DWORD,)) + number.to_bytes(2, "big") + int(text[3:], 16).to_bytes(2, "big")
+
+
+def ports(base: int, count: int) -> bytes:
+    """A resource: I/O ports, 16 bits decoded (6.4.2.5)."""
+    return bytes((0x47, 1)) + base.to_bytes(2, "little") * 2 + bytes((1, count))
+
+
+def interrupt(number: int) -> bytes:
+    """A resource: an edge-triggered interrupt, active high (6.4.2.1)."""
+    return bytes((0x22,)) + (1 << number).to_bytes(2, "little")
