@@ -1,0 +1,105 @@
+"""What a kernel's boot loader is told, in the records that the kernel reads."""
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from emu.boot_options import boot_options
+from emu.errors import ImageError, KinstError
+from emu.freebsd import records
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from tests.conftest import ARCHES, MEMORY
+from tests.kinst_emu.test_commands import run
+
+DISK = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def disk(tmp_path):
+    path = tmp_path / "disk.img"
+    path.write_bytes(DISK)
+    return path
+
+
+def rows(data, at):
+    """(kind, content) of the records from an offset on."""
+    found = []
+    while True:
+        kind, size = struct.unpack_from("<II", data, at)
+        if not kind:
+            return found
+        found.append((kind, data[at + 8 : at + 8 + size]))
+        at += 8 + size + 7 & -8
+
+
+def number(content):
+    return int.from_bytes(content, "little")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_records_name_the_disk_the_environment_and_the_flags(arch, disk):
+    kernel = catalog.find(f"teaching/{arch}")
+    image = replace(kernel, options=boot_options(["a.b=c d"], "-sv", disk))
+    machine = UnicornMachine(image, MEMORY)
+    machine.boot()
+    low = min(s.virtual for s in image.segments)
+    # Addresses are physical on amd64; elsewhere virtual, of an image that lies at 2 MiB in RAM.
+    bias = 0 if arch == "amd64" else machine.board.ram_base + (2 << 20) - low
+    memory = machine.read_physical(machine.board.ram_base, 64 << 20)
+    begin = memory.index(records.record(records.NAME, b"kernel\0"))
+    found = rows(memory, begin)
+    at = found.index((records.TYPE, records.DISK))
+    assert found[at - 1][0] == records.NAME
+    (_, address), (_, size) = found[at + 1 : at + 3]
+    by_kind = dict(found)
+    where = number(address) + bias
+    assert number(size) == len(DISK) and where % 4096 == 0
+    assert machine.read_physical(where, len(DISK)) == DISK
+    assert number(by_kind[records.METADATA | records.HOWTO]) & 0x802 == 0x802
+    text = machine.read_physical(number(by_kind[records.METADATA | records.ENVP]) + bias, 4096)
+    strings = text[: text.index(b"\0\0")].split(b"\0")
+    assert b"a.b=c d" in strings and b"vfs.root.mountfrom=ufs:/dev/md0" in strings
+    assert where + len(DISK) <= number(by_kind[records.METADATA | records.KERNEND]) + bias
+
+
+def test_what_is_given_counts_and_not_the_loader_s_own(disk):
+    options = boot_options(["console=vidconsole", "vfs.root.mountfrom=ufs:/dev/vtbd0"], "", disk)
+    text = records.environment(options, ["console=comconsole", "x=y"])
+    assert text == b"console=vidconsole\0x=y\0vfs.root.mountfrom=ufs:/dev/vtbd0\0\0"
+
+
+def test_an_image_with_options_is_another_one(disk):
+    kernel = catalog.find("teaching/amd64")
+    others = [boot_options([], "", None), boot_options(["a=b"], "", None),
+              boot_options([], "v", None), boot_options([], "", disk)]
+    names = {replace(kernel, options=options).identity for options in others}
+    assert len(names) == 4 and kernel.identity in names
+    disk.write_bytes(DISK[::-1])
+    assert replace(kernel, options=boot_options([], "", disk)).identity not in names
+
+
+@pytest.mark.parametrize("text", ["A", "=b", "1=2", "a b=c", "a=\n", "a=" + "x" * 600])
+def test_a_variable_that_is_none_is_refused(text):
+    with pytest.raises(KinstError, match="NAME=VALUE"):
+        boot_options([text], "", None)
+
+
+def test_a_flag_that_there_is_not_is_refused():
+    with pytest.raises(ImageError, match="no boot flag -q"):
+        records.howto(boot_options([], "-sq", None))
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"x" * 700, "700 bytes"), (b"", "is empty")])
+def test_a_disk_that_is_none_is_refused(tmp_path, content, said):
+    path = tmp_path / "d"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=said):
+        boot_options([], "", path)
+
+
+def test_the_command_refuses_in_one_line(tmp_path):
+    done = run("kinst", "boot", "-k", "teaching/amd64", "--memory-disk", str(tmp_path / "none"))
+    assert done.returncode == 1 and done.stderr == (
+        f"kinst: {tmp_path / 'none'}: cannot be read: No such file or directory\n")
