@@ -16,6 +16,10 @@ SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/t
 KERNELS := $(patsubst images/teaching/%/target,images/build/%/kernel,\
 	$(wildcard images/teaching/*/target))
 
+PROGRAMS := $(wildcard images/userland/*.[ch] images/userland/*/*.h images/userland/*/target)
+ROOTS := $(patsubst images/userland/%/target,images/build/%/root.ufs,\
+	$(wildcard images/userland/*/target))
+
 .PHONY: all demo check test images lint bench sanitize clean setup docs
 
 all: setup
@@ -37,13 +41,17 @@ $(STAMP): pyproject.toml setup.py $(NATIVE) setup-system.sh
 	$(BIN)/python -m compileall -q $(ROOMS)
 	touch $@
 
-$(KERNELS) &: $(SOURCES) images/build_teaching.py $(STAMP)
+$(KERNELS) &: $(SOURCES) images/build_teaching.py images/compiler.py $(STAMP)
 	sh ./setup-system.sh kernels
 	$(BIN)/python -m images.build_teaching
 
-images: $(KERNELS)
+$(ROOTS) &: $(PROGRAMS) images/build_userland.py images/compiler.py images/ufs.py $(STAMP)
+	sh ./setup-system.sh kernels
+	$(BIN)/python -m images.build_userland
 
-demo: $(STAMP) $(KERNELS)
+images: $(KERNELS) $(ROOTS)
+
+demo: $(STAMP) $(KERNELS) $(ROOTS)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh ./demo.sh
 
 lint: $(STAMP)
@@ -57,11 +65,11 @@ lint: $(STAMP)
 CORE := tests/emu/unicorn tests/kinst/code tests/kinst/test_dispatch.py tests/kinst/test_provider.py \
 	tests/dtrace/bpf tests/dtrace/run tests/dwarf tests/test_house.py
 
-check: lint $(KERNELS)
+check: lint $(KERNELS) $(ROOTS)
 	$(BIN)/python -m pytest -q -n auto --dist worksteal $(CORE)
 
 # Without a browser and llvm's tools some tests are skipped, and say so.
-test: lint $(KERNELS)
+test: lint $(KERNELS) $(ROOTS)
 	sh ./setup-system.sh qemu
 	sh ./setup-system.sh witnesses || true
 	$(BIN)/python -m pytest -n auto --dist worksteal

@@ -140,6 +140,7 @@ class Guest:
     :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
     :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
+    :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -167,6 +168,7 @@ class Guest:
     exclusions: Exclusions
     seam_word: str = ""
     releases: str = ""
+    shell_prompt: str = ""
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

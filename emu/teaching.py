@@ -11,4 +11,4 @@ LESSON = "run_lesson"  # a function of its own
 def teaching(freebsd: Guest) -> Guest:
     """The teaching kernel, on the architecture of a FreeBSD kernel."""
     return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
-                   starts=("machine_thread",), readers=("cngetc",))
+                   shell_prompt="", starts=("machine_thread",), readers=("cngetc",))

@@ -110,8 +110,9 @@ def booted(image: Image, memory: int = MEMORY, limit: int = LIMIT) -> UnicornMac
     with PROGRESS.working(f"booting {image.path} (the next time it is restored)"):
         machine = UnicornMachine(image, memory)
         machine.boot()
-        boot_to_prompt(machine, limit)
-        settle_at_reader(machine)
+        stop = boot_to_prompt(machine, limit)
+        if stop.detail != machine.guest.shell_prompt:
+            settle_at_reader(machine)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         snapshot.save(machine, path)

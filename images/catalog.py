@@ -15,6 +15,7 @@ from emu.errors import ImageError, KinstError
 from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
+ROOT_FILE = "root.ufs"  # our userland, beside the teaching kernel
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ def described(image: elf.Image) -> str:
 def built_teaching() -> Path:
     """Where an installed program builds the teaching kernels."""
     return store() / "teaching"
+
+
+def userland(arch: str) -> Path:
+    """The image of the disk with our userland.
+
+    :raises ImageError: when it was not built.
+    """
+    for place in (TEACHING, built_teaching()):
+        if (path := place / arch / ROOT_FILE).is_file():
+            return path
+    raise ImageError(f"our userland for {arch} is not here yet; get it by: kinst images build")
 
 
 def known() -> list[KnownImage]:

@@ -4,10 +4,12 @@ The layout is that of FreeBSD's sys/ufs/ffs/fs.h, ufs/dinode.h and ufs/dir.h: li
 of 4 KiB without fragments, no soft updates, no check hashes.  The same tree gives the same bytes.
 """
 
+import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from emu.errors import KinstError
 
@@ -319,3 +321,34 @@ def _directory(rows: list[tuple[str, int, int]]) -> bytes:
             entry = struct.pack("<IHBB", number, size, KINDS[kind], len(text)) + text
             out += entry.ljust(size, b"\0")
     return out
+
+
+def read_folder(path: Path) -> Folder:
+    """A folder of the host: files, folders and symbolic links, with their permissions.
+
+    :raises FileSystemError: when it cannot be read, or is larger than 1 GiB.
+    """
+    left = MAX_SIZE
+
+    def read(at: Path, depth: int) -> Folder:
+        nonlocal left
+        found = Folder()
+        if depth > MAX_DEPTH:
+            raise FileSystemError(f"{path}: more than {MAX_DEPTH} folders in each other")
+        for one in sorted(at.iterdir()):
+            mode = one.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                found.entries[one.name] = File(os.readlink(os.fsencode(one)), stat.S_IFLNK | 0o777)
+            elif stat.S_ISDIR(mode):
+                found.entries[one.name] = read(one, depth + 1)
+            elif stat.S_ISREG(mode):
+                left -= one.lstat().st_size
+                if left < 0:
+                    raise FileSystemError(f"{path}: has more than {MAX_SIZE >> 20} MiB")
+                found.entries[one.name] = File(one.read_bytes(), stat.S_IFREG | mode & 0o7777)
+        return found
+
+    try:
+        return read(path, 0)
+    except OSError as error:
+        raise FileSystemError(f"{error.filename or path}: {error.strerror}") from None

@@ -11,7 +11,9 @@ from emu.guest import (
 )
 from emu.hole import FindHole
 
-PROMPTS = ("mountroot> ",)
+# Our shell's is what a terminal takes for the end of a prompt (images/userland/shell.c, OSC 133).
+SHELL_PROMPT = "\033]133;B\007"
+PROMPTS = ("mountroot> ", SHELL_PROMPT)
 M_WAITOK_ZERO = 0x102  # malloc(9)
 # Functions DTrace itself runs through, on every architecture.
 EXCLUDED = frozenset(
@@ -51,7 +53,8 @@ def freebsd(
         releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,
         # It asks for its root file system, and waits in the function that reads the console.
-        prompts=PROMPTS, starts=("mi_startup",), readers=("cngets", "cncheckc", "cngetc"),
+        prompts=PROMPTS, shell_prompt=SHELL_PROMPT, starts=("mi_startup",),
+        readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
         threads=THREADS,

@@ -60,12 +60,15 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
         return [catalog.add(arguments.file, arguments.name)]
     if arguments.action == "fetch":
         return [_fetch(arguments.name)]
+    from images import build_userland
     from images.build_teaching import build
 
     come = []
     for arch in ARCHITECTURES:
         with PROGRESS.working(f"building the teaching kernel for {arch}"):
             path = build(arch, catalog.built_teaching())
+        with PROGRESS.working(f"building our userland for {arch}"):
+            build_userland.build(arch, catalog.built_teaching())
         come.append(KnownImage(f"teaching/{arch}", path, "kinst images build"))
     return come
 

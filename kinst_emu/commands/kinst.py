@@ -16,6 +16,7 @@ from kinst_emu.terminal import run_command
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",
+    "run": "run a command in the kernel's user space",
     "record": "record a run: a boot, calls, a Python program",
     "replay": "play a recording again, to any position",
     "trace": "show an instruction trace: as text, calls, a flame graph, for Perfetto",

@@ -1,0 +1,125 @@
+"""Commands given to our shell in a booted machine: typed at its prompt, their output found again by
+the marks that the shell sets around it (OSC 133: ``C`` before it, ``D;STATUS`` behind it)."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from emu.architectures import arch_of
+from emu.boot_options import MemoryDisk, memory_disk
+from emu.elf import Image
+from emu.errors import KinstError
+from emu.guests import guest_of
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+
+MAX_COMMAND = 1000  # characters; the shell takes no longer line
+BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
+MARK_SIZE = 16  # bytes of a mark, at the most
+
+
+class CommandError(KinstError):
+    """A command cannot be given, or did not end; ``stop`` says why the machine stopped."""
+
+    def __init__(self, text: str, stop: Stop | None = None) -> None:
+        super().__init__(text)
+        self.stop = stop
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended.
+
+    :param output: what it wrote to the console, and what the kernel said meanwhile.
+    :param status: its exit status; 128 and the number of a signal that ended it.  None: it switched
+        the machine off.
+    """
+
+    output: bytes
+    status: int | None
+
+
+def with_userland(image: Image, disk: MemoryDisk | None = None) -> Image:
+    """The kernel with a root file system, ours if none is given.
+
+    :raises CommandError: for a kernel that runs no programs.
+    :raises ImageError: when our userland was not built.
+    """
+    arch = arch_of(image).name
+    if not guest_of(image, arch).shell_prompt:
+        raise CommandError(f"{image.path}: the teaching kernel runs no programs; give a FreeBSD "
+                           "kernel")
+    if disk is None:
+        disk = image.options.memory_disk or memory_disk(catalog.userland(arch))
+    return replace(image, options=replace(image.options, memory_disk=disk))
+
+
+def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
+    """For a console's stream: shows a command's output as it comes, without the marks around it."""
+    held = bytearray()
+    inside = False
+
+    def heard(byte: int) -> None:
+        nonlocal inside
+        held.append(byte)
+        if not inside:
+            inside = held.endswith(BEGIN)
+            if inside or len(held) > 2 * MAX_COMMAND:
+                held.clear()
+            return
+        if held.startswith(b"\033"):
+            if END.fullmatch(held):
+                inside = False
+                held.clear()
+                return
+            if len(held) < MARK_SIZE and byte != 0x0A:
+                return  # it may become one
+        for one in held:
+            show(one)
+        held.clear()
+
+    return heard
+
+
+def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
+    """Run a command of a machine at our shell's prompt.
+
+    :param limit: instructions after which it is given up.
+    :raises CommandError: when it is no line, or does not end; the machine stands where it stopped.
+    """
+    if not command.strip() or len(command.encode()) > MAX_COMMAND or not command.isprintable():
+        raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
+    prompt = machine.guest.shell_prompt
+    if not prompt or not machine.console.text.endswith(prompt.encode()):
+        raise CommandError(f"{machine.image.path}: is not at our shell's prompt")
+    begin = len(machine.console.text)
+    machine.type(command.encode() + b"\r")
+    stop = machine.run(Until(console=prompt, instructions=machine.instructions + limit))
+    if stop.reason is StopReason.INTERRUPTED:
+        raise KeyboardInterrupt
+    text = bytes(machine.console.text[begin:])
+    output = text[text.find(BEGIN) + len(BEGIN) :] if BEGIN in text else b""
+    if stop.reason is StopReason.POWER_OFF:
+        return Ran(output, None)
+    found = END.search(output)
+    if stop.reason is StopReason.CONSOLE and found:
+        return Ran(output[: found.start()], int(found[1]))
+    if stop.reason is StopReason.INSTRUCTIONS:
+        raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
+                           "--limit sets another limit", stop)
+    raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
+
+
+def with_files(folder: Path, arch: str) -> MemoryDisk:
+    """Our userland's root file system with a folder's files in it, in /files.
+
+    :raises KinstError: when they cannot be read, or do not fit.
+    """
+    from images.build_userland import FREE, root
+    from images.ufs import image, read_folder
+
+    files = root(catalog.userland(arch).with_name("shell").read_bytes())
+    files.entries["files"] = read_folder(folder)
+    return MemoryDisk(folder, memoryview(image(files, FREE)))

@@ -1,0 +1,13 @@
+/* A system call of amd64: the number in rax, the carry flag tells of an error. */
+static inline long
+system_call(long number, long a, long b, long c, long d, long e, long f)
+{
+	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = e;
+	register long r9 __asm__("r9") = f;
+
+	__asm__ volatile("syscall\n\tjnc 1f\n\tnegq %0\n1:"
+	    : "+a"(number), "+d"(c), "+r"(r10), "+r"(r8), "+r"(r9)
+	    : "D"(a), "S"(b) : "rcx", "r11", "cc", "memory");
+	return (number);
+}

@@ -1,0 +1,214 @@
+/*
+ * FreeBSD's system calls for programs that have no C library: numbers and layouts are those of
+ * its sys/syscall.h and the headers beside it.  A call gives what the kernel gives, or the error's
+ * number, negative.
+ */
+#ifndef SYSTEM_H
+#define SYSTEM_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "call.h"
+
+/* What tells the kernel that this is a program for FreeBSD (sys/elf_common.h). */
+__attribute__((used, section(".note.tag"), aligned(4))) static const struct {
+	uint32_t name_size, size, type;
+	char name[8];
+	uint32_t version;
+} abi_tag = { 8, 4, 1, "FreeBSD", 1500000 };
+
+#define CALL(number, a, b, c, d, e, f) system_call(number, (long)(a), (long)(b), (long)(c), \
+	(long)(d), (long)(e), (long)(f))
+#define CALL0(number) CALL(number, 0, 0, 0, 0, 0, 0)
+#define CALL1(number, a) CALL(number, a, 0, 0, 0, 0, 0)
+#define CALL2(number, a, b) CALL(number, a, b, 0, 0, 0, 0)
+#define CALL3(number, a, b, c) CALL(number, a, b, c, 0, 0, 0)
+#define CALL4(number, a, b, c, d) CALL(number, a, b, c, d, 0, 0)
+
+enum {
+	SYS_exit = 1, SYS_fork = 2, SYS_read = 3, SYS_write = 4, SYS_open = 5, SYS_close = 6,
+	SYS_wait4 = 7, SYS_unlink = 10, SYS_chdir = 12, SYS_getpid = 20, SYS_accept = 30,
+	SYS_kill = 37, SYS_getppid = 39, SYS_ioctl = 54, SYS_reboot = 55, SYS_execve = 59,
+	SYS_munmap = 73, SYS_mprotect = 74, SYS_setitimer = 83, SYS_dup2 = 90, SYS_socket = 97,
+	SYS_connect = 98, SYS_bind = 104, SYS_listen = 106, SYS_rename = 128, SYS_mkdir = 136,
+	SYS_rmdir = 137, SYS_setsid = 147, SYS_sysctl = 202, SYS_clock_gettime = 232,
+	SYS_nanosleep = 240, SYS_sigprocmask = 340, SYS_sigsuspend = 341, SYS_nmount = 378, SYS_sigaction = 416, SYS_thr_exit = 431, SYS_umtx_op = 454, SYS_thr_new = 455,
+	SYS_mmap = 477, SYS_lseek = 478, SYS_ftruncate = 480, SYS_pipe2 = 542,
+	SYS_fstat = 551, SYS_getdirentries = 554
+};
+
+enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_APPEND = 8, O_CREAT = 0x200, O_TRUNC = 0x400 };
+enum { PROT_READ = 1, PROT_WRITE = 2, PROT_EXEC = 4 };
+enum { MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_ANON = 0x1000 };
+enum {
+	SIGINT = 2, SIGILL = 4, SIGTRAP = 5, SIGFPE = 8, SIGKILL = 9, SIGBUS = 10, SIGSEGV = 11,
+	SIGALRM = 14, SIGTERM = 15, SIGCHLD = 20, SIGUSR1 = 30
+};
+enum { SA_SIGINFO = 0x40 };
+enum { RB_NOSYNC = 4, RB_POWEROFF = 0x4000 };
+enum { MNT_UPDATE = 0x10000 };
+enum { WNOHANG = 1 };
+
+struct timespec { int64_t tv_sec; long tv_nsec; };
+struct itimerval { int64_t interval_sec, interval_usec, value_sec, value_usec; };
+struct signals { uint32_t bits[4]; };
+struct siginfo { int number, error, code, pid; uint32_t uid; int status; void *address; long more[8]; };
+struct sigaction {
+	void (*handler)(int, struct siginfo *, void *);
+	int flags;
+	struct signals mask;
+};
+struct dirent {
+	uint64_t fileno;
+	int64_t offset;
+	uint16_t reclen;
+	uint8_t type, pad;
+	uint16_t namlen, pad1;
+	char name[256];
+};
+struct stat {
+	uint64_t dev, ino, nlink;
+	uint16_t mode, pad;
+	uint32_t uid, gid, pad1;
+	uint64_t rdev;
+	struct timespec atime, mtime, ctime, birthtime;
+	int64_t size, blocks;
+	uint64_t more[14];
+};
+struct iovec { const void *base; size_t length; };
+struct sockaddr_in { uint8_t len, family; uint16_t port; uint32_t address; char zero[8]; };
+struct thr_param {
+	void (*start)(void *);
+	void *argument;
+	char *stack;
+	size_t stack_size;
+	char *tls;
+	size_t tls_size;
+	long *child_tid, *parent_tid;
+	int flags;
+	void *realtime;
+	void *spare[3];
+};
+
+static inline size_t
+strlen(const char *s)
+{
+	size_t n = 0;
+
+	while (s[n] != '\0')
+		n++;
+	return (n);
+}
+
+static inline int
+strcmp(const char *a, const char *b)
+{
+	while (*a != '\0' && *a == *b)
+		a++, b++;
+	return ((unsigned char)*a - (unsigned char)*b);
+}
+
+/* The compiler calls these two by themselves. */
+__attribute__((used)) static void *
+memset(void *to, int byte, size_t size)
+{
+	volatile unsigned char *p = to;
+
+	while (size-- > 0)
+		*p++ = (unsigned char)byte;
+	return (to);
+}
+
+__attribute__((used)) static void *
+memcpy(void *to, const void *from, size_t size)
+{
+	volatile unsigned char *p = to;
+	const unsigned char *q = from;
+
+	while (size-- > 0)
+		*p++ = *q++;
+	return (to);
+}
+
+static inline int
+memcmp(const void *a, const void *b, size_t size)
+{
+	const unsigned char *p = a, *q = b;
+
+	for (; size > 0; size--, p++, q++)
+		if (*p != *q)
+			return (*p - *q);
+	return (0);
+}
+
+/* Formats %s, %c, %d, %u, %x and %lx into a file, in pieces of a line. */
+__attribute__((format(printf, 2, 3))) static void
+print(int file, const char *format, ...)
+{
+	char line[512], digits[24];
+	size_t at = 0;
+	va_list list;
+
+	va_start(list, format);
+	for (; *format != '\0'; format++) {
+		const char *text = digits;
+		size_t length = 1;
+		int wide = 0, kind;
+
+		digits[0] = *format;
+		if (*format == '%') {
+			if (*++format == 'l')
+				wide = 1, format++;
+			kind = *format;
+			if (kind == 's') {
+				text = va_arg(list, const char *);
+				length = strlen(text);
+			} else if (kind == 'c')
+				digits[0] = (char)va_arg(list, int);
+			else if (kind != '%') {
+				unsigned long base = kind == 'x' ? 16 : 10, value;
+				long given = wide ? va_arg(list, long) :
+				    kind == 'd' ? va_arg(list, int) : (long)va_arg(list, unsigned);
+				char *end = digits + sizeof(digits), *p = end;
+
+				value = kind == 'd' && given < 0 ? -(unsigned long)given :
+				    (unsigned long)given;
+				do
+					*--p = "0123456789abcdef"[value % base];
+				while ((value /= base) != 0);
+				if (kind == 'd' && given < 0)
+					*--p = '-';
+				text = p;
+				length = (size_t)(end - p);
+			} else
+				digits[0] = '%';
+		}
+		while (length-- > 0) {
+			line[at++] = *text++;
+			if (at == sizeof(line)) {
+				CALL3(SYS_write, file, line, at);
+				at = 0;
+			}
+		}
+	}
+	va_end(list);
+	if (at > 0)
+		CALL3(SYS_write, file, line, at);
+}
+
+int main(int argc, char **argv, char **environment);
+
+/* The kernel gives what lies on the stack: the number of words, the words, the environment. */
+__attribute__((used)) void
+_start(long *given)
+{
+	int argc = (int)given[0];
+	char **argv = (char **)(given + 1);
+
+	CALL1(SYS_exit, main(argc, argv, argv + argc + 1));
+	__builtin_unreachable();
+}
+
+#endif

@@ -1,0 +1,67 @@
+"""``kinst run``: a command in the user space of a booted kernel."""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from emu.architectures import arch_of
+from images import catalog
+from images.boots import BootError, booted
+from images.shell import run_command, shown_output, with_files, with_userland
+from kinst_emu.boot_words import loader_options, with_options
+from kinst_emu.completion import kernel_option
+from kinst_emu.terminal import parse_count, parse_size, show_byte, show_console
+
+LIMIT = 20_000_000_000  # instructions
+EXAMPLES = (
+    "kinst run -k kernel -- ls /",
+    "kinst run -k kernel -- 'cat /etc/motd | wc; echo $?'",
+    "kinst run -k kernel --files ./programs -- /files/prog",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kernel_option(parser)
+    loader_options(parser)
+    parser.add_argument("--files", type=Path, metavar="DIR",
+                        help="put the files of a folder into /files of our userland")
+    parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    parser.add_argument("--limit", default=str(LIMIT), metavar="N",
+                        help="instructions after which the command is given up (%(default)s)")
+    parser.add_argument("--digest", action="store_true",
+                        help="print the SHA-256 of memory, registers, clock and console behind it")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument("words", nargs="+", metavar="COMMAND",
+                        help="a line for our shell: programs, ; && || & | < > and quotes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status is the command's."""
+    began = time.perf_counter()
+    limit, memory = parse_count(arguments.limit, "--limit"), parse_size(arguments.memory)
+    kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
+    image = with_userland(kernel)
+    if arguments.files is not None:
+        disk = with_files(arguments.files, arch_of(image).name)
+        image = replace(image, options=replace(image.options, memory_disk=disk))
+    try:
+        machine = booted(image, memory)
+    except BootError as error:
+        show_console(error.console)
+        raise
+    if not arguments.json:
+        machine.console.stream = shown_output(show_byte)
+    before = machine.instructions
+    ran = run_command(machine, " ".join(arguments.words), limit)
+    if arguments.json:
+        print(json.dumps({
+            "output": ran.output.decode("utf-8", "replace"), "status": ran.status,
+            "instructions": machine.instructions - before,
+            "wall_seconds": round(time.perf_counter() - began, 3),
+            **({"digest": machine.digest()} if arguments.digest else {}),
+        }))
+    elif arguments.digest:
+        print(f"digest {machine.digest()}")
+    return ran.status or 0

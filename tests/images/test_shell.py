@@ -1,0 +1,100 @@
+"""How a command's output is found on a console, and what is refused; programs themselves run in
+tests/real/test_user_space.py."""
+
+import stat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emu.unicorn.machine import UnicornMachine
+from images import build_userland, catalog
+from images.shell import CommandError, run_command, shown_output, with_files, with_userland
+from images.ufs import File, FileSystemError, Folder, read_folder
+from tests.conftest import ARCHES, MEMORY
+from tests.images.test_ufs import Reader
+from tests.kinst_emu.test_commands import refused, run
+
+PROMPT = b"\033]133;A\007# \033]133;B\007"
+
+
+def shown(console):
+    found = bytearray()
+    heard = shown_output(found.append)
+    for byte in console:
+        heard(byte)
+    return bytes(found)
+
+
+@given(st.binary(max_size=200).filter(lambda text: b"\033]133" not in text), st.integers(0, 255))
+def test_a_command_s_output_is_shown_without_its_marks(output, status):
+    text = output.rstrip(b"\033")  # what may become a mark is held back
+    console = (PROMPT + b"ls\r\n\033]133;C\007" + text + b"\n"
+               + f"\033]133;D;{status}\007".encode() + PROMPT)
+    assert shown(console) == text + b"\n"
+
+
+def test_what_only_begins_like_a_mark_is_shown():
+    assert shown(b"\033]133;C\007a\033[1mbold\033]0;title of a window\007\n") == (
+        b"a\033[1mbold\033]0;title of a window\007\n")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_teaching_kernel_runs_no_programs(arch):
+    with pytest.raises(CommandError, match="runs no programs"):
+        with_userland(catalog.find(f"teaching/{arch}"))
+    refused(run("kinst", "run", "-k", f"teaching/{arch}", "--", "ls"), "runs no programs")
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return UnicornMachine(catalog.find("teaching/amd64"), MEMORY)
+
+
+@pytest.mark.parametrize("command", ["", "  ", "a\rb", "x" * 1001])
+def test_what_is_no_line_is_not_typed(machine, command):
+    with pytest.raises(CommandError, match="printable"):
+        run_command(machine, command, 1)
+
+
+def test_a_machine_that_is_not_at_the_shell_s_prompt_is_told_so(machine):
+    with pytest.raises(CommandError, match="prompt"):
+        run_command(machine, "ls", 1)
+
+
+def test_an_unknown_option_of_run_is_refused():
+    refused(run("kinst", "run", "-k", "teaching/amd64", "--limit", "x", "--", "ls"), "--limit")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_the_userland_is_what_its_source_makes_it(tmp_path, arch):
+    packed = build_userland.build(arch, tmp_path)
+    assert packed.read_bytes() == catalog.userland(arch).read_bytes()
+    root = Reader(packed.read_bytes()).tree()
+    shell = root.entries["sbin"].entries["init"]
+    assert shell.content[:4] == b"\x7fELF" and shell.mode == stat.S_IFREG | 0o755
+    assert set(root.entries["bin"].entries) == set(build_userland.TOOLS)
+
+
+def test_the_tools_are_those_that_the_shell_has():
+    source = (build_userland.SOURCE / "shell.c").read_text()
+    for name in build_userland.TOOLS:
+        assert name == "sh" or f'{{ "{name}", ' in source
+
+
+def test_a_folder_of_the_host_comes_in_with_its_permissions(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "prog").write_bytes(b"x" * 9000)
+    (tmp_path / "sub" / "prog").chmod(0o751)
+    (tmp_path / "link").symlink_to("sub/prog")
+    found = read_folder(tmp_path)
+    assert found.entries["link"] == File(b"sub/prog", stat.S_IFLNK | 0o777)
+    assert found.entries["sub"].entries["prog"] == File(b"x" * 9000, stat.S_IFREG | 0o751)
+    root = Reader(with_files(tmp_path, "arm64").content.tobytes()).tree()
+    assert isinstance(root.entries["files"], Folder)
+    assert root.entries["files"].entries["sub"].entries["prog"].content == b"x" * 9000
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(FileSystemError, match="No such file"):
+        read_folder(tmp_path / "none")

@@ -1,0 +1,155 @@
+"""Programs of our userland on GENERIC kernels: $KINST_KERNELS/<arch>/kernel.
+
+$KINST_SEED repeats a choice that a failure has printed.
+"""
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+
+from emu.boot_options import MemoryDisk
+from emu.machine import StopReason, Until
+from emu.symbols import STT_FUNC
+from emu.unicorn import snapshot
+from images import boots, ufs
+from images.build_userland import FREE, root
+from images.shell import CommandError, run_command, with_userland
+from images.ufs import File
+from kinst import kinst_provider
+from kinst.breakpoints import Breakpoints
+from tests.conftest import ARCHES, real_kernel
+from tests.cutting import Cutting
+from tests.kinst_emu.test_commands import run
+
+SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
+CUTS = 500
+COMMAND = ("echo one > /tmp/a; cat /tmp/a /etc/motd | wc; mkdir /tmp/d && ls /tmp | cat; sleep 2 & "
+           "wait; rm /tmp/a; nothing || echo failed; false")
+OUTPUT = b"2 39\r\na\r\nd/\r\nnothing: not found\r\nfailed\r\n"
+LIMIT = 2_000_000_000
+# The functions through which a program enters the kernel.
+ENTRIES = {"amd64": "amd64_syscall", "arm64": "do_el0_sync", "riscv64": "cpu_fetch_syscall_args"}
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+def at_prompt(kernel):
+    machine = boots.booted(kernel)
+    return machine, machine.snapshot()
+
+
+def said(ran):
+    """Without what the kernel says meanwhile."""
+    return b"".join(line for line in ran.output.splitlines(True) if not line.startswith(b"random:"))
+
+
+def test_commands_give_their_output_and_their_status_and_two_runs_are_one(kernel):
+    machine, start = at_prompt(kernel)
+    digests = []
+    for _ in range(2):
+        machine.restore(start)
+        ran = run_command(machine, COMMAND, LIMIT)
+        assert (said(ran), ran.status) == (OUTPUT, 1)
+        digests.append(machine.digest())
+    assert digests[0] == digests[1]
+
+
+def test_a_command_cut_at_500_points_is_the_command_in_one_piece(kernel, tmp_path):
+    machine, start = at_prompt(kernel)
+    begin = machine.instructions
+    run_command(machine, COMMAND, LIMIT)
+    end, digest = machine.instructions, machine.digest()
+    machine.restore(start)
+    print(f"KINST_SEED={SEED}")
+    found = [f for f in kernel.symbols.functions() if f.size > 8]
+    choice = random.Random(SEED).sample(found, 300)
+    choice += [machine.symbol(name) for name in ("vm_fault", "exit1", "fork1", "sys_pipe2",
+                                                 ENTRIES[machine.arch.name])
+               if kernel.symbols.find(name) is not None]
+    cut = Cutting(machine, SEED, max(1, (end - begin) // (CUTS + 100)), choice, tmp_path)
+    cut.machine.type(COMMAND.encode() + b"\r")
+    cut.run(Until(instructions=end))
+    print(cut.cuts)
+    assert cut.machine.digest() == digest
+    assert sum(cut.cuts.values()) >= CUTS * 0.8
+
+
+@pytest.mark.parametrize("path", ["direct", "guest"])
+def test_probes_where_programs_enter_the_kernel_change_nothing(kernel, path):
+    machine, start = at_prompt(kernel)
+    run_command(machine, COMMAND, LIMIT)
+    digest = machine.digest()
+    machine.restore(start)
+    breakpoints = Breakpoints(machine, path=path)
+    for name in ("vm_fault", "exit1", "spinlock_enter", "memcpy", "memcpy_std",
+                 ENTRIES[machine.arch.name]):
+        symbol = kernel.symbols.find(name)
+        if symbol is not None and symbol.kind == STT_FUNC:
+            kinst_provider.create(breakpoints, name, "")
+    breakpoints.enable()
+    ran = run_command(machine, COMMAND, LIMIT)
+    fired = breakpoints.dispatcher.firings
+    breakpoints.disable()
+    assert (said(ran), ran.status) == (OUTPUT, 1)
+    assert machine.digest() == digest and fired > 10_000
+
+
+def test_a_program_that_never_ends_is_given_up_and_the_machine_goes_on(kernel):
+    machine, _start = at_prompt(kernel)
+    with pytest.raises(CommandError, match="has not ended after 50,000,000 instructions"):
+        run_command(machine, "sleep 1000000", 50_000_000)
+    machine.type(b"\x03")
+    assert machine.run(Until(console=machine.guest.shell_prompt, instructions=machine.instructions
+                             + LIMIT)).reason is StopReason.CONSOLE
+    assert run_command(machine, "echo $?", LIMIT).status == 0
+
+
+def test_switching_off_ends_the_machine(kernel):
+    machine, _start = at_prompt(kernel)
+    ran = run_command(machine, "poweroff", 20_000_000_000)
+    assert ran.status is None and b"Uptime: " in ran.output
+
+
+def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
+    machine, start = at_prompt(kernel)
+    run_command(machine, "cat /etc/motd | wc", LIMIT)
+    end, digest = machine.instructions, machine.digest()
+    machine.restore(start)
+    machine.type(b"cat /etc/motd | wc\r")
+    while machine.pc >> 40:  # a program of ours lies in the first GiBs
+        machine.run(Until(instructions=machine.instructions + 997))
+        assert machine.instructions < end, "no program was met"
+    snapshot.save(machine, tmp_path / "s")
+    other = snapshot.restore(tmp_path / "s", kernel)
+    for one in (machine, other):
+        one.run(Until(console=machine.guest.shell_prompt))
+        assert (one.instructions, one.digest()) == (end, digest)
+
+
+@pytest.mark.parametrize(("files", "says"), [
+    ({"bin/nothing": File(b"")}, "no init"),
+    ({"sbin/init": File(b"\x7fELF" + bytes(60), 0o100755)}, "no init"),
+])
+def test_a_disk_without_a_first_program_is_told_in_a_line(kernel, tmp_path, files, says):
+    path = tmp_path / "root.ufs"
+    path.write_bytes(ufs.image(ufs.tree(files | {"dev": ufs.Folder()})))
+    done = run("kinst", "run", "-k", str(kernel.path), "--memory-disk", str(path), "--", "ls")
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_program_for_another_architecture_is_refused_by_name(kernel):
+    machine = kernel.machine
+    other = {"X86_64": "arm64", "AARCH64": "riscv64", "RISCV": "amd64"}[machine]
+    foreign = with_userland(real_kernel(other)).options.memory_disk.path.with_name("shell")
+    ours = kernel.options.memory_disk.path.with_name("shell")
+    tree = root(ours.read_bytes())
+    tree.entries["foreign"] = File(foreign.read_bytes(), 0o100755)
+    disk = MemoryDisk(ours, memoryview(ufs.image(tree, FREE)))
+    image = replace(kernel, options=replace(kernel.options, memory_disk=disk))
+    ran = run_command(boots.booted(image), "/foreign", LIMIT)
+    assert ran.status == 126 and b"not a program for this machine" in ran.output
