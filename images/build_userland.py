@@ -4,13 +4,14 @@ shell, which is the first program and all of its tools."""
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from emu.errors import KinstError
 from emu.parts import NAMES
 from emu.replacing import replacing
-from images import ufs
-from images.catalog import ROOT_FILE, TEACHING
+from images import catalog, ufs
+from images.catalog import TEACHING
 from images.compiler import compile_with, target, tool
 from images.ufs import File, Folder
 
@@ -23,12 +24,13 @@ FLAGS = (
 )
 TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "rm", "rmdir", "sh", "sleep", "true", "wc")
 FREE = 4 << 20  # bytes that are left for what programs write
-EXECUTABLE, LINK = 0o100755, 0o120777
+EXECUTABLE = 0o100755
 
 
-def program(arch: str, source: Path, output: Path) -> None:
+def program(arch: str, source: Path, output: Path, options: Sequence[str] = ()) -> None:
     """Compile and link one program; the file appears whole or not at all.
 
+    :param options: more of the linker's.
     :raises KinstError: when a tool is missing or fails.
     """
     clang, linker = tool("clang"), tool("ld.lld", "lld")
@@ -40,18 +42,19 @@ def program(arch: str, source: Path, output: Path) -> None:
         compiled, linked = Path(scratch) / "program.o", Path(scratch) / "program"
         compile_with(clang, *flags, f"-I{SOURCE}", f"-I{SOURCE / arch}", "-c", str(source), "-o",
                      str(compiled))
-        compile_with(linker, "-static", "--build-id=sha1", "-z", "noexecstack", "-o", str(linked),
-                     str(compiled))
+        compile_with(linker, "-static", "--build-id=sha1", "-z", "noexecstack", *options,
+                     "-o", str(linked), str(compiled))
         os.replace(linked, output)
 
 
 def root(shell: bytes) -> Folder:
-    """The files of the root file system; devices are the kernel's own file system."""
+    """The files of the root file system; devices are the kernel's own file system.  The tools are
+    files of their own: a process is named for the file, not for a link to it."""
     files: dict[str, File | Folder] = {
         "sbin/init": File(shell, EXECUTABLE), "dev": Folder(), "tmp": Folder(mode=0o041777),
         "etc/motd": File(b"A userland of a few hundred lines.\n"),
     }
-    return ufs.tree(files | {f"bin/{name}": File(b"/sbin/init", LINK) for name in TOOLS})
+    return ufs.tree(files | {f"bin/{name}": File(shell, EXECUTABLE) for name in TOOLS})
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
@@ -59,9 +62,10 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 
     :raises KinstError: when a tool is missing or fails.
     """
-    shell = target_directory / arch / "shell"
-    program(arch, SOURCE / "shell.c", shell)
-    packed = target_directory / arch / ROOT_FILE
+    shell = target_directory / arch / catalog.SHELL_FILE
+    program(arch, SOURCE / "shell.c", shell, ["--strip-all"])
+    program(arch, SOURCE / "shell.c", shell.with_name(f"{shell.name}.debug"))
+    packed = target_directory / arch / catalog.ROOT_FILE
     with replacing(packed) as file:
         file.write(ufs.image(root(shell.read_bytes()), FREE))
     return packed

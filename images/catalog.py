@@ -15,7 +15,8 @@ from emu.errors import ImageError, KinstError
 from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
-ROOT_FILE = "root.ufs"  # our userland, beside the teaching kernel
+# Our userland, beside the teaching kernel: its root file system, and its one program.
+ROOT_FILE, SHELL_FILE = "root.ufs", "shell"
 
 
 @dataclass(frozen=True)

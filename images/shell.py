@@ -120,6 +120,6 @@ def with_files(folder: Path, arch: str) -> MemoryDisk:
     from images.build_userland import FREE, root
     from images.ufs import image, read_folder
 
-    files = root(catalog.userland(arch).with_name("shell").read_bytes())
+    files = root(catalog.userland(arch).with_name(catalog.SHELL_FILE).read_bytes())
     files.entries["files"] = read_folder(folder)
     return MemoryDisk(folder, memoryview(image(files, FREE)))

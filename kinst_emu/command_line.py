@@ -20,7 +20,7 @@ from kinst_emu.terminal import parse_count
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
 FLAGS = {"q": "quiet", "F": "flowindent", "w": "destructive", "C": "cpp", "Z": "zdefs"}
 UNICORN, QEMU = "unicorn", "qemu"
-BOOT = "boot"  # the workload that is no call
+BOOT, COMMAND = "boot", "$"  # workloads that are no call; the second, how one begins
 EXAMPLES = (
     "kdtrace -k teaching/amd64 -n kinst::strlen: -c 'strlen(\"hello\")'",
     "kdtrace -k kernel -n fbt::malloc: -c 'malloc(100, &M_TEMP, 2)'",
@@ -115,7 +115,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("words", nargs="*", metavar="ARGUMENT", help="$1, $2 ... of the programs")
     kernel_option(parser, required=False)
     add("-c", dest="workload", metavar="WORKLOAD",
-        help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', or 'boot'")
+        help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', 'boot', or "
+        "'$ COMMAND', a line for the shell of our userland")
+    add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
     add("--replay", metavar="FILE", help="trace a recording that is played instead")
     add("-l", dest="listing", action="store_true",
         help="list probes, do not run; all of DTrace's own and fbt's, if none are described")
@@ -193,6 +195,7 @@ class CommandLine:
     module: list[str]
     replay: Path | None
     workload: str | None
+    files: Path | None
     listing: bool
     verbose: bool
     rewritten: bool
@@ -248,14 +251,16 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     line = CommandLine(
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
-        None if given.replay is None else Path(given.replay), given.workload, given.listing,
-        given.verbose, given.rewritten, given.output, given.compile_only, given.show_code,
+        None if given.replay is None else Path(given.replay), given.workload,
+        None if given.files is None else Path(given.files), given.listing, given.verbose,
+        given.rewritten, given.output, given.compile_only, given.show_code,
         given.version, frames, given.json, given.report, given.sources, given.plot,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
         None if given.limit is None else parse_count(given.limit, "--limit"))
     line.of_kernel = [option for option, wanted in (
-        ("-c", line.workload is not None), ("--digest", line.digest),
+        ("-c", line.workload is not None), ("--files", line.files is not None),
+        ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
         ("--module", bool(line.module)), ("--memory", line.memory is not None),
         ("--limit", line.limit is not None), ("--unsafe", line.unsafe),

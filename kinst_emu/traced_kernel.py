@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 from dtrace.calls import Evaluation, check
@@ -15,6 +16,7 @@ from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
 from dwarf.types import Type, declare
+from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.machine import Machine
@@ -25,14 +27,16 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
+from images.shell import CommandError, run_command, shown_output, with_files, with_userland
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
-from kinst_emu.command_line import BOOT, QEMU, CommandLine
+from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
 
-IDLE = "nothing to run; give a call, like: -c 'strlen(\"hello\")', or -c boot"
+IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
+        "-c boot")
 PERIOD = 0.25  # seconds between looks at what has fired
 NEWLINE = 0x0A
 
@@ -65,8 +69,14 @@ class TracedKernel:
         runs = not line.listing and not line.compile_only
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
+        self._command = _command_of(line)
+        if self._command is not None and self.player is None:
+            self.image = with_userland(self.image)
+            if line.files is not None:
+                disk = with_files(line.files, arch_of(self.image).name)
+                self.image = with_userland(self.image, disk)
         self._checked = None if line.unchecked else self.prototypes
-        if self.workload not in (None, BOOT):
+        if self._command is None and self.workload not in (None, BOOT):
             self._calls = parse_calls(self.workload)
             check(self.image, self._calls, self._checked)
         memory = parse_size(line.memory or "512M")
@@ -88,7 +98,8 @@ class TracedKernel:
             at_start(machine)
             return machine
         machine = booted(self.image, memory)
-        machine.console.text.clear()
+        if self._command is None:  # a command begins at the prompt that is there
+            machine.console.text.clear()
         return machine
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
@@ -134,15 +145,18 @@ class TracedKernel:
         :raises KinstError: when it fails; how it came there has been printed.
         """
         machine = self.machine
-        show = show_byte if rows is None else rows.byte
-        for byte in bytes(machine.console.text) if self.player is None else b"":
-            show(byte)  # what was said before there were probes
+        show: Callable[[int], None] = show_byte if rows is None else rows.byte
+        if self._command is not None:
+            show = shown_output(show)
+        elif self.player is None:
+            for byte in bytes(machine.console.text):
+                show(byte)  # what was said before there were probes
         console = _Console(session, show)
         machine.console.stream = console.byte
         try:
             with PROGRESS.working("running, traced"), console.streaming():
                 shown = self._work()
-        except (CallError, BootError) as error:
+        except (CallError, BootError, CommandError) as error:
             session.look()
             stack = [] if self.breakpoints is None else failure(machine)  # QEMU may have ended
             if rows is not None:
@@ -169,6 +183,10 @@ class TracedKernel:
             return None
         if self.idle:  # what begins has not ended it
             raise KinstError(IDLE)
+        if self._command is not None:
+            assert isinstance(self.machine, UnicornMachine)
+            self._run_command(self.machine, self._command)
+            return None
         if self._calls is None:
             assert isinstance(self.machine, UnicornMachine)
             boot_to_prompt(self.machine, self.limit)
@@ -176,6 +194,13 @@ class TracedKernel:
         evaluation = Evaluation(Caller(self.machine, self.limit), self._checked)
         value = evaluation.run(self._calls)
         return evaluation.kind, value
+
+
+    def _run_command(self, machine: UnicornMachine, command: str) -> None:
+        """As dtrace(1) does, it says when a command has failed."""
+        ran = run_command(machine, command, self.line.limit or LIMIT)
+        if ran.status and not self.line.options.given("quiet"):
+            print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
 
 
 class _Console:
@@ -215,8 +240,24 @@ class _Console:
             self._session.hurry()
 
 
+def _command_of(line: CommandLine) -> str | None:
+    """What is behind the ``$`` of a workload.
+
+    :raises KinstError: when files are given for no command.
+    """
+    workload = line.workload or ""
+    if workload.startswith(COMMAND):
+        return workload.removeprefix(COMMAND).strip()
+    if line.files is not None:
+        raise KinstError("--files: goes with a command, as in -c '$ ls /files'")
+    return None
+
+
 def _check_qemu(line: CommandLine) -> None:
     """:raises KinstError: for what needs our own machine."""
+    if (line.workload or "").startswith(COMMAND):
+        raise KinstError("--machine qemu runs calls: its devices are not those that a command is "
+                         "typed at")
     if line.workload == BOOT or line.trap_path == DIRECT or line.trampolines != PER_PROBE:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "

@@ -109,6 +109,44 @@ def test_a_program_that_never_ends_is_given_up_and_the_machine_goes_on(kernel):
     assert run_command(machine, "echo $?", LIMIT).status == 0
 
 
+SCRIPT = ("fbt::sys_pipe2:entry, fbt::sys_fork:entry { @[execname, probefunc] = count(); } "
+          "fbt::exec_copyin_args:entry { printf(\"%s\\n\", copyinstr(arg1)); }")
+
+
+def test_a_d_program_counts_what_programs_ask_for_and_the_digest_stays(kernel):
+    words = ("-k", str(kernel.path), "-q", "--digest")
+    traced = run("kdtrace", *words, "-n", SCRIPT, "-c", "$ cat /etc/motd | wc; false")
+    assert traced.returncode == 0, traced.stderr
+    lines = [line.split() for line in traced.stdout.splitlines() if line]
+    for line in (["/bin/cat"], ["/bin/wc"], ["/bin/false"], ["1", "35"],
+                 ["init", "sys_fork", "3"], ["init", "sys_pipe2", "1"]):
+        assert line in lines, traced.stdout
+    plain = run("kinst", "run", "-k", str(kernel.path), "--digest", "--",
+                "cat /etc/motd | wc; false")
+    assert plain.returncode == 1 and plain.stdout.splitlines()[-1].split() == lines[-1]
+
+
+def test_a_process_is_named_for_its_program_and_a_failure_is_told(kernel):
+    done = run("kdtrace", "-k", str(kernel.path), "-n",
+               "fbt::vm_fault:entry { @[execname] = count(); }", "-c", "$ wc < /etc/motd; false")
+    assert done.returncode == 0 and "exited with status 1" in done.stderr
+    assert {"wc", "init"} <= {line.split()[0] for line in done.stdout.splitlines() if line}
+
+
+def test_files_of_the_host_are_run_and_what_does_not_go_together_is_refused(kernel, tmp_path):
+    (tmp_path / "prog").write_bytes(
+        kernel.options.memory_disk.path.with_name("shell").read_bytes())
+    (tmp_path / "prog").chmod(0o755)
+    done = run("kdtrace", "-k", str(kernel.path), "-q", "-n", "BEGIN { }", "--files", str(tmp_path),
+               "-c", "$ /files/prog -c 'echo from outside'")
+    assert done.returncode == 0 and "from outside" in done.stdout
+    for words, says in ((("--files", str(tmp_path), "-c", 'strlen("a")'), "--files"),
+                        (("--machine", "qemu", "-c", "$ ls"), "--machine qemu"),
+                        (("-c", "$"), "a command is a line")):
+        done = run("kdtrace", "-k", str(kernel.path), "-n", "BEGIN { }", *words)
+        assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
 def test_switching_off_ends_the_machine(kernel):
     machine, _start = at_prompt(kernel)
     ran = run_command(machine, "poweroff", 20_000_000_000)
