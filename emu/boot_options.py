@@ -76,5 +76,7 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None) -> B
     if len(environment) > MAX_ENVIRONMENT:
         raise KinstError(f"--env: {len(environment)} variables are given; {MAX_ENVIRONMENT} are "
                          "possible")
-    return BootOptions(tuple(environment), flags.removeprefix("-"),
+    last = dict(one.split("=", 1) for one in environment)
+    return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),
+                       "".join(sorted(set(flags.removeprefix("-")))),
                        None if disk is None else memory_disk(disk))

@@ -56,20 +56,23 @@ class Folder:
 
 
 def tree(files: Mapping[str, File | Folder]) -> Folder:
-    """From paths, in whose folders they are then.
+    """From paths, in whose folders they are then.  A folder that is given gets what others say is
+    in it, too.
 
-    :raises FileSystemError: for a path that cannot be.
+    :raises FileSystemError: for a path that cannot be, or is there twice.
     """
     root = Folder()
     for path, what in files.items():
         at, names = root, [name for name in path.split("/") if name]
-        if not names or len(names) > MAX_DEPTH or {".", ".."} & set(names):
+        if not names or len(names) > MAX_DEPTH:
             raise FileSystemError(f"{path!r}: no path for a file system")
         for name in names[:-1]:
             below = at.entries.setdefault(name, Folder())
             if not isinstance(below, Folder):
                 raise FileSystemError(f"{path!r}: '{name}' is a file, not a folder")
             at = below
+        if names[-1] in at.entries:
+            raise FileSystemError(f"{path!r}: is there twice")
         at.entries[names[-1]] = what
     return root
 
@@ -132,15 +135,15 @@ class _Writer:
         self.inodes.append(own)
         rows = [(".", number, stat.S_IFDIR), ("..", parent if depth else number, stat.S_IFDIR)]
         for name, what in sorted(folder.entries.items()):
-            if len(name.encode()) > MAX_NAME or "\0" in name:
+            if name in ("", ".", "..") or set("/\0") & set(name) or (
+                    len(os.fsencode(name)) > MAX_NAME):
                 raise FileSystemError(f"{name[:40]!r}: no name for a file")
             if isinstance(what, Folder):
                 rows.append((name, self._number(what, number, depth + 1), stat.S_IFDIR))
                 own.links += 1
             else:
-                if stat.S_IFMT(what.mode) not in KINDS:
-                    raise FileSystemError(f"{name!r}: neither a file, a folder, nor a symbolic "
-                                          "link")
+                if stat.S_IFMT(what.mode) not in (stat.S_IFREG, stat.S_IFLNK):
+                    raise FileSystemError(f"{name!r}: neither a file nor a symbolic link")
                 rows.append((name, ROOT + len(self.inodes), stat.S_IFMT(what.mode)))
                 self.inodes.append(_Inode(what.mode, 1, what.content))
         own.content = _directory(rows)
@@ -304,7 +307,7 @@ def _directory(rows: list[tuple[str, int, int]]) -> bytes:
     pieces: list[list[tuple[bytes, int, int]]] = [[]]
     room = SECTOR
     for name, number, kind in rows:
-        text = name.encode()
+        text = os.fsencode(name)
         size = 8 + (len(text) + 4 & ~3)
         if size > room:
             pieces.append([])

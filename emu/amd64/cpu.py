@@ -230,7 +230,7 @@ class Amd64Cpu(Cpu):
 
     def _through_gate(self, vector: int, pc: int, code: int | None,
                       began: int | None = None) -> str | None:
-        """Through the IDT, from ring 0.  Where the frame cannot be pushed, that is a page fault of
+        """Through the IDT.  Where the frame cannot be pushed, that is a page fault of
         the instruction, or a double fault (SDM volume 3, 6.15, "Interrupt 8")."""
         m = self.machine
         began = pc if began is None else began

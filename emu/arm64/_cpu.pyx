@@ -9,8 +9,7 @@ BRK from EL1 with its own stack pointer: Arm ARM, "Exception entry".  ``ArmCpu._
 Python, for every exception; this is for the one that a probe takes at each firing.
 """
 
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdint cimport uint32_t, uint64_t
 
 import unicorn.arm64_const as uc
 

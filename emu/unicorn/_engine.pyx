@@ -230,7 +230,7 @@ cdef void flatten(Clock *c, bint physical) noexcept nogil:
 
 
 cdef bint ask_model(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    """The translation of an architecture whose CPU model leaves no trace of being asked."""
+    """The CPU model's own translation, until the architecture's walk is set."""
     c.walked_count = 0
     return c.vmem_translate(c.uc, address, PROT_READ, physical) == 0
 

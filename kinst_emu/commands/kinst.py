@@ -9,6 +9,7 @@ import importlib
 import sys
 from types import ModuleType
 
+from kinst_emu.boot_flags import with_flags
 from kinst_emu.completion import complete, completed_words
 from kinst_emu.examples import show_examples
 from kinst_emu.terminal import run_command
@@ -49,7 +50,8 @@ def _main() -> int:
                         help="print the version, and those of the libraries that decide what a "
                         "run is")
     # Options come behind the command, so what is chosen is the first word.
-    words = completed_words() or sys.argv[1:]
+    given = with_flags(sys.argv[1:])
+    words = completed_words() or given
     chosen = next((word for word in words if not word.startswith("-")), "")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
@@ -57,7 +59,7 @@ def _main() -> int:
             show_examples(command, text, _module(name).EXAMPLES)
             _module(name).add_options(command)
     complete(parser)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     return int(_module(arguments.command).run(arguments))
 
 

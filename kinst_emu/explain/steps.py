@@ -264,7 +264,7 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
 def _told(part: object) -> str:
     """A verdict, and what it is made of, by the names they have in the tables."""
     if isinstance(part, int) and not isinstance(part, bool):
-        return f"{part:#x}" if part >= ADDRESS else str(part)
+        return f"{part:#x}" if abs(part) >= ADDRESS else str(part)
     if not is_dataclass(part):
         return str(part)
     name = CAPITAL.sub(" ", type(part).__name__).lower()

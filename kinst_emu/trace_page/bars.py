@@ -10,19 +10,15 @@ from dtrace.run.values import Value
 MOST_BARS, MOST_DISTRIBUTIONS = 40, 8  # of an aggregation
 MOST_AGGREGATIONS = 40
 MOST_EMPTY = 128  # buckets that are drawn one by one: all that quantize() has
-LABEL = 120  # characters that are seen; all of them when one points at it
 
 
 @dataclass(frozen=True)
 class Bar:
-    """:param percent: of the largest.
-    :param whole: a label that was cut, or nothing.
-    """
+    """:param percent: of the largest."""
 
     label: str
     value: str
     percent: float
-    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def _aggregation(row: Row) -> AggregationBars:
     if any(isinstance(entry["value"], list) for entry in entries):
         most, which = MOST_DISTRIBUTIONS, "last"
         pictures: list[tuple[str | None, list[Bar]]] = [
-            (_cut(_label(entry["keys"])), _bars(list(_buckets(_dicts(entry["value"])))))
+            (_label(entry["keys"]), _bars(list(_buckets(_dicts(entry["value"])))))
             for entry in entries[-most:]]
     else:
         most, which = MOST_BARS, "largest"
@@ -93,13 +89,8 @@ def _bound(bucket: Mapping[str, Value]) -> str:
 
 def _bars(bars: Sequence[tuple[str, Value]]) -> list[Bar]:
     most = max((abs(value) for _label, value in bars if isinstance(value, int)), default=0) or 1
-    return [Bar(_cut(label), str(value), 100 * abs(value) / most, label if _cut(label) != label
-                else "") if isinstance(value, int)
-            else Bar(_cut(label), json.dumps(value), 0) for label, value in bars]
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= LABEL else label[: LABEL - 3] + "..."
+    return [Bar(label, str(value), 100 * abs(value) / most) if isinstance(value, int)
+            else Bar(label, json.dumps(value), 0) for label, value in bars]
 
 
 def _label(keys: Value) -> str:

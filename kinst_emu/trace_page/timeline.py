@@ -35,7 +35,7 @@ class Tick:
 @dataclass(frozen=True)
 class Timeline:
     """:param functions: how many had firings.
-    :param first: when the first was, and ``span`` the time from there that the columns show.
+    :param first: when the first was, and ``span`` how long they took.
     """
 
     rows: list[TimelineRow]
@@ -49,21 +49,25 @@ class Timeline:
 def timeline(trace: Collected) -> Timeline:
     """Of a trace that has times."""
     first, last = min(trace.times), max(trace.times)
-    # Columns of whole nanoseconds, all as wide: no pattern is seen that is not there.
-    wanted = max(FEWEST, min(COLUMNS, len(trace.times) // 4))
-    width = -(-(last - first + 1) // wanted)
-    columns = (last - first) // width + 1
-    span = columns * width
+    span = last - first + 1
+    columns = _columns(span, max(FEWEST, min(COLUMNS, len(trace.times) // 4)))
     totals = Counter[str]()
     cells: dict[str, Counter[int]] = {}
     for time, probe in zip(trace.times, trace.probes, strict=True):
         name = trace.functions[probe]
         totals[name] += 1
-        cells.setdefault(name, Counter())[(time - first) // width] += 1
+        cells.setdefault(name, Counter())[(time - first) * columns // span] += 1
     most = max(max(found.values()) for found in cells.values())
     rows = [TimelineRow(name, _paths(cells[name], most)) for name,
             _count in totals.most_common(ROWS)]
     return Timeline(rows, len(totals), columns, exact(first), exact(span), _ticks(span))
+
+
+def _columns(span: int, wanted: int) -> int:
+    """About as many as are wanted; of whole nanoseconds where that can be, since in some of a few
+    and a fraction there would be a firing more than in others."""
+    near = range(max(FEWEST, wanted // 2), min(COLUMNS, 3 * wanted) + 1)
+    return min((n for n in near if span % n == 0), key=lambda n: abs(n - wanted), default=wanted)
 
 
 def _paths(cells: Counter[int], most: int) -> list[tuple[float, str]]:

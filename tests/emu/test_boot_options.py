@@ -99,6 +99,21 @@ def test_a_disk_that_is_none_is_refused(tmp_path, content, said):
         boot_options([], "", path)
 
 
+def test_flags_may_begin_with_a_dash_on_the_command_line():
+    for words in (["--append", "-s"], ["--append=-s"], ["--append", "s"]):
+        done = run("kinst", "boot", "-k", "teaching/amd64", "-q", "--digest", *words)
+        assert done.returncode == 0, done.stderr
+    done = run("kinst", "boot", "-k", "teaching/amd64", "--append", "-q")
+    assert done.returncode == 1 and "no boot flag -q" in done.stderr
+
+
+def test_a_recording_that_could_not_be_played_is_not_made(tmp_path):
+    path = tmp_path / "x.rec"
+    done = run("kinst", "boot", "-k", "teaching/amd64", "--env", "a=b", "--record", str(path))
+    assert done.returncode == 1 and "--record: recordings do not hold" in done.stderr
+    assert not path.exists()
+
+
 def test_the_command_refuses_in_one_line(tmp_path):
     done = run("kinst", "boot", "-k", "teaching/amd64", "--memory-disk", str(tmp_path / "none"))
     assert done.returncode == 1 and done.stderr == (

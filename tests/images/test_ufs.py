@@ -161,7 +161,18 @@ def test_what_cannot_be_packed_is_refused(root, said):
         ufs.image(root)
 
 
-@pytest.mark.parametrize("path", ["", "/", "a/../b", "/".join("a" * 100)])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0"])
+def test_a_name_that_cannot_be_is_refused(name):
+    with pytest.raises(FileSystemError, match="no name"):
+        ufs.image(Folder({name: File(b"")}))
+
+
+def test_a_path_is_there_once():
+    with pytest.raises(FileSystemError, match="twice"):
+        ufs.tree({"a/b": File(b""), "a": Folder()})
+
+
+@pytest.mark.parametrize("path", ["", "/", "/".join("a" * 100)])
 def test_a_path_that_cannot_be_is_refused(path):
     with pytest.raises(FileSystemError, match="no path"):
         ufs.tree({path: File(b"")})

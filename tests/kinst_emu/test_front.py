@@ -250,11 +250,11 @@ def on_a_terminal(words, until=None):
 
 def test_a_terminal_is_told_what_takes_long():
     seen = on_a_terminal(["-m", "kinst_emu.commands.kinst", "call", "-k", "teaching/riscv64",
-                          "fibonacci(32)"])
+                          "fibonacci(34)"])
     text = b"".join(data for _at, data in seen).decode()
-    assert "calling fibonacci(32) ... " in text
+    assert "calling fibonacci(34) ... " in text
     # What was drawn has been taken away again.
-    assert text.rpartition(CLEAR)[2].endswith("fibonacci(32) = 2178309 (0x213d05)\r\n")
+    assert text.rpartition(CLEAR)[2].endswith("fibonacci(34) = 5702887 (0x5704e7)\r\n")
     assert " ... " not in text.rpartition(CLEAR)[2]
 
 

@@ -119,7 +119,7 @@ def load(computer: BareMachine, image: Image) -> None:
         put(segment.physical, bytes(segment.data))
     module, at, data, kernend = metadata(image, memory_map(memory))
     if kernend > memory - (1 << 20):
-        raise ImageError(f"{image.path}: with its modules it does not fit "
+        raise ImageError(f"{image.path}: with what is loaded behind it, it does not fit "
                          f"{memory >> 20} MiB of memory")
     sp, words = stack(module, kernend)
     for address, content in (*files(image), (at, data), (PML4, page_tables()),
