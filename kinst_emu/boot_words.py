@@ -4,8 +4,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from emu.architectures import arch_of
 from emu.boot_options import boot_options
 from emu.elf import Image
+from emu.errors import KinstError
+from emu.guests import guest_of
 
 
 def loader_options(parser: argparse.ArgumentParser) -> None:
@@ -24,5 +27,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
 
     :raises KinstError: when one is malformed, or the disk cannot be used.
     """
-    return replace(image, options=boot_options(
-        arguments.env, arguments.append, arguments.memory_disk))
+    options = boot_options(arguments.env, arguments.append, arguments.memory_disk)
+    if options.memory_disk is not None and not guest_of(image, arch_of(image).name).shell_prompt:
+        raise KinstError("--memory-disk: the teaching kernel has no file systems; give a FreeBSD "
+                         "kernel")
+    return replace(image, options=options)

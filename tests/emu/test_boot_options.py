@@ -114,6 +114,11 @@ def test_a_recording_that_could_not_be_played_is_not_made(tmp_path):
     assert not path.exists()
 
 
+def test_the_teaching_kernel_takes_no_disk(disk):
+    done = run("kinst", "boot", "-k", "teaching/arm64", "--memory-disk", str(disk))
+    assert done.returncode == 1 and "no file systems" in done.stderr
+
+
 def test_the_command_refuses_in_one_line(tmp_path):
     done = run("kinst", "boot", "-k", "teaching/amd64", "--memory-disk", str(tmp_path / "none"))
     assert done.returncode == 1 and done.stderr == (
