@@ -393,6 +393,7 @@ class Amd64Cpu(Cpu):
 
     def restore(self, state: dict[str, Any]) -> None:
         m = self.machine
+        self._to_ring_0()  # where all that follows can be written
         for name, number in registers.WIDE.items():
             m.engine.write_bytes(number, bytes.fromhex(state[name]))
         self.write_system("efer", state["efer"])
@@ -411,7 +412,8 @@ class Amd64Cpu(Cpu):
             m.write_register(name, state[name])
         hidden = _segment_fields()
         hidden.write(m.uc, {name: state[name] for name in hidden.fields})
-        flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT)
+        # No write of a selector changes the level that the model keeps.
+        flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT | CPL) | state["cs"] & CPL
         for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
             flags |= bit if state[name] else 0
         _shadow_field().write(m.uc, {"hflags": flags})

@@ -163,8 +163,12 @@ def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
         machine.run(Until(instructions=machine.instructions + 997))
         assert machine.instructions < end, "no program was met"
     snapshot.save(machine, tmp_path / "s")
-    other = snapshot.restore(tmp_path / "s", kernel)
-    for one in (machine, other):
+    in_user_mode = machine.snapshot()
+    machine.restore(start)  # the privilege level goes with the state, in both directions
+    assert run_command(machine, "cat /etc/motd | wc", LIMIT).status == 0
+    assert machine.digest() == digest
+    machine.restore(in_user_mode)
+    for one in (machine, snapshot.restore(tmp_path / "s", kernel)):
         one.run(Until(console=machine.guest.shell_prompt))
         assert (one.instructions, one.digest()) == (end, digest)
 
