@@ -1,11 +1,12 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked without a trace, INT3 delivered.
+"""The CPU's native half: page tables walked without a trace, exceptions delivered.
 
 4-level paging: SDM volume 3, "4-Level Paging and 5-Level Paging".  The CPU model sets accessed bits,
 and CR2 where nothing is mapped; this does not.  The Python twin is ``Amd64.translate``.
 
-INT3: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.  ``Amd64Cpu._enter`` is the
-same in Python, for every vector; this is for the one that a probe takes at each firing.
+Exceptions: SDM volume 3, chapter "Interrupt and Exception Handling", 64-bit mode.  ``Amd64Cpu._enter`` is
+the same in Python, for every vector and every way it can fail; ``enter`` is for the one that a probe
+takes at each firing, ``deliver`` for those that programs take all the time, and for SYSCALL.
 """
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -13,9 +14,10 @@ from libc.string cimport memcpy
 
 import unicorn.x86_const as uc
 
+from emu.amd64 import registers
 from emu.unicorn._engine cimport (
     Clock, go_to, guest_read, guest_write, host_physical, host_stack, native, register_read,
-    register_write,
+    register_write, word_in_context,
 )
 
 cdef int CR0 = uc.UC_X86_REG_CR0
@@ -66,6 +68,15 @@ cdef int CS = uc.UC_X86_REG_CS
 cdef int CR2 = uc.UC_X86_REG_CR2
 cdef int SS = uc.UC_X86_REG_SS
 cdef int IDTR = uc.UC_X86_REG_IDTR
+cdef int TR = uc.UC_X86_REG_TR
+cdef int RIP = uc.UC_X86_REG_RIP
+cdef int RCX = uc.UC_X86_REG_RCX
+cdef int R11 = uc.UC_X86_REG_R11
+cdef int MSR = uc.UC_X86_REG_MSR
+cdef uint32_t EFER = registers.MSRS["efer"]
+cdef uint32_t STAR = registers.MSRS["star"]
+cdef uint32_t LSTAR = registers.MSRS["lstar"]
+cdef uint32_t SFMASK = registers.MSRS["sfmask"]
 
 cdef enum:
     VECTOR = 3
@@ -122,6 +133,135 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
+# Of these the engine is told the places: what the model keeps of an exception, and its cached flags.
+EXCEPTION_PLACES = ("error code", "exception in flight", "hflags")
+
+cdef enum:
+    ERROR_CODE = 0
+    IN_FLIGHT = 1
+    HFLAGS = 2
+    CPL = 3  # of hflags, as of a selector
+    CS64 = 1 << 15
+    WRITABLE = 2
+    RSP0 = 4  # in the TSS, and the first of the interrupt stacks
+    IST = 28
+    SYSCALL = 256
+    SYSCALL_BYTES = 2
+    RESUME_FLAG = 1 << 16
+    SCE = 1
+
+cdef uint64_t RESERVED = <uint64_t>0xFFF << 40  # of an entry
+cdef uint32_t FAULTS = 1 << 0 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 13 | 1 << 14 | 1 << 16 | 1 << 19
+cdef uint32_t WITH_ERROR_CODE = 1 << 13 | 1 << 14
+
+# unicorn/x86.h: uc_x86_msr
+cdef struct Msr:
+    uint32_t number
+    uint64_t value
+
+
+cdef uint64_t msr(Clock *c, uint32_t number) noexcept nogil:
+    cdef Msr it = Msr(number, 0)
+    c.reg_read(c.uc, MSR, &it)
+    return it.value
+
+
+cdef bint writable(Clock *c, uint64_t address, uint64_t size) noexcept nogil:
+    """Whether a push in ring 0 can be carried out there; all of it lies on one page."""
+    cdef uint64_t physical = 0
+    cdef int i
+    if (address ^ (address + size - 1)) >> 12 or not walk(c, address, &physical):
+        return False
+    for i in range(c.walked_count):
+        if not c.walked[i][0] & WRITABLE or c.walked[i][0] & RESERVED:
+            return False
+    return c.walked_count != 0 and host_physical(c, physical, size) != NULL
+
+
+cdef void to_ring_0(Clock *c) noexcept nogil:
+    """In the context: no write of a selector changes the level that the model keeps."""
+    word_in_context(c, c.exception_places[HFLAGS])[0] &= ~<uint32_t>CPL
+
+
+cdef bint system_call(Clock *c, uint64_t pc) noexcept nogil:
+    """SYSCALL (SDM volume 2), at which the CPU still is."""
+    cdef uint64_t flags, selector
+    if not msr(c, EFER) & SCE:
+        return False
+    c.context_save(c.uc, c.context)
+    if not word_in_context(c, c.exception_places[HFLAGS])[0] & CS64:
+        return False
+    flags = register_read(c, RFLAGS)
+    selector = msr(c, STAR) >> 32 & 0xFFFC
+    to_ring_0(c)
+    c.context_restore(c.uc, c.context)
+    register_write(c, RCX, pc + SYSCALL_BYTES)
+    register_write(c, R11, flags & ~<uint64_t>RESUME_FLAG)
+    register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))
+    register_write(c, CS, selector)
+    register_write(c, SS, selector + 8)
+    # The model goes on behind the instruction.
+    register_write(c, RIP, msr(c, LSTAR) - SYSCALL_BYTES)
+    return True
+
+
+cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
+    cdef Mmr table
+    cdef uint64_t gate[2]
+    cdef uint64_t frame[6]
+    cdef uint64_t top, sp, flags, cs
+    cdef uint32_t kind, ist
+    cdef int words = 0
+    cdef bint user
+    if vector == SYSCALL:
+        return system_call(c, pc)
+    if vector > 31 or not FAULTS >> vector & 1:
+        return False
+    c.reg_read(c.uc, IDTR, &table)
+    if table.limit < 16 * vector + 15 or not guest_read(c, table.base + 16 * vector, gate, 16):
+        return False
+    kind = <uint32_t>(gate[0] >> 40 & 0x1F)
+    ist = <uint32_t>(gate[0] >> 32 & 7)
+    if not gate[0] >> 47 & 1 or kind not in (INTERRUPT_GATE, TRAP_GATE):
+        return False
+    cs = register_read(c, CS) & 0xFFFF
+    user = cs & CPL != 0
+    sp = top = register_read(c, RSP)
+    if ist or user:
+        c.reg_read(c.uc, TR, &table)
+        if not guest_read(c, table.base + (IST + 8 * ist if ist else RSP0), &top, 8):
+            return False
+    c.context_save(c.uc, c.context)
+    if WITH_ERROR_CODE >> vector & 1:
+        frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]
+        words = 1
+    flags = register_read(c, RFLAGS)
+    frame[words] = pc
+    frame[words + 1] = cs
+    frame[words + 2] = flags
+    frame[words + 3] = sp
+    frame[words + 4] = register_read(c, SS) & 0xFFFF
+    words += 5
+    top = (top & ~<uint64_t>15) - 8 * words
+    if not writable(c, top, 8 * words):
+        return False
+    guest_write(c, top, frame, 8 * words)
+    word_in_context(c, c.exception_places[IN_FLIGHT])[0] = 0xFFFFFFFF
+    if user:
+        to_ring_0(c)
+    c.context_restore(c.uc, c.context)
+    flags &= ~<uint64_t>CLEARED
+    if kind == INTERRUPT_GATE:
+        flags &= ~<uint64_t>INTERRUPT_FLAG
+    register_write(c, RFLAGS, flags)
+    register_write(c, RSP, top)
+    register_write(c, CS, gate[0] >> 16 & 0xFFFF)
+    if user:
+        register_write(c, SS, 0)
+    go_to(c, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
+    return True
+
+
 cdef void keep(Clock *c) noexcept nogil:
     """A breakpoint itself leaves nothing in registers; Unicorn writes CR2 when it is asked to
     translate an address that is not mapped."""
@@ -138,4 +278,5 @@ WALK = native(<void *>walk, "emu.walk")
 FOOTPRINT = 768
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
+DELIVER = native(<void *>deliver, "emu.deliver")
 FORGET = native(<void *>forget, "emu.forget")

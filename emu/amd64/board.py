@@ -7,6 +7,7 @@ import unicorn.x86_const as uc
 
 from emu.amd64 import acpi
 from emu.amd64.cpu import Amd64Cpu
+from emu.amd64.registers import RFLAGS_IOPL
 from emu.device import Device, Line
 from emu.devices import lapic
 from emu.devices.acpi_power import AcpiPower
@@ -70,7 +71,21 @@ class Amd64Board(Board):
             uc.UC_X86_REG_RCX, TSC_COST, 1, 1,
         )
 
+    def _refused(self) -> bool:
+        """The CPU model lets programs do what only the kernel may, and is past it here: the run
+        ends, instead of the fault that IOPL wants (SDM volume 1, "I/O Privilege Level")."""
+        machine = self.machine
+        flags = machine.read_register("rflags")
+        refused = machine.read_register("cs") & 3 > flags >> RFLAGS_IOPL & 3
+        if refused:
+            machine.request_stop(Stop(
+                StopReason.UNHANDLED, 0,
+                "a program uses IN or OUT: its fault is not carried out here"))
+        return refused
+
     def _port_read(self, port: int, size: int) -> int:
+        if self._refused():
+            return 0
         found = self._ports.get(port)
         if found is not None:
             return found[0].read(found[1], size)
@@ -80,6 +95,8 @@ class Amd64Board(Board):
         return (1 << 8 * size) - 1  # nothing there: an empty PCI bus among it
 
     def _port_write(self, port: int, size: int, value: int) -> None:
+        if self._refused():
+            return
         found = self._ports.get(port)
         if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
             self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control; the 8042

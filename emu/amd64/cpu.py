@@ -157,6 +157,8 @@ class Amd64Cpu(Cpu):
         machine.make_engine(cls.model, uc.UC_X86_REG_RIP)
         native = machine.engine
         native.set_breakpoint_exception(_cpu)
+        native.set_exceptions(
+            _cpu, [*_exception_fields(), _shadow_field().fields["hflags"][0]])
         native.set_page_walk(_cpu)
         native.set_no_execute(NO_EXECUTE)
         native.set_last_address(uc.UC_X86_REG_FIP)

@@ -1,12 +1,13 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked, BRK delivered.
+"""The CPU's native half: page tables walked, exceptions delivered.
 
 Stage 1, EL1&0, 4 KiB granule: Arm ARM, "The AArch64 Virtual Memory System".  The CPU model leaves no
 trace when it is asked, but refuses at EL0 what only EL1 may read.  The Python twin is
 ``Arm64.translate``.
 
-BRK from EL1 with its own stack pointer: Arm ARM, "Exception entry".  ``ArmCpu._enter`` is the same in
-Python, for every exception; this is for the one that a probe takes at each firing.
+Exceptions: Arm ARM, "Exception entry".  ``ArmCpu._enter`` is the same in Python, for all of them; ``enter``
+is for BRK from EL1 with its own stack pointer, which a probe takes at each firing, ``deliver`` for what
+programs take all the time.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -15,11 +16,13 @@ import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
 from emu.unicorn._engine cimport (
-    Clock, CpReg, go_to, guest_read, host_physical, native, register_read, register_write,
+    Clock, CpReg, go_to, guest_read, host_physical, in_context, native, register_read,
+    register_write, word_in_context,
 )
 
 cdef int PSTATE = uc.UC_ARM64_REG_PSTATE
 cdef int CP_REG = uc.UC_ARM64_REG_CP_REG
+cdef int SP = uc.UC_ARM64_REG_SP
 
 cdef enum:
     ESR = 0
@@ -30,17 +33,33 @@ cdef enum:
     TCR = 5
     TTBR0 = 6
     TTBR1 = 7
-    NAMES = 8
+    FAR = 8
+    SP_EL0 = 9
+    SP_EL1 = 10
+    NAMES = 11
+    EL0T = 0
     EL1H = 5
     MASKED = 0x3C0 | EL1H  # D A I F
     SYNC = 0x200
+    LOWER = 0x400  # from EL0
     EC_BRK = 0x3C
+    SVC = 2  # of Unicorn's exceptions
+    PREFETCH_ABORT = 3
+    DATA_ABORT = 4
+
+# Of these the engine is told the places: of the last exception, and whether A64 is executed.
+EXCEPTION_PLACES = ("syndrome", "fault address", "aarch64")
+
+cdef enum:
+    SYNDROME = 0
+    ADDRESS = 1
+    AARCH64 = 2
 
 cdef uint64_t OUTPUT = 0xFFFFFFFFF000  # address bits of an entry, and of TTBRn
 
 cdef CpReg NAMED[NAMES]
 for _i, _name in enumerate(("esr_el1", "spsr_el1", "elr_el1", "vbar_el1", "sctlr_el1", "tcr_el1",
-                            "ttbr0_el1", "ttbr1_el1")):
+                            "ttbr0_el1", "ttbr1_el1", "far_el1", "sp_el0", "sp_el1")):
     _op0, _op1, _crn, _crm, _op2 = registers.SYSTEM[_name]
     NAMED[_i] = CpReg(_crn, _crm, _op0, _op1, _op2, 0)
 
@@ -111,6 +130,36 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
+cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
+    cdef uint64_t vectors, state, sp
+    cdef bint user
+    if vector not in (SVC, PREFETCH_ABORT, DATA_ABORT):
+        return False
+    vectors = get(c, VBAR)
+    state = register_read(c, PSTATE)
+    user = state & 0x1F == EL0T
+    if vectors == 0 or (not user and state & 0x1F != EL1H):
+        return False
+    c.context_save(c.uc, c.context)
+    if word_in_context(c, c.exception_places[AARCH64])[0] != 1:
+        return False
+    sp = register_read(c, SP)
+    # Unicorn computes its cached translation flags anew only with a system register: PSTATE first.
+    # A write of it changes no stack pointer.
+    register_write(c, PSTATE, MASKED)
+    if user:
+        put(c, SP_EL0, sp)
+        sp = get(c, SP_EL1)
+    if vector != SVC:
+        put(c, FAR, in_context(c, c.exception_places[ADDRESS])[0])
+    put(c, SPSR, state)
+    put(c, ELR, pc)
+    put(c, ESR, word_in_context(c, c.exception_places[SYNDROME])[0])
+    register_write(c, SP, sp)
+    go_to(c, vectors + (LOWER if user else SYNC))
+    return True
+
+
 cdef void forget(Clock *c) noexcept nogil:
     put(c, SPSR, c.detour.kept[SPSR])
     put(c, ELR, c.detour.kept[ELR])
@@ -122,4 +171,5 @@ WALK = native(<void *>walk, "emu.walk")
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
+DELIVER = native(<void *>deliver, "emu.deliver")
 FORGET = native(<void *>forget, "emu.forget")

@@ -49,6 +49,7 @@ CURRENT_SPX, LOWER_A64 = 0x200, 0x400
 PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL0T, EL1H = 0, 5
 EL_BITS = 3 << 2  # of PSTATE
+EC_SYSTEM = 0x18
 A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
@@ -168,6 +169,8 @@ class ArmCpu(Cpu):
         machine.make_engine(cls.model, uc.UC_ARM64_REG_PC)
         native = machine.engine
         native.set_breakpoint_exception(_cpu)
+        native.set_exceptions(
+            _cpu, [*_exception_fields(), _execution_state().fields["aarch64"][0]])
         native.set_page_blocks(10)
         native.set_block_ends(END_MASK, END_VALUE)
         native.set_page_walk(_cpu)
@@ -239,7 +242,8 @@ class ArmCpu(Cpu):
         if vector in (DATA_ABORT, PREFETCH_ABORT):
             self.write_system("far_el1", context_field(machine.uc, _exception_fields()[1], "<Q"))
         if vector in (DATA_ABORT, PREFETCH_ABORT, BKPT, SVC, UNDEFINED):
-            return self._enter(VECTOR_SYNC, pc, self._syndrome())
+            syndrome = self._syndrome() or self._trapped_immediate(pc)
+            return self._enter(VECTOR_SYNC, pc, syndrome)
         return f"exception {vector} of the CPU model"
 
     def invalid(self) -> str | None:
@@ -251,6 +255,13 @@ class ArmCpu(Cpu):
 
     def _syndrome(self) -> int:
         return context_field(self.machine.uc, _exception_fields()[0], "<I")
+
+    def _trapped_immediate(self, pc: int) -> int:
+        """The syndrome of MSR (immediate), of which the model keeps none (Arm ARM, ESR_EL1, "ISS
+        encoding for an exception from MSR, MRS, or System instruction")."""
+        code = int.from_bytes(self.machine.read(pc, 4), "little")
+        op1, operand, op2 = code >> 16 & 7, code >> 8 & 15, code >> 5 & 7
+        return EC_SYSTEM << 26 | 1 << 25 | op2 << 17 | op1 << 14 | 4 << 10 | 31 << 5 | operand << 1
 
     def stuck(self) -> str:
         return super().stuck() if self._in_a64() else A32

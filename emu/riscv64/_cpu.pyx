@@ -1,20 +1,22 @@
 # cython: language_level=3
-"""The CPU's native half: page tables walked without a trace, EBREAK delivered.
+"""The CPU's native half: page tables walked without a trace, exceptions delivered.
 
 Sv39, Sv48 and Sv57: privileged manual, "Virtual Address Translation Process".  The CPU model sets
 accessed bits; this does not.  The Python twin is ``Riscv64.translate``.
 
-EBREAK from S-mode: privileged manual, chapter "Supervisor-Level ISA".  ``RiscvCpu._trap`` is the same in
-Python, for every cause; this is for the one that a probe takes at each firing.  The registers are
-read and written in a saved context: as control and status registers of the CPU model's interface
-they cost as much again as the kernel's whole path.
+Exceptions: privileged manual, chapter "Supervisor-Level ISA".  ``RiscvCpu._trap`` is the same in
+Python, for every cause; ``enter`` is for the one that a probe takes at each firing, ``deliver`` for those
+that programs take all the time.  The registers are read and written in a saved context: as control
+and status registers of the CPU model's interface they cost as much again as the kernel's whole path.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 import unicorn.riscv_const as uc
 
-from emu.unicorn._engine cimport Clock, host_physical, in_context, native, register_read
+from emu.unicorn._engine cimport (
+    Clock, host_physical, in_context, native, register_read, register_write,
+)
 
 cdef int SATP = uc.UC_RISCV_REG_SATP
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
@@ -35,8 +37,13 @@ cdef enum:
     STVEC = 4
     SATP_PLACE = 5
 
+# And of these for ``deliver``: what stval is to be.
+EXCEPTION_PLACES = ("badaddr",)
+
 cdef enum:
     BREAKPOINT = 3
+    ECALL_U = 8
+    ECALL_S = 9
     SIE = 1 << 1
     SPIE = 1 << 5
     SPP = 1 << 8
@@ -109,6 +116,39 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
+cdef inline bint tells_address(uint32_t cause) noexcept nogil:
+    """Misaligned accesses, access and page faults: of loads, stores and fetches."""
+    return 4 <= cause <= 7 or cause in (0, 1, 12, 13, 15)
+
+
+cdef bint deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
+    cdef bint user = register_read(c, PRIV) == 0
+    cdef uint64_t value, status, vectors
+    if cause in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
+        if not user:
+            return False  # firmware's
+        cause = ECALL_U
+    elif not tells_address(cause):
+        return False
+    c.context_save(c.uc, c.context)
+    vectors = place(c, STVEC)[0] & ~<uint64_t>3
+    if vectors == 0:
+        return False
+    value = in_context(c, c.exception_places[0])[0] if cause != ECALL_U else 0
+    if user:
+        register_write(c, PRIV, 1)
+        c.context_save(c.uc, c.context)
+    status = place(c, MSTATUS)[0]
+    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE | SPP) | (0 if user else SPP)
+                            | (SPIE if status & SIE else 0))
+    place(c, SEPC)[0] = pc
+    place(c, SCAUSE)[0] = cause
+    place(c, STVAL)[0] = value
+    in_context(c, c.pc_place)[0] = vectors
+    c.context_restore(c.uc, c.context)
+    return True
+
+
 cdef void forget(Clock *c) noexcept nogil:
     c.context_save(c.uc, c.context)
     place(c, SEPC)[0] = c.detour.kept[SEPC]
@@ -124,4 +164,5 @@ WALK = native(<void *>walk, "emu.walk")
 FOOTPRINT = 2048
 KEEP = native(<void *>keep, "emu.keep")
 ENTER = native(<void *>enter, "emu.enter")
+DELIVER = native(<void *>deliver, "emu.deliver")
 FORGET = native(<void *>forget, "emu.forget")

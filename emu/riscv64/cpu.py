@@ -166,6 +166,7 @@ class RiscvCpu(Cpu):
         native.set_page_blocks(12)
         native.set_breakpoint_exception(
             _cpu, places["pc"], [places[n] for n in _cpu.PLACES])
+        native.set_exceptions(_cpu, [_fault_address()], pc_ahead=4)
         native.set_interrupt_mask(uc.UC_RISCV_REG_SSTATUS, SIE, SIE)
         native.set_user_mode(uc.UC_RISCV_REG_PRIV, 3, USER_MODE)
         native.set_user_gate(places["mie"])

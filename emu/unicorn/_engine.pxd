@@ -36,6 +36,9 @@ cdef extern from *:
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
+# Deliver exception ``vector``, which happened at ``pc``; false: it is left to Python, and nothing has
+# changed.
+ctypedef bint (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
@@ -82,6 +85,9 @@ cdef enum:
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
+    CODE_PAGES = 256  # of low addresses whose frame is remembered
+    PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
+    PREFIX_BYTES = 248  # how long one may be
     CONTEXT_HEADER = 40  # bytes before the CPU state in a context (uc_priv.h, struct uc_context)
     NO_PAGES = 63  # as page_bits: blocks do not end with a page
 
@@ -90,6 +96,20 @@ cdef struct BlockCount:
     uint32_t size
     uint16_t count
     uint16_t end
+
+
+# The page frame of a page of code at a low address, where every process has its own code.
+cdef struct CodePage:
+    uint64_t page
+    uint64_t frame
+    uint64_t turn  # of ``Clock.turn`` at which it was looked up
+
+
+# How many instructions are in these bytes.
+cdef struct BlockPrefix:
+    uint32_t size  # 0: nothing is here
+    uint32_t count
+    uint8_t code[PREFIX_BYTES]
 
 
 cdef struct Region:
@@ -245,6 +265,8 @@ cdef struct Clock:
     translate_fn vmem_translate
     kinst_ctl_fn ctl
     walk_fn walk
+    CodePage code_pages[CODE_PAGES]
+    uint64_t turn  # of the guest in user mode, or of a run: it has one address space meanwhile
     uint64_t no_execute  # of these entries
     uint64_t *walked[MAX_WALK]
     int walked_count
@@ -257,6 +279,13 @@ cdef struct Clock:
     trap_fn trap
     void *trap_data
     enter_fn enter
+    # The architecture's other exceptions, and the places in a context that they use.
+    deliver_fn deliver
+    uint32_t exception_places[MAX_PLACES]
+    uint32_t pc_ahead  # bytes that the CPU model adds to the pc of an exception
+    uint64_t exception_at  # exceptions, and no instruction between them
+    uint32_t exceptions
+    BlockPrefix *prefixes
     # Called before the instruction at ``seam``; NULL: nothing is.
     seam_fn seam_call
     uint64_t seam
@@ -308,6 +337,10 @@ cdef inline uint64_t *in_context(Clock *c, uint32_t place) noexcept nogil:
     return <uint64_t *>(<uint8_t *>c.context + place)
 
 
+cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
+    return <uint32_t *>(<uint8_t *>c.context + place)
+
+
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef void freeze(Clock *c) noexcept nogil
@@ -352,6 +385,7 @@ cdef class Engine:
     cdef int _ok(self, what, int code) except -1
     cdef int _made(self) except -1
     cdef int _still(self) except -1
+    cdef int _context(self) except -1
     cdef int _has_breakpoint(self) except -1
     cdef int _read(self, what, int register, void *value, size_t size) except -1
     cdef int _write(self, what, int register, const void *value, size_t size) except -1

@@ -58,6 +58,29 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
 
 
 
+cdef inline uint64_t code_key(Clock *c, uint64_t address) noexcept nogil:
+    """What the block at a virtual address is known by.  At low addresses each process has its own
+    code: there it is the physical one."""
+    cdef CodePage *known
+    if address >> 63:
+        return address
+    known = &c.code_pages[address >> 12 & CODE_PAGES - 1]
+    if known.turn != c.turn or known.page != address >> 12:
+        known.page = address >> 12
+        known.frame = frame_of_code(c, address)
+        known.turn = c.turn
+    return known.frame | address & 4095
+
+
+cdef uint64_t frame_of_code(Clock *c, uint64_t address) noexcept nogil:
+    cdef uint64_t physical = 0
+    if not c.walk(c, address, &physical):
+        physical = address  # nothing is executed there
+    return physical & ~<uint64_t>4095
+
+
+# Blocks are found by ``code_key`` of their address.
+
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
     cdef uint64_t h = (address ^ (<uint64_t>size << 48)) * <uint64_t>0x9E3779B97F4A7C15
     return h >> 20
@@ -252,7 +275,7 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
         if not c.walk(c, begin, &physical):
             return False
         if c.started and holds_code(c, physical, last - begin):
-            if fetchable(c):
+            if fetchable(c, begin):
                 keep_walked(c, content)
                 c.ctl(c.uc, ctl_word(CTL_TB_REMOVE_CACHE, 2, CTL_WRITE), begin, last)
                 changed |= put_walked(c, content)
@@ -264,11 +287,12 @@ cdef bint drop_translations(Clock *c, uint64_t begin, uint64_t end) noexcept nog
     return True
 
 
-cdef inline bint fetchable(Clock *c) noexcept nogil:
+cdef inline bint fetchable(Clock *c, uint64_t address) noexcept nogil:
     """Whether the guest could fetch from the page that was walked to: else Unicorn, who drops as the
-    guest would fetch, begins a page fault.  In user mode it may be the kernel's."""
+    guest would fetch, begins a page fault.  In user mode it may be the kernel's; in the kernel it
+    may be a program's, at low addresses."""
     cdef int i
-    if in_user_mode(c):
+    if not address >> 63 or in_user_mode(c):
         return False
     for i in range(c.walked_count):
         if c.walked[i][0] & c.no_execute:
@@ -376,7 +400,7 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
 
 cdef int block_end(Clock *c) noexcept nogil:
     """How the block before this one ended; it is one that the CPU model may have cut."""
-    cdef BlockCount *entry = table_entry(c, c.before, c.before_size)
+    cdef BlockCount *entry = table_entry(c, code_key(c, c.before), c.before_size)
     cdef uint32_t last = 0
     if entry != NULL and entry.end != END_UNKNOWN:
         return entry.end
@@ -389,9 +413,10 @@ cdef int block_end(Clock *c) noexcept nogil:
 
 cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count,
                        int end) noexcept nogil:
-    if table_entry(c, address, size) == NULL and table_put(c, address, size, count) != 0:
+    cdef uint64_t key = code_key(c, address)
+    if table_entry(c, key, size) == NULL and table_put(c, key, size, count) != 0:
         return -1
-    table_entry(c, address, size).end = end
+    table_entry(c, key, size).end = end
     return 0
 
 
@@ -424,7 +449,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     total = c.instructions + c.count
     n = 0
     if not unusual:
-        n = size >> c.fixed_bits if c.fixed else table_find(c, address, size)
+        n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address), size)
     if n == 0 or total + n > c.horizon:
         if c.untold:
             translated(c, address, size)
@@ -504,7 +529,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     if c.fixed:
         n = size >> c.fixed_bits
     else:
-        n = table_find(c, address, size)
+        n = table_find(c, code_key(c, address), size)
         if n == 0:
             if resumed:
                 resume(c, address)
@@ -553,6 +578,7 @@ cdef struct UcTb:
 cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef size_t i
+    cdef uint64_t key = code_key(c, current.pc)
     # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
     # such a block is left to the decoder (STOP_UNCOUNTED).
     c.untold = False
@@ -560,8 +586,8 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     for i in range(c.exit_count):
         if current.pc + current.size == c.exits[i]:
             return
-    if not c.fixed or table_entry(c, current.pc, current.size) != NULL:
-        table_put(c, current.pc, current.size, current.icount)
+    if not c.fixed or table_entry(c, key, current.size) != NULL:
+        table_put(c, key, current.size, current.icount)
 
 
 cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
@@ -584,10 +610,19 @@ cdef void seam_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         c.seam_call(c.trap_data)
 
 
+include "_exceptions.pxi"
+
+
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
+    cdef uint64_t pc
+    c.turn += 1
     if c.trap != NULL and c.trap(c.trap_data, vector):
         return
+    if delivers(c):
+        pc = register_read(c, c.pc_register) - c.pc_ahead
+        if delivered(c, vector, pc, executed(c, pc)):
+            return
     c.stop = STOP_EXCEPTION
     c.vector = vector
     c.emu_stop(uc)
@@ -596,6 +631,9 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 cdef void system_call_hook(void *uc, void *data) noexcept nogil:
     """An instruction that calls the kernel, which the model leaves to its host: it ends there."""
     cdef Clock *c = <Clock *>data
+    c.turn += 1
+    if delivers(c) and delivered(c, c.system_call, register_read(c, c.pc_register), c.count):
+        return
     c.stop = STOP_EXCEPTION
     c.vector = c.system_call
     c.emu_stop(uc)
@@ -603,8 +641,9 @@ cdef void system_call_hook(void *uc, void *data) noexcept nogil:
 
 cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
+    c.turn += 1
     if c.trap != NULL:
-        c.by_context = c.context != NULL
+        c.by_context = c.pc_place != 0
         c.answered = c.trap(c.trap_data, INVALID)
         c.by_context = False
         if c.answered:
@@ -760,6 +799,7 @@ cdef class Engine:
     def __dealloc__(self):
         cdef int i
         free(self.clock.table)
+        free(self.clock.prefixes)
         for i in range(self.clock.region_count):
             free(self.clock.regions[i].code)
         if self.clock.context != NULL:
@@ -1055,6 +1095,7 @@ cdef class Engine:
         cdef int code
         self._still()
         self.clock.stop = 0
+        self.clock.turn += 1
         self.clock.passing = True
         self.clock.pass_by = pc
         self.clock.in_piece = piece
@@ -1101,6 +1142,20 @@ cdef class Engine:
         """An exception or an interrupt was delivered, or answered."""
         self.clock.taken += 1
 
+    def endless(self):
+        """One more exception; whether they follow each other with no instruction between them."""
+        return one_more(&self.clock, self.clock.instructions)
+
+    def forget_exceptions(self):
+        """Of exceptions upon exceptions, none has been yet."""
+        self.clock.exceptions = 0
+
+    def learn_prefix(self, bytes code, uint32_t count):
+        """Tell how many instructions these bytes are, with which a block was left."""
+        if not 0 < count <= len(code):
+            raise ValueError("an instruction has at least one byte")
+        learn_prefix(&self.clock, code, <uint32_t>min(len(code), PREFIX_BYTES + 1), count)
+
     def synchronize(self):
         """Make the next block start canonical and let devices see the present count."""
         self.clock.canonical = self.clock.instructions
@@ -1144,12 +1199,12 @@ cdef class Engine:
         """Tell the instruction count of a block that the translation did not report."""
         if not 0 < count <= 0xFFFF:
             raise ValueError("a block has at least one instruction, and at most 65535")
-        if table_put(&self.clock, address, size, count) != 0:
+        if table_put(&self.clock, code_key(&self.clock, address), size, count) != 0:
             raise MemoryError
 
     def block_count(self, uint64_t address, uint32_t size):
         """Instructions of a block as they are known, or None."""
-        return table_find(&self.clock, address, size) or None
+        return table_find(&self.clock, code_key(&self.clock, address), size) or None
 
     def set_stops(self, addresses):
         """Addresses before whose execution the CPU stops (STOP_ADDRESS); no block is cut there."""
@@ -1226,7 +1281,7 @@ cdef class Engine:
         cdef int code
         if not c.walk(c, address, &physical):
             return 0
-        if fetchable(c) and region_of(c, physical, 1) != NULL:
+        if fetchable(c, address) and region_of(c, physical, 1) != NULL:
             keep_walked(c, content)
             code = self.hook_del(self.uc, hook)
             if put_walked(c, content):
@@ -1419,10 +1474,40 @@ cdef class Engine:
             for i, at in enumerate(places):
                 self.clock.places[i] = at
             self.clock.pc_place = pc_place
-            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
+            self._context()
         self.clock.detour.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
         self.clock.enter, self.clock.forget = enter, forget
         self.clock.keep = keep
+
+    cdef int _context(self) except -1:
+        if self.clock.context == NULL:
+            self._ok("context", self.context_alloc(self.uc, &self.clock.context))
+        return 0
+
+    def set_exceptions(self, module, places=(), uint32_t pc_ahead=0):
+        """The architecture's native exceptions, once: its ``DELIVER``.
+
+        :param places: where a context holds what ``EXCEPTION_PLACES`` names.
+        :param pc_ahead: bytes that the CPU model adds to the pc of an exception.
+        """
+        self._still()
+        wanted = module.EXCEPTION_PLACES
+        if self.clock.deliver != NULL:
+            raise RuntimeError("the exceptions are told once")
+        if len(places) != len(wanted) or len(wanted) > MAX_PLACES:
+            raise ValueError(f"a place is wanted of each of {', '.join(wanted)}")
+        size = self.context_size(self.uc)
+        for i, at in enumerate(places):
+            if not CONTEXT_HEADER <= at <= size - 8 or at % 4:
+                raise ValueError("a field lies outside the context")
+            self.clock.exception_places[i] = at
+        self._context()
+        if not self.clock.fixed and self.clock.prefixes == NULL:
+            self.clock.prefixes = <BlockPrefix *>calloc(PREFIXES, sizeof(BlockPrefix))
+            if self.clock.prefixes == NULL:
+                raise MemoryError
+        self.clock.pc_ahead = pc_ahead
+        self.clock.deliver = <deliver_fn>PyCapsule_GetPointer(module.DELIVER, "emu.deliver")
 
     def set_flat(self):
         """Virtual addresses are physical ones: there are no page tables."""

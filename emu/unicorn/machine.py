@@ -312,7 +312,9 @@ class UnicornMachine(Machine):
         """Guest instructions in the code at virtual [begin, end)."""
         if begin >= end:
             return 0
-        code = self.read(begin, end - begin)
+        return self._count_code(self.read(begin, end - begin))
+
+    def _count_code(self, code: bytes) -> int:
         known = self._counts.get(code)
         if known is None:
             if len(self._counts) >= MAX_COUNTS:
@@ -333,8 +335,14 @@ class UnicornMachine(Machine):
     def settle(self, pc: int) -> None:
         """The block in progress was left before ``pc``, which was not executed."""
         begin, size, count = self.engine.block
-        if count and begin <= pc <= begin + size:
-            self.engine.settle(self.count(begin, pc))
+        if count and begin < pc <= begin + size:
+            code = self.read(begin, pc - begin)
+            executed = self._count_code(code)
+            if executed:
+                self.engine.learn_prefix(code, executed)
+            self.engine.settle(executed)
+        elif count and pc == begin:
+            self.engine.settle(0)
         else:
             self.engine.settle()
 

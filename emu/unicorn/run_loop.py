@@ -12,12 +12,11 @@ from emu.errors import MachineError
 from emu.events import NEVER, EventQueue
 from emu.guest import Guest
 from emu.machine import ConsoleLog, Stop, StopReason, Until
-from emu.unicorn._engine import Engine, EngineStop, StopLimit
+from emu.unicorn._engine import Engine, EngineStop, ExceptionLimit, StopLimit
 from emu.unicorn.cpu import Cpu
 from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
-MAX_EXCEPTIONS = 64
 MAX_RUNG = 1 << 20  # times that timers ring while the CPU waits, and no interrupt is pending
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
@@ -84,7 +83,6 @@ class RunLoop:
         self._stops: set[int] = set()
         self._limit = NEVER  # instructions at which the run ends
         self._time_limit = NEVER
-        self._exception_at = self._exceptions = 0
         self._console_wanted: tuple[bytes, ...] = ()
         self._console_start = 0
 
@@ -167,7 +165,7 @@ class RunLoop:
         return self._stop.reason.name, self._stop.detail
 
     def restore(self, state: MachineState, pc: int) -> None:
-        self._exception_at = self._exceptions = 0
+        self.engine.forget_exceptions()
         self.waiting = pc if state.waiting else None
         self._stop = None
         if state.stop is not None:
@@ -213,7 +211,7 @@ class RunLoop:
         self._set_stops(set(until.addresses))
         self.deadline_changed()
         self.machine.interrupts_changed()
-        self._exceptions = 0
+        self.engine.forget_exceptions()
         self.running = True
         try:
             with self._interruptible():
@@ -291,16 +289,20 @@ class RunLoop:
         before = self.engine.instructions
         why, detail = self._counted(pc, False)
         left = self._limit - self.engine.instructions
-        if why == EngineStop.STOP_LIMIT and left > 0 and self.engine.instructions == before:
+        if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
             return self._execute(pc, left)  # of another block, the loop sees what is at its start
         return self._dispatch(why, detail)
+
+    def _still_at(self, pc: int, before: int) -> bool:
+        """Whether nothing was executed behind ``before`` instructions, and no exception taken."""
+        return self.engine.instructions == before and self.machine.pc == pc
 
     def _counted(self, pc: int, piece: bool) -> tuple[int, int]:
         """``Engine.run`` from ``pc``, when the instructions of the block there are known."""
         engine, before = self.engine, self.engine.instructions
         why, detail = engine.run(pc, piece)
-        while why == EngineStop.STOP_UNCOUNTED and engine.instructions == before:
-            self._dispatch(why, detail)  # it is the block at pc: nothing was executed yet
+        while why == EngineStop.STOP_UNCOUNTED and self._still_at(pc, before):
+            self._dispatch(why, detail)  # it is the block at pc
             why, detail = engine.run(pc, piece)
         return why, detail
 
@@ -316,7 +318,7 @@ class RunLoop:
             engine.limit = before + count
             self._install(self._stops | self.handlers.keys() | {end})
             why, detail = self._counted(pc, True)
-            if why == EngineStop.STOP_LIMIT and engine.instructions == before:
+            if why == EngineStop.STOP_LIMIT and self._still_at(pc, before):
                 return Stop(StopReason.UNHANDLED, pc, self.machine.cpu.stuck())
             return self._dispatch(why, detail)
         finally:
@@ -436,11 +438,9 @@ class RunLoop:
 
     def _endless(self) -> str | None:
         """Exceptions upon exceptions, with no instruction executed between them."""
-        if self.engine.instructions != self._exception_at:
-            self._exception_at, self._exceptions = self.engine.instructions, 0
-        self._exceptions += 1
-        if self._exceptions > MAX_EXCEPTIONS:
-            return f"{MAX_EXCEPTIONS} exceptions and no instruction between them"
+        if self.engine.endless():
+            return (f"{ExceptionLimit.MAX_EXCEPTIONS.value} exceptions and no instruction between "
+                    "them")
         return None
 
     def _in_place(self, pc: int) -> Stop | None:

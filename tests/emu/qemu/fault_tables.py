@@ -5,7 +5,7 @@ all pairs lie in one table of 4 KiB pages, each with memory of its own.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.kinst.test_upstream_mistakes import assemble, words
 
@@ -38,6 +38,7 @@ class Table:
     :param pages: kinds of pages: bits of the entry of one at a physical address.
     :param fetch: jumps to the address.
     :param others: instructions that raise without an access, and some that do not.
+    :param mode: of the program: the CPU is left to it by the architecture's own return.
     """
 
     address: str
@@ -48,9 +49,18 @@ class Table:
     places: tuple[int, ...]
     fetched: bytes  # an instruction that is there to be fetched, of four bytes
     crossing: bool  # instructions may lie on two pages
+    programs: Callable[[int], int]  # makes an entry for programs of one for the kernel, and back
+    privileged: tuple[Access, ...]  # more ``others`` of user mode
     # Unicorn's CPU model translates on into the next page, and a fault there is told of the block's
     # first instruction, with nothing of it executed (docs/unicorn.md).
     translates_on: frozenset[str] = frozenset()
+    mode: str = "kernel"
+
+    def for_user_mode(self) -> "Table":
+        """The same rows for a program: what was the kernel's page is the program's."""
+        swapped = {kind: lambda p, entry=entry: self.programs(entry(p))
+                   for kind, entry in self.pages.items()}
+        return replace(self, pages=swapped, others=self.others + self.privileged, mode="user")
 
 
 def _amd64() -> Table:
@@ -106,10 +116,21 @@ def _amd64() -> Table:
         ("mov cr1", b"\x0f\x20\xc8", None),
         ("into", b"\xce", None), ("salc", b"\xd6", None),
     ))
+    privileged = tuple(Access(name, code, 0, setup=setup or {}) for name, code, setup in (
+        ("syscall", b"\x0f\x05", None), ("hlt", b"\xf4", None), ("cli", b"\xfa", None),
+        ("sti", b"\xfb", None), ("clts", b"\x0f\x06", None), ("rdmsr", b"\x0f\x32", None),
+        ("swapgs", b"\x0f\x01\xf8", None), ("sysret", b"\x48\x0f\x07", None),
+        ("mov to cr3", b"\x0f\x22\xd8", None), ("mov of dr7", b"\x0f\x21\xf8", None),
+        ("int 0x81", b"\xcd\x81", None), ("invlpg", b"\x0f\x01\x3f", None),
+        ("wbinvd", b"\x0f\x09", None), ("lmsw", b"\x0f\x01\xf0", None),
+        ("kernel selector", assemble("amd64", "mov fs, ecx"), {"rcx": 16}),
+        ("popf keeps IF", assemble("amd64", "popfq"), None),
+        ("kernel's memory", assemble("amd64", "mov rax, [rcx]"), {"rcx": -1 << 31 & (1 << 64) - 1}),
+    ))
     return Table("rdi", tuple(accesses), pages,
                  Access("fetch", assemble("amd64", "jmp rdi"), 0), others,
                  (0, 1, 2, 3, 4, 6, 7, 8, 9, 12, 15, 16), assemble("amd64", "add rax, 1"), True,
-                 frozenset(("rx", "fresh", "user")))
+                 lambda entry: entry ^ user, privileged, frozenset(("rx", "fresh", "user")))
 
 
 def _arm64() -> Table:
@@ -153,8 +174,25 @@ def _arm64() -> Table:
         ("pacia", words(0xDAC10020)), ("sev", words(0xD503209F)),
         ("dcps1", words(0xD4A00001)),
     ))
+    def programs(entry):
+        never = pxn | uxn
+        if entry & never in (pxn, uxn):
+            entry ^= never
+        return entry ^ user
+
+    privileged = tuple(Access(name, code, 0) for name, code in (
+        ("mrs of EL1", words(0xD5381000)), ("msr of EL1", words(0xD5181000)),
+        ("msr of nothing to see", words(0xD51BD040)), ("eret", words(0xD69F03E0)),
+        ("tlbi", words(0xD508871F)),
+        ("hvc", words(0xD4000002)), ("smc", words(0xD4000003)),
+        ("dc ivac", words(0xD5087620)), ("dc isw", words(0xD5087640)),
+        ("mrs of nzcv", words(0xD53B4200)), ("mrs of ctr", words(0xD53B0020)),
+        ("mrs of dczid", words(0xD53B00E0)), ("msr of spsel", words(0xD50040BF)),
+        ("mrs of currentel", words(0xD5384240)),
+    ))
     return Table("x0", accesses, pages, Access("fetch", assemble("arm64", "br x0"), 0), others,
-                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 64), words(0x91000421), False)
+                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16, 64), words(0x91000421), False,
+                 programs, privileged)
 
 
 def _riscv64() -> Table:
@@ -198,9 +236,15 @@ def _riscv64() -> Table:
         ("mret", words(0x30200073)), ("csr of M", words(0x30002573)),
         ("csr that is none", words(0x5C002573)), ("write of a read-only csr", words(0xC0051073)),
     ))
+    privileged = tuple(Access(name, code, 0) for name, code in (
+        ("ecall", words(0x73)), ("sret", words(0x10200073)), ("sfence.vma", words(0x12000073)),
+        ("csr of S", words(0x10002573)), ("write of a csr of S", words(0x10051073)),
+        ("frcsr", words(0x00302573)), ("fence.i", words(0x0000100F)),
+    ))
     return Table("a0", tuple(accesses), pages,
                  Access("fetch", words(0x00050067), 0), others,
-                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16), words(0x00158593), True)
+                 (0, 1, 2, 3, 4, 6, 7, 8, 12, 15, 16), words(0x00158593), True,
+                 lambda entry: entry ^ user, privileged)
 
 
 TABLES = {"amd64": _amd64, "arm64": _arm64, "riscv64": _riscv64}

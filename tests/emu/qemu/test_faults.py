@@ -1,9 +1,12 @@
 """Every fault is told as QEMU tells it: cause, address, error code, pc, what was written before.
 
-The rows are those of ``fault_tables``; from kernel mode.
+The rows are those of ``fault_tables``, from kernel mode and from user mode, where the CPU comes by
+the architecture's own way.  Our machine has each row twice: exceptions delivered natively, and in
+Python.
 """
 
 import itertools
+import os
 import struct
 
 import pytest
@@ -18,18 +21,24 @@ from tests.emu.qemu.fault_tables import PAGE, TABLES
 from tests.kinst.test_upstream_mistakes import assemble
 
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
-PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; of riscv64
+PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; and of riscv64
 INSIDE = 64  # an offset in a page
+# Of user mode every row is run beside real kernels, and else one of so many.
+SHARE = 1 if "KINST_KERNELS" in os.environ else 3
 TEXT_ROOM = 32  # bytes between two instructions
 
 
 class Ground:
     """A machine with the table's pages and instructions in it, and vectors that lead nowhere."""
 
-    def __init__(self, image):
+    def __init__(self, image, mode="kernel"):
         self.machine = machine = UnicornMachine(image, MEMORY)
         self.name = machine.arch.name
         self.table = TABLES[self.name]()
+        self.kernels = kernels = self.table.pages
+        self.user = mode == "user"
+        if self.user:
+            self.table = self.table.for_user_mode()
         self.free = machine.board.ram_base + (32 << 20)
         if self.name == "amd64":
             self.machine = machine = boots.booted(image, MEMORY)
@@ -37,8 +46,10 @@ class Ground:
             machine.place_image()
         self.base, self.leaves = getattr(self, f"_{self.name}")()
         self.text = self._page(0, "rx")
-        self.vectors = self._page(1, "rx")
         self.stack = self._page(2, "rw") + PAGE - 256
+        self.vectors = self._page(1, "rx", kernels)
+        self.kernel_stack = self._page(508, "rw", kernels) + PAGE - 256
+        self.leaving = self._page(509, "rx", kernels)  # the way to user mode
         kinds = self.table.pages
         self.pairs = {}
         at = 4
@@ -46,21 +57,24 @@ class Ground:
             self.pairs[one, other] = self._page(at, one)
             self._page(at + 1, other)
             at += 2
-        assert at <= 512
+        assert at <= 508
         self.codes = [*self.table.accesses, self.table.fetch, *self.table.others]
-        assert len(self.codes) * TEXT_ROOM <= PAGE
+        assert len(self.codes) * TEXT_ROOM < PAGE
         nop = {"amd64": b"\x90", "arm64": b"\x1f\x20\x03\xd5", "riscv64": b"\x13\0\0\0"}[self.name]
         for number, access in enumerate(self.codes):
             padded = (access.code + nop * 4)[: TEXT_ROOM]
             machine.write_physical(self._physical(0) + TEXT_ROOM * number, padded)
+        machine.write_physical(self._physical(0) + TEXT_ROOM * len(self.codes), CALL[self.name])
         machine.write_physical(self._physical(1), nop * (PAGE // len(nop)))
+        machine.write_physical(self._physical(509), LEAVE[self.name])
         self.ends = getattr(self, f"_{self.name}_vectors")()
 
     def _physical(self, number):
         return self.free + (2 << 20) + number * PAGE
 
-    def _page(self, number, kind):
-        entry = self.table.pages[kind](self._physical(number))
+    def _page(self, number, kind, kinds=None):
+        """:param kinds: the table's, when not given."""
+        entry = (kinds or self.table.pages)[kind](self._physical(number))
         self.machine.write_physical(self.leaves + 8 * number, entry.to_bytes(8, "little"))
         return self.base + number * PAGE
 
@@ -76,6 +90,8 @@ class Ground:
         hole = machine.guest.hole(machine, near, self.free, 1, self.free + (1 << 20))
         for place, entry in hole.writes:
             self._put(place, self.free | 7 if place == self.free + (1 << 20) else entry | 4)
+        root = (machine.read_register("cr3") & 0xFFFFFFFFF000) + 8 * (hole.virtual >> 39 & 0x1FF)
+        self._put(root, int.from_bytes(machine.read_physical(root, 8), "little") | 4)
         return hole.virtual, self.free
 
     def _arm64(self):
@@ -100,21 +116,30 @@ class Ground:
             at >> 32, 0) for at in (self.vectors + 8 * n for n in range(256)))
         machine.write_physical(table, idt)
         machine.engine.write_bytes(x86.UC_X86_REG_IDTR, MMR.pack(
-            0, self._page(3, "rw"), len(idt) - 1, 0))
+            0, self._page(3, "rw", self.kernels), len(idt) - 1, 0))
         # The double fault's gate has a stack of its own.
         machine.write_physical(table + 16 * 8 + 4, b"\1")
-        task, stack = self._page(510, "rw"), self._page(511, "rw") + PAGE
+        for number in (BREAKPOINT, 0x80):  # gates that programs may use
+            machine.write_physical(table + 16 * number + 5, b"\xee")
+        task = self._page(510, "rw", self.kernels)
+        stack = self._page(511, "rw", self.kernels) + PAGE
         _selector, base, limit, _flags = MMR.unpack(machine.engine.read_bytes(
             x86.UC_X86_REG_GDTR, MMR.size))
         segments = machine.read(base, limit + 1)
         low = (103 | (task & 0xFFFFFF) << 16 | 0x89 << 40 | (task >> 24 & 0xFF) << 56)
-        segments += struct.pack("<QQ", low, task >> 32)
-        machine.write(task, bytes(36) + struct.pack("<Q", stack) + bytes(60))
+        segments += struct.pack("<QQQQ", low, task >> 32, USER_CODE, USER_DATA)
+        self.user_code, self.user_data = limit + 17 | 3, limit + 25 | 3
+        machine.write(task, bytes(4) + struct.pack("<Q", self.kernel_stack) + bytes(24)
+                      + struct.pack("<Q", stack) + bytes(60))
+        machine.write_register("efer", machine.read_register("efer") | 1)  # SYSCALL
+        machine.write_register("lstar", self.vectors + 8 * 0x90)
+        machine.write_register("star", machine.read_register("cs") << 32)
+        machine.write_register("sfmask", 0x300)
         machine.write(task + 256, segments)
         machine.engine.write_bytes(x86.UC_X86_REG_GDTR, MMR.pack(
             0, task + 256, len(segments) - 1, 0))
         machine.engine.write_bytes(x86.UC_X86_REG_TR, MMR.pack(limit + 1, task, 103, 0x8900))
-        return [self.vectors + 8 * n for n in (*range(64), 0x80)]
+        return [self.vectors + 8 * n for n in (*range(64), 0x80, 0x81, 0x90)]
 
     def _arm64_vectors(self):
         self.machine.write_register("vbar_el1", self.vectors)
@@ -127,10 +152,70 @@ class Ground:
         return [self.vectors]
 
 
+# The architecture's return to user mode, and a way back that is open to programs.
+LEAVE = {"amd64": b"\x48\xcf",  # iretq
+         # msr elr_el1, x0; msr spsr_el1, x1; msr esr_el1, xzr; msr far_el1, xzr; eret
+         "arm64": bytes.fromhex("204018d5 014018d5 1f5218d5 1f6018d5 e0039fd6"),
+         "riscv64": bytes.fromhex("73002010")}  # sret
+USER_CODE, USER_DATA = 0x00AFFA000000FFFF, 0x00CFF2000000FFFF
+CALL = {"amd64": b"\xcd\x80", "arm64": bytes.fromhex("010000d4"),
+        "riscv64": bytes.fromhex("73000000")}
+
 STATUS = {"amd64": ("cr2",), "arm64": ("esr_el1", "far_el1", "elr_el1", "spsr_el1"),
           "riscv64": ("scause", "stval", "sepc", "sstatus")}
 FLAGS = {"amd64": "rflags", "arm64": "pstate", "riscv64": None}
 BEFORE = {"amd64": 2, "arm64": 0x3C5}
+
+
+def in_user_mode(machine):
+    return {"amd64": lambda: machine.read_register("cs") & 3 == 3,
+            "arm64": lambda: machine.read_register("pstate") & 0xF == 0,
+            "riscv64": lambda: machine.read_register("priv") == 0}[machine.arch.name]()
+
+
+def advance(machine, ends, steps):
+    """Execute until one of these addresses is come to.
+
+    :return: why not, as our machine says; None: it was.
+    """
+    if isinstance(machine, QemuMachine):
+        for _ in range(steps):
+            machine.step()
+            if machine.pc in ends:
+                return None
+        raise AssertionError(hex(machine.pc))
+    stop = machine.run(Until(addresses=sorted(set(ends) - {machine.pc}),
+                             instructions=machine.instructions + 9))
+    if stop.reason is StopReason.UNHANDLED:
+        return stop.detail
+    assert stop.reason in (StopReason.ADDRESS, StopReason.INSTRUCTIONS), stop
+    return None
+
+
+def to_kernel(ground, machine):
+    """By a system call: no write of a register does it on both machines."""
+    if ground.user and in_user_mode(machine):
+        machine.pc = ground.text + TEXT_ROOM * len(ground.codes)
+        assert advance(machine, ground.ends, 1) is None and not in_user_mode(machine)
+
+
+def to_user(ground, machine, pc):
+    """By the return of the architecture."""
+    if ground.name == "amd64":
+        frame = struct.pack("<5Q", pc, ground.user_code, BEFORE["amd64"], ground.stack,
+                            ground.user_data)
+        at = ground._physical(508) + PAGE - 64
+        machine.write_physical(at, frame)
+        machine.write_register("rsp", ground.kernel_stack + 256 - 64)
+    elif ground.name == "arm64":
+        machine.write_register("sp", ground.kernel_stack)
+        machine.write_register("x0", pc)
+        machine.write_register("x1", 0x3C0)
+    else:
+        machine.write_register("sepc", pc)
+        machine.write_register("sstatus", 1 << 13)
+    machine.pc = ground.leaving
+    assert advance(machine, {pc}, 5) is None and machine.pc == pc and in_user_mode(machine)
 
 
 def outcome(ground, machine, number, access, address, pair):
@@ -141,8 +226,12 @@ def outcome(ground, machine, number, access, address, pair):
     fill = ground.table.fetched * (PAGE // len(ground.table.fetched) + 1)
     for at in physical.values():
         machine.write_physical(at, fill[:PAGE])
-    machine.write_physical(ground._physical(2), bytes(PAGE))
     pc = ground.text + TEXT_ROOM * number
+    to_kernel(ground, machine)
+    for stack in (2, 508):
+        machine.write_physical(ground._physical(stack), bytes(PAGE))
+    if ground.user:
+        to_user(ground, machine, ground.text + TEXT_ROOM * len(ground.codes))
     for i, name in enumerate(arch.registers):
         if name not in (arch.pc, arch.sp, FLAGS[ground.name], "zero"):
             machine.write_register(name, 0x1010 + i)
@@ -151,11 +240,12 @@ def outcome(ground, machine, number, access, address, pair):
             machine.write_register(name, 0)
     machine.write_register(arch.sp, ground.stack)
     if ground.name == "amd64":
-        machine.write_register("ss", 16)  # QEMU makes it none where a gate has a stack of its own
+        if not ground.user:  # QEMU makes it none where a gate has a stack of its own
+            machine.write_register("ss", 16)
         machine.write_register("rbx", pc + len(access.code))
-    if FLAGS[ground.name]:
+    if FLAGS[ground.name] and not ground.user:
         machine.write_register(FLAGS[ground.name], BEFORE[ground.name])
-    if ground.name == "riscv64":
+    if ground.name == "riscv64" and not ground.user:
         machine.write_register("sstatus", 1 << 13 | 1 << 8)
     for name, value in access.setup.items():
         machine.write_register(name, value)
@@ -166,22 +256,17 @@ def outcome(ground, machine, number, access, address, pair):
     ends = {*ground.ends, pc + len(access.code)}
     if access is ground.table.fetch and pair is not None and address % PAGE == INSIDE:
         ends.add(address + len(ground.table.fetched))
+    trouble = advance(machine, ends, 8)
+    if trouble is not None:
+        return {"stop": trouble}
     if isinstance(machine, QemuMachine):
-        for _ in range(8):
-            machine.step()
-            if machine.pc in ends:
-                break
-        assert machine.pc in ends, (access.name, pair, hex(machine.pc), hex(pc))
-    else:
-        stop = machine.run(Until(addresses=sorted(ends - {pc}),
-                                 instructions=machine.instructions + 9))
-        if stop.reason is StopReason.UNHANDLED:
-            return {"stop": stop.detail}
-        assert stop.reason in (StopReason.ADDRESS, StopReason.INSTRUCTIONS), stop
-    if isinstance(machine, QemuMachine) and machine.pc == ground.vectors + 8 * PAGE_FAULT and (
-            (code := machine.read_u64(machine.sp)) & 9 == 8):
-        # QEMU 7.2 leaves P out where a bit is reserved; SDM volume 3, 4.7, has it.
-        machine.write_u64(machine.sp, code | 1)
+        if machine.pc == ground.vectors + 8 * PAGE_FAULT and (
+                (code := machine.read_u64(machine.sp)) & 9 == 8):
+            # QEMU 7.2 leaves P out where a bit is reserved; SDM volume 3, 4.7, has it.
+            machine.write_u64(machine.sp, code | 1)
+        if access.name == "int 0x81":  # QEMU 7.2 takes 16 n for 8 n: SDM volume 3, 6.13, has 8
+            assert machine.read_u64(machine.sp) == 16 * 0x81 + 2
+            machine.write_u64(machine.sp, 8 * 0x81 + 2)
     found = {name: machine.read_register(name) for name in arch.registers}
     if machine.pc in ground.ends:
         found |= {name: machine.read_register(name) for name in STATUS[ground.name]}
@@ -191,9 +276,10 @@ def outcome(ground, machine, number, access, address, pair):
             del found["stval"]  # its address or 0: privileged manual, "Supervisor Trap Value"
     if "sstatus" in found:
         found["sstatus"] &= ~(3 << 32)  # UXL: the model of Unicorn has none
-    stack = machine.read_physical(ground._physical(2), PAGE)
-    found |= {f"stack {at:#x}": int.from_bytes(stack[at : at + 8], "little")
-              for at in range(0, PAGE, 8) if any(stack[at : at + 8])}
+    for name, page in (("stack", 2), ("kernel stack", 508)):
+        stack = machine.read_physical(ground._physical(page), PAGE)
+        found |= {f"{name} {at:#x}": int.from_bytes(stack[at : at + 8], "little")
+                  for at in range(0, PAGE, 8) if any(stack[at : at + 8])}
     for page, at in physical.items():
         index = (page - ground.base) // PAGE
         found[f"entry {(page - first) // PAGE}"] = machine.read_physical(
@@ -242,11 +328,14 @@ def rows(table):
                     yield number, access, (one, other), place
 
 
-@pytest.fixture(scope="module", params=("amd64", "arm64", "riscv64"))
+@pytest.fixture(scope="module", params=[
+    (arch, mode) for arch in ("amd64", "arm64", "riscv64") for mode in ("kernel", "user")
+], ids="-".join)
 def grounds(request):
     from images import catalog
 
-    ground = Ground(catalog.find(f"teaching/{request.param}"))
+    arch, mode = request.param
+    ground = Ground(catalog.find(f"teaching/{arch}"), mode)
     with QemuMachine.carry(ground.machine) as other:
         if ground.name == "arm64":
             other.write_register("vbar_el1", ground.vectors)
@@ -256,6 +345,9 @@ def grounds(request):
 def compared(ground, other, number, access, address, pair):
     ours, theirs = (outcome(ground, machine, number, access, address, pair)
                     for machine in (ground.machine, other))
+    ground.machine.engine.slow = True  # Python's exceptions
+    assert outcome(ground, ground.machine, number, access, address, pair) == ours, access.name
+    ground.machine.engine.slow = False
     return {name: (ours.get(name), theirs.get(name)) for name in ours.keys() | theirs.keys()
             if ours.get(name) != theirs.get(name) and ("stop" not in ours or name in (
                 "stop", *STATUS[ground.name], ground.machine.arch.pc))}
@@ -268,14 +360,15 @@ def shown(differences):
 
 def test_accesses_fault_where_and_as_qemu_says(grounds):
     ground, other = grounds
-    wrong, count = [], 0
-    for number, access, pair, place in rows(ground.table):
+    wrong = []
+    every = list(rows(ground.table))
+    share = every[:: SHARE if ground.user else 1]
+    for number, access, pair, place in share:
         address = ground.pairs[pair] + PAGE + place
         found = compared(ground, other, number, access, address, pair)
-        count += 1
         if found:
             wrong.append((access.name, pair, place, shown(found)))
-    print(f"{ground.name}: {count} rows")
+    print(f"{ground.name}, {ground.table.mode} mode: {len(share)} of {len(every)} rows")
     assert not wrong, (len(wrong), wrong[:5])
 
 
@@ -288,6 +381,36 @@ def test_other_exceptions_are_qemus(grounds):
         if found:
             wrong[access.name] = shown(found)
     assert not wrong
+
+
+def test_a_programs_port_instruction_is_refused(image, arch):
+    """Where its fault cannot be carried out, it is no access to a device."""
+    if arch != "amd64":
+        return
+    for code in (b"\xec", b"\xee"):
+        ground = Ground(image, "user")
+        machine = ground.machine
+        written = bytes(machine.console.text)
+        machine.write_physical(ground._physical(0), code + b"\xeb\xfe")
+        to_user(ground, machine, ground.text)
+        machine.write_register("rdx", 0x3F8)
+        stop = machine.run(Until(instructions=machine.instructions + 20))
+        assert stop.reason is StopReason.UNHANDLED and "IN or OUT" in stop.detail
+        assert machine.console.text == written
+
+
+def test_the_syndrome_of_a_trapped_immediate_is_the_manuals(image, arch):
+    """MSR DAIFSet in a program: QEMU 7.2 exchanges op1 and op2, and the CPU model keeps nothing."""
+    if arch != "arm64":
+        return
+    ground = Ground(image, "user")
+    machine = ground.machine
+    machine.write_physical(ground._physical(0), bytes.fromhex("df4203d5"))
+    to_user(ground, machine, ground.text)
+    machine.run(Until(instructions=machine.instructions + 1))
+    assert machine.pc & ~0xFFF == ground.vectors and not in_user_mode(machine)
+    assert machine.read_register("esr_el1") == (
+        0x18 << 26 | 1 << 25 | 6 << 17 | 3 << 14 | 4 << 10 | 31 << 5 | 2 << 1)
 
 
 def test_a_stack_that_overflows_is_a_double_fault_with_a_stack_of_its_own(image, arch):

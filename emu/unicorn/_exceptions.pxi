@@ -1,0 +1,81 @@
+"""Exceptions delivered without Python; part of the engine (``_engine.pyx`` includes it).
+
+The architecture's ``DELIVER`` changes the registers; how far the block in progress was executed, and
+what time it is then, is told here.  What it declines comes to the board in Python (``Cpu.exception``),
+its twin for all of them, which is taken throughout when ``Clock.slow`` is set.
+"""
+
+cpdef enum ExceptionLimit:
+    MAX_EXCEPTIONS = 64  # with no instruction executed between them
+
+
+cdef inline bint delivers(Clock *c) noexcept nogil:
+    return c.deliver != NULL and not c.frozen and not c.slow
+
+
+cdef bint one_more(Clock *c, uint64_t at) noexcept nogil:
+    """An exception comes after ``at`` instructions; whether that is one too many."""
+    if at != c.exception_at:
+        c.exception_at = at
+        c.exceptions = 0
+    c.exceptions += 1
+    return c.exceptions > MAX_EXCEPTIONS
+
+
+cdef inline BlockPrefix *prefix_at(Clock *c, const uint8_t *code, uint32_t size) noexcept nogil:
+    cdef uint64_t h = size
+    cdef uint64_t word
+    cdef uint32_t i = 0
+    while i + 8 <= size:
+        memcpy(&word, code + i, 8)
+        h = (h ^ word) * <uint64_t>0x9E3779B97F4A7C15
+        h ^= h >> 29
+        i += 8
+    while i < size:
+        h = (h ^ code[i]) * <uint64_t>0x9E3779B97F4A7C15
+        i += 1
+    return &c.prefixes[h >> 40 & PREFIXES - 1]
+
+
+cdef void learn_prefix(Clock *c, const uint8_t *code, uint32_t size, uint32_t count) noexcept nogil:
+    cdef BlockPrefix *prefix
+    if c.prefixes == NULL or size > PREFIX_BYTES:
+        return
+    prefix = prefix_at(c, code, size)
+    prefix.size, prefix.count = size, count
+    memcpy(prefix.code, code, size)
+
+
+cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
+    """Instructions of the block in progress, which was left before ``pc``; -1: it is not known."""
+    cdef uint64_t behind = pc - c.address
+    cdef uint8_t code[PREFIX_BYTES]
+    cdef BlockPrefix *prefix
+    if behind >= c.size or c.count == 0:
+        return c.count
+    if behind == 0:
+        return 0
+    if c.fixed:
+        return behind >> c.fixed_bits
+    if c.prefixes == NULL or behind > PREFIX_BYTES or not guest_read(c, c.address, code,
+                                                                     <uint32_t>behind):
+        return -1
+    prefix = prefix_at(c, code, <uint32_t>behind)
+    if prefix.size != behind or memcmp(prefix.code, code, behind) != 0:
+        return -1
+    return prefix.count
+
+
+cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexcept nogil:
+    """Deliver what happened at ``pc`` behind ``count`` instructions of the block in progress."""
+    cdef uint64_t at = c.instructions + count
+    if count < 0 or (at == c.exception_at and c.exceptions >= MAX_EXCEPTIONS):
+        return False
+    if not c.deliver(c, vector, pc):
+        return False
+    one_more(c, at)
+    c.instructions = c.canonical = at
+    c.count = 0
+    c.resumed = False
+    c.taken += 1
+    return True
