@@ -13,12 +13,13 @@ from emu.errors import ImageError, KinstError
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 1 << 30  # bytes
+MAX_DISKS = 4
 SECTOR = 512
 
 
 @dataclass(frozen=True)
-class MemoryDisk:
-    """The image of a disk that the boot loader puts in memory: the root file system."""
+class DiskImage:
+    """The image of a disk."""
 
     path: Path
     content: memoryview
@@ -33,11 +34,19 @@ class MemoryDisk:
 class BootOptions:
     """:param environment: ``NAME=VALUE``, in the kernel's environment behind the loader's own.
     :param flags: letters, as behind ``boot -`` at a loader's prompt.
+    :param memory_disk: what the loader puts in memory: the root file system.
+    :param disks: what is attached to the computer; without a memory disk, the first is the root.
     """
 
     environment: tuple[str, ...] = ()
     flags: str = ""
-    memory_disk: MemoryDisk | None = None
+    memory_disk: DiskImage | None = None
+    disks: tuple[DiskImage, ...] = ()
+
+    @property
+    def programs(self) -> bool:
+        """Whether there is a file system to run programs from."""
+        return self.memory_disk is not None or bool(self.disks)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -45,14 +54,15 @@ class BootOptions:
         if self == NOTHING:
             return ""
         disk = "" if self.memory_disk is None else self.memory_disk.digest
-        said = "\n".join((*self.environment, f"-{self.flags}", disk))
+        said = "\n".join((*self.environment, f"-{self.flags}", disk,
+                          *(one.digest for one in self.disks)))
         return hashlib.sha256(said.encode()).hexdigest()
 
 
 NOTHING = BootOptions()
 
 
-def memory_disk(path: Path) -> MemoryDisk:
+def disk_image(path: Path) -> DiskImage:
     """:raises ImageError: when it cannot be read, or is no image of a disk."""
     try:
         content = read_file(path)
@@ -61,15 +71,20 @@ def memory_disk(path: Path) -> MemoryDisk:
     if len(content) % SECTOR or len(content) > MAX_DISK:
         raise ImageError(f"{path}: has {len(content)} bytes: the image of a disk has a multiple of "
                          f"{SECTOR}, and at most {MAX_DISK >> 20} MiB here")
-    return MemoryDisk(path, content)
+    return DiskImage(path, content)
 
 
-def boot_options(environment: Sequence[str], flags: str, disk: Path | None) -> BootOptions:
+def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
+                 disks: Sequence[Path] = ()) -> BootOptions:
     """From a command line.
 
+    :param disk: the memory disk.
+
     :raises KinstError: when one is malformed.
-    :raises ImageError: see ``memory_disk``.
+    :raises ImageError: see ``disk_image``.
     """
+    if len(disks) > MAX_DISKS:
+        raise KinstError(f"--disk: {len(disks)} are given; {MAX_DISKS} are possible")
     for one in environment:
         if not ASSIGNMENT.fullmatch(one):
             raise KinstError(f"--env {one!r}: is not NAME=VALUE, of printable ASCII characters")
@@ -79,4 +94,5 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None) -> B
     last = dict(one.split("=", 1) for one in environment)
     return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),
                        "".join(sorted(set(flags.removeprefix("-")))),
-                       None if disk is None else memory_disk(disk))
+                       None if disk is None else disk_image(disk),
+                       tuple(disk_image(one) for one in disks))

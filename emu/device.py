@@ -30,6 +30,12 @@ class Bus(Protocol):
     def output(self, data: int) -> None:
         """One byte for the console."""
 
+    def read_memory(self, address: int, size: int) -> bytes:
+        """Read physical memory; only when a timer has run out.
+
+        :raises MemoryAccessError: when the range is not RAM.
+        """
+
     def write_memory(self, address: int, data: bytes) -> None:
         """Write to physical memory; only when a timer has run out.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from emu.architectures import arch_of
-from emu.boot_options import MemoryDisk, memory_disk
+from emu.boot_options import DiskImage, disk_image
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
@@ -17,6 +17,8 @@ from images import catalog
 
 MAX_COMMAND = 1000  # characters; the shell takes no longer line
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
+UNMOUNTED = re.compile(rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})")
+MOUNT_PROMPT = b"mountroot> "
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -41,7 +43,7 @@ class Ran:
     status: int | None
 
 
-def with_userland(image: Image, disk: MemoryDisk | None = None) -> Image:
+def with_userland(image: Image, disk: DiskImage | None = None) -> Image:
     """The kernel with a root file system, ours if none is given.
 
     :raises CommandError: for a kernel that runs no programs.
@@ -51,8 +53,8 @@ def with_userland(image: Image, disk: MemoryDisk | None = None) -> Image:
     if not guest_of(image, arch).shell_prompt:
         raise CommandError(f"{image.path}: the teaching kernel runs no programs; give a FreeBSD "
                            "kernel")
-    if disk is None:
-        disk = image.options.memory_disk or memory_disk(catalog.userland(arch))
+    if disk is None and not image.options.disks:
+        disk = image.options.memory_disk or disk_image(catalog.userland(arch))
     return replace(image, options=replace(image.options, memory_disk=disk))
 
 
@@ -93,6 +95,11 @@ def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
         raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
     prompt = machine.guest.shell_prompt
     if not prompt or not machine.console.text.endswith(prompt.encode()):
+        unmounted = UNMOUNTED.findall(machine.console.text)
+        if unmounted and machine.console.text.endswith(MOUNT_PROMPT):
+            where, error = (word.decode() for word in unmounted[-1])
+            raise CommandError(f"{machine.image.path}: the kernel cannot mount {where} (error "
+                               f"{error}): is it the image of a UFS file system?")
         raise CommandError(f"{machine.image.path}: is not at our shell's prompt")
     begin = len(machine.console.text)
     machine.type(command.encode() + b"\r")
@@ -112,7 +119,7 @@ def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
 
 
-def with_files(folder: Path, arch: str) -> MemoryDisk:
+def with_files(folder: Path, arch: str) -> DiskImage:
     """Our userland's root file system with a folder's files in it, in /files.
 
     :raises KinstError: when they cannot be read, or do not fit.
@@ -120,6 +127,8 @@ def with_files(folder: Path, arch: str) -> MemoryDisk:
     from images.build_userland import FREE, root
     from images.ufs import image, read_folder
 
-    files = root(catalog.userland(arch).with_name(catalog.SHELL_FILE).read_bytes())
+    built = catalog.userland(arch)
+    files = root(*(built.with_name(name).read_bytes()
+                   for name in (catalog.SHELL_FILE, catalog.CHECK_FILE)))
     files.entries["files"] = read_folder(folder)
-    return MemoryDisk(folder, memoryview(image(files, FREE)))
+    return DiskImage(folder, memoryview(image(files, FREE)))

@@ -1,6 +1,7 @@
 """The options of commands that say what a kernel's boot loader is told."""
 
 import argparse
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,19 @@ from emu.boot_options import boot_options
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
+from emu.replacing import replacing
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.terminal import check_writable
 
 
 def loader_options(parser: argparse.ArgumentParser) -> None:
-    """``--memory-disk``, ``--env`` and ``--append``."""
+    """``--disk``, ``--memory-disk``, ``--env`` and ``--append``."""
+    parser.add_argument("--disk", type=Path, action="append", default=[], metavar="FILE",
+                        help="the image of a disk; without a memory disk, the first is the root "
+                        "file system.  What is written to it is forgotten in the end.  May be "
+                        "repeated")
+    parser.add_argument("--write", action="store_true",
+                        help="write what was written to the disks into their files, in the end")
     parser.add_argument("--memory-disk", type=Path, metavar="FILE",
                         help="the image of a disk that the boot loader puts in memory: the root "
                         "file system")
@@ -27,8 +37,31 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
 
     :raises KinstError: when one is malformed, or the disk cannot be used.
     """
-    options = boot_options(arguments.env, arguments.append, arguments.memory_disk)
-    if options.memory_disk is not None and not guest_of(image, arch_of(image).name).shell_prompt:
-        raise KinstError("--memory-disk: the teaching kernel has no file systems; give a FreeBSD "
+    if arguments.write and not arguments.disk:
+        raise KinstError("--write: is for --disk, which is not given")
+    if arguments.write:
+        for path in arguments.disk:
+            check_writable(path, "--disk")
+    options = boot_options(
+        arguments.env, arguments.append, arguments.memory_disk, arguments.disk)
+    if options.programs and not guest_of(image, arch_of(image).name).shell_prompt:
+        what = "--disk" if options.disks else "--memory-disk"
+        raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "
                          "kernel")
     return replace(image, options=options)
+
+
+def keep_disks(machine: UnicornMachine) -> None:
+    """Write what the guest has written to its disks into their files.
+
+    :raises OSError: when a file cannot be written; it is then what it was.
+    """
+    for disk, image in zip(machine.board.disks, machine.image.options.disks, strict=True):
+        if not disk.written:
+            continue
+        content = io.BytesIO(image.content)
+        for at, block in disk.written.items():
+            content.seek(at)
+            content.write(block)
+        with replacing(image.path) as file:
+            file.write(content.getbuffer())

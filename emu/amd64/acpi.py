@@ -3,7 +3,9 @@
 import struct
 
 from emu.amd64.aml import (
+    BUSES,
     END_TAG,
+    PORTS,
     buffer,
     device,
     eisa_id,
@@ -13,11 +15,13 @@ from emu.amd64.aml import (
     package,
     ports,
     scope,
+    window,
 )
 
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
 LAPIC_BASE, IOAPIC_BASE, IOAPIC_ID = 0xFEE00000, 0xFEC00000, 1
 UART_PORT, UART_IRQ = 0x3F8, 4
+PCI_PORTS, PCI_IRQ = 0xC000, 16  # of the first device; the first interrupt
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
 HEADER = struct.Struct("<4sIBB6s8sI4sI")
 
@@ -56,19 +60,33 @@ def _madt() -> bytes:
     return _table(b"APIC", 1, body)
 
 
-def _definitions() -> bytes:
-    """How the computer is switched off (SLP_TYP 0, 7.4.2.6), and the serial port."""
+def _pci(devices: int) -> bytes:
+    """The host bridge: what it passes on, and where pin A of each device leads (6.2.13)."""
+    routes = package([
+        package([integer((i + 1) << 16 | 0xFFFF), integer(0), integer(0), integer(PCI_IRQ + i)])
+        for i in range(devices)])
+    passed = (window(BUSES, 0, 0) + ports(0xCF8, 8) + window(PORTS, PCI_PORTS, 0xFFFF) + END_TAG)
+    return device(
+        "PCI0", name("_HID", eisa_id("PNP0A03")), name("_UID", integer(0)),
+        name("_BBN", integer(0)), name("_CRS", buffer(passed)), name("_PRT", routes))
+
+
+def _definitions(devices: int) -> bytes:
+    """How the computer is switched off (SLP_TYP 0, 7.4.2.6), the serial port, PCI if something is
+    there."""
     port = device(
         "COM1", name("_HID", eisa_id("PNP0501")), name("_UID", integer(1)),
         name("_CRS", buffer(ports(UART_PORT, 8) + interrupt(UART_IRQ) + END_TAG)))
-    return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port)
+    bridge = [_pci(devices)] if devices else []
+    return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port, *bridge)
 
 
-def tables(programs: bool = False) -> bytes:
+def tables(programs: bool = False, devices: int = 0) -> bytes:
     """The area from RSDP_BASE on.
 
     :param programs: whether there is a disk, and so programs, which need more to be told of.
         Without one the tables are what they always were: recordings hold.
+    :param devices: how many there are on PCI's bus, behind the host bridge.
     """
     area = bytearray(0x1000)
     at = TABLES_BASE
@@ -81,7 +99,7 @@ def tables(programs: bool = False) -> bytes:
         return address
 
     facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)
-    dsdt = place(_table(b"DSDT", 1, _definitions() if programs else b""))
+    dsdt = place(_table(b"DSDT", 1, _definitions(devices) if programs else b""))
     fadt = place(_fadt(facs, dsdt))
     madt = place(_madt())
     rsdt = place(_table(b"RSDT", 1, struct.pack("<II", fadt, madt)))

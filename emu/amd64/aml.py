@@ -1,5 +1,6 @@
 """ACPI machine language, as much as our tables need (ACPI 6.5, chapter 20)."""
 
+import struct
 from collections.abc import Sequence
 
 NAME, BYTE, WORD, DWORD, BUFFER, PACKAGE, SCOPE = 0x08, 0x0A, 0x0B, 0x0C, 0x11, 0x12, 0x10
@@ -52,6 +53,15 @@ def eisa_id(text: str) -> bytes:
     letters = [ord(letter) - 0x40 for letter in text[:3]]
     number = letters[0] << 10 | letters[1] << 5 | letters[2]
     return bytes((DWORD,)) + number.to_bytes(2, "big") + int(text[3:], 16).to_bytes(2, "big")
+
+
+BUSES, PORTS = 2, 1
+
+
+def window(kind: int, first: int, last: int) -> bytes:
+    """A resource: buses or ports that a bridge passes on (6.4.3.5.3)."""
+    return struct.pack("<BHBBBHHHHH", 0x88, 13, kind, 0x0C, 3 if kind == PORTS else 0, 0,
+                       first, last, 0, last - first + 1)
 
 
 def ports(base: int, count: int) -> bytes:

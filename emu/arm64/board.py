@@ -3,9 +3,11 @@
 from emu.arm64 import psci
 from emu.arm64.cpu import ArmCpu
 from emu.arm64.generic_timer import PPI_PHYSICAL, PPI_VIRTUAL
-from emu.device import Line
+from emu.device import Device, Line
 from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
+from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_mmio import VirtioMmio
 from emu.devicetree import DeviceNode, cells64, flatten
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
@@ -14,6 +16,7 @@ RAM_BASE = 0x40000000
 GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
 UART_SPI = 1
 UART_CLOCK = 24_000_000
+DISK_BASE, DISK_STEP, DISK_SPI = 0x0A000000, 0x1000, 16
 
 
 class ArmBoard(Board):
@@ -28,10 +31,18 @@ class ArmBoard(Board):
         self.interface = CpuInterface(self.distributor, changed)
         self.uart = Pl011(machine, Line(self.distributor.set_line, 32 + UART_SPI))
         self.devices = {"gicd": self.distributor, "gicc": self.interface, "uart": self.uart}
-        for base, device in ((GICD_BASE, self.distributor), (GICC_BASE, self.interface),
-                             (UART_BASE, self.uart)):
+        windows: tuple[tuple[int, Device], ...] = (
+            (GICD_BASE, self.distributor), (GICC_BASE, self.interface), (UART_BASE, self.uart))
+        for base, device in windows:
             machine.engine.map_device(base, device.size, device.read, device.write)
         line = self.distributor.set_line
+        self.disks = tuple(
+            VirtioBlock(machine, f"disk{i}", image.content, Line(line, 32 + DISK_SPI + i))
+            for i, image in enumerate(machine.image.options.disks))
+        for i, disk in enumerate(self.disks):
+            device = self.devices[f"disk{i}"] = VirtioMmio(disk)
+            machine.engine.map_device(
+                DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
         self.cpus = (ArmCpu(machine, 0, self.interface, lambda n, up: line(16 + n, up)),)
 
     def firmware(self) -> bytes:
@@ -66,6 +77,9 @@ class ArmBoard(Board):
             DeviceNode(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
                  reg=cells64(UART_BASE, 0x1000), interrupts=[0, UART_SPI, level],
                  clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"]),
+            *(DeviceNode(f"virtio_mmio@{DISK_BASE + DISK_STEP * i:x}", compatible="virtio,mmio",
+                         reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
+                         interrupts=[0, DISK_SPI + i, level]) for i in range(len(self.disks))),
         )
         return root
 

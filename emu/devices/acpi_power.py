@@ -6,6 +6,7 @@ from emu.device import Bus, Device
 
 PM1_STATUS, PM1_ENABLE, PM1_CONTROL, PM_TIMER = 0, 2, 4, 8
 FREQUENCY = 3_579_545
+TIMER_MASK = 0xFFFFFF
 SCI_ENABLED, SLEEP_ENABLE = 1, 1 << 13
 ACCESS_COST = 500
 
@@ -24,7 +25,7 @@ class AcpiPower(Device):
     def read(self, offset: int, size: int) -> int:
         if offset >= PM_TIMER:
             self._bus.spend(ACCESS_COST)
-            return self._bus.now * FREQUENCY // 1_000_000_000 & 0xFFFFFF
+            return self._bus.now * FREQUENCY // 1_000_000_000 & TIMER_MASK
         return {PM1_STATUS: self.status, PM1_ENABLE: self.enable, PM1_CONTROL: self.control}.get(
             offset, 0
         )

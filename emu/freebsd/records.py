@@ -41,10 +41,10 @@ def howto(options: BootOptions) -> int:
 
 def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
     """The kernel's environment: strings, and an empty one; what was given counts, not the loader's
-    own.  A memory disk is the root file system, unless another is named."""
+    own.  A memory disk is the root file system, or else the first disk, unless another is named."""
     chosen = dict(one.split("=", 1) for one in own)
-    if options.memory_disk is not None:
-        chosen[ROOT] = "ufs:/dev/md0"
+    if options.programs:
+        chosen[ROOT] = "ufs:/dev/md0" if options.memory_disk is not None else "ufs:/dev/vtbd0"
     chosen |= dict(one.split("=", 1) for one in options.environment)
     return b"".join(f"{name}={value}\0".encode() for name, value in chosen.items()) + b"\0"
 

@@ -3,14 +3,18 @@
 from emu.device import Line
 from emu.devices.ns16550 import Ns16550
 from emu.devices.plic import Plic
+from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_mmio import VirtioMmio
 from emu.devicetree import DeviceNode, cells64, flatten
-from emu.riscv64.cpu import TIMEBASE, RiscvCpu
+from emu.riscv64.cpu import RiscvCpu
+from emu.riscv64.registers import TIMEBASE
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
 RAM_BASE = 0x80000000
 UART_BASE, PLIC_BASE = 0x10000000, 0x0C000000
 UART_IRQ = 10
+DISK_BASE, DISK_STEP, DISK_IRQ = 0x10001000, 0x1000, 1
 
 
 class RiscvBoard(Board):
@@ -25,6 +29,14 @@ class RiscvBoard(Board):
         self.devices = {"plic": self.plic, "uart": self.uart}
         machine.engine.map_device(PLIC_BASE, self.plic.size, self.plic.read, self.plic.write)
         machine.engine.map_device(UART_BASE, 0x1000, self.uart.read, self.uart.write)
+        self.disks = tuple(
+            VirtioBlock(machine, f"disk{i}", image.content,
+                        Line(self.plic.set_line, DISK_IRQ + i))
+            for i, image in enumerate(machine.image.options.disks))
+        for i, disk in enumerate(self.disks):
+            device = self.devices[f"disk{i}"] = VirtioMmio(disk)
+            machine.engine.map_device(
+                DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
         self.cpus = (RiscvCpu(machine, 0, self.plic),)
 
     def firmware(self) -> bytes:
@@ -56,6 +68,10 @@ class RiscvBoard(Board):
                 DeviceNode(f"serial@{UART_BASE:x}", compatible="ns16550a",
                      reg=cells64(UART_BASE, 0x100), clock_frequency=3686400,
                      interrupt_parent=plic, interrupts=UART_IRQ),
+                *(DeviceNode(f"virtio_mmio@{DISK_BASE + DISK_STEP * i:x}",
+                             compatible="virtio,mmio", interrupt_parent=plic,
+                             reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
+                             interrupts=DISK_IRQ + i) for i in range(len(self.disks))),
             ),
         )
         return root

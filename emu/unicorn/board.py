@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from emu.device import Device
+from emu.devices.virtio_block import VirtioBlock
 from emu.parts import Parts
 from emu.unicorn.cpu import Cpu
 
@@ -15,6 +16,7 @@ class Board(ABC):
     ram_base: ClassVar[int]
     hidden_base: ClassVar[int]  # physical address where the guest expects nothing
     devices: dict[str, Device]
+    disks: tuple[VirtioBlock, ...] = ()
     cpus: tuple[Cpu, ...]
 
     @abstractmethod

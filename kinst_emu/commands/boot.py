@@ -15,7 +15,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
-from kinst_emu.boot_words import loader_options, with_options
+from kinst_emu.boot_words import keep_disks, loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
     if arguments.record and image.options.digest:
         raise KinstError("--record: recordings do not hold what a boot loader is told; leave out "
-                         "--memory-disk, --env and --append")
+                         "--disk, --memory-disk, --env and --append")
     typed = [unescape(keys) for keys in arguments.keys]
     limit = None
     if arguments.instructions is not None:
@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
               f"{wall:.2f} wall seconds")
     if arguments.save:
         snapshot.save(machine, arguments.save)
+    if arguments.write:
+        keep_disks(machine)
     if not good:
         more = ("; --instructions gives another limit"
                 if stop is not None and stop.reason is StopReason.INSTRUCTIONS else "")

@@ -10,7 +10,7 @@ from emu.architectures import arch_of
 from images import catalog
 from images.boots import BootError, booted
 from images.shell import run_command, shown_output, with_files, with_userland
-from kinst_emu.boot_words import loader_options, with_options
+from kinst_emu.boot_words import keep_disks, loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import parse_count, parse_size, show_byte, show_console
 
@@ -20,6 +20,9 @@ EXAMPLES = (
     "kinst run -k kernel -- 'cat /etc/motd | wc; echo $?'",
     "kinst run -k kernel --files ./programs -- /files/prog",
 )
+
+# sync(2) starts the writes, and does not wait for them.
+SYNCHRONIZED = "sync; sleep 1; sync; sleep 1"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
         machine.console.stream = shown_output(show_byte)
     before = machine.instructions
     ran = run_command(machine, " ".join(arguments.words), limit)
+    if arguments.write:
+        if ran.status is not None:
+            machine.console.stream = None
+            run_command(machine, SYNCHRONIZED, limit)
+        keep_disks(machine)
     if arguments.json:
         print(json.dumps({
             "output": ran.output.decode("utf-8", "replace"), "status": ran.status,

@@ -1,0 +1,189 @@
+"""A block device of Virtio's (Virtio 1.2, 5.2), whichever way it is attached.
+
+What the guest writes is kept here, beside the image, which stays as it is.  A request is carried
+out when the device's time has come, one after the other: so many nanoseconds after it was told of,
+and one more for each byte.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from emu.device import Bus, Device, Line
+from emu.devices.virtio_queue import Chain, QueueError, VirtQueue
+from emu.errors import MemoryAccessError
+
+SECTOR = 512
+BLOCK = 4096  # bytes that are kept together when one of them was written
+LATENCY = 20_000  # ns
+MAX_SEGMENTS = 126  # of data, in a queue of 128
+DEVICE_TYPE = 2
+SEG_MAX, BLK_SIZE, FLUSH = 1 << 2, 1 << 6, 1 << 9  # features
+IN, OUT, SYNC, GET_ID = 0, 1, 4, 8  # kinds of requests
+OK, IO_ERROR, UNSUPPORTED = 0, 1, 2
+DRIVER_OK, NEEDS_RESET = 4, 0x40  # of the device's status
+QUEUE_INTERRUPT, CONFIGURATION_INTERRUPT = 1, 2
+CONFIGURATION = struct.Struct("<QIIHBBI")  # up to the size of a block
+NAME = b"kinst".ljust(20, b"\0")
+
+
+class VirtioBlock(Device):
+    """Its registers are the configuration; what a transport has is in attributes.
+
+    :param content: the image, of whole sectors.
+    """
+
+    STATE = ("status", "features", "interrupts")
+    FEATURES = SEG_MAX | BLK_SIZE | FLUSH
+
+    def __init__(self, bus: Bus, name: str, content: memoryview, line: Line) -> None:
+        self._bus, self._line, self._content = bus, line, content
+        self.status = self.features = self.interrupts = 0
+        self.trouble = ""  # what the driver has done that it must not
+        self.queue = VirtQueue(bus)
+        self._written: dict[int, bytes] = {}  # by number of the block
+        self._shown: dict[str, str] = {}  # the same, as a state has it
+        self._timer = bus.timer(name, self._ring)
+        self._configuration = CONFIGURATION.pack(
+            len(content) // SECTOR, 0, MAX_SEGMENTS, 0, 0, 0, SECTOR)
+        self.size = len(self._configuration)
+
+    # -- what a transport asks --------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """The driver starts anew; what was written stays."""
+        self.status = self.features = 0
+        self.trouble = ""
+        self.queue.reset()
+        self._timer.cancel()
+        self.acknowledge(~0)
+
+    def notify(self) -> None:
+        """The driver says that there are requests."""
+        if self.status & DRIVER_OK and not self.trouble:
+            self._timer.set(min(self._timer.when, self._bus.now + LATENCY))
+
+    def acknowledge(self, interrupts: int) -> None:
+        self.interrupts &= ~interrupts
+        self._line.set(self.interrupts != 0)
+
+    def read(self, offset: int, size: int) -> int:
+        return int.from_bytes(self._configuration[offset : offset + size], "little")
+
+    def write(self, offset: int, size: int, value: int) -> None:
+        """There is nothing to be set."""
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _interrupt(self, why: int) -> None:
+        self.interrupts |= why
+        self._line.set(True)
+
+    def _ring(self) -> None:
+        try:
+            chain = self.queue.take()
+            if chain is None:
+                return
+            written = self._carry_out(chain)
+            if self.queue.give(chain.head, written):
+                self._interrupt(QUEUE_INTERRUPT)
+            if self.queue.waiting():
+                self._timer.set(self._bus.now + LATENCY + len(chain.readable) + written)
+        except (QueueError, MemoryAccessError) as error:
+            self.trouble = str(error)
+            self.status |= NEEDS_RESET
+            self._interrupt(CONFIGURATION_INTERRUPT)
+
+    def _carry_out(self, chain: Chain) -> int:
+        """:return: bytes that were written to the chain."""
+        room = sum(length for _address, length in chain.writable)
+        if len(chain.readable) < 16 or not room:
+            raise QueueError("a request without a head, or without room for its status")
+        kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
+        data, out, status = b"", chain.readable[16:], OK
+        if kind == IN:
+            data, status = self._inside(sector, room - 1, lambda at, n: self.content(at, n))
+        elif kind == OUT:
+            _none, status = self._inside(sector, len(out), lambda at, _n: self._store(at, out))
+        elif kind == GET_ID:
+            data = NAME[: room - 1]
+        elif kind != SYNC:
+            status = UNSUPPORTED
+        return self._fill(chain, data, status)
+
+    def _inside(self, sector: int, size: int,
+                act: Callable[[int, int], bytes]) -> tuple[bytes, int]:
+        if size % SECTOR or sector * SECTOR + size > len(self._content):
+            return b"", IO_ERROR
+        return act(sector * SECTOR, size), OK
+
+    def _fill(self, chain: Chain, data: bytes, status: int) -> int:
+        """The status is the last byte of what can be written."""
+        room = sum(length for _address, length in chain.writable)
+        whole = data.ljust(room - 1, b"\0") if data else b""
+        at = 0
+        for address, length in chain.writable:
+            piece = whole[at : at + length]
+            if piece:
+                self._bus.write_memory(address, piece)
+            at += length
+        address, length = chain.writable[-1]
+        self._bus.write_memory(address + length - 1, bytes((status,)))
+        return len(whole) + 1
+
+    def content(self, at: int, size: int) -> bytes:
+        """What the disk holds now."""
+        found = bytearray(self._content[at : at + size])
+        for number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
+            block = self._written.get(number)
+            if block is not None:
+                begin, end = max(number * BLOCK, at), min(number * BLOCK + len(block), at + size)
+                found[begin - at : end - at] = block[begin - number * BLOCK : end - number * BLOCK]
+        return bytes(found)
+
+    def _store(self, at: int, data: bytes) -> bytes:
+        end = at + len(data)
+        for number in range(at // BLOCK, (end + BLOCK - 1) // BLOCK):
+            base = number * BLOCK
+            size = min(BLOCK, len(self._content) - base)
+            block = bytearray(self.content(base, size))
+            begin, last = max(base, at), min(base + size, end)
+            block[begin - base : last - base] = data[begin - at : last - at]
+            self._keep(number, bytes(block))
+        return b""
+
+    def _keep(self, number: int, block: bytes) -> None:
+        self._written[number] = block
+        self._shown[str(number)] = block.hex()
+
+    @property
+    def written(self) -> dict[int, bytes]:
+        """What differs from the image: byte offsets, and what is there."""
+        return {number * BLOCK: block for number, block in self._written.items()}
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {
+            "queue": self.queue.state(), "trouble": self.trouble,
+            "written": dict(sorted(self._shown.items()))}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        queue, trouble, written = state["queue"], state["trouble"], state["written"]
+        if not (isinstance(queue, list) and len(queue) == len(self.queue.state())
+                and all(type(one) is int for one in queue)
+                and isinstance(trouble, str) and isinstance(written, dict)):
+            raise ValueError("not the state of a disk")
+        blocks = {}
+        for key, text in written.items():
+            number, block = int(key), bytes.fromhex(text)
+            if (number < 0 or len(block) != min(BLOCK, len(self._content) - number * BLOCK)
+                    or str(number) != key):
+                raise ValueError("a block that the disk has not")
+            blocks[number] = block
+        self.queue.restore(queue)
+        self.trouble = trouble
+        self._written, self._shown = {}, {}
+        for number, block in blocks.items():
+            self._keep(number, block)

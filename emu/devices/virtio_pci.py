@@ -1,0 +1,78 @@
+"""Virtio over PCI with the legacy interface (Virtio 1.2, 4.1.4.10): ports in front of a device, and
+its configuration space."""
+
+from typing import Any
+
+from emu.device import Bus
+from emu.devices.pci_configuration import PciFunction
+from emu.devices.virtio_block import DEVICE_TYPE, VirtioBlock
+from emu.devices.virtio_queue import DESCRIPTOR, MAX_SIZE
+
+VENDOR, LEGACY_BLOCK = 0x1AF4, 0x1001
+STORAGE = 0x010000  # class code: SCSI storage, as every legacy block device has
+CONFIGURATION = 0x14  # behind the registers
+PAGE = 4096
+ACCESS_COST = 500  # ns
+
+
+class VirtioPci(PciFunction):
+    """The ports are those of the first base address register."""
+
+    STATE = (*PciFunction.STATE, "selected")
+    ports = 64
+
+    def __init__(self, bus: Bus, block: VirtioBlock, base: int, interrupt: int) -> None:
+        """:param base: where firmware has put the ports; ``interrupt``: the line that it knows."""
+        super().__init__(VENDOR, LEGACY_BLOCK, STORAGE, subsystem=(VENDOR, DEVICE_TYPE),
+                         base=base, interrupt=interrupt)
+        self._bus, self.block = bus, block
+        self.selected = 0
+
+
+    def read_port(self, offset: int, size: int) -> int:
+        block, queue = self.block, self.selected == 0
+        self._bus.spend(ACCESS_COST)
+        if offset >= CONFIGURATION:
+            return block.read(offset - CONFIGURATION, size)
+        if offset == 0x13:  # reading it is to acknowledge
+            found = block.interrupts
+            block.acknowledge(~0)
+            return found
+        return {0x00: block.FEATURES, 0x04: block.features,
+                0x08: block.queue.descriptors // PAGE if queue else 0,
+                0x0C: MAX_SIZE if queue else 0, 0x0E: self.selected, 0x12: block.status,
+                }.get(offset, 0)
+
+    def write_port(self, offset: int, size: int, value: int) -> None:
+        block = self.block
+        self._bus.spend(ACCESS_COST)
+        match offset:
+            case 0x04:
+                block.features = value
+            case 0x08 if self.selected == 0:
+                self._place(value)
+            case 0x0E:
+                self.selected = value & 0xFFFF
+            case 0x10 if value == 0:
+                block.notify()
+            case 0x12:
+                if value & 0xFF:
+                    block.status = value & 0xFF
+                else:
+                    block.reset()
+                    self.selected = 0
+
+    def _place(self, frame: int) -> None:
+        """One page frame number says where all of the queue is (2.7.2)."""
+        queue = self.block.queue
+        queue.size, queue.ready, queue.taken = MAX_SIZE, frame != 0, 0
+        queue.descriptors = frame * PAGE
+        queue.available = queue.descriptors + DESCRIPTOR.size * MAX_SIZE
+        queue.used = queue.available + 6 + 2 * MAX_SIZE + PAGE - 1 & -PAGE
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"block": self.block.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self.block.restore(state["block"])
