@@ -22,7 +22,8 @@ FLAGS = (
     "-fno-asynchronous-unwind-tables", "-Wall", "-Wextra", "-Werror",
     "-fdebug-prefix-map={source}=.",
 )
-TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "rm", "rmdir", "sh", "sleep", "true", "wc")
+TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "rm", "rmdir", "sh", "sleep", "sync",
+         "true", "wc")
 FREE = 4 << 20  # bytes that are left for what programs write
 EXECUTABLE = 0o100755
 
@@ -47,11 +48,15 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = ()) 
         os.replace(linked, output)
 
 
-def root(shell: bytes) -> Folder:
+def root(shell: bytes, check: bytes) -> Folder:
     """The files of the root file system; devices are the kernel's own file system.  The tools are
-    files of their own: a process is named for the file, not for a link to it."""
+    files of their own: a process is named for the file, not for a link to it.
+
+    :param check: the program that checks from inside what a program can ask of the kernel.
+    """
     files: dict[str, File | Folder] = {
         "sbin/init": File(shell, EXECUTABLE), "dev": Folder(), "tmp": Folder(mode=0o041777),
+        "bin/check": File(check, EXECUTABLE),
         "etc/motd": File(b"A userland of a few hundred lines.\n"),
     }
     return ufs.tree(files | {f"bin/{name}": File(shell, EXECUTABLE) for name in TOOLS})
@@ -63,11 +68,13 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
     :raises KinstError: when a tool is missing or fails.
     """
     shell = target_directory / arch / catalog.SHELL_FILE
-    program(arch, SOURCE / "shell.c", shell, ["--strip-all"])
-    program(arch, SOURCE / "shell.c", shell.with_name(f"{shell.name}.debug"))
+    check = shell.with_name(catalog.CHECK_FILE)
+    for output, source in ((shell, "shell.c"), (check, "check.c")):
+        program(arch, SOURCE / source, output, ["--strip-all"])
+        program(arch, SOURCE / source, output.with_name(f"{output.name}.debug"))
     packed = target_directory / arch / catalog.ROOT_FILE
     with replacing(packed) as file:
-        file.write(ufs.image(root(shell.read_bytes()), FREE))
+        file.write(ufs.image(root(shell.read_bytes(), check.read_bytes()), FREE))
     return packed
 
 

@@ -16,6 +16,7 @@ import unicorn.x86_const as uc
 
 from emu.amd64 import registers
 from emu.unicorn._engine cimport (
+    DECLINED, DELIVERED, Answer,
     Clock, go_to, guest_read, guest_write, host_physical, host_stack, native, register_read,
     register_write, word_in_context,
 )
@@ -183,14 +184,14 @@ cdef void to_ring_0(Clock *c) noexcept nogil:
     word_in_context(c, c.exception_places[HFLAGS])[0] &= ~<uint32_t>CPL
 
 
-cdef bint system_call(Clock *c, uint64_t pc) noexcept nogil:
+cdef Answer system_call(Clock *c, uint64_t pc) noexcept nogil:
     """SYSCALL (SDM volume 2), at which the CPU still is."""
     cdef uint64_t flags, selector
     if not msr(c, EFER) & SCE:
-        return False
+        return DECLINED
     c.context_save(c.uc, c.context)
     if not word_in_context(c, c.exception_places[HFLAGS])[0] & CS64:
-        return False
+        return DECLINED
     flags = register_read(c, RFLAGS)
     selector = msr(c, STAR) >> 32 & 0xFFFC
     to_ring_0(c)
@@ -202,10 +203,10 @@ cdef bint system_call(Clock *c, uint64_t pc) noexcept nogil:
     register_write(c, SS, selector + 8)
     # The model goes on behind the instruction.
     register_write(c, RIP, msr(c, LSTAR) - SYSCALL_BYTES)
-    return True
+    return DELIVERED
 
 
-cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
+cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     cdef Mmr table
     cdef uint64_t gate[2]
     cdef uint64_t frame[6]
@@ -216,21 +217,21 @@ cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     if vector == SYSCALL:
         return system_call(c, pc)
     if vector > 31 or not FAULTS >> vector & 1:
-        return False
+        return DECLINED
     c.reg_read(c.uc, IDTR, &table)
     if table.limit < 16 * vector + 15 or not guest_read(c, table.base + 16 * vector, gate, 16):
-        return False
+        return DECLINED
     kind = <uint32_t>(gate[0] >> 40 & 0x1F)
     ist = <uint32_t>(gate[0] >> 32 & 7)
     if not gate[0] >> 47 & 1 or kind not in (INTERRUPT_GATE, TRAP_GATE):
-        return False
+        return DECLINED
     cs = register_read(c, CS) & 0xFFFF
     user = cs & CPL != 0
     sp = top = register_read(c, RSP)
     if ist or user:
         c.reg_read(c.uc, TR, &table)
         if not guest_read(c, table.base + (IST + 8 * ist if ist else RSP0), &top, 8):
-            return False
+            return DECLINED
     c.context_save(c.uc, c.context)
     if WITH_ERROR_CODE >> vector & 1:
         frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]
@@ -244,7 +245,7 @@ cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     words += 5
     top = (top & ~<uint64_t>15) - 8 * words
     if not writable(c, top, 8 * words):
-        return False
+        return DECLINED
     guest_write(c, top, frame, 8 * words)
     word_in_context(c, c.exception_places[IN_FLIGHT])[0] = 0xFFFFFFFF
     if user:
@@ -259,7 +260,7 @@ cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     if user:
         register_write(c, SS, 0)
     go_to(c, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
-    return True
+    return DELIVERED
 
 
 cdef void keep(Clock *c) noexcept nogil:

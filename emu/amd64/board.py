@@ -6,10 +6,10 @@ Local APIC, I/O APIC, PIT, CMOS, 8259s, 16550, PCI configuration space, as QEMU'
 import unicorn.x86_const as uc
 
 from emu.amd64 import acpi
-from emu.amd64.cpu import Amd64Cpu
+from emu.amd64.cpu import CPL, Amd64Cpu
 from emu.amd64.registers import RFLAGS_IOPL
 from emu.device import Device, Line
-from emu.devices import lapic
+from emu.devices import acpi_power, lapic
 from emu.devices.acpi_power import AcpiPower
 from emu.devices.cmos import Cmos
 from emu.devices.i8254 import I8254
@@ -18,6 +18,8 @@ from emu.devices.ioapic import IoApic
 from emu.devices.lapic import LocalApic
 from emu.devices.ns16550 import Ns16550
 from emu.devices.pci_configuration import PciConfiguration
+from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_pci import VirtioPci
 from emu.errors import MachineError
 from emu.machine import Stop, StopReason
 from emu.unicorn.board import Board
@@ -48,7 +50,12 @@ class Amd64Board(Board):
         self.power = AcpiPower(
             machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
         )
-        self.pci = PciConfiguration(machine)
+        self.disks = tuple(
+            VirtioBlock(machine, f"disk{i}", image.content, Line(pin, acpi.PCI_IRQ + i))
+            for i, image in enumerate(machine.image.options.disks))
+        self.pci = PciConfiguration(machine, [
+            VirtioPci(machine, disk, acpi.PCI_PORTS + VirtioPci.ports * i, acpi.PCI_IRQ + i)
+            for i, disk in enumerate(self.disks)])
         self.pics = I8259(), I8259()
         self.devices = {
             "lapic": self.lapic, "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
@@ -65,7 +72,10 @@ class Amd64Board(Board):
         }
         native.map_device(acpi.LAPIC_BASE, 0x1000, self.lapic.read, self._lapic_write)
         native.map_device(acpi.IOAPIC_BASE, 0x1000, self.ioapic.read, self.ioapic.write)
-        native.hook_ports(uc.UC_X86_INS_IN, uc.UC_X86_INS_OUT, self._port_read, self._port_write)
+        native.hook_ports(uc.UC_X86_INS_IN, uc.UC_X86_INS_OUT, self._port_read, self._port_write,
+                          self._refused)
+        native.set_counter_port(acpi.PM_TIMER, acpi_power.TIMER_MASK, acpi_power.ACCESS_COST,
+                                acpi_power.FREQUENCY, 1_000_000_000)
         native.hook_tsc(
             uc.UC_X86_INS_RDTSC, uc.UC_X86_INS_RDTSCP, uc.UC_X86_REG_RAX, uc.UC_X86_REG_RDX,
             uc.UC_X86_REG_RCX, TSC_COST, 1, 1,
@@ -75,8 +85,7 @@ class Amd64Board(Board):
         """The CPU model lets programs do what only the kernel may, and is past it here: the run
         ends, instead of the fault that IOPL wants (SDM volume 1, "I/O Privilege Level")."""
         machine = self.machine
-        flags = machine.read_register("rflags")
-        refused = machine.read_register("cs") & 3 > flags >> RFLAGS_IOPL & 3
+        refused = machine.read_register("rflags") >> RFLAGS_IOPL & 3 < CPL
         if refused:
             machine.request_stop(Stop(
                 StopReason.UNHANDLED, 0,
@@ -84,24 +93,25 @@ class Amd64Board(Board):
         return refused
 
     def _port_read(self, port: int, size: int) -> int:
-        if self._refused():
-            return 0
         found = self._ports.get(port)
         if found is not None:
             return found[0].read(found[1], size)
+        function = self.pci.port(port)
+        if function is not None:
+            return function[0].read_port(function[1], size)
         if port == 0x61:
             return self.pit.gate()
         self.machine.spend(PORT_COST)
         return (1 << 8 * size) - 1  # nothing there: an empty PCI bus among it
 
     def _port_write(self, port: int, size: int, value: int) -> None:
-        if self._refused():
-            return
         found = self._ports.get(port)
         if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
             self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control; the 8042
         elif found is not None:
             found[0].write(found[1], size, value)
+        elif (function := self.pci.port(port)) is not None:
+            function[0].write_port(function[1], size, value)
         elif port == 0x61:
             self.pit.set_gate(value)
         else:
@@ -114,8 +124,9 @@ class Amd64Board(Board):
 
     def firmware(self) -> bytes:
         """ACPI's tables; the CPU is as the boot loader makes it."""
-        disk = self.machine.image.options.memory_disk
-        self.machine.write_physical(acpi.RSDP_BASE, acpi.tables(disk is not None))
+        programs = self.machine.image.options.programs
+        self.machine.write_physical(
+            acpi.RSDP_BASE, acpi.tables(programs, len(self.disks)))
         return b""
 
     def type(self, data: bytes) -> None:

@@ -16,6 +16,7 @@ import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
 from emu.unicorn._engine cimport (
+    DECLINED, DELIVERED, Answer,
     Clock, CpReg, go_to, guest_read, host_physical, in_context, native, register_read,
     register_write, word_in_context,
 )
@@ -130,19 +131,19 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     return True
 
 
-cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
+cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     cdef uint64_t vectors, state, sp
     cdef bint user
     if vector not in (SVC, PREFETCH_ABORT, DATA_ABORT):
-        return False
+        return DECLINED
     vectors = get(c, VBAR)
     state = register_read(c, PSTATE)
     user = state & 0x1F == EL0T
     if vectors == 0 or (not user and state & 0x1F != EL1H):
-        return False
+        return DECLINED
     c.context_save(c.uc, c.context)
     if word_in_context(c, c.exception_places[AARCH64])[0] != 1:
-        return False
+        return DECLINED
     sp = register_read(c, SP)
     # Unicorn computes its cached translation flags anew only with a system register: PSTATE first.
     # A write of it changes no stack pointer.
@@ -157,7 +158,7 @@ cdef bint deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     put(c, ESR, word_in_context(c, c.exception_places[SYNDROME])[0])
     register_write(c, SP, sp)
     go_to(c, vectors + (LOWER if user else SYNC))
-    return True
+    return DELIVERED
 
 
 cdef void forget(Clock *c) noexcept nogil:

@@ -50,6 +50,10 @@ PSTATE_D, PSTATE_A, PSTATE_I, PSTATE_F = 1 << 9, 1 << 8, 1 << 7, 1 << 6
 EL0T, EL1H = 0, 5
 EL_BITS = 3 << 2  # of PSTATE
 EC_SYSTEM = 0x18
+FPEN = 3 << 20  # of CPACR_EL1
+FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # a syndrome: any condition
+# Instructions that it traps: bits 27 and 26 (Arm ARM C4.1); FPCR and FPSR.
+FLOATING_POINT = ((0x0C000000, 0x0C000000), (0xFFDFFFC0, 0xD51B4400))
 A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
@@ -171,6 +175,7 @@ class ArmCpu(Cpu):
         native.set_breakpoint_exception(_cpu)
         native.set_exceptions(
             _cpu, [*_exception_fields(), _execution_state().fields["aarch64"][0]])
+        native.trap_floats(registers.key(*registers.SYSTEM["cpacr_el1"]), FPEN, FLOATING_POINT)
         native.set_page_blocks(10)
         native.set_block_ends(END_MASK, END_VALUE)
         native.set_page_walk(_cpu)
@@ -206,6 +211,8 @@ class ArmCpu(Cpu):
     def write_system(self, name: str, value: int) -> None:
         if name not in registers.SYSTEM:
             raise MachineError(f"arm64 has no register '{name}'")
+        if name == "cpacr_el1":
+            self.machine.engine.set_floats_trap(value)
         self.machine.engine.write_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name], value)
 
     def _system_read(self, number: int) -> int | None:
@@ -262,6 +269,14 @@ class ArmCpu(Cpu):
         code = int.from_bytes(self.machine.read(pc, 4), "little")
         op1, operand, op2 = code >> 16 & 7, code >> 8 & 15, code >> 5 & 7
         return EC_SYSTEM << 26 | 1 << 25 | op2 << 17 | op1 << 14 | 4 << 10 | 31 << 5 | operand << 1
+
+    def floating_point(self, pc: int, code: bytes) -> int:
+        for i, (word,) in enumerate(struct.iter_unpack("<I", code)):
+            if any(word & mask == value for mask, value in FLOATING_POINT):
+                if i == 0:
+                    self._enter(VECTOR_SYNC, pc, FP_ACCESS)
+                return i
+        raise MachineError(f"the block at {pc:#x} was changed while it began")
 
     def stuck(self) -> str:
         return super().stuck() if self._in_a64() else A32

@@ -14,12 +14,19 @@ from libc.stdint cimport uint32_t, uint64_t
 
 import unicorn.riscv_const as uc
 
+from emu.riscv64 import registers
+
 from emu.unicorn._engine cimport (
-    Clock, host_physical, in_context, native, register_read, register_write,
+    DECLINED, DELIVERED, EXECUTED, Answer,
+    Clock, guest_read, host_physical, in_context, native, register_read, register_write,
 )
 
 cdef int SATP = uc.UC_RISCV_REG_SATP
 cdef int PRIV = uc.UC_RISCV_REG_PRIV
+cdef int X0 = uc.UC_RISCV_REG_X0
+cdef uint32_t RDTIME = 0xC0102073  # CSRRS rd, time, x0; rd is bits 11:7
+cdef uint64_t COST = registers.CLOCK_READ_COST
+cdef uint64_t TICK = registers.TICK
 cdef uint64_t PPN = (<uint64_t>1 << 44) - 1
 
 cdef enum:  # of an entry
@@ -41,6 +48,7 @@ cdef enum:
 EXCEPTION_PLACES = ("badaddr",)
 
 cdef enum:
+    ILLEGAL = 2
     BREAKPOINT = 3
     ECALL_U = 8
     ECALL_S = 9
@@ -121,19 +129,33 @@ cdef inline bint tells_address(uint32_t cause) noexcept nogil:
     return 4 <= cause <= 7 or cause in (0, 1, 12, 13, 15)
 
 
-cdef bint deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
+cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
+    """RDTIME, which the model does not carry out: ``RiscvCpu._counter_read`` is its twin."""
+    cdef uint32_t code = 0
+    if not guest_read(c, pc, &code, 4) or code & ~<uint32_t>(31 << 7) != RDTIME:
+        return DECLINED
+    c.skew += COST
+    c.horizon = 0
+    if code >> 7 & 31:
+        register_write(c, X0 + <int>(code >> 7 & 31), (c.moment + c.skew) // TICK)
+    return EXECUTED
+
+
+cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
     cdef uint64_t value, status, vectors
     if cause in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
         if not user:
-            return False  # firmware's
+            return DECLINED  # firmware's
         cause = ECALL_U
+    elif cause == ILLEGAL:
+        return read_time(c, pc)
     elif not tells_address(cause):
-        return False
+        return DECLINED
     c.context_save(c.uc, c.context)
     vectors = place(c, STVEC)[0] & ~<uint64_t>3
     if vectors == 0:
-        return False
+        return DECLINED
     value = in_context(c, c.exception_places[0])[0] if cause != ECALL_U else 0
     if user:
         register_write(c, PRIV, 1)
@@ -146,7 +168,7 @@ cdef bint deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     place(c, STVAL)[0] = value
     in_context(c, c.pc_place)[0] = vectors
     c.context_restore(c.uc, c.context)
-    return True
+    return DELIVERED
 
 
 cdef void forget(Clock *c) noexcept nogil:

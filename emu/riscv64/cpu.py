@@ -18,6 +18,7 @@ from emu.elf import Image
 from emu.machine import Stop, StopReason
 from emu.riscv64 import registers
 from emu.riscv64._counters import counter_reads
+from emu.riscv64.registers import CLOCK_READ_COST, TICK
 from emu.riscv64.sbi import Sbi
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.engine_probe import (
@@ -31,9 +32,6 @@ from emu.unicorn.engine_probe import (
 )
 from emu.unicorn.machine import UnicornMachine
 
-TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
-TICK = 1_000_000_000 // TIMEBASE
-CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
 SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63

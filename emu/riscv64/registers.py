@@ -9,6 +9,11 @@ NAMES = (
     "s2 s3 s4 s5 s6 s7 s8 s9 s10 s11 t3 t4 t5 t6"
 ).split()
 
+# The register that counts time.
+TIMEBASE = 10_000_000  # Hz: a tick is 100 ns
+TICK = 1_000_000_000 // TIMEBASE
+CLOCK_READ_COST = 200  # ns: a loop that polls the clock ends soon
+
 GENERAL = {name: 64 for name in [*NAMES, "pc"]}
 
 SUPERVISOR = ("sstatus", "sie", "stvec", "scounteren", "sscratch", "sepc", "scause", "stval",

@@ -36,9 +36,8 @@ cdef extern from *:
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
-# Deliver exception ``vector``, which happened at ``pc``; false: it is left to Python, and nothing has
-# changed.
-ctypedef bint (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
+# Deliver exception ``vector``, which happened at ``pc``, when ``Clock.moment`` instructions were executed.
+ctypedef Answer (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
@@ -55,6 +54,12 @@ cdef inline object native(void *function, const char *kind):
     return PyCapsule_New(function, kind, NULL)
 
 
+cdef enum Answer:
+    DECLINED = 0  # it is left to Python, and nothing has changed
+    DELIVERED = 1
+    EXECUTED = 2  # no exception: the instruction was carried out, and the model is behind it
+
+
 # Why a run ended, and a size: for Python, too.
 cpdef enum EngineStop:
     STOP_NONE = 0  # the CPU stopped by itself: halted, or at an exit address
@@ -69,6 +74,7 @@ cpdef enum EngineStop:
     STOP_IN_PLACE = 9  # the instruction under a breakpoint is to be executed where it is
     STOP_UNSURE = 10  # whether the block before this one ended by itself is not known yet
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
+    STOP_FLOATS = 12  # a program's block has an instruction that is trapped, and the model lets pass
 
 cpdef enum TrampolineSize:
     SLOT = 32  # bytes
@@ -85,6 +91,7 @@ cdef enum:
     INVALID = 0xFFFFFFFF  # the vector of what comes as an invalid instruction
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
+    MAX_TRAPPED = 4
     CODE_PAGES = 256  # of low addresses whose frame is remembered
     PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
     PREFIX_BYTES = 248  # how long one may be
@@ -95,7 +102,8 @@ cdef struct BlockCount:
     uint64_t address
     uint32_t size
     uint16_t count
-    uint16_t end
+    uint8_t end
+    uint8_t floats  # whether it has an instruction of ``Clock.trapped``: 0, not known yet
 
 
 # The page frame of a page of code at a low address, where every process has its own code.
@@ -236,6 +244,10 @@ cdef struct Clock:
     # themselves.
     uint32_t end_mask
     uint32_t end_value
+    # In programs, instructions with one of these bits (mask, value) are trapped while this is set.
+    uint8_t floats_trap
+    int trapped_count
+    uint32_t trapped[MAX_TRAPPED][2]
     int last_address
     # Where the guest must be set to when the run has ended; 0: where it is.
     uint64_t moved
@@ -283,6 +295,7 @@ cdef struct Clock:
     deliver_fn deliver
     uint32_t exception_places[MAX_PLACES]
     uint32_t pc_ahead  # bytes that the CPU model adds to the pc of an exception
+    uint64_t moment
     uint64_t exception_at  # exceptions, and no instruction between them
     uint32_t exceptions
     BlockPrefix *prefixes
@@ -323,6 +336,8 @@ cdef struct SystemRegisters:
     ClockRead counter
     uint8_t counters[65536]
     uint8_t known[65536]
+    uint32_t trap_key  # the register that says whether programs' floating point is trapped:
+    uint64_t trap_bits  # it is not where these bits are set
     void *engine
 
 
@@ -358,6 +373,9 @@ cdef class Engine:
     cdef Clock clock
     cdef ClockRead counter
     cdef ClockRead rdtscp
+    cdef ClockRead port_counter
+    cdef uint32_t counter_port
+    cdef uint64_t counter_mask
     cdef emu_start_fn emu_start_fn_
     cdef reg2_fn reg_read_fn
     cdef reg2_fn reg_write_fn
@@ -376,6 +394,7 @@ cdef class Engine:
     cdef int most_left  # of them, before they are looked through
     cdef object port_in
     cdef object port_out
+    cdef object port_refused
     cdef object system_in
     cdef object system_out
     cdef SystemRegisters system

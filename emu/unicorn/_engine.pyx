@@ -128,12 +128,14 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
         if c.table[i].address == address and c.table[i].size == size:
             c.table[i].count = count
             c.table[i].end = END_UNKNOWN
+            c.table[i].floats = FLOATS_UNKNOWN
             return 0
         i = (i + 1) & c.table_mask
     c.table[i].address = address
     c.table[i].size = size
     c.table[i].count = count
     c.table[i].end = END_UNKNOWN
+    c.table[i].floats = FLOATS_UNKNOWN
     c.table_used += 1
     return 0
 
@@ -420,6 +422,26 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
     return 0
 
 
+cdef bint holds_floats(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """Whether the block has an instruction that is trapped; all are words."""
+    cdef uint64_t key = code_key(c, address)
+    cdef BlockCount *entry = table_entry(c, key, size)
+    cdef uint32_t code = 0
+    cdef uint32_t at
+    cdef int i
+    cdef bint found = False
+    if entry != NULL and entry.floats != FLOATS_UNKNOWN:
+        return entry.floats == FLOATS_SOME
+    for at in range(0, size, 4):
+        if not guest_read(c, address + at, &code, 4):
+            break
+        for i in range(c.trapped_count):
+            found |= code & c.trapped[i][0] == c.trapped[i][1]
+    if entry != NULL or table_put(c, key, size, size >> 2) == 0:
+        table_entry(c, key, size).floats = FLOATS_SOME if found else FLOATS_NONE
+    return found
+
+
 cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
     """A block that starts at ``address`` next is no canonical one."""
     c.resumed = True
@@ -445,7 +467,7 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
     cdef uint64_t unusual, total
     cdef uint32_t n
     memcpy(&unusual, c, sizeof(unusual))
-    unusual |= may_be_cut(c, address)
+    unusual |= may_be_cut(c, address) | (c.floats_trap & (address >> 63 ^ 1))
     total = c.instructions + c.count
     n = 0
     if not unusual:
@@ -548,6 +570,11 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
             return
     if c.in_piece and c.piece == address:
         c.in_piece = False
+    elif (c.floats_trap and not address >> 63 and holds_floats(c, address, size)
+            and in_user_mode(c)):
+        resume(c, address)
+        request_stop(c, STOP_FLOATS)
+        return
     elif c.instructions + n > c.limit:
         resume(c, address)  # the guest has come here, and a part of the block is run
         request_stop(c, STOP_LIMIT)
@@ -566,6 +593,9 @@ cdef enum:
     END_UNKNOWN = 0  # how a block ends: it was not asked yet,
     END_ITSELF = 1  # by its last instruction,
     END_CUT = 2  # it was cut behind it
+    FLOATS_UNKNOWN = 0
+    FLOATS_NONE = 1
+    FLOATS_SOME = 2
 
 
 # unicorn.h: uc_tb
@@ -679,9 +709,29 @@ cdef void window_write(void *uc, uint64_t offset, unsigned size, uint64_t value,
         w.engine.failed(error)
 
 
-cdef uint32_t port_read(void *uc, uint32_t port, int size, void *data) noexcept with gil:
+cdef uint32_t port_read(void *uc, uint32_t port, int size, void *data) noexcept nogil:
+    cdef ClockRead *r = port_clock(data, port, size)
+    if r != NULL:
+        return <uint32_t>(ticks(r) & port_mask(data))
+    return port_ask(uc, port, size, data)
+
+
+cdef ClockRead *port_clock(void *data, uint32_t port, int size) noexcept nogil:
+    """The counter that is read at a port, by the kernel."""
+    if (<Engine>data).counter_port != port or size != 4 or in_user_mode(&(<Engine>data).clock):
+        return NULL
+    return &(<Engine>data).port_counter
+
+
+cdef inline uint64_t port_mask(void *data) noexcept nogil:
+    return (<Engine>data).counter_mask
+
+
+cdef uint32_t port_ask(void *uc, uint32_t port, int size, void *data) noexcept with gil:
     cdef Engine engine = <Engine>data
     try:
+        if in_user_mode(&engine.clock) and engine.port_refused():
+            return 0
         return <uint32_t>(engine.port_in(port, size) & 0xFFFFFFFF)
     except BaseException as error:
         engine.failed(error)
@@ -692,15 +742,22 @@ cdef void port_write(void *uc, uint32_t port, int size, uint32_t value,
                      void *data) noexcept with gil:
     cdef Engine engine = <Engine>data
     try:
+        if in_user_mode(&engine.clock) and engine.port_refused():
+            return
         engine.port_out(port, size, value)
     except BaseException as error:
         engine.failed(error)
 
 
 cdef inline uint64_t ticks(ClockRead *r) noexcept nogil:
+    cdef uint64_t now
     r.clock.skew += r.cost
     r.clock.horizon = 0
-    return (r.clock.canonical + r.clock.skew) * r.numerator // r.denominator
+    now = r.clock.canonical + r.clock.skew
+    if r.denominator == 1:
+        return now * r.numerator
+    return (now // r.denominator * r.numerator
+            + now % r.denominator * r.numerator // r.denominator)
 
 
 cdef int tsc_read(void *uc, void *data) noexcept nogil:
@@ -752,6 +809,8 @@ cdef bint system_ask(void *data, uint32_t key, uint64_t *value) noexcept with gi
 cdef uint32_t system_write(void *uc, int reg, CpReg *cp, void *data) noexcept nogil:
     cdef SystemRegisters *s = <SystemRegisters *>data
     cdef uint32_t key = system_key(cp)
+    if key == s.trap_key and s.trap_bits:
+        s.counter.clock.floats_trap = cp.val & s.trap_bits != s.trap_bits
     if not s.known[key]:
         return 0
     return system_tell(s.engine, key, cp.val)
@@ -927,9 +986,11 @@ cdef class Engine:
                  self.mmio_map(self.uc, address, size, <void *>window_read, <void *>w,
                                <void *>window_write, <void *>w))
 
-    def hook_ports(self, int insn_in, int insn_out, port_in, port_out):
-        """Call ``port_in(port, size)`` and ``port_out(port, size, value)`` for IN and OUT."""
+    def hook_ports(self, int insn_in, int insn_out, port_in, port_out, port_refused):
+        """Call ``port_in(port, size)`` and ``port_out(port, size, value)`` for IN and OUT, in a program
+        ``port_refused()`` before: whether it must not."""
         self._still()
+        self.port_refused = port_refused
         cdef size_t hook = 0
         self.port_in = port_in
         self.port_out = port_out
@@ -960,6 +1021,13 @@ cdef class Engine:
                                              &self.counter, <uint64_t>1, <uint64_t>0, rdtsc))
         self._ok("hook RDTSCP", self.hook_add(self.uc, &hook, HOOK_INSN, <void *>tsc_read,
                                               &self.rdtscp, <uint64_t>1, <uint64_t>0, rdtscp))
+
+    def set_counter_port(self, uint32_t port, uint64_t mask, uint64_t cost, uint64_t numerator,
+                         uint64_t denominator):
+        """A 32-bit port that is read as the virtual clock, natively; each read costs ``cost`` ns.
+        Behind ``hook_ports``."""
+        self._set_counter(&self.port_counter, cost, numerator, denominator)
+        self.counter_port, self.counter_mask = port, mask
 
     cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,
                            uint64_t denominator):
@@ -992,6 +1060,25 @@ cdef class Engine:
                                            &self.system, <uint64_t>1, <uint64_t>0, mrs))
         self._ok("hook MSR", self.hook_add(self.uc, &hook, HOOK_INSN, <void *>system_write,
                                            &self.system, <uint64_t>1, <uint64_t>0, msr))
+
+    def trap_floats(self, uint32_t key, uint64_t bits, codes):
+        """In programs, the CPU model lets floating point pass where the guest traps it: such a block
+        ends the run instead (STOP_FLOATS), where it begins.
+
+        :param key: of the system register where it is not trapped while ``bits`` are set.
+        :param codes: (mask, value) of the instructions, all of them words.
+        """
+        if not self.clock.fixed or len(codes) > MAX_TRAPPED:
+            raise ValueError("instructions are words, and of at most so many kinds")
+        self.system.trap_key, self.system.trap_bits = key, bits
+        for i, (mask, value) in enumerate(codes):
+            self.clock.trapped[i][0], self.clock.trapped[i][1] = mask, value
+        self.clock.trapped_count = <int>len(codes)
+        self.clock.floats_trap = False
+
+    def set_floats_trap(self, uint64_t value):
+        """The register of ``trap_floats`` was written past the guest."""
+        self.clock.floats_trap = value & self.system.trap_bits != self.system.trap_bits
 
     def set_interrupt_mask(self, int register, uint64_t bits, uint64_t value):
         """Interrupts are taken while ``register & bits == value``."""

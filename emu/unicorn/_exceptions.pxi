@@ -69,11 +69,16 @@ cdef int64_t executed(Clock *c, uint64_t pc) noexcept nogil:
 cdef bint delivered(Clock *c, uint32_t vector, uint64_t pc, int64_t count) noexcept nogil:
     """Deliver what happened at ``pc`` behind ``count`` instructions of the block in progress."""
     cdef uint64_t at = c.instructions + count
+    cdef Answer answer
     if count < 0 or (at == c.exception_at and c.exceptions >= MAX_EXCEPTIONS):
         return False
-    if not c.deliver(c, vector, pc):
+    c.moment = at
+    answer = c.deliver(c, vector, pc)
+    if answer == DECLINED:
         return False
     one_more(c, at)
+    if answer == EXECUTED:
+        at += 1
     c.instructions = c.canonical = at
     c.count = 0
     c.resumed = False

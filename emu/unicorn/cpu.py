@@ -55,6 +55,15 @@ class Cpu(ABC):
     def bus_error(self, code: int) -> str | None:
         """The same, for a physical address where nothing is."""
 
+    def floating_point(self, pc: int, code: bytes) -> int:
+        """A program's block has an instruction that the guest traps, and the model lets pass.
+        Where it is the first, its exception is delivered.
+
+        :param code: the block's.
+        :return: how many instructions come before it.
+        """
+        raise MachineError(f"nothing is trapped at {pc:#x}")
+
     def stuck(self) -> str:
         """Why the model does not execute what is there, though it said that it can."""
         return "the CPU model executes nothing there"

@@ -214,6 +214,13 @@ class UnicornMachine(Machine):
             self._physical.store(physical, data[at : at + length])
             at += length
 
+    def read_memory(self, address: int, size: int) -> bytes:
+        """Bus: a device reads physical memory, when its time has come.
+
+        :raises MemoryAccessError: when the range is not RAM.
+        """
+        return bytes(self._physical.in_ram(address, size))
+
     def write_memory(self, address: int, data: bytes) -> None:
         """Bus: a device writes to physical memory.  It does so when its time has come (``timer``),
         not in the middle of the block whose instruction has asked for it, which the CPU model may

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from emu.arch import Arch
-from emu.errors import MachineError
+from emu.errors import MachineError, MemoryAccessError
 from emu.events import NEVER, EventQueue
 from emu.guest import Guest
 from emu.machine import ConsoleLog, Stop, StopReason, Until
@@ -361,8 +361,7 @@ class RunLoop:
         cpu = machine.cpu
         trouble: str | None = None
         if why == EngineStop.STOP_EXCEPTION:
-            trouble = cpu.exception(detail) or self._endless()
-            self._delivered()
+            trouble = self._taken(lambda: cpu.exception(detail))
         elif why == EngineStop.STOP_DEADLINE:
             self._due()
         elif why == EngineStop.STOP_INTERRUPT:
@@ -379,8 +378,7 @@ class RunLoop:
                 machine.settle(pc)
                 engine.resume(pc)
         elif why == EngineStop.STOP_INVALID:
-            trouble = cpu.invalid() or self._endless()
-            self._delivered()
+            trouble = self._taken(cpu.invalid)
         elif why == EngineStop.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
             # What is no instruction counts as one: it is left by an exception.
@@ -394,6 +392,8 @@ class RunLoop:
                 engine.resume(machine.pc)
         elif why == EngineStop.STOP_IN_PLACE:
             return self._in_place(machine.pc)
+        elif why == EngineStop.STOP_FLOATS:
+            return self._trapped(machine.pc)
         elif why == EngineStop.STOP_ERROR:
             machine.pc = machine.left_at(machine.pc)
             trouble = cpu.bus_error(detail)
@@ -429,6 +429,26 @@ class RunLoop:
         if fixed:
             return [self.machine.read(end - fixed, fixed)]
         return self.machine.arch.split(self.machine.read(begin, end - begin))
+
+    def _trapped(self, pc: int) -> Stop | None:
+        """A program's block begins that has an instruction which is trapped."""
+        _begin, size, _count = self.engine.block
+        before = self.machine.cpu.floating_point(pc, self.machine.read(pc, size))
+        if before:
+            return self._execute(pc, min(before, self._limit - self.engine.instructions))
+        self._delivered()
+        return None
+
+    def _taken(self, deliver: Callable[[], str | None]) -> str | None:
+        """:return: why the guest cannot go on."""
+        try:
+            trouble = deliver()
+        except MemoryAccessError as error:
+            self.engine.settle()
+            trouble = f"an exception in code that is not there any more: {error}"
+        trouble = trouble or self._endless()
+        self._delivered()
+        return trouble
 
     def _delivered(self) -> None:
         """An exception was delivered, or answered."""

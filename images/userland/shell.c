@@ -127,6 +127,14 @@ sleep_for(char **words)
 }
 
 static int
+synchronize(char **words)
+{
+	(void)words;
+	CALL0(SYS_sync);
+	return (0);
+}
+
+static int
 send_signal(char **words)
 {
 	int signal = SIGTERM;
@@ -167,7 +175,7 @@ static const struct {
 } tools[] = {
 	{ "cat", cat }, { "echo", echo }, { "false", no }, { "kill", send_signal }, { "ls", list },
 	{ "mkdir", make_folder }, { "rm", remove_file }, { "rmdir", remove_folder },
-	{ "sleep", sleep_for }, { "true", yes }, { "wc", count },
+	{ "sleep", sleep_for }, { "sync", synchronize }, { "true", yes }, { "wc", count },
 };
 enum { TOOLS = sizeof(tools) / sizeof(tools[0]) };
 
@@ -252,7 +260,7 @@ static void
 run(struct part *parts, int number_of, int behind)
 {
 	int from = -1, word = 0;
-	long last = 0;
+	long last = 0, processes[PARTS] = { 0 };
 
 	if (number_of == 1 && builtin(&parts[0]))
 		return;
@@ -262,7 +270,7 @@ run(struct part *parts, int number_of, int behind)
 
 		if (i + 1 < number_of && CALL2(SYS_pipe2, ends, 0) < 0)
 			return;
-		last = CALL0(SYS_fork);
+		last = processes[i] = CALL0(SYS_fork);
 		if (last < 0) {
 			status = fail("fork", last);
 			return;
@@ -291,6 +299,7 @@ run(struct part *parts, int number_of, int behind)
 		status = 0;
 		return;
 	}
+	/* The first process inherits others' children: these end here, too, and are nobody's parts. */
 	for (int left = number_of; left > 0;) {
 		long process = CALL4(SYS_wait4, -1, &word, 0, NULL);
 
@@ -298,7 +307,8 @@ run(struct part *parts, int number_of, int behind)
 			return;
 		if (process == last)
 			status = ended(word);
-		left -= process >= 0;
+		for (int i = 0; i < number_of; i++)
+			left -= processes[i] == process;
 	}
 }
 

@@ -30,23 +30,30 @@ __attribute__((used, section(".note.tag"), aligned(4))) static const struct {
 enum {
 	SYS_exit = 1, SYS_fork = 2, SYS_read = 3, SYS_write = 4, SYS_open = 5, SYS_close = 6,
 	SYS_wait4 = 7, SYS_unlink = 10, SYS_chdir = 12, SYS_getpid = 20, SYS_accept = 30,
-	SYS_kill = 37, SYS_getppid = 39, SYS_ioctl = 54, SYS_reboot = 55, SYS_execve = 59,
+	SYS_sync = 36, SYS_kill = 37, SYS_getppid = 39, SYS_ioctl = 54, SYS_reboot = 55, SYS_execve = 59,
 	SYS_munmap = 73, SYS_mprotect = 74, SYS_setitimer = 83, SYS_dup2 = 90, SYS_socket = 97,
 	SYS_connect = 98, SYS_bind = 104, SYS_listen = 106, SYS_rename = 128, SYS_mkdir = 136,
 	SYS_rmdir = 137, SYS_setsid = 147, SYS_sysctl = 202, SYS_clock_gettime = 232,
-	SYS_nanosleep = 240, SYS_sigprocmask = 340, SYS_sigsuspend = 341, SYS_nmount = 378, SYS_sigaction = 416, SYS_thr_exit = 431, SYS_umtx_op = 454, SYS_thr_new = 455,
+	SYS_nanosleep = 240, SYS_sched_yield = 331, SYS_sigprocmask = 340, SYS_sigsuspend = 341,
+	SYS_nmount = 378, SYS_sigaction = 416, SYS_thr_exit = 431, SYS_umtx_op = 454,
+	SYS_thr_new = 455,
 	SYS_mmap = 477, SYS_lseek = 478, SYS_ftruncate = 480, SYS_pipe2 = 542,
 	SYS_fstat = 551, SYS_getdirentries = 554
 };
 
 enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_APPEND = 8, O_CREAT = 0x200, O_TRUNC = 0x400 };
 enum { PROT_READ = 1, PROT_WRITE = 2, PROT_EXEC = 4 };
-enum { MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_ANON = 0x1000 };
+enum { MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANON = 0x1000 };
 enum {
 	SIGINT = 2, SIGILL = 4, SIGTRAP = 5, SIGFPE = 8, SIGKILL = 9, SIGBUS = 10, SIGSEGV = 11,
 	SIGALRM = 14, SIGTERM = 15, SIGCHLD = 20, SIGUSR1 = 30
 };
 enum { SA_SIGINFO = 0x40 };
+enum { SIG_BLOCK = 1, SIG_UNBLOCK = 2 };
+enum { ENOENT = 2, EFAULT = 14, ENOTDIR = 20 };
+enum { AF_INET = 2, SOCK_STREAM = 1, SOCK_DGRAM = 2 };
+enum { SIOCAIFADDR = 0x8044692b }; /* of netinet/in_var.h: a struct of 68 bytes */
+enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* of one process */
 enum { RB_NOSYNC = 4, RB_POWEROFF = 0x4000 };
 enum { MNT_UPDATE = 0x10000 };
 enum { WNOHANG = 1 };
@@ -79,6 +86,11 @@ struct stat {
 };
 struct iovec { const void *base; size_t length; };
 struct sockaddr_in { uint8_t len, family; uint16_t port; uint32_t address; char zero[8]; };
+struct interface_address {
+	char name[16];
+	struct sockaddr_in address, other, mask;
+	int group;
+};
 struct thr_param {
 	void (*start)(void *);
 	void *argument;

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from emu.boot_options import MemoryDisk
+from emu.boot_options import DiskImage
 from emu.machine import StopReason, Until
 from emu.symbols import STT_FUNC
 from emu.unicorn import snapshot
@@ -28,7 +28,8 @@ CUTS = 500
 COMMAND = ("echo one > /tmp/a; cat /tmp/a /etc/motd | wc; mkdir /tmp/d && ls /tmp | cat; sleep 2 & "
            "wait; rm /tmp/a; nothing || echo failed; false")
 OUTPUT = b"2 39\r\na\r\nd/\r\nnothing: not found\r\nfailed\r\n"
-LIMIT = 2_000_000_000
+LIMIT = 5_000_000_000
+CHECKS = 11  # that the program has which asks for each facility from inside
 # The functions through which a program enters the kernel.
 ENTRIES = {"amd64": "amd64_syscall", "arm64": "do_el0_sync", "riscv64": "cpu_fetch_syscall_args"}
 
@@ -36,6 +37,18 @@ ENTRIES = {"amd64": "amd64_syscall", "arm64": "do_el0_sync", "riscv64": "cpu_fet
 @pytest.fixture(params=ARCHES, scope="module")
 def kernel(request):
     return with_userland(real_kernel(request.param))
+
+
+@pytest.fixture(params=[(arch, disk) for arch in ARCHES for disk in ("memory", "virtio")],
+                ids=lambda param: "-".join(param), scope="module")
+def attached(request):
+    """Our userland on a disk that the loader puts in memory, and on one of the computer's."""
+    arch, disk = request.param
+    image = with_userland(real_kernel(arch))
+    if disk == "memory":
+        return image
+    options = replace(image.options, memory_disk=None, disks=(image.options.memory_disk,))
+    return replace(image, options=options)
 
 
 def at_prompt(kernel):
@@ -48,8 +61,8 @@ def said(ran):
     return b"".join(line for line in ran.output.splitlines(True) if not line.startswith(b"random:"))
 
 
-def test_commands_give_their_output_and_their_status_and_two_runs_are_one(kernel):
-    machine, start = at_prompt(kernel)
+def test_commands_give_their_output_and_their_status_and_two_runs_are_one(attached):
+    machine, start = at_prompt(attached)
     digests = []
     for _ in range(2):
         machine.restore(start)
@@ -59,10 +72,53 @@ def test_commands_give_their_output_and_their_status_and_two_runs_are_one(kernel
     assert digests[0] == digests[1]
 
 
-def test_a_command_cut_at_500_points_is_the_command_in_one_piece(kernel, tmp_path):
+def checked(ran):
+    """Every check of the program went well."""
+    lines = [line for line in said(ran).splitlines() if line.endswith((b": ok", b": failed"))]
+    assert ran.status == 0 and len(lines) == CHECKS, ran
+    assert all(line.endswith(b": ok") for line in lines), ran
+
+
+def test_every_facility_works_as_a_program_sees_it_and_the_machine_is_switched_off(attached):
+    machine, start = at_prompt(attached)
+    digests = []
+    for slow in (False, False, True):  # and exceptions in Python
+        machine.restore(start)
+        machine.engine.slow = slow
+        checked(run_command(machine, "check", LIMIT))
+        digests.append(machine.digest())
+    machine.engine.slow = False
+    assert len(set(digests)) == 1
+    assert run_command(machine, "poweroff", 20_000_000_000).status is None
+
+
+def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(kernel, tmp_path):
+    path = tmp_path / "disk.ufs"
+    path.write_bytes(kernel.options.memory_disk.content)
+    before = path.read_bytes()
+    words = ("-k", str(kernel.path), "--disk", str(path))
+    done = run("kinst", "run", *words, "--", "echo kept > /tmp/x; sync")
+    assert done.returncode == 0 and path.read_bytes() == before
+    done = run("kinst", "run", *words, "--write", "--", "echo kept > /tmp/x")
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() != before and [one.name for one in tmp_path.iterdir()] == [path.name]
+    done = run("kinst", "run", *words, "--", "cat /tmp/x")
+    assert done.stdout == "kept\n"
+
+
+def test_a_disk_that_is_full_is_the_programs_error_and_nobody_elses(attached):
+    machine, _start = at_prompt(attached)
+    fill = [f"cat {'/bin/ls ' * 16}> /tmp/1"]
+    fill += [f"cat /tmp/{i} /tmp/{i} > /tmp/{i + 1}" for i in range(1, 6)]
+    ran = run_command(machine, "; ".join((*fill, "echo over")), LIMIT)
+    assert b"write: error 28" in ran.output and ran.output.endswith(b"over\r\n")
+
+
+def test_a_command_cut_at_500_points_is_the_command_in_one_piece(attached, tmp_path):
+    kernel = attached
     machine, start = at_prompt(kernel)
     begin = machine.instructions
-    run_command(machine, COMMAND, LIMIT)
+    checked(run_command(machine, "check", LIMIT))
     end, digest = machine.instructions, machine.digest()
     machine.restore(start)
     print(f"KINST_SEED={SEED}")
@@ -72,7 +128,7 @@ def test_a_command_cut_at_500_points_is_the_command_in_one_piece(kernel, tmp_pat
                                                  ENTRIES[machine.arch.name])
                if kernel.symbols.find(name) is not None]
     cut = Cutting(machine, SEED, max(1, (end - begin) // (CUTS + 100)), choice, tmp_path)
-    cut.machine.type(COMMAND.encode() + b"\r")
+    cut.machine.type(b"check\r")
     cut.run(Until(instructions=end))
     print(cut.cuts)
     assert cut.machine.digest() == digest
@@ -82,7 +138,7 @@ def test_a_command_cut_at_500_points_is_the_command_in_one_piece(kernel, tmp_pat
 @pytest.mark.parametrize("path", ["direct", "guest"])
 def test_probes_where_programs_enter_the_kernel_change_nothing(kernel, path):
     machine, start = at_prompt(kernel)
-    run_command(machine, COMMAND, LIMIT)
+    checked(run_command(machine, "check", LIMIT))
     digest = machine.digest()
     machine.restore(start)
     breakpoints = Breakpoints(machine, path=path)
@@ -92,11 +148,11 @@ def test_probes_where_programs_enter_the_kernel_change_nothing(kernel, path):
         if symbol is not None and symbol.kind == STT_FUNC:
             kinst_provider.create(breakpoints, name, "")
     breakpoints.enable()
-    ran = run_command(machine, COMMAND, LIMIT)
+    ran = run_command(machine, "check", LIMIT)
     fired = breakpoints.dispatcher.firings
     breakpoints.disable()
-    assert (said(ran), ran.status) == (OUTPUT, 1)
-    assert machine.digest() == digest and fired > 10_000
+    checked(ran)
+    assert machine.digest() == digest and fired > 100_000
 
 
 def test_a_program_that_never_ends_is_given_up_and_the_machine_goes_on(kernel):
@@ -173,6 +229,15 @@ def test_a_state_in_user_mode_is_saved_and_goes_on(kernel, tmp_path):
         assert (one.instructions, one.digest()) == (end, digest)
 
 
+def test_a_disk_that_is_damaged_is_told_in_a_line(kernel, tmp_path):
+    path = tmp_path / "root.ufs"
+    path.write_bytes(bytes(1 << 20))
+    for option in ("--memory-disk", "--disk"):
+        done = run("kinst", "run", "-k", str(kernel.path), option, str(path), "--", "ls")
+        assert done.returncode == 1 and "cannot mount ufs:/dev/" in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(("files", "says"), [
     ({"bin/nothing": File(b"")}, "no init"),
     ({"sbin/init": File(b"\x7fELF" + bytes(60), 0o100755)}, "no init"),
@@ -189,9 +254,9 @@ def test_a_program_for_another_architecture_is_refused_by_name(kernel):
     other = {"X86_64": "arm64", "AARCH64": "riscv64", "RISCV": "amd64"}[machine]
     foreign = with_userland(real_kernel(other)).options.memory_disk.path.with_name("shell")
     ours = kernel.options.memory_disk.path.with_name("shell")
-    tree = root(ours.read_bytes())
+    tree = root(ours.read_bytes(), ours.with_name("check").read_bytes())
     tree.entries["foreign"] = File(foreign.read_bytes(), 0o100755)
-    disk = MemoryDisk(ours, memoryview(ufs.image(tree, FREE)))
+    disk = DiskImage(ours, memoryview(ufs.image(tree, FREE)))
     image = replace(kernel, options=replace(kernel.options, memory_disk=disk))
     ran = run_command(boots.booted(image), "/foreign", LIMIT)
     assert ran.status == 126 and b"not a program for this machine" in ran.output

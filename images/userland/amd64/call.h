@@ -11,3 +11,7 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	    : "D"(a), "S"(b) : "rcx", "r11", "cc", "memory");
 	return (number);
 }
+
+/* Instructions that are signals: SIGTRAP, SIGILL. */
+#define BREAKPOINT() __asm__ volatile("int3")
+#define UNDEFINED() __asm__ volatile("ud2")

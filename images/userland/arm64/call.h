@@ -15,3 +15,7 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	    : "r"(x8), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "cc", "memory");
 	return (x0);
 }
+
+/* Instructions that are signals: SIGTRAP, SIGILL. */
+#define BREAKPOINT() __asm__ volatile("brk 1")
+#define UNDEFINED() __asm__ volatile("udf 0")

@@ -15,3 +15,7 @@ system_call(long number, long a, long b, long c, long d, long e, long f)
 	    : "r"(a2), "r"(a3), "r"(a4), "r"(a5) : "memory");
 	return (a0);
 }
+
+/* Instructions that are signals: SIGTRAP, SIGILL. */
+#define BREAKPOINT() __asm__ volatile("ebreak")
+#define UNDEFINED() __asm__ volatile("unimp")
