@@ -48,6 +48,11 @@ class BootOptions:
         """Whether there is a file system to run programs from."""
         return self.memory_disk is not None or bool(self.disks)
 
+    @property
+    def every_disk(self) -> tuple[DiskImage, ...]:
+        """The memory disk, if there is one, and the others."""
+        return (*(() if self.memory_disk is None else (self.memory_disk,)), *self.disks)
+
     @functools.cached_property
     def digest(self) -> str:
         """What tells them from others; nothing when nothing was said."""

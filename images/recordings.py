@@ -1,9 +1,11 @@
 """Recordings and the kernels they are of: a machine as it was when one began."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from emu import elf
+from emu.boot_options import NOTHING, BootOptions
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.linked import SUFFIX, with_modules
@@ -23,7 +25,8 @@ Modules = Sequence[tuple[str, str]]
 
 
 def kernel_with(path: Path, architecture: str, build_id: str, name: str | None = None,
-                modules: Modules = (), given: Sequence[str] = (), hint: str = "") -> Image:
+                modules: Modules = (), given: Sequence[str] = (), hint: str = "",
+                options: BootOptions = NOTHING) -> Image:
     """The kernel that a recording or a trace is of.
 
     :param name: the user's word for it; None: it is looked for where it was, and among the known
@@ -32,20 +35,21 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
     :param given: the user's files of modules; those not given are looked for beside the kernel.
     :param hint: where the file says that it was; from outside, so that only a plain file with that
         build id is taken.
+    :param options: what its boot loader was told.
     :raises ReplayError: when it is not here, or another one.
     """
     for file in given if modules else ():
         if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
             raise ReplayError(f"{path}: was recorded without the module {file}: leave that out")
     if name is not None:
-        image = _behind(path, catalog.find(name), modules, given)
+        image = _behind(path, replace(catalog.find(name), options=options), modules, given)
         if image.identity != build_id:
             raise ReplayError(f"{path}: was recorded on another kernel (build id {build_id}), "
                               f"not on {image.path}; give its own kernel")
         return image
     missing = ""
     if hint:
-        found = _hinted(path, hint, build_id, modules, given)
+        found = _hinted(path, hint, build_id, modules, given, options)
         if isinstance(found, Image):
             return found
         missing = f"; {printable(hint)}, where it was, {found}"
@@ -53,7 +57,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
         if known.path is None or architecture not in known.name:
             continue
         try:
-            image = _behind(path, elf.load(known.path), modules, given)
+            image = _behind(path, replace(elf.load(known.path), options=options), modules, given)
         except (ImageError, ReplayError):
             continue
         if image.identity == build_id:
@@ -64,14 +68,14 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
                          if modules else ""))
 
 
-def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Sequence[str]
-            ) -> Image | str:
+def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Sequence[str],
+            options: BootOptions) -> Image | str:
     """The kernel where a file says that it was, or what is wrong there."""
     there = Path(hint)
     try:
         if not there.is_file():  # anything else may wait for ever to be read
             return "is no file any more"
-        image = elf.load(there)
+        image = replace(elf.load(there), options=options)
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
     except ImageError:
@@ -148,6 +152,6 @@ def played(path: Path, name: str | None = None, limit: int = LIMIT,
                           "played; --limit sets another limit")
     start = recording.start
     image = kernel_with(path, start.architecture, start.build_id, name, start.modules, modules,
-                        start.kernel)
+                        start.kernel, recording.options)
     with PROGRESS.working(f"preparing {image.path}"):
         return Player(recording, machine_at(start, image))

@@ -85,22 +85,40 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
     return heard
 
 
+def at_shell(machine: UnicornMachine) -> None:
+    """:raises CommandError: when a machine is not at our shell's prompt."""
+    prompt, text = machine.guest.shell_prompt, machine.console.text
+    if prompt and text.endswith(prompt.encode()):
+        return
+    unmounted = UNMOUNTED.findall(text)
+    if unmounted and text.endswith(MOUNT_PROMPT):
+        where, error = (word.decode() for word in unmounted[-1])
+        raise CommandError(f"{machine.image.path}: the kernel cannot mount {where} (error "
+                           f"{error}): is it the image of a UFS file system?")
+    raise CommandError(f"{machine.image.path}: is not at our shell's prompt")
+
+
+def check_command(command: str) -> str:
+    """:raises CommandError: when it is no line."""
+    if not command.strip() or len(command.encode()) > MAX_COMMAND or not command.isprintable():
+        raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
+    return command
+
+
 def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     """Run a command of a machine at our shell's prompt.
 
     :param limit: instructions after which it is given up.
     :raises CommandError: when it is no line, or does not end; the machine stands where it stopped.
     """
-    if not command.strip() or len(command.encode()) > MAX_COMMAND or not command.isprintable():
-        raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
+    check_command(command)
+    at_shell(machine)
+    return give_command(machine, command, limit)
+
+
+def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
+    """The same, of a machine that is known to be there."""
     prompt = machine.guest.shell_prompt
-    if not prompt or not machine.console.text.endswith(prompt.encode()):
-        unmounted = UNMOUNTED.findall(machine.console.text)
-        if unmounted and machine.console.text.endswith(MOUNT_PROMPT):
-            where, error = (word.decode() for word in unmounted[-1])
-            raise CommandError(f"{machine.image.path}: the kernel cannot mount {where} (error "
-                               f"{error}): is it the image of a UFS file system?")
-        raise CommandError(f"{machine.image.path}: is not at our shell's prompt")
     begin = len(machine.console.text)
     machine.type(command.encode() + b"\r")
     stop = machine.run(Until(console=prompt, instructions=machine.instructions + limit))
@@ -117,6 +135,17 @@ def run_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
         raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
                            "--limit sets another limit", stop)
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
+
+
+def with_folder(image: Image, folder: Path | None) -> Image:
+    """An image with our userland, with the files of a folder of the host; None: as it is.
+
+    :raises KinstError: when they cannot be read, or do not fit.
+    """
+    if folder is None:
+        return image
+    disk = with_files(folder, arch_of(image).name)
+    return replace(image, options=replace(image.options, memory_disk=disk, disks=()))
 
 
 def with_files(folder: Path, arch: str) -> DiskImage:

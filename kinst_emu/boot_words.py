@@ -32,6 +32,11 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
                         help="boot flags, as behind 'boot' at a loader's prompt: -s, -v")
 
 
+def files_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--files", type=Path, metavar="DIR",
+                        help="put the files of a folder into /files of our userland")
+
+
 def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     """The image, whose loader is told so.
 

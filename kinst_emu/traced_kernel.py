@@ -16,7 +16,6 @@ from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
 from dwarf.types import Type, declare
-from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.machine import Machine
@@ -27,7 +26,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
-from images.shell import CommandError, run_command, shown_output, with_files, with_userland
+from images.shell import CommandError, run_command, shown_output, with_folder, with_userland
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
@@ -71,10 +70,7 @@ class TracedKernel:
         self._calls = None
         self._command = _command_of(line)
         if self._command is not None and self.player is None:
-            self.image = with_userland(self.image)
-            if line.files is not None:
-                disk = with_files(line.files, arch_of(self.image).name)
-                self.image = with_userland(self.image, disk)
+            self.image = with_folder(with_userland(self.image), line.files)
         self._checked = None if line.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
             self._calls = parse_calls(self.workload)

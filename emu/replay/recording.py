@@ -1,8 +1,8 @@
 """A recording: where a run starts, what came in, and what is kept on the way.
 
-The parts of the file (``emu/replay/parts.py``): START, once; INPUTS, when the machine is to run
-again; MARK, so far it came; CHECKPOINT, the state there and the pages that differ from the start;
-END, the state that the run ended in.
+The parts of the file (``emu/replay/parts.py``): START, once; a DISK for each that the machine has,
+a memory disk first; INPUTS, when the machine is to run again; MARK, so far it came; CHECKPOINT, the
+state there and the pages that differ from the start; END, the state that the run ended in.
 """
 
 import hashlib
@@ -15,6 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from emu.architectures import ARCHITECTURES
+from emu.boot_options import (
+    ASSIGNMENT,
+    MAX_DISKS,
+    MAX_ENVIRONMENT,
+    NOTHING,
+    BootOptions,
+    DiskImage,
+)
 from emu.machine import Stop, StopReason, Until
 from emu.printable import plain
 from emu.replay.inputs import (
@@ -36,7 +44,7 @@ from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Go, UnicornMachine
 from emu.unicorn.state import MachineState
 
-START, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"INPT", b"MARK", b"CHCK", b"DONE"
+START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"
 MARK_EVERY = 25_000_000  # instructions
 # A checkpoint is made when the run is this part longer than at the last one, but not before so
 # many instructions: seeking costs a part of what is recorded, and the file grows ever slower.
@@ -45,6 +53,7 @@ ZERO = bytes(PAGE)
 BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
 MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # the name of a file
 ONE_CPU = ((0, 0),)  # the schedule of a machine with one
+FLAGS = re.compile("[A-Za-z]{0,52}")
 MAX_KERNEL = 4096  # characters of a path: Linux's own limit
 MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
 
@@ -59,6 +68,8 @@ class Start:
         not made it itself.
     :param modules: the names and build ids of the modules behind the kernel, in their order.
     :param schedule: which CPU's turn it was from which count of instructions on.
+    :param environment: what the boot loader was told; ``flags`` also.
+    :param memory_disk: whether there is one; and how many other ``disks``.  The file has them.
     :param kernel: where the kernel's file was; empty: not known.  A hint from outside: what is
         there counts only when its build id is this one.
     """
@@ -73,6 +84,10 @@ class Start:
     modules: tuple[tuple[str, str], ...] = ()
     kernel: str = ""
     schedule: tuple[tuple[int, int], ...] = ONE_CPU
+    environment: tuple[str, ...] = ()
+    flags: str = ""
+    memory_disk: bool = False
+    disks: int = 0
 
 
 @dataclass(frozen=True)
@@ -149,14 +164,18 @@ class Recorder:
             if not MODULE.fullmatch(module.name):
                 raise ReplayError(f"{path}: a recording cannot name the module {module.name!r}: "
                                   "give the file another name")
-        self.machine = machine
+        self.machine, options = machine, machine.image.options
         self.start = Start(
             kind, machine.arch.name, machine.image.identity, machine.memory, workload,
             position_of(machine), machine.digest() if kind == BOOTED else None,
             tuple((module.name, module.file.build_id) for module in machine.image.modules),
-            kernel=os.path.abspath(machine.image.path))
+            kernel=os.path.abspath(machine.image.path),
+            environment=options.environment, flags=options.flags,
+            memory_disk=options.memory_disk is not None, disks=len(options.disks))
         self._first: dict[int, bytes] = {}
         self._writer = PartWriter(path, START, _start_to_json(self.start))
+        for disk in options.every_disk:
+            self._writer.write(DISK, bytes(disk.content))
         if kind == STATE:
             self._checkpoint(said=True)
         self._first = pages_of(machine)
@@ -269,6 +288,9 @@ def _start_to_json(start: Start) -> bytes:
         "position": position_to_json(start.position),
         **({"modules": start.modules} if start.modules else {}),
         "schedule": start.schedule,
+        **({"environment": start.environment, "flags": start.flags,
+            "memory_disk": start.memory_disk, "disks": start.disks}
+           if start.environment or start.flags or start.memory_disk or start.disks else {}),
         **({"kernel": start.kernel} if 0 < len(start.kernel) <= MAX_KERNEL else {})}).encode()
 
 
@@ -277,11 +299,17 @@ def _start_from_json(row: Any) -> Start:
                   plain(str(row["workload"])), position_from_json(row["position"]), row["digest"],
                   tuple((name, build_id) for name, build_id in row.get("modules", ())),
                   row.get("kernel", ""),
-                  tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)))
+                  tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)),
+                  tuple(row.get("environment", ())), row.get("flags", ""),
+                  row.get("memory_disk", False), row.get("disks", 0))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
             and isinstance(row["workload"], str) and isinstance(start.digest, str | None)
             and all(type(at) is type(cpu) is int for at, cpu in start.schedule)
+            and len(start.environment) <= MAX_ENVIRONMENT
+            and all(ASSIGNMENT.fullmatch(one) for one in start.environment)
+            and FLAGS.fullmatch(start.flags) and type(start.memory_disk) is bool
+            and type(start.disks) is int and 0 <= start.disks <= MAX_DISKS
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
@@ -315,6 +343,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
+        self._disks: list[Part] = []
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
             raise ReplayError(f"{self.path}: a recording without its first part"
@@ -337,6 +366,11 @@ class Recording:
         kind = part[0]
         if self.end is not None:
             raise ValueError("a part behind the end")
+        if kind == DISK:
+            if self.ends or self.checkpoints or len(self._disks) == self._disks_wanted:
+                raise ValueError("a disk where none is")
+            self._disks.append(part)
+            return
         if kind == CHECKPOINT:
             there = position_from_json(json.loads(self._reader.head(part))["position"])
             self.checkpoints.append((there, part, len(self.inputs)))
@@ -357,6 +391,25 @@ class Recording:
             else:
                 raise ValueError("a part of no kind")
         self._on(there)
+
+    @property
+    def _disks_wanted(self) -> int:
+        return self.start.memory_disk + self.start.disks
+
+    @property
+    def options(self) -> BootOptions:
+        """What the boot loader was told.
+
+        :raises ReplayError: when a disk is damaged, or missing.
+        """
+        start = self.start
+        if len(self._disks) < self._disks_wanted:
+            raise ReplayError(f"{self.path}: it was cut off before its disks; {AGAIN}")
+        disks = [DiskImage(self.path, memoryview(self._reader.content(part)))
+                 for part in self._disks]
+        first = disks.pop(0) if start.memory_disk else None
+        found = BootOptions(start.environment, start.flags, first, tuple(disks))
+        return NOTHING if found == NOTHING else found
 
     def _on(self, there: Position) -> None:
         if (there.instructions, there.time) < (self.last.instructions, self.last.time):

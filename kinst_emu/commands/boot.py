@@ -57,9 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
-    if arguments.record and image.options.digest:
-        raise KinstError("--record: recordings do not hold what a boot loader is told; leave out "
-                         "--disk, --memory-disk, --env and --append")
     typed = [unescape(keys) for keys in arguments.keys]
     limit = None
     if arguments.instructions is not None:

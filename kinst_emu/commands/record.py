@@ -7,11 +7,21 @@ from dtrace.calls import Evaluation, check, parse
 from dtrace.prototypes import Prototypes, result_line
 from dtrace.stack import failure
 from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.errors import KinstError
 from emu.progress import PROGRESS
 from emu.replay.starts import BOOT, BOOTED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, boot_to_prompt, booted
+from images.shell import (
+    at_shell,
+    check_command,
+    give_command,
+    shown_output,
+    with_folder,
+    with_userland,
+)
+from kinst_emu.boot_words import files_option, loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
 from kinst_emu.recorded import recorded
@@ -22,33 +32,46 @@ EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",
     "kinst record -k kernel -o call.rec 'p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP)'",
     "kinst record -k kernel -o typed.rec keys.py",
+    "kinst record -k kernel -o ls.rec '$ ls /'",
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
+    loader_options(parser)
+    files_option(parser)
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
                         help="the recording")
     parser.add_argument("workload", metavar="WORKLOAD",
-                        help="'boot', calls of the booted kernel, or a Python file whose function "
-                        "workload(machine) is called with the booted machine")
+                        help="'boot', calls of the booted kernel, '$ COMMAND' for our shell, or a "
+                        "Python file whose function workload(machine) is called with the booted "
+                        "machine")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--limit", metavar="N",
-                        help="instructions after which a boot or call is given up "
-                        f"({LIMIT:,} and {DEFAULT_LIMIT:,})")
+                        help="instructions after which a boot, command or call is given up "
+                        f"({LIMIT:,}, and {DEFAULT_LIMIT:,} for a call)")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the console")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
+    if arguments.write:
+        raise KinstError("--write: a recording keeps the disks as they were at its start; use "
+                         "kinst run")
     memory = parse_size(arguments.memory)
     limit = None if arguments.limit is None else parse_count(arguments.limit, "--limit")
     path, workload = arguments.output, arguments.workload
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
     function = None if program is None else load_program(program)
+    command = workload[1:].strip() if workload.startswith("$") else None
+    if command is not None:
+        check_command(command)
+        image = with_folder(with_userland(image), arguments.files)
+    elif arguments.files is not None:
+        raise KinstError("--files: is for a workload '$ COMMAND'")
     prototypes = Prototypes(image)
     calls = None
-    if not boots and program is None:
+    if not boots and program is None and command is None:
         calls = parse(workload)
         check(image, calls, prototypes)
     if boots:
@@ -56,14 +79,19 @@ def run(arguments: argparse.Namespace) -> int:
         machine.boot()
     else:
         machine = booted(image, memory)
+        if command is not None:
+            at_shell(machine)
         machine.console.text.clear()
     if not arguments.quiet:
-        machine.console.stream = show_byte
+        machine.console.stream = show_byte if command is None else shown_output(show_byte)
+    ran = None
     try:
         with recorded(machine, path, BOOT if boots else BOOTED, workload), \
                 PROGRESS.working(f"recording {workload}"):
             if program is not None and function is not None:
                 run_program(program, function, Kernel(image), machine)
+            elif command is not None:
+                ran = give_command(machine, command, limit or LIMIT)
             elif calls is None:
                 boot_to_prompt(machine, limit or LIMIT)
             else:
@@ -73,4 +101,4 @@ def run(arguments: argparse.Namespace) -> int:
     except CallError:
         print("".join(f"{line}\n" for line in failure(machine)), end="")
         raise
-    return 0
+    return 0 if ran is None else ran.status or 0

@@ -3,14 +3,12 @@
 import argparse
 import json
 import time
-from dataclasses import replace
-from pathlib import Path
 
-from emu.architectures import arch_of
+from emu.errors import KinstError
 from images import catalog
 from images.boots import BootError, booted
-from images.shell import run_command, shown_output, with_files, with_userland
-from kinst_emu.boot_words import keep_disks, loader_options, with_options
+from images.shell import run_command, shown_output, with_folder, with_userland
+from kinst_emu.boot_words import files_option, keep_disks, loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import parse_count, parse_size, show_byte, show_console
 
@@ -28,8 +26,7 @@ SYNCHRONIZED = "sync; sleep 1; sync; sleep 1"
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     loader_options(parser)
-    parser.add_argument("--files", type=Path, metavar="DIR",
-                        help="put the files of a folder into /files of our userland")
+    files_option(parser)
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--limit", default=str(LIMIT), metavar="N",
                         help="instructions after which the command is given up (%(default)s)")
@@ -45,10 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     limit, memory = parse_count(arguments.limit, "--limit"), parse_size(arguments.memory)
     kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
-    image = with_userland(kernel)
-    if arguments.files is not None:
-        disk = with_files(arguments.files, arch_of(image).name)
-        image = replace(image, options=replace(image.options, memory_disk=disk))
+    if arguments.files is not None and (arguments.disk or arguments.memory_disk):
+        raise KinstError("--files: is for our userland, and not with --disk or --memory-disk")
+    image = with_folder(with_userland(kernel), arguments.files)
     try:
         machine = booted(image, memory)
     except BootError as error:

@@ -1,5 +1,6 @@
 """What a kernel's boot loader is told, in the records that the kernel reads."""
 
+import json
 import struct
 from dataclasses import replace
 
@@ -8,8 +9,15 @@ import pytest
 from emu.boot_options import boot_options
 from emu.errors import ImageError, KinstError
 from emu.freebsd import records
+from emu.machine import Until
+from emu.replay import recording
+from emu.replay.inputs import ReplayError
+from emu.replay.parts import PartWriter
+from emu.replay.recording import Recorder, Recording, _start_from_json, _start_to_json
+from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
+from images.recordings import played
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_commands import run
 
@@ -107,11 +115,53 @@ def test_flags_may_begin_with_a_dash_on_the_command_line():
     assert done.returncode == 1 and "no boot flag -q" in done.stderr
 
 
-def test_a_recording_that_could_not_be_played_is_not_made(tmp_path):
+@pytest.fixture
+def recorded(disk, tmp_path):
+    """A boot with all that a loader can be told: (the file, its kernel)."""
+    options = boot_options(["a=b"], "v", disk, [disk, disk])
+    image = replace(catalog.find("teaching/riscv64"), options=options)
+    machine = UnicornMachine(image, MEMORY)
+    machine.boot()
     path = tmp_path / "x.rec"
-    done = run("kinst", "boot", "-k", "teaching/amd64", "--env", "a=b", "--record", str(path))
-    assert done.returncode == 1 and "--record: recordings do not hold" in done.stderr
-    assert not path.exists()
+    with Recorder(machine, path, BOOT, "boot"):
+        machine.run(Until(instructions=5000))
+    return path
+
+
+def test_a_recording_holds_what_the_loader_was_told_and_the_disks(recorded, disk):
+    disk.unlink()
+    player = played(recorded)
+    options = player.machine.image.options
+    assert (options.environment, options.flags) == (("a=b",), "v")
+    assert [bytes(one.content) for one in options.every_disk] == [DISK] * 3
+    assert len(options.disks) == 2
+    assert player.advance_to_end() is None and player.difference() == ""
+
+
+def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(recorded, tmp_path):
+    found = Recording(recorded)
+    start, reader = found.start, found._reader
+    kinds = [part[0] for part in reader.parts]
+    assert kinds[:4] == [recording.START, *[recording.DISK] * 3]
+    for disks, said in ((2, "before its disks"), (4, "damaged")):
+        path = tmp_path / f"{disks}.rec"
+        writer = PartWriter(path, recording.START, _start_to_json(start))
+        for _ in range(disks):
+            writer.write(recording.DISK, DISK)
+        writer.close()
+        with pytest.raises(ReplayError, match=said):
+            assert Recording(path).options
+
+
+@pytest.mark.parametrize("change", [
+    {"environment": ["no assignment"]}, {"environment": ["a=b"] * 257}, {"flags": "-; rm"},
+    {"flags": 3}, {"memory_disk": 1}, {"disks": -1}, {"disks": 5}, {"disks": True},
+])
+def test_a_start_with_options_that_there_cannot_be_is_refused(recorded, change):
+    row = json.loads(_start_to_json(Recording(recorded).start))
+    assert _start_from_json(row).disks == 2
+    with pytest.raises((ValueError, TypeError)):
+        _start_from_json(row | change)
 
 
 def test_the_teaching_kernel_takes_no_disk(disk):

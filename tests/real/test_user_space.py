@@ -15,6 +15,7 @@ from emu.symbols import STT_FUNC
 from emu.unicorn import snapshot
 from images import boots, ufs
 from images.build_userland import FREE, root
+from images.recordings import played
 from images.shell import CommandError, run_command, with_userland
 from images.ufs import File
 from kinst import kinst_provider
@@ -90,6 +91,23 @@ def test_every_facility_works_as_a_program_sees_it_and_the_machine_is_switched_o
     machine.engine.slow = False
     assert len(set(digests)) == 1
     assert run_command(machine, "poweroff", 20_000_000_000).status is None
+
+
+def test_a_recording_of_the_checks_is_the_same_from_twenty_positions(attached, tmp_path):
+    disk = () if attached.options.memory_disk else (
+        "--disk", str(attached.options.disks[0].path))
+    path = tmp_path / "check.rec"
+    done = run("kinst", "record", "-k", str(attached.path), *disk, "-o", str(path), "$ check")
+    assert done.returncode == 0 and done.stdout.count(": ok\n") == CHECKS, done.stdout
+    player = played(path)
+    first, last = player.recording.start.position, player.recording.last
+    random_number = random.Random(SEED)
+    print(f"KINST_SEED={SEED}")
+    for _ in range(20):
+        player.seek(random_number.randrange(first.instructions, last.instructions))
+        assert player.advance_to_end() is None and player.difference() == ""
+    done = run("kinst", "replay", str(path))
+    assert done.returncode == 0 and "the state is the recorded one" in done.stdout
 
 
 def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(kernel, tmp_path):
