@@ -1,10 +1,10 @@
 """Builds our userland for the three architectures, with clang and lld: a root file system with the
-shell, which is the first program and all of its tools."""
+shell, which is the first program and all of its tools, and a few others."""
 
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from emu.errors import KinstError
@@ -24,6 +24,9 @@ FLAGS = (
 )
 TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "rm", "rmdir", "sh", "sleep", "sync",
          "true", "wc")
+# A file of C each: the first program; what checks each facility from inside; work to be timed.
+SHELL = "shell"
+PROGRAMS = (SHELL, "check", "work")
 FREE = 4 << 20  # bytes that are left for what programs write
 EXECUTABLE = 0o100755
 
@@ -48,18 +51,28 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = ()) 
         os.replace(linked, output)
 
 
-def root(shell: bytes, check: bytes) -> Folder:
+def root(programs: Mapping[str, bytes]) -> Folder:
     """The files of the root file system; devices are the kernel's own file system.  The tools are
     files of their own: a process is named for the file, not for a link to it.
 
-    :param check: the program that checks from inside what a program can ask of the kernel.
+    :param programs: those of ``PROGRAMS``, by name.
     """
+    shell = programs[SHELL]
     files: dict[str, File | Folder] = {
         "sbin/init": File(shell, EXECUTABLE), "dev": Folder(), "tmp": Folder(mode=0o041777),
-        "bin/check": File(check, EXECUTABLE),
         "etc/motd": File(b"A userland of a few hundred lines.\n"),
     }
-    return ufs.tree(files | {f"bin/{name}": File(shell, EXECUTABLE) for name in TOOLS})
+    files |= {f"bin/{name}": File(shell, EXECUTABLE) for name in TOOLS}
+    return ufs.tree(files | {f"bin/{name}": File(programs[name], EXECUTABLE)
+                             for name in PROGRAMS if name != SHELL})
+
+
+def built(directory: Path) -> dict[str, bytes]:
+    """The programs that ``build`` has left in an architecture's folder.
+
+    :raises OSError: when one is not there.
+    """
+    return {name: (directory / name).read_bytes() for name in PROGRAMS}
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
@@ -67,14 +80,14 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 
     :raises KinstError: when a tool is missing or fails.
     """
-    shell = target_directory / arch / catalog.SHELL_FILE
-    check = shell.with_name(catalog.CHECK_FILE)
-    for output, source in ((shell, "shell.c"), (check, "check.c")):
-        program(arch, SOURCE / source, output, ["--strip-all"])
-        program(arch, SOURCE / source, output.with_name(f"{output.name}.debug"))
-    packed = target_directory / arch / catalog.ROOT_FILE
+    directory = target_directory / arch
+    for name in PROGRAMS:
+        source = SOURCE / f"{name}.c"
+        program(arch, source, directory / name, ["--strip-all"])
+        program(arch, source, directory / f"{name}.debug")
+    packed = directory / catalog.ROOT_FILE
     with replacing(packed) as file:
-        file.write(ufs.image(root(shell.read_bytes(), check.read_bytes()), FREE))
+        file.write(ufs.image(root(built(directory)), FREE))
     return packed
 
 

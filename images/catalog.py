@@ -16,7 +16,7 @@ from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
 # Our userland, beside the teaching kernel: its root file system, and its one program.
-ROOT_FILE, SHELL_FILE, CHECK_FILE = "root.ufs", "shell", "check"
+ROOT_FILE = "root.ufs"
 
 
 @dataclass(frozen=True)

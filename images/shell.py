@@ -153,11 +153,9 @@ def with_files(folder: Path, arch: str) -> DiskImage:
 
     :raises KinstError: when they cannot be read, or do not fit.
     """
-    from images.build_userland import FREE, root
+    from images.build_userland import FREE, built, root
     from images.ufs import image, read_folder
 
-    built = catalog.userland(arch)
-    files = root(*(built.with_name(name).read_bytes()
-                   for name in (catalog.SHELL_FILE, catalog.CHECK_FILE)))
+    files = root(built(catalog.userland(arch).parent))
     files.entries["files"] = read_folder(folder)
     return DiskImage(folder, memoryview(image(files, FREE)))

@@ -17,7 +17,8 @@ import unicorn.x86_const as uc
 from emu.amd64 import registers
 from emu.unicorn._engine cimport (
     DECLINED, DELIVERED, Answer,
-    Clock, go_to, guest_read, guest_write, host_physical, host_stack, native, register_read,
+    Clock, go_to, guest_read, guest_write, host_physical, host_stack, in_context, native,
+    register_read,
     register_write, word_in_context,
 )
 
@@ -70,9 +71,6 @@ cdef int CR2 = uc.UC_X86_REG_CR2
 cdef int SS = uc.UC_X86_REG_SS
 cdef int IDTR = uc.UC_X86_REG_IDTR
 cdef int TR = uc.UC_X86_REG_TR
-cdef int RIP = uc.UC_X86_REG_RIP
-cdef int RCX = uc.UC_X86_REG_RCX
-cdef int R11 = uc.UC_X86_REG_R11
 cdef int MSR = uc.UC_X86_REG_MSR
 cdef uint32_t EFER = registers.MSRS["efer"]
 cdef uint32_t STAR = registers.MSRS["star"]
@@ -135,12 +133,16 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
 
 
 # Of these the engine is told the places: what the model keeps of an exception, and its cached flags.
-EXCEPTION_PLACES = ("error code", "exception in flight", "hflags")
+EXCEPTION_PLACES = ("error code", "exception in flight", "hflags", "rip", "rcx", "r11", "rsp")
 
 cdef enum:
     ERROR_CODE = 0
     IN_FLIGHT = 1
     HFLAGS = 2
+    RIP_PLACE = 3
+    RCX_PLACE = 4
+    R11_PLACE = 5
+    RSP_PLACE = 6
     CPL = 3  # of hflags, as of a selector
     CS64 = 1 << 15
     WRITABLE = 2
@@ -179,12 +181,16 @@ cdef bint writable(Clock *c, uint64_t address, uint64_t size) noexcept nogil:
     return c.walked_count != 0 and host_physical(c, physical, size) != NULL
 
 
+cdef inline uint64_t *place(Clock *c, int which) noexcept nogil:
+    return in_context(c, c.exception_places[which])
+
+
 cdef void to_ring_0(Clock *c) noexcept nogil:
     """In the context: no write of a selector changes the level that the model keeps."""
     word_in_context(c, c.exception_places[HFLAGS])[0] &= ~<uint32_t>CPL
 
 
-cdef Answer system_call(Clock *c, uint64_t pc) noexcept nogil:
+cdef Answer system_call(Clock *c, uint64_t behind) noexcept nogil:
     """SYSCALL (SDM volume 2), at which the CPU still is."""
     cdef uint64_t flags, selector
     if not msr(c, EFER) & SCE:
@@ -195,14 +201,14 @@ cdef Answer system_call(Clock *c, uint64_t pc) noexcept nogil:
     flags = register_read(c, RFLAGS)
     selector = msr(c, STAR) >> 32 & 0xFFFC
     to_ring_0(c)
+    place(c, RCX_PLACE)[0] = behind
+    place(c, R11_PLACE)[0] = flags & ~<uint64_t>RESUME_FLAG
+    # The model goes on behind the instruction.  As a register, RIP would end its run.
+    place(c, RIP_PLACE)[0] = msr(c, LSTAR) - SYSCALL_BYTES
     c.context_restore(c.uc, c.context)
-    register_write(c, RCX, pc + SYSCALL_BYTES)
-    register_write(c, R11, flags & ~<uint64_t>RESUME_FLAG)
     register_write(c, RFLAGS, flags & ~(msr(c, SFMASK) | RESUME_FLAG))
     register_write(c, CS, selector)
     register_write(c, SS, selector + 8)
-    # The model goes on behind the instruction.
-    register_write(c, RIP, msr(c, LSTAR) - SYSCALL_BYTES)
     return DELIVERED
 
 
@@ -250,16 +256,16 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
     word_in_context(c, c.exception_places[IN_FLIGHT])[0] = 0xFFFFFFFF
     if user:
         to_ring_0(c)
+    place(c, RSP_PLACE)[0] = top
+    place(c, RIP_PLACE)[0] = gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32
     c.context_restore(c.uc, c.context)
     flags &= ~<uint64_t>CLEARED
     if kind == INTERRUPT_GATE:
         flags &= ~<uint64_t>INTERRUPT_FLAG
     register_write(c, RFLAGS, flags)
-    register_write(c, RSP, top)
     register_write(c, CS, gate[0] >> 16 & 0xFFFF)
     if user:
         register_write(c, SS, 0)
-    go_to(c, gate[0] & 0xFFFF | gate[0] >> 48 << 16 | gate[1] << 32)
     return DELIVERED
 
 

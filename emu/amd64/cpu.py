@@ -119,6 +119,20 @@ def _segment_fields() -> StateFields:
 
 
 @functools.cache
+def _register_places() -> list[int]:
+    """Where the CPU state holds the registers that exceptions and SYSCALL write."""
+    written = (uc.UC_X86_REG_RIP, uc.UC_X86_REG_RCX, uc.UC_X86_REG_R11, uc.UC_X86_REG_RSP)
+    states, seeds = [], (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    for seed in seeds:
+        engine = scratch()
+        for i, register in enumerate(written):
+            engine.reg_write(register, seed + 0x1111 * i)
+        states.append(context_bytes(engine))
+    return [find_field(states, [seed + 0x1111 * i for seed in seeds], "<Q",
+                       "a general register of amd64") for i in range(len(written))]
+
+
+@functools.cache
 def _exception_fields() -> tuple[int, int]:
     """Where the CPU state holds the error code, and the exception in flight.
 
@@ -158,7 +172,7 @@ class Amd64Cpu(Cpu):
         native = machine.engine
         native.set_breakpoint_exception(_cpu)
         native.set_exceptions(
-            _cpu, [*_exception_fields(), _shadow_field().fields["hflags"][0]])
+            _cpu, [*_exception_fields(), _shadow_field().fields["hflags"][0], *_register_places()])
         native.set_page_walk(_cpu)
         native.set_no_execute(NO_EXECUTE)
         native.set_last_address(uc.UC_X86_REG_FIP)

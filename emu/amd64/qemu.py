@@ -17,6 +17,7 @@ from emu.elf import Image
 from emu.errors import MachineError
 from emu.freebsd.amd64 import loader
 from emu.qemu.board import Entered, QemuBoard
+from emu.qemu.disks import disk_words
 from emu.unicorn.machine import UnicornMachine
 
 STUB = 0x100000
@@ -101,7 +102,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
             (directory / name).write_bytes(content)
             words_ += ["-device",
                        f"loader,addr={address:#x},file={directory / name},force-raw=on"]
-    return words_
+    return words_ + disk_words(image, directory, "virtio-blk-pci")
 
 
 # -- a state carried over -------------------------------------------------------------------------

@@ -11,10 +11,12 @@ from emu.arm64.board import RAM_BASE
 from emu.elf import Image
 from emu.errors import MachineError
 from emu.qemu.board import Entered, QemuBoard
+from emu.qemu.disks import command_line, disk_words
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 
 HEADER = 64  # bytes
+GUARD = "FreeBSD:"  # or the kernel takes the command line for Linux's
 FLAGS = 0b1010  # little-endian, 4 KiB pages, anywhere in memory
 
 
@@ -37,10 +39,12 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     if image.modules:
         raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
                            "away, or carry a booted state over")
-    if image.entry - min(s.virtual for s in image.segments) < HEADER:
-        return ["-kernel", str(image.path)]  # no room for a header; linked where it is to run
-    (directory / "Image").write_bytes(flatten(image))
-    return ["-kernel", str(directory / "Image")]
+    path = image.path
+    if image.entry - min(s.virtual for s in image.segments) >= HEADER:
+        path = directory / "Image"  # else there is no room: linked where it is to run
+        path.write_bytes(flatten(image))
+    return ["-kernel", str(path), *command_line(image, GUARD),
+            *disk_words(image, directory, "virtio-blk-device")]
 
 
 # What the stub is made of (Arm ARM, C6.2).

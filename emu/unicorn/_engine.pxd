@@ -36,7 +36,8 @@ cdef extern from *:
 ctypedef bint (*trap_fn)(void *data, uint32_t vector) noexcept nogil
 # Deliver a breakpoint exception at ``pc`` to the guest; false: it has nowhere to go.
 ctypedef bint (*enter_fn)(Clock *c, uint64_t pc) noexcept nogil
-# Deliver exception ``vector``, which happened at ``pc``, when ``Clock.moment`` instructions were executed.
+# Deliver exception ``vector``, which happened at ``pc``, when ``Clock.moment`` instructions were executed;
+# of a system call that the model leaves to its host, ``pc`` is behind it.
 ctypedef Answer (*deliver_fn)(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil
 # Keep the registers that describe the last exception; make them what they were.
 ctypedef void (*forget_fn)(Clock *c) noexcept nogil
@@ -44,6 +45,7 @@ ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 # The guest is about to execute the instruction at the seam.
 ctypedef void (*seam_fn)(void *data) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
+ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
 # The physical address of a virtual one, by the guest's present page tables, leaving no trace; the
 # entries that were read are then in ``Clock.walked``.  False: it is not mapped.
@@ -92,6 +94,7 @@ cdef enum:
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
     MAX_TRAPPED = 4
+    FAST_BLOCKS = 4096  # blocks that the short cut knows
     CODE_PAGES = 256  # of low addresses whose frame is remembered
     PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
     PREFIX_BYTES = 248  # how long one may be
@@ -110,7 +113,17 @@ cdef struct BlockCount:
 cdef struct CodePage:
     uint64_t page
     uint64_t frame
-    uint64_t turn  # of ``Clock.turn`` at which it was looked up
+    uint64_t turn  # of ``Clock.turns`` at which it was looked up
+
+
+# A block as the short cut knows it, by its address: instructions, none of them trapped.
+cdef struct FastBlock:
+    uint64_t address
+    uint64_t turn  # of ``Clock.turns`` for its half of the addresses
+    uint64_t cut_at  # see ``Clock.cut_at``
+    uint32_t size
+    uint16_t count
+    uint16_t end  # how it ends, as far as it is known
 
 
 # How many instructions are in these bytes.
@@ -197,6 +210,9 @@ cdef struct Clock:
     uint8_t unused
     # No deadline, limit or look at signals before this count of instructions.
     uint64_t horizon
+    # A block that starts here may be one that the model has cut off from the block in progress.
+    uint64_t cut_at
+    unusual_fn unusual  # a block that the short cut is not for; a pointer keeps it out of line
     # The number of the CPU whose turn it is: whose registers the engine has.
     uint32_t cpu
     # Instructions executed before the block in progress.
@@ -216,7 +232,7 @@ cdef struct Clock:
     BlockCount *table
     uint64_t table_mask
     uint64_t table_used
-    begin_fn begin  # a block that the short cut is not for; a pointer keeps it out of line
+    begin_fn begin
     uint64_t skew
     # Stop at the first canonical block start at or after this virtual time.
     uint64_t deadline
@@ -278,7 +294,10 @@ cdef struct Clock:
     kinst_ctl_fn ctl
     walk_fn walk
     CodePage code_pages[CODE_PAGES]
-    uint64_t turn  # of the guest in user mode, or of a run: it has one address space meanwhile
+    # Of the guest in user mode, or of a run: low addresses are of one address space meanwhile.  High
+    # ones always are.
+    uint64_t turns[2]
+    FastBlock fast[FAST_BLOCKS]
     uint64_t no_execute  # of these entries
     uint64_t *walked[MAX_WALK]
     int walked_count

@@ -65,10 +65,10 @@ cdef inline uint64_t code_key(Clock *c, uint64_t address) noexcept nogil:
     if address >> 63:
         return address
     known = &c.code_pages[address >> 12 & CODE_PAGES - 1]
-    if known.turn != c.turn or known.page != address >> 12:
+    if known.turn != c.turns[0] or known.page != address >> 12:
         known.page = address >> 12
         known.frame = frame_of_code(c, address)
-        known.turn = c.turn
+        known.turn = c.turns[0]
     return known.frame | address & 4095
 
 
@@ -77,6 +77,10 @@ cdef uint64_t frame_of_code(Clock *c, uint64_t address) noexcept nogil:
     if not c.walk(c, address, &physical):
         physical = address  # nothing is executed there
     return physical & ~<uint64_t>4095
+
+
+cdef inline FastBlock *fast_block(Clock *c, uint64_t address) noexcept nogil:
+    return &c.fast[(address >> 1 ^ address >> 13) & FAST_BLOCKS - 1]
 
 
 # Blocks are found by ``code_key`` of their address.
@@ -419,6 +423,7 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
     if table_entry(c, key, size) == NULL and table_put(c, key, size, count) != 0:
         return -1
     table_entry(c, key, size).end = end
+    fast_block(c, address).size = 0
     return 0
 
 
@@ -462,16 +467,38 @@ cdef inline int canonical_start(Clock *c) noexcept nogil:
 
 
 cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
-    """The short cut of ``begin_block``: nothing but time passes."""
+    """The short cut of ``unusual_block``: nothing but time passes."""
     cdef Clock *c = <Clock *>data
-    cdef uint64_t unusual, total
-    cdef uint32_t n
+    cdef FastBlock *fast = fast_block(c, address)
+    cdef uint64_t unusual
+    cdef uint64_t total = c.instructions + c.count
     memcpy(&unusual, c, sizeof(unusual))
-    unusual |= may_be_cut(c, address) | (c.floats_trap & (address >> 63 ^ 1))
-    total = c.instructions + c.count
-    n = 0
-    if not unusual:
+    if (unusual or address == c.cut_at or fast.address != address or fast.size != size
+            or fast.turn != c.turns[address >> 63] or total + fast.count > c.horizon):
+        c.unusual(c, address, size)
+        return
+    c.instructions = c.canonical = total
+    c.address = address
+    c.size = size
+    c.count = fast.count
+    c.cut_at = fast.cut_at
+    c.blocks += 1
+
+
+cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """A block that the short cut does not know, or is not for."""
+    cdef FastBlock *fast = fast_block(c, address)
+    cdef uint64_t total = c.instructions + c.count
+    cdef uint64_t unusual, last
+    cdef uint32_t n = 0
+    memcpy(&unusual, c, sizeof(unusual))
+    if not unusual and goes_on(c, fast, address, size, total):
+        return
+    unusual |= may_be_cut(c, address)
+    if not unusual and not (c.floats_trap and not address >> 63 and holds_floats(c, address, size)):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address), size)
+    last = address + size
+    c.cut_at = last
     if n == 0 or total + n > c.horizon:
         if c.untold:
             translated(c, address, size)
@@ -484,11 +511,48 @@ cdef void block_hook(void *uc, uint64_t address, uint32_t size, void *data) noex
             return
         c.begin(c, address, size)
         return
+    fast.address, fast.turn = address, c.turns[address >> 63]
+    fast.size, fast.count = size, <uint16_t>n
+    know_end(c, fast)
+    c.cut_at = fast.cut_at
     c.instructions = c.canonical = total
     c.address = address
     c.size = size
     c.count = n
     c.blocks += 1
+
+
+cdef bint goes_on(Clock *c, FastBlock *fast, uint64_t address, uint32_t size, uint64_t total
+                 ) noexcept nogil:
+    """Whether the block is a known one that goes on with what the model has cut: it does not begin
+    where the guest's own code begins one."""
+    cdef FastBlock *before = fast_block(c, c.address)
+    if (c.count == 0 or address != c.cut_at or before.end != END_CUT
+            or before.address != c.address or before.size != c.size
+            or before.turn != c.turns[c.address >> 63]
+            or fast.address != address or fast.size != size
+            or fast.turn != c.turns[address >> 63] or total + fast.count > c.horizon):
+        return False
+    c.instructions = total
+    c.address = address
+    c.size = size
+    c.count = fast.count
+    c.cut_at = fast.cut_at
+    c.blocks += 1
+    return True
+
+
+cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
+    """How a block ends, and so where one may begin that the model has cut off."""
+    cdef uint64_t last = fast.address + fast.size
+    cdef BlockCount *entry
+    fast.cut_at = 0
+    fast.end = END_ITSELF
+    if fast.count >= LONG_BLOCK or (fast.address ^ last) >> c.page_bits != 0:
+        entry = table_entry(c, code_key(c, fast.address), fast.size)
+        fast.end = END_UNKNOWN if entry == NULL else entry.end
+        if fast.end != END_ITSELF:
+            fast.cut_at = last
 
 
 cdef inline bint may_be_cut(Clock *c, uint64_t address) noexcept nogil:
@@ -609,6 +673,7 @@ cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcep
     cdef Clock *c = <Clock *>data
     cdef size_t i
     cdef uint64_t key = code_key(c, current.pc)
+    fast_block(c, current.pc).size = 0
     # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
     # such a block is left to the decoder (STOP_UNCOUNTED).
     c.untold = False
@@ -646,7 +711,7 @@ include "_exceptions.pxi"
 cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef uint64_t pc
-    c.turn += 1
+    c.turns[0] += 1
     if c.trap != NULL and c.trap(c.trap_data, vector):
         return
     if delivers(c):
@@ -661,8 +726,9 @@ cdef void interrupt_hook(void *uc, uint32_t vector, void *data) noexcept nogil:
 cdef void system_call_hook(void *uc, void *data) noexcept nogil:
     """An instruction that calls the kernel, which the model leaves to its host: it ends there."""
     cdef Clock *c = <Clock *>data
-    c.turn += 1
-    if delivers(c) and delivered(c, c.system_call, register_read(c, c.pc_register), c.count):
+    c.turns[0] += 1
+    # To ask the model for the pc costs as much as the rest: the instruction ends its block.
+    if delivers(c) and c.count and delivered(c, c.system_call, c.address + c.size, c.count):
         return
     c.stop = STOP_EXCEPTION
     c.vector = c.system_call
@@ -671,7 +737,7 @@ cdef void system_call_hook(void *uc, void *data) noexcept nogil:
 
 cdef bint invalid_hook(void *uc, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
-    c.turn += 1
+    c.turns[0] += 1
     if c.trap != NULL:
         c.by_context = c.pc_place != 0
         c.answered = c.trap(c.trap_data, INVALID)
@@ -896,6 +962,7 @@ cdef class Engine:
         self.clock.ctl = self.ctl
         self.clock.pc_register = pc_register
         self.clock.begin = begin_block
+        self.clock.unusual = unusual_block
         self.context_alloc = <context_alloc_fn><uintptr_t>symbols["uc_context_alloc"]
         self.clock.context_save = <context_fn><uintptr_t>symbols["uc_context_save"]
         self.clock.context_restore = <context_fn><uintptr_t>symbols["uc_context_restore"]
@@ -1182,7 +1249,7 @@ cdef class Engine:
         cdef int code
         self._still()
         self.clock.stop = 0
-        self.clock.turn += 1
+        self.clock.turns[0] += 1
         self.clock.passing = True
         self.clock.pass_by = pc
         self.clock.in_piece = piece
@@ -1286,6 +1353,7 @@ cdef class Engine:
         """Tell the instruction count of a block that the translation did not report."""
         if not 0 < count <= 0xFFFF:
             raise ValueError("a block has at least one instruction, and at most 65535")
+        fast_block(&self.clock, address).size = 0
         if table_put(&self.clock, code_key(&self.clock, address), size, count) != 0:
             raise MemoryError
 

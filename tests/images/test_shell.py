@@ -73,7 +73,7 @@ def test_the_userland_is_what_its_source_makes_it(tmp_path, arch):
     root = Reader(packed.read_bytes()).tree()
     shell = root.entries["sbin"].entries["init"]
     assert shell.content[:4] == b"\x7fELF" and shell.mode == stat.S_IFREG | 0o755
-    assert set(root.entries["bin"].entries) == {*build_userland.TOOLS, "check"}
+    assert set(root.entries["bin"].entries) == {*build_userland.TOOLS, "check", "work"}
 
 
 def test_the_tools_are_those_that_the_shell_has():

@@ -14,7 +14,7 @@ from emu.machine import StopReason, Until
 from emu.symbols import STT_FUNC
 from emu.unicorn import snapshot
 from images import boots, ufs
-from images.build_userland import FREE, root
+from images.build_userland import FREE, built, root
 from images.recordings import played
 from images.shell import CommandError, run_command, with_userland
 from images.ufs import File
@@ -272,7 +272,7 @@ def test_a_program_for_another_architecture_is_refused_by_name(kernel):
     other = {"X86_64": "arm64", "AARCH64": "riscv64", "RISCV": "amd64"}[machine]
     foreign = with_userland(real_kernel(other)).options.memory_disk.path.with_name("shell")
     ours = kernel.options.memory_disk.path.with_name("shell")
-    tree = root(ours.read_bytes(), ours.with_name("check").read_bytes())
+    tree = root(built(ours.parent))
     tree.entries["foreign"] = File(foreign.read_bytes(), 0o100755)
     disk = DiskImage(ours, memoryview(ufs.image(tree, FREE)))
     image = replace(kernel, options=replace(kernel.options, memory_disk=disk))
