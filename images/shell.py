@@ -2,6 +2,7 @@
 the marks that the shell sets around it (OSC 133: ``C`` before it, ``D;STATUS`` behind it)."""
 
 import re
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,6 +147,20 @@ def with_folder(image: Image, folder: Path | None) -> Image:
         return image
     disk = with_files(folder, arch_of(image).name)
     return replace(image, options=replace(image.options, memory_disk=disk, disks=()))
+
+
+def with_program(image: Image, source: Path) -> Image:
+    """An image with our userland, and a program of one C file in /files, compiled with our header.
+
+    :raises KinstError: when it cannot be read or compiled.
+    """
+    from images.build_userland import program
+
+    if not source.is_file():
+        raise CommandError(f"{source}: no such file; a command that ends in .c is compiled")
+    with tempfile.TemporaryDirectory() as folder:
+        program(arch_of(image).name, source, Path(folder) / source.stem)
+        return with_folder(image, Path(folder))
 
 
 def with_files(folder: Path, arch: str) -> DiskImage:

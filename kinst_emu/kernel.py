@@ -6,6 +6,7 @@ from pathlib import Path
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
+from images.shell import with_folder, with_userland
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.machine import TracedMachine
 from kinst_emu.terminal import parse_size
@@ -54,15 +55,22 @@ class Kernel(KernelFile):
         return TracedMachine(self, snapshot.restore(Path(path), self._image))
 
 
-def open_kernel(name: str | Path, modules: Sequence[str | Path] = ()) -> Kernel:
+def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,
+                files: str | Path | None = None) -> Kernel:
     """Open a kernel.
 
+    :param userland: with our userland: it boots to a shell, to which ``machine.command`` gives
+        commands.
+    :param files: a folder whose files it has in /files; then with our userland, too.
     :param modules: to be loaded behind it, with those that they depend on: files, or names of files
         beside it (``kinst.ko``).
     :param name: a file, or a name that ``kinst images`` lists.
     :raises ImageError: when there is none, or it is no kernel for amd64, arm64 or riscv64.
     """
-    return Kernel(catalog.find(str(name), [str(module) for module in modules]))
+    image = catalog.find(str(name), [str(module) for module in modules])
+    if userland or files is not None:
+        image = with_folder(with_userland(image), None if files is None else Path(files))
+    return Kernel(image)
 
 
 def images() -> Sequence[str]:

@@ -17,6 +17,8 @@ from emu.replay.starts import STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
+from images.boots import LIMIT
+from images.shell import Ran, run_command
 from kinst.breakpoints import GUEST, PATHS, Breakpoints
 from kinst.breakpoints import Path as TrapPath
 from kinst.probe_table import Probe
@@ -136,6 +138,23 @@ class TracedMachine(Inspected):
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         return stop
+
+    def command(self, line: str, limit: int = LIMIT) -> Ran:
+        """Give a command to our shell, at whose prompt the machine is, and run until it has ended.
+
+            kernel = kinst_emu.open("kernel", userland=True)
+            print(kernel.boot().command("ls / | wc").output)
+
+        :param limit: instructions after which it is given up.
+        :return: its ``output`` (bytes) and exit ``status``; None: it switched the machine off.
+        :raises CommandError: when it is no line, or does not end, or there is no shell.
+        """
+        return run_command(self._ours("a command"), line, limit)
+
+    def _ours(self, what: str) -> UnicornMachine:
+        if not isinstance(self.emulated, UnicornMachine):
+            raise KinstError(f"{what}: is not for the machine on QEMU")
+        return self.emulated
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):

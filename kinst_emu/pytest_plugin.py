@@ -20,12 +20,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kinst-kernel", action="append", metavar="IMAGE", dest="kinst_kernels",
                     help="a kernel file, or a name from 'kinst images', for the fixture 'kernel'; "
                     "may be repeated")
+    group.addoption("--kinst-userland", action="store_true", default=False,
+                    help="boot them with our userland: kernel.command('ls /') gives its shell "
+                    "commands")
+    parser.addini("kinst_userland", "whether they boot with our userland", type="bool",
+                  default=False)
     parser.addini("kinst_kernels", "kernels for the fixture 'kernel' (teaching/amd64)",
                   type="args", default=DEFAULT)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     names = config.getoption("kinst_kernels") or config.getini("kinst_kernels")
+    userland = bool(config.getoption("kinst_userland") or config.getini("kinst_userland"))
 
     class Kernels:
         """The fixture, for the kernels of this run."""
@@ -39,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
             if request.param not in self.machines:
                 try:
-                    machine = kinst_emu.open(request.param).boot()
+                    machine = kinst_emu.open(request.param, userland=userland).boot()
                 except kinst_emu.KinstError as error:
                     pytest.fail(f"the fixture 'kernel': {error}", pytrace=False)
                 self.machines[request.param] = machine, machine.keep()

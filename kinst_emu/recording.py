@@ -57,7 +57,7 @@ class RecordedMachine(TracedMachine):
         raise KinstError("this machine belongs to a recording: it can be looked at, and goes where "
                          "the recording is sent (go, step, back)")
 
-    write = set = call = evaluate = place = run = step = type = _refuse
+    write = set = call = evaluate = place = run = step = type = command = _refuse
     probe = trace = restore = on_qemu = record = _refuse
 
     def _still(self) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+import kinst_emu
 from emu.boot_options import DiskImage
 from emu.machine import StopReason, Until
 from emu.symbols import STT_FUNC
@@ -219,6 +220,38 @@ def test_files_of_the_host_are_run_and_what_does_not_go_together_is_refused(kern
                         (("-c", "$"), "a command is a line")):
         done = run("kdtrace", "-k", str(kernel.path), "-n", "BEGIN { }", *words)
         assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr
+
+
+PROGRAM = """#include "system.h"
+
+int
+main(int argc, char **argv, char **environment)
+{
+	(void)environment;
+	print(1, "%s of %d\\n", argv[1], argc - 1);
+	return (argc);
+}
+"""
+
+
+def test_a_file_of_c_is_compiled_and_run(kernel, tmp_path):
+    (tmp_path / "prog.c").write_text(PROGRAM)
+    words = ("kinst", "run", "-k", str(kernel.path), str(tmp_path / "prog.c"))
+    done = run(*words, "one", "two")
+    assert (done.stdout, done.returncode) == ("one of 2\n", 3), done.stderr
+    (tmp_path / "prog.c").write_text("int main(void) { return nothing; }")
+    done = run(*words)
+    assert done.returncode == 1 and "prog.c:1:25: error" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_python_gives_commands_to_a_machine_with_our_userland(kernel):
+    machine = kinst_emu.open(kernel.path, userland=True).boot()
+    with machine.probe("fbt::sys_read:entry") as probes:
+        ran = machine.command("cat /etc/motd | wc")
+    assert ran.output == b"1 35\r\n" and ran.status == 0 and probes.count > 1
+    with pytest.raises(kinst_emu.KinstError, match="not at our shell"):
+        kinst_emu.open(kernel.path).boot().command("ls")
 
 
 def test_switching_off_ends_the_machine(kernel):
