@@ -141,6 +141,7 @@ class Guest:
     :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
     :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
+    :param last_process: the variable (C int) that has the number of the process made last.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -169,6 +170,7 @@ class Guest:
     seam_word: str = ""
     releases: str = ""
     shell_prompt: str = ""
+    last_process: str = ""
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

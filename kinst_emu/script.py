@@ -347,11 +347,11 @@ class _Run:
         text = content.decode("utf-8", "surrogateescape")
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
-    @staticmethod
-    def _variables() -> dict[str, int]:
+    def _variables(self) -> dict[str, int]:
         return {"egid": os.getegid(), "euid": os.geteuid(), "gid": os.getgid(),
                 "pid": os.getpid(), "pgid": os.getpgid(0), "ppid": os.getppid(), "projid": 0,
-                "sid": os.getsid(0), "target": 0, "taskid": 0, "uid": os.getuid()}
+                "sid": os.getsid(0), "target": self.kernel.target if self.kernel else 0,
+                "taskid": 0, "uid": os.getuid()}
 
     def _preprocessed(self, source: str, path: str) -> str:
         """What the C preprocessor makes of a script."""

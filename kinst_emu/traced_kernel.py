@@ -15,6 +15,7 @@ from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
+from dtrace.symbols import find_symbol
 from dwarf.types import Type, declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
@@ -97,6 +98,17 @@ class TracedKernel:
         if self._command is None:  # a command begins at the prompt that is there
             machine.console.text.clear()
         return machine
+
+    @property
+    def target(self) -> int:
+        """``$target``: the process that our shell makes first for the command; 0: there is none.
+
+        :raises KinstError: when the kernel does not say which it made last.
+        """
+        if self._command is None or self.player is not None:
+            return 0
+        made = find_symbol(self.image, self.machine.guest.last_process)
+        return int.from_bytes(self.machine.read(made, 4), "little") + 1
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
         return KernelProbes(breakpoints, self.line.unsafe,

@@ -201,6 +201,15 @@ def test_a_d_program_counts_what_programs_ask_for_and_the_digest_stays(kernel):
     assert plain.returncode == 1 and plain.stdout.splitlines()[-1].split() == lines[-1]
 
 
+def test_target_is_the_process_that_the_shell_makes_first(kernel):
+    script = ('fbt::exec_copyin_args:entry /pid == $target/ { printf("%s\\n", copyinstr(arg1)); }')
+    done = run("kdtrace", "-k", str(kernel.path), "-q", "-n", script, "-c",
+               "$ cat /etc/motd | wc; ls /nothing")
+    assert done.returncode == 0, done.stderr
+    assert "/bin/cat" in done.stdout.split() and "/bin/wc" not in done.stdout
+    assert "/bin/ls" not in done.stdout
+
+
 def test_a_process_is_named_for_its_program_and_a_failure_is_told(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "-n",
                "fbt::vm_fault:entry { @[execname] = count(); }", "-c", "$ wc < /etc/motd; false")
