@@ -50,6 +50,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
 # What the stub is made of (Arm ARM, C6.2).
 LOAD_NEXT, LOAD_NEXT_2 = 0xF8408420, 0xF8408422  # ldr x0 (x2), [x1], #8
 ISB, DSB, TLBI, BR_X2, LOOP = 0xD5033FDF, 0xD5033F9F, 0xD508871F, 0xD61F0040, 0x14000000
+MOV_SP, ERET = 0x9100001F, 0xD69F03E0  # mov sp, x0
 BLOCK = 1 | 3 << 8 | 1 << 10  # of 1 GiB: shareable, accessed
 EPD0 = 1 << 7  # of TCR_EL1
 
@@ -89,15 +90,22 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
     table = state["ttbr0_el1"]
     if state["sctlr_el1"] & 1:
         table = _identity_map(machine, physical, state["tcr_el1"], state["mair_el1"])
+    program = "sp_el1" in state
     code, values = [], []
+    wanted = state | {"ttbr0_el1": table}
+    if program:  # it is returned to: gdb's stub changes no exception level for the whole CPU
+        wanted |= {"elr_el1": state["pc"], "spsr_el1": state["pstate"]}
     for name in (*names, "ttbr0_el1"):
         code += [LOAD_NEXT, _msr(name)]
-        values.append(table if name == "ttbr0_el1" else state[name])
+        values.append(wanted[name])
+    if program:  # the kernel's stack pointer, which is in use here
+        code += [LOAD_NEXT, MOV_SP]
+        values.append(state["sp_el1"])
     code += [DSB, ISB, LOAD_NEXT_2, LOAD_NEXT, _msr("sctlr_el1"), ISB, BR_X2]
     values += [virtual + 4 * len(code), state["sctlr_el1"]]
-    code += [LOAD_NEXT, _msr("ttbr0_el1"), ISB, TLBI, DSB, ISB, LOOP]
+    code += [LOAD_NEXT, _msr("ttbr0_el1"), ISB, TLBI, DSB, ISB, ERET if program else LOOP]
     values.append(state["ttbr0_el1"])
-    end = virtual + 4 * len(code) - 4
+    end = state["pc"] if program else virtual + 4 * len(code) - 4
     code += [0] * (len(code) % 2)
     data = struct.pack(f"<{len(code)}I{len(values)}Q", *code, *values)
     saved = machine.read_physical(physical, len(data))

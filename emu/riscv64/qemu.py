@@ -22,7 +22,7 @@ FIRMWARE = {
     "pmpcfg0": 0x1F,
 }
 FS_INITIAL = 1 << 13
-SUPERVISOR, MACHINE = 1, 3
+MACHINE = 3  # the privilege level that sees all registers
 
 
 def boot(image: Image, memory: int, directory: Path) -> list[str]:
@@ -44,7 +44,7 @@ def enter(machine: Entered, source: UnicornMachine) -> None:
         machine.write_register(f"f{i}", state[f"f{i}"])
     for name in (*registers.SUPERVISOR, *registers.NAMES):
         machine.write_register(name, state[name])
-    machine.write_register("priv", SUPERVISOR)
+    machine.write_register("priv", state["priv"])
     machine.write_register("pc", state["pc"])
 
 
