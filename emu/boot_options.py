@@ -67,13 +67,18 @@ class BootOptions:
 NOTHING = BootOptions()
 
 
+def is_disk(size: int) -> bool:
+    """Whether a disk can have so many bytes."""
+    return 0 < size <= MAX_DISK and size % SECTOR == 0
+
+
 def disk_image(path: Path) -> DiskImage:
     """:raises ImageError: when it cannot be read, or is no image of a disk."""
     try:
         content = read_file(path)
     except ImageError as error:
         raise ImageError(str(error).replace(", not an ELF file", "")) from None
-    if len(content) % SECTOR or len(content) > MAX_DISK:
+    if not is_disk(len(content)):
         raise ImageError(f"{path}: has {len(content)} bytes: the image of a disk has a multiple of "
                          f"{SECTOR}, and at most {MAX_DISK >> 20} MiB here")
     return DiskImage(path, content)

@@ -34,10 +34,11 @@ def naming(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """A file to write, which becomes ``path`` when all went well.  What is no file, as
     ``/dev/stdout`` or a pipe, is written to.
 
+    :param mode: who may do what with it; None: as with any new file.
     :raises OSError: when it cannot be written, with the name of ``path``.
     """
     with naming(path):
@@ -45,12 +46,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
-        with _renamed(path) as file:
+        with _renamed(path, mode) as file:
             yield file
 
 
 @contextlib.contextmanager
-def _renamed(path: Path) -> Iterator[BinaryIO]:
+def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -60,7 +61,7 @@ def _renamed(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())  # or a crash may leave a file of the right length and zeros
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+        os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):  # the cache was emptied meanwhile

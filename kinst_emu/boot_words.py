@@ -37,6 +37,12 @@ def files_option(parser: argparse.ArgumentParser) -> None:
                         help="put the files of a folder into /files of our userland")
 
 
+def check_userland(arguments: argparse.Namespace, what: str) -> None:
+    """:raises KinstError: where the disk is not to be our userland's."""
+    if arguments.disk or arguments.memory_disk:
+        raise KinstError(f"{what}: is for our userland, and not with --disk or --memory-disk")
+
+
 def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     """The image, whose loader is told so.
 
@@ -47,6 +53,8 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
     if arguments.write:
         for path in arguments.disk:
             check_writable(path, "--disk")
+        if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
+            raise KinstError("--write: a file is given for two disks")
     options = boot_options(
         arguments.env, arguments.append, arguments.memory_disk, arguments.disk)
     if options.programs and not guest_of(image, arch_of(image).name).shell_prompt:
@@ -68,5 +76,6 @@ def keep_disks(machine: UnicornMachine) -> None:
         for at, block in disk.written.items():
             content.seek(at)
             content.write(block)
-        with replacing(image.path) as file:
+        path = image.path.resolve()
+        with replacing(path, path.stat().st_mode & 0o777) as file:
             file.write(content.getbuffer())

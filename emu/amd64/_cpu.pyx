@@ -239,6 +239,8 @@ cdef Answer deliver(Clock *c, uint32_t vector, uint64_t pc) noexcept nogil:
         if not guest_read(c, table.base + (IST + 8 * ist if ist else RSP0), &top, 8):
             return DECLINED
     c.context_save(c.uc, c.context)
+    if word_in_context(c, c.exception_places[ERROR_CODE] + 4)[0]:
+        return DECLINED  # INT n
     if WITH_ERROR_CODE >> vector & 1:
         frame[0] = word_in_context(c, c.exception_places[ERROR_CODE])[0]
         words = 1

@@ -36,7 +36,7 @@ MASK = (1 << 64) - 1
 RESERVED = 0xFFF << 40  # of one: the CPU model has 40 bits of physical address
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
-INT3, FIRST_INTERRUPT = b"\xcc", 32
+INT3 = b"\xcc"
 HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
 MWAIT = b"\x0f\x01\xc9"
@@ -150,6 +150,16 @@ def _exception_fields() -> tuple[int, int]:
         engine.emu_start(CODE, CODE + 2)
         after.append(context_bytes(engine))
     error = find_field(after, codes, "<i", "the error code of an amd64 exception")
+    # Behind it, whether INT n has raised it (QEMU's ``exception_is_int``).
+    engine = scratch()
+    engine.mem_write(CODE, b"\xcd\x0d")
+    engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+    engine.emu_start(CODE, CODE + 2)
+    raised = [struct.unpack_from("<i", state, error + 4)[0]
+              for state in (*after, context_bytes(engine))]
+    if raised != [0, 0, 1]:
+        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) does not tell INT n "
+                           "of amd64 from an exception; version 2.1.4 is known to work")
     flight = find_field([*before, *after], [-1, -1, 13, 13], "<i",
                         "the amd64 exception in flight")
     return error, flight
@@ -208,14 +218,14 @@ class Amd64Cpu(Cpu):
             return self._system_call(machine.left_at(pc))
         if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
             pc = machine.left_at(pc)
-        code = self._finish_exception()
+        code, software = self._finish_exception()
         # Of what traps behind itself, INT3 and INT n, a fault on the way is told at it.
         began = pc
-        if vector == BREAKPOINT:
-            began -= 1 if machine.read(pc - 1, 1) == INT3 else 2
-        elif vector >= FIRST_INTERRUPT:
-            began -= 2
-        return self._enter(vector, pc, code if vector in WITH_ERROR_CODE else None, began)
+        if software:
+            one = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
+            began -= 1 if one else 2
+        told = vector in WITH_ERROR_CODE and not software  # SDM volume 3, 6.13
+        return self._enter(vector, pc, code if told else None, began)
 
     def invalid(self) -> str | None:
         pc = self.machine.left_at(self.machine.pc)
@@ -225,16 +235,17 @@ class Amd64Cpu(Cpu):
         pc = self.machine.pc
         return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
 
-    def _finish_exception(self) -> int:
-        """The error code; afterwards Unicorn takes the exception for handled."""
+    def _finish_exception(self) -> tuple[int, bool]:
+        """The error code, and whether INT n has raised it; afterwards Unicorn takes the exception
+        for handled."""
         error, flight = _exception_fields()
         engine = self.machine.uc
         context = engine.context_save()
         address = ctypes.cast(context.context, ctypes.c_void_p).value or 0
-        code = struct.unpack("<i", ctypes.string_at(address + error, 4))[0]
+        code, software = struct.unpack("<ii", ctypes.string_at(address + error, 8))
         ctypes.memmove(address + flight, struct.pack("<i", -1), 4)
         engine.context_restore(context)
-        return int(code)
+        return int(code), software != 0
 
     def _enter(self, vector: int, pc: int, code: int | None,
                began: int | None = None) -> str | None:
@@ -261,7 +272,7 @@ class Amd64Cpu(Cpu):
         if not low >> 47 & 1:
             return f"exception {vector}: its IDT gate is not present (triple fault)"
         user = m.read_register("cs") & 3 != 0
-        if user and pc > began and vector != PAGE_FAULT and not low >> 46 & 1:
+        if user and pc > began and not low >> 46 & 1:
             # INT n through a gate that is not the program's (SDM volume 3, 6.12.1.2).
             return self._enter(GENERAL_PROTECTION, began, 8 * vector | 2)
         target = low & 0xFFFF | low >> 48 << 16 | (high & 0xFFFFFFFF) << 32

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from emu.device import Bus, Device
+from emu.device import Bus, Device, number
 
 ADDRESS, DATA = 0, 4
 ACCESS_COST = 500  # ns
@@ -51,6 +51,11 @@ class PciFunction(Device):
             self.base = value & 0xFFFF & -self.ports
         elif offset == LINE:
             self.line = value & 0xFF
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        for name, end in (("command", 1 << 16), ("base", 1 << 16), ("line", 1 << 8)):
+            number(state[name], end)
 
     def read_port(self, offset: int, size: int) -> int:
         return (1 << 8 * size) - 1
@@ -123,5 +128,6 @@ class PciConfiguration(Device):
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
+        number(state["address"], 1 << 32)
         for i, one in enumerate(self._functions):
             one.restore(state["functions"][str(i)])

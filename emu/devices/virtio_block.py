@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from emu.device import Bus, Device, Line
+from emu.device import Bus, Device, Line, number
 from emu.devices.virtio_queue import Chain, QueueError, VirtQueue
 from emu.errors import MemoryAccessError
 
@@ -134,32 +134,32 @@ class VirtioBlock(Device):
     def content(self, at: int, size: int) -> bytes:
         """What the disk holds now."""
         found = bytearray(self._content[at : at + size])
-        for number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
-            block = self._written.get(number)
+        for block_number in range(at // BLOCK, (at + size + BLOCK - 1) // BLOCK):
+            block, base = self._written.get(block_number), block_number * BLOCK
             if block is not None:
-                begin, end = max(number * BLOCK, at), min(number * BLOCK + len(block), at + size)
-                found[begin - at : end - at] = block[begin - number * BLOCK : end - number * BLOCK]
+                begin, end = max(base, at), min(base + len(block), at + size)
+                found[begin - at : end - at] = block[begin - base : end - base]
         return bytes(found)
 
     def _store(self, at: int, data: bytes) -> bytes:
         end = at + len(data)
-        for number in range(at // BLOCK, (end + BLOCK - 1) // BLOCK):
-            base = number * BLOCK
+        for block_number in range(at // BLOCK, (end + BLOCK - 1) // BLOCK):
+            base = block_number * BLOCK
             size = min(BLOCK, len(self._content) - base)
             block = bytearray(self.content(base, size))
             begin, last = max(base, at), min(base + size, end)
             block[begin - base : last - base] = data[begin - at : last - at]
-            self._keep(number, bytes(block))
+            self._keep(block_number, bytes(block))
         return b""
 
-    def _keep(self, number: int, block: bytes) -> None:
-        self._written[number] = block
-        self._shown[str(number)] = block.hex()
+    def _keep(self, block_number: int, block: bytes) -> None:
+        self._written[block_number] = block
+        self._shown[str(block_number)] = block.hex()
 
     @property
     def written(self) -> dict[int, bytes]:
         """What differs from the image: byte offsets, and what is there."""
-        return {number * BLOCK: block for number, block in self._written.items()}
+        return {at * BLOCK: block for at, block in self._written.items()}
 
     # -- snapshots --------------------------------------------------------------------------------
 
@@ -170,20 +170,23 @@ class VirtioBlock(Device):
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
+        for name, end in (("status", 1 << 8), ("features", 1 << 64), ("interrupts", 4)):
+            number(state[name], end)
         queue, trouble, written = state["queue"], state["trouble"], state["written"]
         if not (isinstance(queue, list) and len(queue) == len(self.queue.state())
-                and all(type(one) is int for one in queue)
+                and all(type(one) is int and 0 <= one < 1 << 64 for one in queue)
                 and isinstance(trouble, str) and isinstance(written, dict)):
             raise ValueError("not the state of a disk")
         blocks = {}
         for key, text in written.items():
-            number, block = int(key), bytes.fromhex(text)
-            if (number < 0 or len(block) != min(BLOCK, len(self._content) - number * BLOCK)
-                    or str(number) != key):
+            block_number, block = int(key), bytes.fromhex(text)
+            left = len(self._content) - block_number * BLOCK
+            if (block_number < 0 or left <= 0 or len(block) != min(BLOCK, left)
+                    or str(block_number) != key):
                 raise ValueError("a block that the disk has not")
-            blocks[number] = block
+            blocks[block_number] = block
         self.queue.restore(queue)
         self.trouble = trouble
         self._written, self._shown = {}, {}
-        for number, block in blocks.items():
-            self._keep(number, block)
+        for block_number, block in blocks.items():
+            self._keep(block_number, block)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emu.device import Device
+from emu.device import Device, number
 from emu.devices.virtio_block import DEVICE_TYPE, NEEDS_RESET, VirtioBlock
 from emu.devices.virtio_queue import MAX_SIZE
 
@@ -83,4 +83,6 @@ class VirtioMmio(Device):
 
     def restore(self, state: dict[str, Any]) -> None:
         super().restore(state)
+        for name in self.STATE:
+            number(state[name], 1 << 32)
         self.block.restore(state["block"])

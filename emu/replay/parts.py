@@ -152,10 +152,12 @@ class PartReader:
             yield kind, begin, end
             at = end
 
-    def content(self, part: Part) -> bytes:
-        """:raises ReplayError: when it is no frame, or of more than 1 GiB."""
-        found = self._read(part, MAX_PART + 1)
-        if len(found) > MAX_PART:
+    def content(self, part: Part, most: int = MAX_PART) -> bytes:
+        """:param most: bytes.
+        :raises ReplayError: when it is no frame, or of more.
+        """
+        found = self._read(part, most + 1)
+        if len(found) > most:
             raise ReplayError(f"{self.path}: damaged at byte {part[1]}; {AGAIN}")
         return found
 

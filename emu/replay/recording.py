@@ -5,6 +5,7 @@ a memory disk first; INPUTS, when the machine is to run again; MARK, so far it c
 state there and the pages that differ from the start; END, the state that the run ended in.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -17,11 +18,13 @@ from typing import Any
 from emu.architectures import ARCHITECTURES
 from emu.boot_options import (
     ASSIGNMENT,
+    MAX_DISK,
     MAX_DISKS,
     MAX_ENVIRONMENT,
     NOTHING,
     BootOptions,
     DiskImage,
+    is_disk,
 )
 from emu.machine import Stop, StopReason, Until
 from emu.printable import plain
@@ -173,6 +176,9 @@ class Recorder:
             environment=options.environment, flags=options.flags,
             memory_disk=options.memory_disk is not None, disks=len(options.disks))
         self._first: dict[int, bytes] = {}
+        if sum(len(disk.content) for disk in options.every_disk) > MAX_DISK:
+            raise ReplayError(f"{path}: a recording has its disks, of at most {MAX_DISK >> 20} MiB "
+                              "in all")
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         for disk in options.every_disk:
             self._writer.write(DISK, bytes(disk.content))
@@ -396,7 +402,7 @@ class Recording:
     def _disks_wanted(self) -> int:
         return self.start.memory_disk + self.start.disks
 
-    @property
+    @functools.cached_property
     def options(self) -> BootOptions:
         """What the boot loader was told.
 
@@ -405,8 +411,13 @@ class Recording:
         start = self.start
         if len(self._disks) < self._disks_wanted:
             raise ReplayError(f"{self.path}: it was cut off before its disks; {AGAIN}")
-        disks = [DiskImage(self.path, memoryview(self._reader.content(part)))
-                 for part in self._disks]
+        disks, left = [], MAX_DISK
+        for part in self._disks:
+            content = self._reader.content(part, left)
+            left -= len(content)
+            if not is_disk(len(content)):
+                raise ReplayError(f"{self.path}: has a disk that there cannot be; {AGAIN}")
+            disks.append(DiskImage(self.path, memoryview(content)))
         first = disks.pop(0) if start.memory_disk else None
         found = BootOptions(start.environment, start.flags, first, tuple(disks))
         return NOTHING if found == NOTHING else found

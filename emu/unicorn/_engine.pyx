@@ -58,13 +58,21 @@ cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept n
 
 
 
-cdef inline uint64_t code_key(Clock *c, uint64_t address) noexcept nogil:
+cdef inline uint64_t code_key(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     """What the block at a virtual address is known by.  At low addresses each process has its own
-    code: there it is the physical one."""
-    cdef CodePage *known
+    code: there it is the physical one, and the frame of a second page (physical addresses have no
+    more than 37 bits: 64 GiB of RAM)."""
+    cdef uint64_t second
     if address >> 63:
         return address
-    known = &c.code_pages[address >> 12 & CODE_PAGES - 1]
+    if (address ^ (address + size - 1)) >> 12 == 0 or size == 0:
+        return low_code(c, address)
+    second = low_code(c, (address | 4095) + 1)
+    return low_code(c, address) | (second >> 12) << 38
+
+
+cdef inline uint64_t low_code(Clock *c, uint64_t address) noexcept nogil:
+    cdef CodePage *known = &c.code_pages[address >> 12 & CODE_PAGES - 1]
     if known.turn != c.turns[0] or known.page != address >> 12:
         known.page = address >> 12
         known.frame = frame_of_code(c, address)
@@ -406,7 +414,7 @@ cdef void request_stop(Clock *c, int why) noexcept nogil:
 
 cdef int block_end(Clock *c) noexcept nogil:
     """How the block before this one ended; it is one that the CPU model may have cut."""
-    cdef BlockCount *entry = table_entry(c, code_key(c, c.before), c.before_size)
+    cdef BlockCount *entry = table_entry(c, code_key(c, c.before, c.before_size), c.before_size)
     cdef uint32_t last = 0
     if entry != NULL and entry.end != END_UNKNOWN:
         return entry.end
@@ -419,7 +427,7 @@ cdef int block_end(Clock *c) noexcept nogil:
 
 cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count,
                        int end) noexcept nogil:
-    cdef uint64_t key = code_key(c, address)
+    cdef uint64_t key = code_key(c, address, size)
     if table_entry(c, key, size) == NULL and table_put(c, key, size, count) != 0:
         return -1
     table_entry(c, key, size).end = end
@@ -429,7 +437,7 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
 
 cdef bint holds_floats(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     """Whether the block has an instruction that is trapped; all are words."""
-    cdef uint64_t key = code_key(c, address)
+    cdef uint64_t key = code_key(c, address, size)
     cdef BlockCount *entry = table_entry(c, key, size)
     cdef uint32_t code = 0
     cdef uint32_t at
@@ -496,7 +504,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
         return
     unusual |= may_be_cut(c, address)
     if not unusual and not (c.floats_trap and not address >> 63 and holds_floats(c, address, size)):
-        n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address), size)
+        n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
     last = address + size
     c.cut_at = last
     if n == 0 or total + n > c.horizon:
@@ -549,7 +557,7 @@ cdef void know_end(Clock *c, FastBlock *fast) noexcept nogil:
     fast.cut_at = 0
     fast.end = END_ITSELF
     if fast.count >= LONG_BLOCK or (fast.address ^ last) >> c.page_bits != 0:
-        entry = table_entry(c, code_key(c, fast.address), fast.size)
+        entry = table_entry(c, code_key(c, fast.address, fast.size), fast.size)
         fast.end = END_UNKNOWN if entry == NULL else entry.end
         if fast.end != END_ITSELF:
             fast.cut_at = last
@@ -615,7 +623,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     if c.fixed:
         n = size >> c.fixed_bits
     else:
-        n = table_find(c, code_key(c, address), size)
+        n = table_find(c, code_key(c, address, size), size)
         if n == 0:
             if resumed:
                 resume(c, address)
@@ -672,7 +680,7 @@ cdef struct UcTb:
 cdef void edge_hook(void *uc, UcTb *current, UcTb *previous, void *data) noexcept nogil:
     cdef Clock *c = <Clock *>data
     cdef size_t i
-    cdef uint64_t key = code_key(c, current.pc)
+    cdef uint64_t key = code_key(c, current.pc, current.size)
     fast_block(c, current.pc).size = 0
     # Where translation was cut by an exit address, Unicorn counts the exit as an instruction:
     # such a block is left to the decoder (STOP_UNCOUNTED).
@@ -1354,12 +1362,12 @@ cdef class Engine:
         if not 0 < count <= 0xFFFF:
             raise ValueError("a block has at least one instruction, and at most 65535")
         fast_block(&self.clock, address).size = 0
-        if table_put(&self.clock, code_key(&self.clock, address), size, count) != 0:
+        if table_put(&self.clock, code_key(&self.clock, address, size), size, count) != 0:
             raise MemoryError
 
     def block_count(self, uint64_t address, uint32_t size):
         """Instructions of a block as they are known, or None."""
-        return table_find(&self.clock, code_key(&self.clock, address), size) or None
+        return table_find(&self.clock, code_key(&self.clock, address, size), size) or None
 
     def set_stops(self, addresses):
         """Addresses before whose execution the CPU stops (STOP_ADDRESS); no block is cut there."""

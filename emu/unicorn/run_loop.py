@@ -291,6 +291,8 @@ class RunLoop:
         left = self._limit - self.engine.instructions
         if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
             return self._execute(pc, left)  # of another block, the loop sees what is at its start
+        if why == EngineStop.STOP_FLOATS and self._still_at(pc, before):
+            return self._trapped(pc)
         return self._dispatch(why, detail)
 
     def _still_at(self, pc: int, before: int) -> bool:
@@ -310,6 +312,7 @@ class RunLoop:
         """Execute ``count`` instructions of the straight code at ``pc`` and end exactly there, or
         where something else ends them first: all that stops within a block rests on this.
         """
+        assert count > 0
         engine = self.engine
         end, before = pc, engine.instructions
         for _ in range(count):
@@ -392,8 +395,6 @@ class RunLoop:
                 engine.resume(machine.pc)
         elif why == EngineStop.STOP_IN_PLACE:
             return self._in_place(machine.pc)
-        elif why == EngineStop.STOP_FLOATS:
-            return self._trapped(machine.pc)
         elif why == EngineStop.STOP_ERROR:
             machine.pc = machine.left_at(machine.pc)
             trouble = cpu.bus_error(detail)
@@ -431,7 +432,8 @@ class RunLoop:
         return self.machine.arch.split(self.machine.read(begin, end - begin))
 
     def _trapped(self, pc: int) -> Stop | None:
-        """A program's block begins that has an instruction which is trapped."""
+        """A program's block begins that has an instruction which is trapped; what comes before the
+        block was done."""
         _begin, size, _count = self.engine.block
         before = self.machine.cpu.floating_point(pc, self.machine.read(pc, size))
         if before:

@@ -126,6 +126,33 @@ sleep_for(char **words)
 	return (CALL2(SYS_nanosleep, &time, NULL) < 0);
 }
 
+static long
+remount(const char *how)
+{
+	struct iovec words[] = {
+		{ "fstype", 7 }, { "ufs", 4 }, { "fspath", 7 }, { "/", 2 }, { how, 3 }, { NULL, 0 },
+	};
+
+	return (CALL3(SYS_nmount, words, 6, MNT_UPDATE));
+}
+
+/* "mount -u -o ro /" and "mount -u -o rw /", as mount(8) has them. */
+static int
+mount(char **words)
+{
+	long error;
+
+	for (int i = 1; i < 5; i++)
+		if (words[i] == NULL || (i == 3 ? strcmp(words[i], "ro") != 0 &&
+		    strcmp(words[i], "rw") != 0 :
+		    strcmp(words[i], i == 1 ? "-u" : i == 2 ? "-o" : "/") != 0)) {
+			print(2, "usage: mount -u -o ro|rw /\n");
+			return (2);
+		}
+	error = remount(words[3]);
+	return (error < 0 ? fail("/", error) : 0);
+}
+
 static int
 synchronize(char **words)
 {
@@ -174,7 +201,7 @@ static const struct {
 	int (*run)(char **words);
 } tools[] = {
 	{ "cat", cat }, { "echo", echo }, { "false", no }, { "kill", send_signal }, { "ls", list },
-	{ "mkdir", make_folder }, { "rm", remove_file }, { "rmdir", remove_folder },
+	{ "mkdir", make_folder }, { "mount", mount }, { "rm", remove_file }, { "rmdir", remove_folder },
 	{ "sleep", sleep_for }, { "sync", synchronize }, { "true", yes }, { "wc", count },
 };
 enum { TOOLS = sizeof(tools) / sizeof(tools[0]) };
@@ -244,7 +271,7 @@ builtin(struct part *part)
 	} else if (strcmp(words[0], "exit") == 0)
 		CALL1(SYS_exit, words[1] == NULL ? (unsigned long)status : number(words[1]));
 	else if (strcmp(words[0], "poweroff") == 0)
-		status = fail("poweroff", CALL1(SYS_reboot, RB_NOSYNC | RB_POWEROFF));
+		status = fail("poweroff", CALL1(SYS_reboot, RB_POWEROFF));
 	else if (strcmp(words[0], "wait") == 0) {
 		int word;
 
@@ -436,24 +463,11 @@ read_line(char *line, size_t size)
 	return (at > 0 ? (long)at : -1);
 }
 
-/* The kernel mounts its root to be read only. */
-static void
-make_root_writable(void)
-{
-	struct iovec words[] = {
-		{ "fstype", 7 }, { "ufs", 4 }, { "fspath", 7 }, { "/", 2 }, { "rw", 3 }, { NULL, 0 },
-	};
-	long error = CALL3(SYS_nmount, words, 6, MNT_UPDATE);
-
-	if (error < 0)
-		fail("the root file system cannot be written", error);
-}
-
 static void
 begin(void)
 {
 	struct sigaction nothing = { (void (*)(int, struct siginfo *, void *))1, 0, { { 0 } } };
-	long file = CALL2(SYS_open, "/dev/console", O_RDWR);
+	long file = CALL2(SYS_open, "/dev/console", O_RDWR), error;
 
 	for (int as = 0; as < 3; as++)
 		CALL2(SYS_dup2, file, as);
@@ -462,7 +476,9 @@ begin(void)
 	CALL0(SYS_setsid);
 	CALL3(SYS_ioctl, 0, 0x20007461, 0); /* TIOCSCTTY */
 	CALL3(SYS_sigaction, SIGINT, &nothing, NULL);
-	make_root_writable();
+	/* The kernel mounts its root to be read only. */
+	if ((error = remount("rw")) < 0)
+		fail("the root file system cannot be written", error);
 }
 
 int

@@ -54,7 +54,7 @@ enum { ENOENT = 2, EFAULT = 14, ENOTDIR = 20 };
 enum { AF_INET = 2, SOCK_STREAM = 1, SOCK_DGRAM = 2 };
 enum { SIOCAIFADDR = 0x8044692b }; /* of netinet/in_var.h: a struct of 68 bytes */
 enum { UMTX_WAIT_UINT = 15, UMTX_WAKE = 16 }; /* of one process */
-enum { RB_NOSYNC = 4, RB_POWEROFF = 0x4000 };
+enum { RB_POWEROFF = 0x4000 };
 enum { MNT_UPDATE = 0x10000 };
 enum { WNOHANG = 1 };
 
@@ -156,7 +156,7 @@ memcmp(const void *a, const void *b, size_t size)
 }
 
 /* Formats %s, %c, %d, %u, %x and %lx into a file, in pieces of a line. */
-__attribute__((format(printf, 2, 3))) static void
+__attribute__((format(printf, 2, 3), unused)) static void
 print(int file, const char *format, ...)
 {
 	char line[512], digits[24];
@@ -210,7 +210,8 @@ print(int file, const char *format, ...)
 		CALL3(SYS_write, file, line, at);
 }
 
-int main(int argc, char **argv, char **environment);
+/* However many parameters the program's main has. */
+int program_main(int argc, char **argv, char **environment) __asm__("main");
 
 /* The kernel gives what lies on the stack: the number of words, the words, the environment. */
 __attribute__((used)) void
@@ -219,7 +220,7 @@ _start(long *given)
 	int argc = (int)given[0];
 	char **argv = (char **)(given + 1);
 
-	CALL1(SYS_exit, main(argc, argv, argv + argc + 1));
+	CALL1(SYS_exit, program_main(argc, argv, argv + argc + 1));
 	__builtin_unreachable();
 }
 

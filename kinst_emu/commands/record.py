@@ -21,7 +21,7 @@ from images.shell import (
     with_folder,
     with_userland,
 )
-from kinst_emu.boot_words import files_option, loader_options, with_options
+from kinst_emu.boot_words import check_userland, files_option, loader_options, with_options
 from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
 from kinst_emu.recorded import recorded
@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     command = workload[1:].strip() if workload.startswith("$") else None
     if command is not None:
         check_command(command)
+        if arguments.files is not None:
+            check_userland(arguments, "--files")
         image = with_folder(with_userland(image), arguments.files)
     elif arguments.files is not None:
         raise KinstError("--files: is for a workload '$ COMMAND'")

@@ -2,14 +2,29 @@
 
 import argparse
 import json
+import shlex
 import time
 from pathlib import Path
 
-from emu.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootError, booted
-from images.shell import run_command, shown_output, with_folder, with_program, with_userland
-from kinst_emu.boot_words import files_option, keep_disks, loader_options, with_options
+from images.shell import (
+    CommandError,
+    Ran,
+    run_command,
+    shown_output,
+    with_folder,
+    with_program,
+    with_userland,
+)
+from kinst_emu.boot_words import (
+    check_userland,
+    files_option,
+    keep_disks,
+    loader_options,
+    with_options,
+)
 from kinst_emu.completion import kernel_option
 from kinst_emu.terminal import parse_count, parse_size, show_byte, show_console
 
@@ -21,8 +36,9 @@ EXAMPLES = (
     "kinst run -k kernel prog.c 1 2",
 )
 
-# sync(2) starts the writes, and does not wait for them.
-SYNCHRONIZED = "sync; sleep 1; sync; sleep 1"
+# All is written then, and the file system is clean: sync(2) only starts the writes.
+UNMOUNTED = "mount -u -o ro /"
+NOT_WRITTEN = "--write: the disks' files are what they were"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
     limit, memory = parse_count(arguments.limit, "--limit"), parse_size(arguments.memory)
     kernel = with_options(catalog.find(arguments.kernel, arguments.module), arguments)
-    if arguments.files is not None and (arguments.disk or arguments.memory_disk):
-        raise KinstError("--files: is for our userland, and not with --disk or --memory-disk")
-    source = Path(arguments.words[0])
-    if source.suffix == ".c" and not arguments.files:
-        image, words = with_program(with_userland(kernel), source), [
-            f"/files/{source.stem}", *arguments.words[1:]]
+    source, words = Path(arguments.words[0]), list(arguments.words)
+    compiled = source.suffix == ".c" and arguments.files is None
+    if compiled or arguments.files is not None:
+        check_userland(arguments, "a file of C" if compiled else "--files")
+    if compiled:  # each word is one of the program's
+        image = with_program(with_userland(kernel), source)
+        words = [shlex.quote(word) for word in (f"/files/{source.stem}", *words[1:])]
     else:
-        image, words = with_folder(with_userland(kernel), arguments.files), arguments.words
+        image = with_folder(with_userland(kernel), arguments.files)
     try:
         machine = booted(image, memory)
     except BootError as error:
@@ -61,19 +78,34 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         machine.console.stream = shown_output(show_byte)
     before = machine.instructions
-    ran = run_command(machine, " ".join(words), limit)
-    if arguments.write:
-        if ran.status is not None:
-            machine.console.stream = None
-            run_command(machine, SYNCHRONIZED, limit)
-        keep_disks(machine)
+    try:
+        ran = run_command(machine, " ".join(words), limit)
+        digest = machine.digest() if arguments.digest else ""
+        spent = machine.instructions - before
+        if arguments.write:
+            _write(machine, ran, limit)
+    except CommandError as error:
+        if arguments.write:
+            raise CommandError(f"{error}; {NOT_WRITTEN}", error.stop) from None
+        raise
     if arguments.json:
         print(json.dumps({
             "output": ran.output.decode("utf-8", "replace"), "status": ran.status,
-            "instructions": machine.instructions - before,
+            "instructions": spent,
             "wall_seconds": round(time.perf_counter() - began, 3),
-            **({"digest": machine.digest()} if arguments.digest else {}),
+            **({"digest": digest} if digest else {}),
         }))
-    elif arguments.digest:
-        print(f"digest {machine.digest()}")
+    elif digest:
+        print(f"digest {digest}")
     return ran.status or 0
+
+
+def _write(machine: UnicornMachine, ran: Ran, limit: int) -> None:
+    """The disks into their files, when the guest has written all that it holds."""
+    if ran.status is not None:
+        machine.console.stream = None
+        done = run_command(machine, UNMOUNTED, limit)
+        if done.status:
+            said = done.output.decode("utf-8", "replace").strip()
+            raise CommandError(f"'{UNMOUNTED}' failed ({said})")
+    keep_disks(machine)

@@ -153,6 +153,17 @@ def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(re
             assert Recording(path).options
 
 
+@pytest.mark.parametrize("content", [b"", bytes(513)])
+def test_a_recording_with_a_disk_that_is_none_is_refused(recorded, tmp_path, content):
+    path = tmp_path / "odd.rec"
+    writer = PartWriter(path, recording.START, _start_to_json(Recording(recorded).start))
+    for one in (DISK, content, DISK):
+        writer.write(recording.DISK, one)
+    writer.close()
+    with pytest.raises(ReplayError, match="a disk that there cannot be"):
+        assert Recording(path).options
+
+
 @pytest.mark.parametrize("change", [
     {"environment": ["no assignment"]}, {"environment": ["a=b"] * 257}, {"flags": "-; rm"},
     {"flags": 3}, {"memory_disk": 1}, {"disks": -1}, {"disks": 5}, {"disks": True},

@@ -280,7 +280,8 @@ def test_a_state_holds_what_was_written_and_what_is_under_way():
 @pytest.mark.parametrize("change", [
     {"written": {"99": "00" * 4096}}, {"written": {"0": "00"}}, {"written": {"-1": ""}},
     {"written": {"x": "00" * 4096}}, {"queue": [1]}, {"queue": ["a"] * 6}, {"trouble": 5},
-    {"written": []}, {"status": "a"},
+    {"written": []}, {"status": "a"}, {"written": {"4": ""}}, {"status": -1}, {"interrupts": 9},
+    {"queue": [-1] * 6},
 ])
 def test_a_state_that_is_none_is_refused(change):
     driver = Driver()
@@ -288,6 +289,27 @@ def test_a_state_that_is_none_is_refused(change):
     state["block"] |= change
     with pytest.raises(ValueError):
         driver.device.restore(state)
+
+
+@pytest.mark.parametrize("change", [
+    {"device_half": -1}, {"driver_half": -1}, {"selected": 1 << 40},
+])
+def test_registers_of_a_state_that_there_cannot_be_are_refused(change):
+    driver = Driver()
+    with pytest.raises(ValueError):
+        driver.device.restore(driver.device.state() | change)
+
+
+@pytest.mark.parametrize("change", [
+    {"command": 1 << 20}, {"base": 1 << 40}, {"line": 1000}, {"line": -1}, {"selected": -1},
+])
+def test_a_configuration_space_that_there_cannot_be_is_refused(change):
+    bus = Computer()
+    block = VirtioBlock(bus, "disk0", memoryview(bytes(4096)), Line(lambda n, level: None, 16))
+    function = VirtioPci(bus, block, 0xC000, 16)
+    function.restore(json.loads(json.dumps(function.state())))
+    with pytest.raises(ValueError):
+        function.restore(function.state() | change)
 
 
 def test_features_that_were_not_offered_are_not_taken():

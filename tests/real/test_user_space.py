@@ -124,6 +124,20 @@ def test_what_is_written_to_a_disk_is_kept_in_its_file_when_that_is_asked_for(ke
     assert path.read_bytes() != before and [one.name for one in tmp_path.iterdir()] == [path.name]
     done = run("kinst", "run", *words, "--", "cat /tmp/x")
     assert done.stdout == "kept\n"
+    done = run("kinst", "run", *words, "--write", "--", "echo again > /tmp/y; cat /tmp/x")
+    assert (done.returncode, done.stdout) == (0, "kept\n"), done.stderr  # it was left clean
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    path.chmod(0o600)
+    done = run("kinst", "run", "-k", str(kernel.path), "--disk", str(link), "--write", "--",
+               "cat /tmp/y; rm /tmp/x")
+    assert done.stdout == "again\n" and link.is_symlink() and path.stat().st_mode & 0o777 == 0o600
+    done = run("kinst", "run", *words, "--", "ls /tmp")
+    assert done.stdout == "y\n"
+    before = path.read_bytes()
+    done = run("kinst", "run", *words, "--write", "--limit", "1000000", "--", "sleep 100")
+    assert done.returncode == 1 and "files are what they were" in done.stderr
+    assert path.read_bytes() == before
 
 
 def test_a_disk_that_is_full_is_the_programs_error_and_nobody_elses(attached):
@@ -249,6 +263,13 @@ def test_a_file_of_c_is_compiled_and_run(kernel, tmp_path):
     words = ("kinst", "run", "-k", str(kernel.path), str(tmp_path / "prog.c"))
     done = run(*words, "one", "two")
     assert (done.stdout, done.returncode) == ("one of 2\n", 3), done.stderr
+    assert run(*words, "a b; c", "'").stdout == "a b; c of 2\n"
+    (tmp_path / "prog.c").write_text(
+        '#include "system.h"\nint main(int argc, char **argv) { (void)argv; return argc + 6; }')
+    assert run(*words).returncode == 7
+    disk = str(kernel.options.memory_disk.path)
+    done = run("kinst", "run", "-k", str(kernel.path), "--disk", disk, str(tmp_path / "prog.c"))
+    assert done.returncode == 1 and "not with --disk" in done.stderr
     (tmp_path / "prog.c").write_text("int main(void) { return nothing; }")
     done = run(*words)
     assert done.returncode == 1 and "prog.c:1:25: error" in done.stderr

@@ -3,6 +3,7 @@
 import pytest
 
 from emu.machine import StopReason, Until
+from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
 from tests.kinst.test_upstream_mistakes import words
 
@@ -17,6 +18,16 @@ CODES = {
 COUNTS = {"amd64": (5, 2), "arm64": (2, 1), "riscv64": (3, 2)}
 
 
+def low(ground, address):
+    """The same page in a program's half."""
+    if ground.name != "amd64":
+        return address
+    machine = ground.machine
+    root = machine.read_register("cr3") & 0xFFFFFFFFF000
+    machine.write_physical(root + 8, machine.read_physical(root + 8 * 511, 8))
+    return NEAR | address & NEAR - 1
+
+
 def test_the_same_address_with_another_page_has_other_blocks(image, arch):
     ground = Ground(image)
     machine = ground.machine
@@ -24,11 +35,7 @@ def test_the_same_address_with_another_page_has_other_blocks(image, arch):
     pages = [ground._physical(number), ground._physical(number + 1)]
     for page, code in zip(pages, CODES[arch], strict=True):
         machine.write_physical(page, code)
-    address, end = ground.pairs["rx", "rx"], ground.text
-    if arch == "amd64":
-        root = machine.read_register("cr3") & 0xFFFFFFFFF000
-        machine.write_physical(root + 8, machine.read_physical(root + 8 * 511, 8))
-        address = NEAR | address & NEAR - 1
+    address, end = low(ground, ground.pairs["rx", "rx"]), ground.text
     found = []
     for which in (0, 1, 0, 1, 1, 0):
         entry = ground.table.pages["rx"](pages[which])
@@ -41,34 +48,87 @@ def test_the_same_address_with_another_page_has_other_blocks(image, arch):
     assert found == [COUNTS[arch][which] for which in (0, 1, 0, 1, 1, 0)]
 
 
+# Three NOPs and the first byte of an instruction that ends on the next page; what is there.
+ENDS = b"\x90\x90\x90\x48"
+GOES_ON = (bytes.fromhex("83c001 909090 ffe7"), bytes.fromhex("8d8001000000 ffe7"))
+
+
+def test_a_block_on_two_pages_is_another_one_with_another_second_page():
+    ground = Ground(catalog.find("teaching/amd64"))
+    machine = ground.machine
+    address, end = low(ground, ground.pairs["rx", "rx"]), ground.text
+    number = (ground.pairs["rx", "rx"] - ground.base) // PAGE
+    first, seconds = ground._physical(number), [ground._physical(number + i) for i in (1, 2)]
+    machine.write_physical(first + PAGE - len(ENDS), ENDS)
+    for page, code in zip(seconds, GOES_ON, strict=True):
+        machine.write_physical(page, code)
+    found = []
+    for which in (0, 1, 0, 1, 1, 0):
+        entry = ground.table.pages["rx"](seconds[which])
+        machine.write_physical(ground.leaves + 8 * (number + 1), entry.to_bytes(8, "little"))
+        machine.pc, before = address + PAGE - len(ENDS), machine.instructions
+        machine.write_register(ground.table.address, end)
+        stop = machine.run(Until(addresses=[end], instructions=before + 100))
+        assert stop.reason is StopReason.ADDRESS
+        found.append(machine.instructions - before)
+    assert found == [8, 5, 8, 5, 5, 8]
+
+
 NOP, FMOV, MRS_FPCR, LDR_Q = 0xD503201F, 0x1E604020, 0xD53B4400, 0x3DC00000
 FP_ACCESS = 0x1FE00000  # EC 0x07, IL, CV, COND 0xe
+
+
+BRANCH = 0x14000001  # to the next instruction, which begins a block
+
+
+def floating(code, before):
+    """A program at its first instruction, whose second block has one that is trapped."""
+    ground = Ground(catalog.find("teaching/arm64"), "user")
+    machine = ground.machine
+    machine.write_physical(
+        ground._physical(0), words(NOP, BRANCH, *[NOP] * before, code, NOP, 0x14000000))
+    to_user(ground, machine, ground.text)
+    machine.write_register("cpacr_el1", 1 << 20)  # EL0's are trapped
+    machine.write_register("x0", ground.pairs["rw", "rw"])
+    return ground, machine
 
 
 @pytest.mark.parametrize("before", [0, 1, 5])
 @pytest.mark.parametrize("code", [FMOV, MRS_FPCR, LDR_Q])
 def test_a_programs_floating_point_is_trapped_at_the_instruction_where_the_guest_wants_it(
-    image, arch, before, code
+    before, code
 ):
     """However the run is cut.  The CPU model would let it pass."""
-    if arch != "arm64":
-        return
-    for piece in (1, 2, 100):
-        ground = Ground(image, "user")
-        machine = ground.machine
-        machine.write_physical(ground._physical(0), words(*[NOP] * before, code, NOP, 0x14000000))
-        to_user(ground, machine, ground.text)
-        machine.write_register("cpacr_el1", 1 << 20)  # EL0's are trapped
-        machine.write_register("x0", ground.pairs["rw", "rw"])
-        start, at = machine.instructions, ground.text + 4 * before
+    for piece in (1, 2, 3, 100):
+        ground, machine = floating(code, before)
+        start, at = machine.instructions, ground.text + 8 + 4 * before
         while in_user_mode(machine):
-            assert machine.instructions - start <= before
+            assert machine.instructions - start <= before + 2
             machine.run(Until(addresses=[ground.vectors + 0x400],
                               instructions=machine.instructions + piece))
         assert machine.read_register("elr_el1") == at
         assert machine.read_register("esr_el1") == FP_ACCESS
-        assert machine.instructions - start - before < piece
+        assert machine.instructions - start - before - 2 < piece
         machine.write_register("cpacr_el1", 3 << 20)
         to_user(ground, machine, at)
         machine.run(Until(instructions=machine.instructions + 2))
         assert in_user_mode(machine) and machine.pc == at + 8
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("way", ["count", "address", "handler"])
+def test_what_is_due_where_such_a_block_begins_comes_first(before, way):
+    ground, machine = floating(FMOV, before)
+    begins, count, seen = ground.text + 8, machine.instructions + 2, []
+    if way == "handler":
+        machine.handle(begins, lambda: seen.append(machine.instructions))
+        machine.run(Until(addresses=[ground.vectors + 0x400]))
+        assert seen == [count]
+        return
+    wanted = {"count": Until(instructions=count), "address": Until(addresses=[begins])}[way]
+    stop = machine.run(wanted)
+    assert (machine.pc, machine.instructions) == (begins, count) and in_user_mode(machine)
+    assert stop.reason is {"count": StopReason.INSTRUCTIONS, "address": StopReason.ADDRESS}[way]
+    machine.run(Until(addresses=[ground.vectors + 0x400]))
+    assert machine.read_register("elr_el1") == begins + 4 * before
+    assert machine.instructions == count + before
