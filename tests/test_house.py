@@ -71,7 +71,8 @@ def test_no_files_import_each_other_in_a_circle():
 
 # Who may know one guest: the list of guests, the emulator's way to boot it, and the trials of its
 # own modules.
-KNOW_FREEBSD = {"emu/guests.py", "emu/amd64/qemu.py", "kinst/trial/bed.py", "kinst/trial/module.py"}
+KNOW_FREEBSD = {"emu/guests.py", "emu/amd64/qemu.py", "emu/arm64/qemu.py", "emu/riscv64/qemu.py",
+                "kinst/trial/bed.py", "kinst/trial/module.py"}
 
 
 def test_what_is_freebsds_is_known_in_its_folder():

@@ -10,8 +10,9 @@ from emu.arm64 import registers
 from emu.arm64.board import RAM_BASE
 from emu.elf import Image
 from emu.errors import MachineError
+from emu.freebsd.records import command_line
 from emu.qemu.board import Entered, QemuBoard
-from emu.qemu.disks import command_line, disk_words
+from emu.qemu.disks import disk_words
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 
@@ -43,7 +44,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     if image.entry - min(s.virtual for s in image.segments) >= HEADER:
         path = directory / "Image"  # else there is no room: linked where it is to run
         path.write_bytes(flatten(image))
-    return ["-kernel", str(path), *command_line(image, GUARD),
+    return ["-kernel", str(path), "-append", command_line(image.options, GUARD),
             *disk_words(image, directory, "virtio-blk-device")]
 
 

@@ -49,6 +49,22 @@ def environment(options: BootOptions, own: Sequence[str] = ()) -> bytes:
     return b"".join(f"{name}={value}\0".encode() for name, value in chosen.items()) + b"\0"
 
 
+def command_line(options: BootOptions, guard: str = "") -> str:
+    """The same, and the flags, for a kernel that reads a command line (boot_parse_cmdline).
+
+    :param guard: what it must begin with to be read.
+    :raises ImageError: for what it cannot say.
+    """
+    if options.memory_disk is not None:
+        raise ImageError("QEMU's own boot takes no memory disk on this architecture: give --disk")
+    told = [word.decode() for word in environment(options).split(b"\0") if word]
+    if any(" " in word for word in told):
+        raise ImageError("QEMU's own boot takes no variable with a space in it")
+    if options.flags:
+        told.append(f"-{options.flags}")
+    return " ".join([*([guard] if guard else []), *told]) if told else ""
+
+
 def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
     """(virtual address, content) of the memory disk behind ``at``, if there is one; the end."""
     disk = image.options.memory_disk

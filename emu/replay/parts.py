@@ -152,10 +152,11 @@ class PartReader:
             yield kind, begin, end
             at = end
 
-    def content(self, part: Part, most: int = MAX_PART) -> bytes:
-        """:param most: bytes.
+    def content(self, part: Part, most: int | None = None) -> bytes:
+        """:param most: bytes; None: 1 GiB.
         :raises ReplayError: when it is no frame, or of more.
         """
+        most = MAX_PART if most is None else most
         found = self._read(part, most + 1)
         if len(found) > most:
             raise ReplayError(f"{self.path}: damaged at byte {part[1]}; {AGAIN}")

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from emu.elf import Image
 from emu.errors import MachineError
+from emu.freebsd.records import command_line
 from emu.qemu.board import Entered, QemuBoard
-from emu.qemu.disks import command_line, disk_words
+from emu.qemu.disks import disk_words
 from emu.riscv64 import registers
 from emu.riscv64.board import RAM_BASE
 from emu.unicorn.machine import UnicornMachine
@@ -29,7 +30,7 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     if image.modules:
         raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
                            "away, or carry a booted state over")
-    return ["-kernel", str(image.path), *command_line(image),
+    return ["-kernel", str(image.path), "-append", command_line(image.options),
             *disk_words(image, directory, "virtio-blk-device")]
 
 

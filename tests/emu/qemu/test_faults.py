@@ -24,7 +24,7 @@ MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13
 PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; and of riscv64
 INSIDE = 64  # an offset in a page
-# Of user mode every row is run beside real kernels, and else one of so many.
+# Every row is run beside real kernels, and else one of so many.
 SHARE = 1 if "KINST_KERNELS" in os.environ else 3
 TEXT_ROOM = 32  # bytes between two instructions
 
@@ -366,7 +366,7 @@ def test_accesses_fault_where_and_as_qemu_says(grounds):
     ground, other = grounds
     wrong = []
     every = list(rows(ground.table))
-    share = every[:: SHARE if ground.user else 1]
+    share = every[::SHARE]
     for number, access, pair, place in share:
         address = ground.pairs[pair] + PAGE + place
         found = compared(ground, other, number, access, address, pair)
