@@ -141,6 +141,8 @@ class Guest:
     :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
     :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
+    :param unmounted: a pattern of what it says where its root file system cannot be mounted: the
+        file system's name, the error's number; empty: there is none.
     :param last_process: the variable (C int) that has the number of the process made last.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
@@ -170,6 +172,7 @@ class Guest:
     seam_word: str = ""
     releases: str = ""
     shell_prompt: str = ""
+    unmounted: bytes = b""
     last_process: str = ""
 
     def entry_address(self, image: Image) -> int:

@@ -1,14 +1,12 @@
 """Builds the teaching kernel for the three architectures, with clang and lld."""
 
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from emu.errors import KinstError
 from emu.parts import NAMES
 from images.catalog import TEACHING
-from images.compiler import compile_with, target, tool
+from images.compiler import linked, target
 
 SOURCE = Path(__file__).resolve().parent / "teaching"
 COMMON = ("kernel.c", "string.c", "checksum.c", "lesson.c", "notes.c")
@@ -24,24 +22,12 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
 
     :raises KinstError: when a tool is missing or fails.
     """
-    clang, linker = tool("clang"), tool("ld.lld", "lld")
     made_for = target(SOURCE, arch)
-    flags = [f.format(source=SOURCE) for f in FLAGS]
-    flags += [f"--target={made_for.triple}", *made_for.flags]
+    flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={made_for.triple}",
+             *made_for.flags]
+    sources = [SOURCE / name for name in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
     output = target_directory / arch / "kernel"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
-        objects = []
-        for name in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON):
-            source = SOURCE / name
-            compiled = Path(scratch) / (source.stem + ".o")
-            compile_with(clang, *flags, "-c", str(source), "-o", str(compiled))
-            objects.append(str(compiled))
-        linked = Path(scratch) / "kernel"
-        script = SOURCE / arch / "kernel.ld"
-        compile_with(linker, "-static", "--build-id=sha1", "-z", "noexecstack", "-T", str(script),
-             "-o", str(linked), *objects)
-        os.replace(linked, output)
+    linked(output, sources, flags, ["-T", str(SOURCE / arch / "kernel.ld")])
     return output
 
 

@@ -1,9 +1,7 @@
 """Builds our userland for the three architectures, with clang and lld: a root file system with the
 shell, which is the first program and all of its tools, and a few others."""
 
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from emu.parts import NAMES
 from emu.replacing import replacing
 from images import catalog, ufs
 from images.catalog import TEACHING
-from images.compiler import compile_with, target, tool
+from images.compiler import linked, target
 from images.ufs import File, Folder
 
 SOURCE = Path(__file__).resolve().parent / "userland"
@@ -29,8 +27,6 @@ SHELL = "shell"
 PROGRAMS = (SHELL, "check", "work")
 FREE = 4 << 20  # bytes that are left for what programs write
 EXECUTABLE = 0o100755
-
-
 OURS = ("-Werror",)  # for sources of ours alone
 
 
@@ -41,18 +37,10 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
     :param options: more of the linker's; and ``more`` of the compiler's.
     :raises KinstError: when a tool is missing or fails.
     """
-    clang, linker = tool("clang"), tool("ld.lld", "lld")
     made_for = target(SOURCE, arch)
-    flags = [flag.format(source=SOURCE) for flag in FLAGS]
-    flags += [f"--target={made_for.triple}", *made_for.flags, *more]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
-        compiled, linked = Path(scratch) / "program.o", Path(scratch) / "program"
-        compile_with(clang, *flags, f"-I{SOURCE}", f"-I{SOURCE / arch}", "-c", str(source), "-o",
-                     str(compiled))
-        compile_with(linker, "-static", "--build-id=sha1", "-z", "noexecstack", *options,
-                     "-o", str(linked), str(compiled))
-        os.replace(linked, output)
+    flags = [*(flag.format(source=SOURCE) for flag in FLAGS), f"--target={made_for.triple}",
+             *made_for.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}"]
+    linked(output, [source], flags, options)
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:

@@ -1,7 +1,10 @@
 """Clang and lld, as our kernels and programs are built by them."""
 
+import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +35,27 @@ def tool(*names: str) -> str:
     raise KinstError(f"{names[0]} is not installed; on Debian: apt-get install clang lld")
 
 
-def compile_with(*command: str) -> None:
-    """:raises KinstError: with what the compiler said, when it fails."""
+def linked(output: Path, sources: Sequence[Path], flags: Sequence[str],
+           options: Sequence[str] = ()) -> None:
+    """Compile files and link them; the result appears whole or not at all.
+
+    :param flags: of the compiler; ``options``: of the linker.
+    :raises KinstError: when a tool is missing or fails, with what it said.
+    """
+    clang, linker = tool("clang"), tool("ld.lld", "lld")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
+        objects = []
+        for source in sources:
+            objects.append(str(Path(scratch) / f"{source.stem}.o"))
+            _run(clang, *flags, "-c", str(source), "-o", objects[-1])
+        made = Path(scratch) / "linked"
+        _run(linker, "-static", "--build-id=sha1", "-z", "noexecstack", *options, "-o", str(made),
+             *objects)
+        os.replace(made, output)
+
+
+def _run(*command: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise KinstError(f"{' '.join(command)}\n{result.stderr.strip()}")
+        raise KinstError(f"{command[0]} fails:\n{result.stderr.strip()}")

@@ -18,8 +18,6 @@ from images import catalog
 
 MAX_COMMAND = 1000  # characters; the shell takes no longer line
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
-UNMOUNTED = re.compile(rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})")
-MOUNT_PROMPT = b"mountroot> "
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -44,8 +42,8 @@ class Ran:
     status: int | None
 
 
-def with_userland(image: Image, disk: DiskImage | None = None) -> Image:
-    """The kernel with a root file system, ours if none is given.
+def with_userland(image: Image) -> Image:
+    """The kernel with a root file system, ours if it has none.
 
     :raises CommandError: for a kernel that runs no programs.
     :raises ImageError: when our userland was not built.
@@ -54,8 +52,9 @@ def with_userland(image: Image, disk: DiskImage | None = None) -> Image:
     if not guest_of(image, arch).shell_prompt:
         raise CommandError(f"{image.path}: the teaching kernel runs no programs; give a FreeBSD "
                            "kernel")
-    if disk is None and not image.options.disks:
-        disk = image.options.memory_disk or disk_image(catalog.userland(arch))
+    if image.options.programs:
+        return image
+    disk = disk_image(catalog.userland(arch))
     return replace(image, options=replace(image.options, memory_disk=disk))
 
 
@@ -91,8 +90,8 @@ def at_shell(machine: UnicornMachine) -> None:
     prompt, text = machine.guest.shell_prompt, machine.console.text
     if prompt and text.endswith(prompt.encode()):
         return
-    unmounted = UNMOUNTED.findall(text)
-    if unmounted and text.endswith(MOUNT_PROMPT):
+    unmounted = re.findall(machine.guest.unmounted, text) if machine.guest.unmounted else []
+    if unmounted:
         where, error = (word.decode() for word in unmounted[-1])
         raise CommandError(f"{machine.image.path}: the kernel cannot mount {where} (error "
                            f"{error}): is it the image of a UFS file system?")

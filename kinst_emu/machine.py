@@ -149,12 +149,9 @@ class TracedMachine(Inspected):
         :return: its ``output`` (bytes) and exit ``status``; None: it switched the machine off.
         :raises CommandError: when it is no line, or does not end, or there is no shell.
         """
-        return run_command(self._ours("a command"), line, limit)
-
-    def _ours(self, what: str) -> UnicornMachine:
         if not isinstance(self.emulated, UnicornMachine):
-            raise KinstError(f"{what}: is not for the machine on QEMU")
-        return self.emulated
+            raise KinstError("commands are given to our machine, not to QEMU")
+        return run_command(self.emulated, line, limit)
 
     def _place(self, place: str | int) -> int:
         if isinstance(place, int):

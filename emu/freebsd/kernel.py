@@ -53,8 +53,9 @@ def freebsd(
         releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,
         # It asks for its root file system, and waits in the function that reads the console.
-        prompts=PROMPTS, shell_prompt=SHELL_PROMPT, last_process="lastpid",
-        starts=("mi_startup",),
+        prompts=PROMPTS, shell_prompt=SHELL_PROMPT, starts=("mi_startup",),
+        unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
+        last_process="lastpid",
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

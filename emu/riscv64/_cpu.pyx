@@ -15,7 +15,6 @@ from libc.stdint cimport uint32_t, uint64_t
 import unicorn.riscv_const as uc
 
 from emu.riscv64 import registers
-
 from emu.unicorn._engine cimport (
     DECLINED, DELIVERED, EXECUTED, Answer,
     Clock, guest_read, host_physical, in_context, native, register_read, register_write,
@@ -108,19 +107,25 @@ cdef void keep(Clock *c) noexcept nogil:
         c.detour.kept[i] = place(c, i)[0]
 
 
+cdef void take(Clock *c, uint64_t vectors, uint64_t cause, uint64_t pc, uint64_t value, bint user
+              ) noexcept nogil:
+    """What the CPU does, in the context that was saved."""
+    cdef uint64_t status = place(c, MSTATUS)[0]
+    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE | SPP) | (0 if user else SPP)
+                            | (SPIE if status & SIE else 0))
+    place(c, SEPC)[0] = pc
+    place(c, SCAUSE)[0] = cause
+    place(c, STVAL)[0] = value
+    in_context(c, c.pc_place)[0] = vectors
+    c.context_restore(c.uc, c.context)
+
+
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     """Called directly behind ``keep``, whose context it uses."""
     cdef uint64_t vectors = place(c, STVEC)[0] & ~<uint64_t>3
-    cdef uint64_t status = c.detour.kept[MSTATUS]
     if vectors == 0 or register_read(c, PRIV) != 1:
         return False
-    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE) | SPP
-                            | (SPIE if status & SIE else 0))
-    place(c, SEPC)[0] = pc
-    place(c, SCAUSE)[0] = BREAKPOINT
-    place(c, STVAL)[0] = pc
-    in_context(c, c.pc_place)[0] = vectors
-    c.context_restore(c.uc, c.context)
+    take(c, vectors, BREAKPOINT, pc, pc, False)
     return True
 
 
@@ -143,7 +148,7 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
 
 cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
     cdef bint user = register_read(c, PRIV) == 0
-    cdef uint64_t value, status, vectors
+    cdef uint64_t vectors
     if cause in (ECALL_U, ECALL_S):  # Unicorn does not tell the modes apart
         if not user:
             return DECLINED  # firmware's
@@ -152,22 +157,16 @@ cdef Answer deliver(Clock *c, uint32_t cause, uint64_t pc) noexcept nogil:
         return read_time(c, pc)
     elif not tells_address(cause):
         return DECLINED
+    if user:  # before the context is saved, which has the level, too
+        register_write(c, PRIV, 1)
     c.context_save(c.uc, c.context)
     vectors = place(c, STVEC)[0] & ~<uint64_t>3
     if vectors == 0:
+        if user:
+            register_write(c, PRIV, 0)
         return DECLINED
-    value = in_context(c, c.exception_places[0])[0] if cause != ECALL_U else 0
-    if user:
-        register_write(c, PRIV, 1)
-        c.context_save(c.uc, c.context)
-    status = place(c, MSTATUS)[0]
-    place(c, MSTATUS)[0] = (status & ~<uint64_t>(SIE | SPIE | SPP) | (0 if user else SPP)
-                            | (SPIE if status & SIE else 0))
-    place(c, SEPC)[0] = pc
-    place(c, SCAUSE)[0] = cause
-    place(c, STVAL)[0] = value
-    in_context(c, c.pc_place)[0] = vectors
-    c.context_restore(c.uc, c.context)
+    take(c, vectors, cause, pc,
+         in_context(c, c.exception_places[0])[0] if cause != ECALL_U else 0, user)
     return DELIVERED
 
 

@@ -315,13 +315,8 @@ class UnicornMachine(Machine):
         self.console_sink(data)
         self._loop.heard(data)
 
-    def count(self, begin: int, end: int) -> int:
-        """Guest instructions in the code at virtual [begin, end)."""
-        if begin >= end:
-            return 0
-        return self._count_code(self.read(begin, end - begin))
-
-    def _count_code(self, code: bytes) -> int:
+    def _count(self, code: bytes) -> int:
+        """Guest instructions in a piece of code."""
         known = self._counts.get(code)
         if known is None:
             if len(self._counts) >= MAX_COUNTS:
@@ -344,7 +339,7 @@ class UnicornMachine(Machine):
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
             code = self.read(begin, pc - begin)
-            executed = self._count_code(code)
+            executed = self._count(code)
             if executed:
                 self.engine.learn_prefix(code, executed)
             self.engine.settle(executed)
