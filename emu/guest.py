@@ -78,6 +78,26 @@ class GuestRegisters:
 
 
 @dataclass(frozen=True)
+class SystemCalls:
+    """How a program calls the kernel.
+
+    :param instruction: its bytes.
+    :param number: the register with the call's number; ``result``: what it gives.
+    :param failed: the register whose bits tell that the result is an error's number, and the bits.
+    :param names: the kernel's variable (C array of strings) with their names, by number.
+    :param prefix: what the names of the kernel's functions for them begin with.
+    """
+
+    instruction: bytes
+    number: str
+    arguments: tuple[str, ...]
+    result: str
+    failed: tuple[str, int]
+    names: str = "syscallnames"
+    prefix: str = "sys_"
+
+
+@dataclass(frozen=True)
 class Exclusions:
     """Functions that are not probed unless one insists.
 
@@ -144,6 +164,7 @@ class Guest:
     :param unmounted: a pattern of what it says where its root file system cannot be mounted: the
         file system's name, the error's number; empty: there is none.
     :param last_process: the variable (C int) that has the number of the process made last.
+    :param system_calls: of its programs; None: it has none.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -174,6 +195,7 @@ class Guest:
     shell_prompt: str = ""
     unmounted: bytes = b""
     last_process: str = ""
+    system_calls: SystemCalls | None = None
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -13,11 +13,13 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.machine import Stop, StopReason, Until
+from emu.system_call import behind_call, calls_of
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
 MAX_COMMAND = 1000  # characters; the shell takes no longer line
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
+MOST_TO_PROGRAM = 50_000_000  # instructions from the prompt into a program
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -135,6 +137,25 @@ def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
         raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
                            "--limit sets another limit", stop)
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
+
+
+def at_system_call(machine: UnicornMachine) -> None:
+    """A machine at our shell's prompt goes on into a program of its own, right behind a call of the
+    kernel, with room below its stack.
+
+    :raises CommandError: when it does not come there.
+    """
+    at_shell(machine)
+    machine.type(b"work room 1000000\r")
+    limit = machine.instructions + MOST_TO_PROGRAM
+    call = machine.symbol(f"{calls_of(machine).prefix}getppid")
+    stop = machine.run(Until(addresses=[call.address], instructions=limit))
+    while stop.reason in (StopReason.ADDRESS, StopReason.INSTRUCTIONS) and (
+            machine.instructions < limit):
+        if not machine.pc >> 63 and behind_call(machine):
+            return
+        stop = machine.run(Until(instructions=machine.instructions + 1))
+    raise CommandError(f"{machine.image.path}: does not come to a program: {stop}", stop)
 
 
 def with_folder(image: Image, folder: Path | None) -> Image:

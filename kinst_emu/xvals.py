@@ -11,9 +11,12 @@ from dwarf.debug_file import DebugDataError
 from emu.call import Caller, CallError, PatienceError
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
+from emu.system_call import SystemCaller, numbers
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import booted
+from images.shell import at_system_call, with_userland
+from kinst.crosscheck import system_call_table
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.faults import FaultyCrosscheck
@@ -28,13 +31,17 @@ WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel, on our machine and on QEMU's."""
+    """A kernel, on our machine and on QEMU's.
+
+    :param system: the calls are system calls, made by a program.
+    """
 
     kernel: str
     modules: tuple[str, ...]
     memory: int
     fault: str
     identity: str = ""
+    system: bool = False
 
 
 @dataclass
@@ -52,32 +59,53 @@ class Checked:
     problem: str = ""
 
 
-_checks: dict[Pair, Crosscheck] = {}  # of this process
+@dataclass(frozen=True)
+class _Check:
+    """:param numbers: of system calls; None: the calls are of the kernel's functions."""
+
+    crosscheck: Crosscheck
+    numbers: dict[str, int] | None
+
+    def caller(self, where: Machine) -> Caller:
+        return (Caller(where, LIMIT) if self.numbers is None
+                else SystemCaller(where, self.numbers, LIMIT))
 
 
-def crosscheck_of(pair: Pair) -> Crosscheck:
+_checks: dict[Pair, _Check] = {}  # of this process
+
+
+def _check_of(pair: Pair) -> _Check:
     if pair not in _checks:
+        known: dict[str, int] | None = None
         _checks.clear()
         image = catalog.find(pair.kernel, pair.modules)
+        if pair.system:
+            image = with_userland(image)
         check_identity(image, pair.identity)
         machine = booted(image, pair.memory)
+        if pair.system:
+            at_system_call(machine)
+            known = numbers(machine)
+            for line in system_call_table.PREPARED:
+                Evaluation(SystemCaller(machine, known)).run(parse(line))
         machine.console.text.clear()
-        _checks[pair] = (FaultyCrosscheck(machine, pair.fault) if pair.fault
-                         else Crosscheck(machine))
+        crosscheck = (FaultyCrosscheck(machine, pair.fault) if pair.fault
+                      else Crosscheck(machine))
+        _checks[pair] = _Check(crosscheck, known)
     return _checks[pair]
 
 
 def checked(pair: Pair, call: str) -> Checked:
     """Check one call."""
-    crosscheck, program = crosscheck_of(pair), parse(call)
+    check, program = _check_of(pair), parse(call)
 
     def workload(where: Machine, program: list[Statement] = program) -> int:
-        return Evaluation(Caller(where, LIMIT)).run(program)
+        return Evaluation(check.caller(where)).run(program)
 
     try:
-        return Checked(call, AGREES, crosscheck.check(workload))
+        return Checked(call, AGREES, check.crosscheck.check(workload))
     except Divergence as divergence:
-        return Checked(call, DIFFERS, report=_report(crosscheck.machine, call, divergence))
+        return Checked(call, DIFFERS, report=_report(check.crosscheck.machine, call, divergence))
     except PatienceError as error:
         return Checked(call, WAITED, problem=f"{call}: waited too long: {error}")
     except (TooLongError, CallError) as error:

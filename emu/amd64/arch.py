@@ -1,6 +1,7 @@
 """amd64 as the rest of the project sees it."""
 
 import functools
+import re
 from typing import TYPE_CHECKING
 
 from emu.amd64 import _layout, registers
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 PRESENT, LARGE = 1, 1 << 7
 FRAME = 0xFFFFFFFFFF000
 UD1, IMUL = "ud1", b"\xaf"  # a mnemonic; an opcode
+
+
+# POP r/m64 (SDM volume 2) behind prefixes, up to its ModRM byte.
+POP = re.compile(rb"[\x26\x2e\x36\x3e\x64-\x67\xf0\xf2\xf3]*[\x40-\x4f]?\x8f.", re.DOTALL)
 
 
 @functools.cache
@@ -78,6 +83,10 @@ class Amd64(Arch):
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
+        pop = POP.match(code)
+        if pop is not None:  # with any number in the place of /0: that is POP to the CPU models
+            at = pop.end() - 1
+            code = code[:at] + bytes((code[at] & ~0x38,)) + code[at + 1 :]
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
             if mnemonic == UD1:  # the decoder leaves its operands out: they are as IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])

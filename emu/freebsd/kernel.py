@@ -6,6 +6,7 @@ from emu.guest import (
     Guest,
     GuestRegisters,
     Loader,
+    SystemCalls,
     ThreadLists,
     TrapFrame,
 )
@@ -36,6 +37,7 @@ def freebsd(
     trap_frame: TrapFrame,
     trap_entries: frozenset[str],
     registers: GuestRegisters,
+    system_calls: SystemCalls,
     per_cpu: str,
     releases: str,
     entry_path: frozenset[str],
@@ -50,7 +52,7 @@ def freebsd(
     return Guest(
         name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
         trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu,
-        releases=releases,
+        system_calls=system_calls, releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,
         # It asks for its root file system, and waits in the function that reads the console.
         prompts=PROMPTS, shell_prompt=SHELL_PROMPT, starts=("mi_startup",),

@@ -431,6 +431,7 @@ cdef class Engine:
     cdef int hook_seam(self, uint64_t address, seam_fn call) except -1
     cdef int unhook_seam(self) except -1
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1
+    cdef int _unhook(self, size_t hook) noexcept
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1
     cdef void failed(self, error)
     cdef void _set_counter(self, ClockRead *r, uint64_t cost, uint64_t numerator,

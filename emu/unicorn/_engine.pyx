@@ -1451,9 +1451,7 @@ cdef class Engine:
                 self.flush_tlb()
         else:
             written(c, physical, 1)
-            flatten(c, True)
-            code = self.hook_del(self.uc, hook)
-            flatten(c, False)
+            code = self._unhook(hook)
         self._ok("remove a stop", code)
         return 1
 
@@ -1480,6 +1478,19 @@ cdef class Engine:
     def remove_translations(self, uint64_t begin, uint64_t end):
         """Drop translations of code at virtual [begin, end)."""
         self._drop(begin, end)
+
+    def unhook(self, size_t hook):
+        """Remove a hook and all translations.  Unicorn looks up the code that a hook was in, as the
+        guest would now: in a program that is a page fault, which leaves its address in CR2."""
+        self._still()
+        self._ok("remove a hook", self._unhook(hook))
+        self.flush_translations()
+
+    cdef int _unhook(self, size_t hook) noexcept:
+        flatten(&self.clock, True)
+        cdef int code = self.hook_del(self.uc, hook)
+        flatten(&self.clock, False)
+        return code
 
     def flush_translations(self):
         """Drop all translations; what is known of a block is renewed with its translation."""

@@ -153,9 +153,7 @@ cdef class Flow:
         if self.open:
             self.flush()
             self.open = False
-            self.engine._ok("collect no longer",
-                            self.engine.hook_del(self.engine.uc, self.hook))
-            self.engine.flush_translations()
+            self.engine.unhook(self.hook)
 
     def __dealloc__(self):
         if self.open:  # its hook leads here: the engine must not run again

@@ -175,9 +175,7 @@ cdef class Steps:
             self.flush()
             self.open = False
             for i in range(3):
-                self.engine._ok("look no longer",
-                                self.engine.hook_del(self.engine.uc, self.hooks[i]))
-            self.engine.flush_translations()
+                self.engine.unhook(self.hooks[i])
 
     def __dealloc__(self):
         cdef int i

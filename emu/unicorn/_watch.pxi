@@ -116,9 +116,8 @@ cdef class WriteWatch:
         if self.open:
             self.engine._still()
             self.open = False
-            self.engine._ok("unwatch", self.engine.hook_del(self.engine.uc, self.store_hook))
-            self.engine._ok("unwatch", self.engine.hook_del(self.engine.uc, self.block_hook_))
-            self.engine.flush_translations()
+            self.engine.unhook(self.store_hook)
+            self.engine.unhook(self.block_hook_)
 
     def __dealloc__(self):
         if self.open:  # its hooks lead here: the engine must not run again

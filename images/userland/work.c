@@ -1,6 +1,7 @@
 /*
  * Work to be timed from outside: "work calls N" calls the kernel, "work faults N" touches new pages;
- * "work loop N" and "work hash N" stay in the program, with many branches and with few.
+ * "work loop N" and "work hash N" stay in the program, with many branches and with few.  "work room N"
+ * makes calls with room below its stack, which other calls can be put in the place of.
  */
 #include "system.h"
 
@@ -11,6 +12,16 @@ call(unsigned long count)
 {
 	while (count-- > 0)
 		CALL0(SYS_getppid);
+}
+
+__attribute__((noinline)) static void
+use_stack(void)
+{
+	char room[3 * PAGE];
+
+	for (int i = 0; i < 3; i++)
+		room[i * PAGE] = 1;
+	__asm__ volatile("" : : "r"(room) : "memory");
 }
 
 static int
@@ -79,12 +90,14 @@ main(int argc, char **argv, char **environment)
 
 	(void)environment;
 	if (argc != 3) {
-		print(2, "usage: work calls|faults|loop|hash N\n");
+		print(2, "usage: work calls|faults|loop|hash|room N\n");
 		return (2);
 	}
 	for (const char *digit = argv[2]; *digit >= '0' && *digit <= '9'; digit++)
 		count = 10 * count + (unsigned long)(*digit - '0');
-	if (strcmp(argv[1], "calls") == 0)
+	if (strcmp(argv[1], "room") == 0)
+		use_stack();
+	if (strcmp(argv[1], "calls") == 0 || strcmp(argv[1], "room") == 0)
 		call(count);
 	else if (strcmp(argv[1], "faults") == 0)
 		return (touch(count));

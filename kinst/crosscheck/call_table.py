@@ -232,7 +232,12 @@ class CallEntry:
     template: str
 
 
-ENTRIES = tuple(CallEntry(*line.split(None, 1)) for line in TABLE.strip().splitlines())
+def entries(table: str) -> tuple[CallEntry, ...]:
+    """Those of a table's lines."""
+    return tuple(CallEntry(*line.split(None, 1)) for line in table.strip().splitlines())
+
+
+ENTRIES = entries(TABLE)
 
 
 def available(image: Image, entries: Iterable[CallEntry] = ENTRIES) -> list[CallEntry]:

@@ -1,7 +1,7 @@
 """What two machines show and leave, compared: stops at the seam, results, registers, memory."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from emu.machine import Machine
@@ -130,14 +130,20 @@ class CallComparison:
                 found[self.machine.board.ram_base + at] = content
         return found
 
-    def memory_left(self, ours: dict[int, bytes], other: QemuMachine) -> None:
+    def memory_left(self, ours: dict[int, bytes], other: QemuMachine,
+                    unequal: Iterable[range] = ()) -> None:
+        """All memory at the end; what lies in ``unequal`` ranges of it may differ."""
+        apart = {at for one in unequal for at in one}
         base = self.base.memory.file
         for page in sorted({*ours, *other.changed(base)}):
             one = ours.get(page) or os.pread(
                 base, PAGE, page - other.board.ram_base).ljust(PAGE, b"\0")
             two = other.read_physical(page, PAGE)
-            if one != two:
-                at = next(i for i in range(PAGE) if one[i] != two[i]) & ~7
+            if one == two:
+                continue
+            at = next((i for i in range(PAGE) if one[i] != two[i] and page + i not in apart), None)
+            if at is not None:
+                at &= ~7
                 raise Divergence(
                     f"memory differs at physical {page + at:#x}, behind", self.last, ("memory",),
                     (int.from_bytes(one[at : at + 8], "little"),),

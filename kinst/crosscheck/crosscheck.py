@@ -85,7 +85,7 @@ class Crosscheck:
             self.compare.value(value, self._on_qemu(
                 lambda: follow(other, recording, points, workload)))
             self.compare.state(state, other, self.compare.model.state)
-            self.compare.memory_left(memory, other)
+            self.compare.memory_left(memory, other, recording.unequal)
         self._probed(workload, recording, points, found, value)
         machine.restore(self._base)
         return found
@@ -138,7 +138,7 @@ class Crosscheck:
             self.compare.value(result, theirs_result, "with probes")
             model = self.compare.model
             self.compare.state(state, other, {**model.state, **model.trapped})
-            self.compare.memory_left(memory, other)
+            self.compare.memory_left(memory, other, recording.unequal)
         fired = [event.site for event in ours if not event.second]
         for address in fired:
             instruction = sites[address][1]

@@ -28,13 +28,36 @@ class Difference:
     bits: int = MASK
 
     def matches(self, code: bytes) -> bool:
-        if len(code) < len(self.code):
-            return False
-        mask = self.mask or b"\xff" * len(self.code)
-        return all(a & m == b for a, b, m in zip(code, self.code, mask, strict=False))
+        return _matches(code, self.code, self.mask)
 
     def names(self, code: bytes) -> tuple[str, ...]:
         return self.registers if isinstance(self.registers, tuple) else self.registers(code)
+
+
+@dataclass(frozen=True)
+class MemoryDifference:
+    """An instruction that also writes what is the model's own.  It may stay different where it
+    lies: what is read of it later is compared in the registers.
+
+    :param code: what it begins with, where ``mask`` has ones.
+    :param offset: from where its first write begins; ``size`` bytes.
+    """
+
+    code: bytes
+    mask: bytes
+    offset: int
+    size: int
+    reason: str
+
+    def matches(self, code: bytes) -> bool:
+        return _matches(code, self.code, self.mask)
+
+
+def _matches(code: bytes, begin: bytes, mask: bytes) -> bool:
+    if len(code) < len(begin):
+        return False
+    mask = mask or b"\xff" * len(begin)
+    return all(a & m == b for a, b, m in zip(code, begin, mask, strict=False))
 
 
 @dataclass(frozen=True)
@@ -57,7 +80,7 @@ class StateDifference:
 class Model:
     """What is known of an architecture's models.
 
-    :param instructions: whose results differ.
+    :param instructions: whose results differ; ``memory``: that write what differs.
     :param frame: fields of the trap frame, ``state`` registers that differ always, ``trapped``
         registers in which a trap leaves something: our machine takes that back.
     :param flags: the status register's bits that instructions compute.
@@ -68,6 +91,7 @@ class Model:
     frame: Mapping[str, StateDifference] = field(default_factory=dict)
     state: Mapping[str, StateDifference] = field(default_factory=dict)
     trapped: Mapping[str, StateDifference] = field(default_factory=dict)
+    memory: tuple[MemoryDifference, ...] = ()
 
 
 def destination(

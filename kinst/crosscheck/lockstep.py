@@ -4,6 +4,7 @@ The first machine records the registers before each instruction; the second is s
 compared before each.  Repeated string instructions are one instruction, however often they stop.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from emu.errors import KinstError
 from emu.machine import Machine, Stop, StopReason
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
-from kinst.crosscheck.difference import MODELS
+from kinst.crosscheck.difference import MODELS, Difference, MemoryDifference
 
 MAX_WRITES = 16  # of an instruction
 MAX_STEPS = 50_000  # a dozen seconds of stepping
@@ -29,12 +30,14 @@ class ExecutionTrace:
     :param steps: their values before each instruction; the pc among them.
     :param writes: (physical address, bytes) of the memory that a step writes, by its number; not
         all of an instruction that writes much.
+    :param unequal: the ranges of physical addresses in which ``MemoryDifference``s have written.
     """
 
     names: tuple[str, ...]
     pc: int  # its place among the names
     steps: list[tuple[int, ...]]
     writes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    unequal: list[range] = field(default_factory=list)
 
 
 class Divergence(KinstError):
@@ -97,9 +100,8 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
             raise TooLongError(f"more than {limit} instructions") from None
         raise
     finally:
-        machine.uc.hook_del(hook)
-        machine.uc.hook_del(stores)
-        machine.engine.flush_translations()
+        machine.engine.unhook(hook)
+        machine.engine.unhook(stores)
     if len(steps) > limit:
         raise TooLongError(f"more than {limit} instructions")
     if not steps:
@@ -125,11 +127,12 @@ class ModelPoint:
 
 
 def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, ModelPoint]:
-    """Where the recording met the known differences of models."""
-    known = MODELS[machine.arch.name].instructions
+    """Where the recording met the known differences of models; notes in it what may be unequal."""
+    model = MODELS[machine.arch.name]
+    known: tuple[Difference | MemoryDifference, ...] = (*model.instructions, *model.memory)
     found: dict[int, ModelPoint] = {}
     plain: set[int] = set()
-    for step, after in zip(recording.steps, recording.steps[1:], strict=False):
+    for number, (step, after) in enumerate(itertools.pairwise(recording.steps)):
         address = step[recording.pc]
         if address in plain:
             continue
@@ -137,6 +140,13 @@ def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, Model
         difference = next((d for d in known if d.matches(code)), None)
         if difference is None:
             plain.add(address)
+            continue
+        if isinstance(difference, MemoryDifference):
+            point = found.setdefault(address, ModelPoint(difference.reason, 0, []))
+            point.results.append({})
+            if number in recording.writes:
+                begin = recording.writes[number][0][0] + difference.offset
+                recording.unequal.append(range(begin, begin + difference.size))
             continue
         point = found.setdefault(address, ModelPoint(difference.reason, difference.bits, []))
         point.results.append({name: after[recording.names.index(name)]

@@ -14,7 +14,8 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.fingerprint import fingerprint
 from images import catalog
-from kinst.crosscheck import call_table
+from images.shell import with_userland
+from kinst.crosscheck import call_table, system_call_table
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.faults import FAULTS
 from kinst.laboratory.store import Key
@@ -35,6 +36,7 @@ DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 EXAMPLES = (
     "kinst xval -k teaching/arm64 -c 'strlen(\"hello\")'",
     "kinst xval -k kernel --functions 'str*' --random 50",
+    "kinst xval -k kernel --system --random 100",
     "kinst xval -k teaching/amd64 -c 'strtoul(\"12\", 0, 10)' --fault emulation",
 )
 
@@ -48,6 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "separated by commas")
     parser.add_argument("--random", metavar="N",
                         help=f"N calls, drawn from the table ({DEFAULT_CALLS})")
+    parser.add_argument("--system", action="store_true",
+                        help="the calls are system calls, made by a program in user mode: "
+                        "sys_getpid(), from a table of their own")
     parser.add_argument("--seed", metavar="S", help="chooses what is drawn; it is printed")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--fault", choices=FAULTS, default="",
@@ -58,6 +63,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     image = catalog.find(arguments.kernel, arguments.module)
+    if arguments.system:
+        image = with_userland(image)
     memory = parse_size(arguments.memory)
     seed = (random.SystemRandom().randrange(1, 1 << 31) if arguments.seed is None
             else parse_count(arguments.seed, "--seed"))
@@ -65,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     for call in calls:
         check(image, parse(call))
     pair = Pair(str(image.path.absolute()), tuple(str(m.path.absolute()) for m in image.modules),
-                memory, arguments.fault, image.identity)
+                memory, arguments.fault, image.identity, arguments.system)
     agreed, reports = Agreement(), list[dict[str, Any]]()
     problems, waited = list[str](), list[str]()
     with Sweep(arguments) as jobs:
@@ -74,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             if one.word == DIFFERS:
                 reports.append(one.report)
                 if not arguments.json:
-                    print("\n".join(_text(arguments.kernel, one.report, arguments.fault)))
+                    print("\n".join(_text(arguments, one.report)))
                 if len(reports) == MAX_REPORTS:
                     break
             elif one.problem:
@@ -120,7 +127,8 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
         if arguments.functions is not None or arguments.random is not None:
             raise KinstError("give -c, or --functions and --random, not both")
         return [arguments.call]
-    entries = call_table.available(image)
+    entries = call_table.available(image, system_call_table.ENTRIES if arguments.system
+                                   else call_table.ENTRIES)
     if arguments.functions is not None:
         wanted = [name for name in arguments.functions.split(",") if name]
         if not wanted:
@@ -149,7 +157,7 @@ def _calls(image: Image, arguments: argparse.Namespace, seed: int) -> list[str]:
 # -- reports --------------------------------------------------------------------------------------
 
 
-def _text(kernel: str, report: dict[str, Any], fault: str) -> list[str]:
+def _text(arguments: argparse.Namespace, report: dict[str, Any]) -> list[str]:
     lines = [f"not the same: {report['call']}", f"  {report['what']}"]
     where = f"{report.get('where', hex(report['address']))}: {report.get('instruction', '')}"
     lines.append(f"  {where}  {report.get('line', '')}".rstrip())
@@ -160,8 +168,9 @@ def _text(kernel: str, report: dict[str, Any], fault: str) -> list[str]:
             ours, theirs = row["ours"], row["qemu"]
             mark = "  <" if ours != theirs else ""
             lines.append(f"  {row['name']:{width}}  {ours:016x}  {theirs:016x}{mark}")
-    lines.append(f"  again: kinst xval -k {shlex.quote(kernel)} "
-                 f"-c {shlex.quote(str(report['call']))}" + (f" --fault {fault}" if fault else ""))
+    lines.append(f"  again: kinst xval -k {shlex.quote(arguments.kernel)} "
+                 + "--system " * arguments.system + f"-c {shlex.quote(str(report['call']))}"
+                 + (f" --fault {arguments.fault}" if arguments.fault else ""))
     return lines
 
 

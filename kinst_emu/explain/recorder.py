@@ -237,7 +237,7 @@ class FiringRecorder:
             yield
         finally:
             machine.runner = None
-            machine.uc.hook_del(hook)
+            machine.engine.unhook(hook)
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
         """What comes in from outside (``emu.unicorn.machine.Runner``): it is the call's own."""

@@ -115,7 +115,7 @@ class Experimenter:
         try:
             machine.run(Until(instructions=machine.instructions + 1))
         finally:
-            machine.uc.hook_del(hook)
+            machine.engine.unhook(hook)
             machine.restore(self._base)
         return bool(seen)
 

@@ -10,12 +10,15 @@ from emu.call import Caller
 from emu.machine import StopReason, Until
 from emu.qemu.machine import QemuMachine
 from images import boots
-from kinst.crosscheck import call_table
+from images.shell import with_userland
+from kinst.crosscheck import call_table, system_call_table
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.faults import FaultyCrosscheck
 from kinst.crosscheck.lockstep import Divergence
+from kinst_emu.xvals import AGREES, NOT_COMPARED, Pair, checked
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 CALLS = int(os.environ.get("KINST_XVAL_CALLS") or 25)
@@ -39,6 +42,30 @@ def test_random_calls_agree(arch):
         except Divergence as divergence:
             pytest.fail(f"{call}: {divergence.what} at {divergence.address:#x}; KINST_SEED={SEED}")
     assert agreed.calls == CALLS and agreed.distinct() > 500
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_random_system_calls_of_a_program_agree(arch):
+    image = with_userland(real_kernel(arch))
+    pair = Pair(str(image.path), (), 512 << 20, "", image.identity, system=True)
+    agreed, generator = Agreement(), random.Random(SEED)
+    entries = call_table.available(image, system_call_table.ENTRIES)
+    assert len(entries) > 100
+    for entry in generator.sample(entries, min(CALLS, len(entries))):
+        one = checked(pair, call_table.call(entry, generator))
+        assert one.word in (AGREES, NOT_COMPARED), (one, f"KINST_SEED={SEED}")
+        assert one.word == AGREES or "more than" in one.problem, one.problem
+        agreed.add(one.agreed)
+    assert agreed.calls > 0.9 * CALLS and agreed.distinct() > 300
+
+
+@pytest.mark.parametrize("call, says", [
+    ("strlen(\"a\")", "no system call"), ("sys_read(0, buf(4096), 1)", "4096 bytes of arguments"),
+    ("sys_read(1, 2, 3, 4, 5, 6, 7, 8, 9)", "at most"),
+])
+def test_what_is_no_system_call_is_refused(call, says):
+    done = run("kinst", "xval", "-k", str(real_kernel("amd64").path), "--system", "-c", call)
+    assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("arch", ARCHES)

@@ -4,7 +4,7 @@ from emu.amd64.arch import FRAME, LARGE, PRESENT
 from emu.errors import MachineError
 from emu.freebsd.amd64.loader import load, place
 from emu.freebsd.kernel import freebsd
-from emu.guest import GuestRegisters, TrapFrame
+from emu.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.hole import NO_HOLE, Hole, PageTables, find_hole, large_pages
 
 # struct trapframe of FreeBSD's amd64 port.
@@ -66,6 +66,8 @@ GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"calltrap", "nmi_calltrap"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
+    system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
+                             ("rflags", 1)),
     per_cpu="gs_base",
     releases="amd64/amd64",
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),

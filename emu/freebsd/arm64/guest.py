@@ -4,7 +4,7 @@ from emu.arm64.arch import ADDRESS, CONTIGUOUS
 from emu.errors import MachineError
 from emu.freebsd.arm64.loader import load, place
 from emu.freebsd.kernel import freebsd
-from emu.guest import GuestRegisters, TrapFrame
+from emu.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.hole import NO_HOLE, Hole, PageTables, find_far_hole, large_pages
 
 # struct trapframe of FreeBSD's arm64 port.
@@ -57,6 +57,8 @@ GUEST = freebsd(
     frozenset({"handle_el1h_sync", "handle_el1h_irq", "handle_el1h_fiq",
                               "handle_el1h_serror"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
+    system_calls=SystemCalls(b"\x01\0\0\xd4", "x8", tuple(f"x{n}" for n in range(8)), "x0",
+                             ("pstate", 1 << 29)),
     per_cpu="x18",
     releases="arm64/aarch64",
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),

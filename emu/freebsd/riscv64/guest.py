@@ -3,7 +3,7 @@
 from emu.errors import MachineError
 from emu.freebsd.kernel import freebsd
 from emu.freebsd.riscv64.loader import load, place
-from emu.guest import GuestRegisters, TrapFrame
+from emu.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.hole import LARGE, NO_HOLE, Hole, PageTables, find_far_hole
 from emu.riscv64.arch import LEVELS, SATP_PPN
 from emu.riscv64.registers import NAMES
@@ -57,6 +57,8 @@ GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"cpu_exception_handler_supervisor", "cpu_exception_handler"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
+    system_calls=SystemCalls(b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0",
+                             ("t0", (1 << 64) - 1)),
     per_cpu="tp",
     releases="riscv/riscv64",
     entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",

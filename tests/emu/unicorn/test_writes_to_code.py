@@ -439,3 +439,22 @@ def test_a_recording_of_code_written_over_is_replayed(arch, seed, tmp_path):
     player = Player(recording, again)
     assert player.advance_to_end() is None and player.difference() == ""
     assert again.read_register(COUNTER[arch]) == machine.read_register(COUNTER[arch])
+
+
+def test_instructions_that_only_the_model_knows_are_counted_as_it_does():
+    """8F /6 is POP to Unicorn and QEMU, and nothing to a decoder: what follows it is otherwise
+    read as other instructions."""
+    machine = boots.booted(catalog.find("teaching/amd64"), MEMORY)
+    at, begin = machine.symbol("strlen").address, machine.instructions
+    machine.write(at, bytes.fromhex("90 8f771c 90 0f0b".replace(" ", "")))  # nop, pop, nop, ud2
+    machine.write_register("rdi", machine.sp - 256)
+    machine.pc = at
+    start = machine.snapshot()
+    for _ in range(3):
+        machine.step()
+    assert machine.pc == at + 5 and machine.instructions == begin + 3
+    machine.step()
+    one_by_one, handler = machine.instructions, machine.pc
+    machine.restore(start)
+    machine.run(Until(addresses=[handler]))
+    assert machine.pc == handler and machine.instructions == one_by_one
