@@ -175,7 +175,7 @@ class ArmCpu(Cpu):
         native.set_breakpoint_exception(_cpu)
         native.set_exceptions(
             _cpu, [*_exception_fields(), _execution_state().fields["aarch64"][0]])
-        native.trap_floats(registers.key(*registers.SYSTEM["cpacr_el1"]), FPEN, FLOATING_POINT)
+        native.trap_in_programs(FLOATING_POINT, registers.key(*registers.SYSTEM["cpacr_el1"]), FPEN)
         native.set_page_blocks(10)
         native.set_block_ends(END_MASK, END_VALUE)
         native.set_page_walk(_cpu)
@@ -212,7 +212,7 @@ class ArmCpu(Cpu):
         if name not in registers.SYSTEM:
             raise MachineError(f"arm64 has no register '{name}'")
         if name == "cpacr_el1":
-            self.machine.engine.set_floats_trap(value)
+            self.machine.engine.set_program_traps(value)
         self.machine.engine.write_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name], value)
 
     def _system_read(self, number: int) -> int | None:
@@ -270,7 +270,7 @@ class ArmCpu(Cpu):
         op1, operand, op2 = code >> 16 & 7, code >> 8 & 15, code >> 5 & 7
         return EC_SYSTEM << 26 | 1 << 25 | op2 << 17 | op1 << 14 | 4 << 10 | 31 << 5 | operand << 1
 
-    def floating_point(self, pc: int, code: bytes) -> int:
+    def trapped(self, pc: int, code: bytes) -> int:
         for i, (word,) in enumerate(struct.iter_unpack("<I", code)):
             if any(word & mask == value for mask, value in FLOATING_POINT):
                 if i == 0:

@@ -76,7 +76,7 @@ cpdef enum EngineStop:
     STOP_IN_PLACE = 9  # the instruction under a breakpoint is to be executed where it is
     STOP_UNSURE = 10  # whether the block before this one ended by itself is not known yet
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
-    STOP_FLOATS = 12  # a program's block has an instruction that is trapped, and the model lets pass
+    STOP_TRAPPED = 12  # a program's block has an instruction that is trapped, and the model lets pass
 
 cpdef enum TrampolineSize:
     SLOT = 32  # bytes
@@ -106,7 +106,7 @@ cdef struct BlockCount:
     uint32_t size
     uint16_t count
     uint8_t end
-    uint8_t floats  # whether it has an instruction of ``Clock.trapped``: 0, not known yet
+    uint8_t trapped  # whether it has an instruction of ``Clock.trapped``: 0, not known yet
 
 
 # The page frame of a page of code at a low address, where every process has its own code.
@@ -261,7 +261,7 @@ cdef struct Clock:
     uint32_t end_mask
     uint32_t end_value
     # In programs, instructions with one of these bits (mask, value) are trapped while this is set.
-    uint8_t floats_trap
+    uint8_t program_traps
     int trapped_count
     uint32_t trapped[MAX_TRAPPED][2]
     int last_address

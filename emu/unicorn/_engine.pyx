@@ -140,14 +140,14 @@ cdef int table_put(Clock *c, uint64_t address, uint32_t size, uint32_t count) no
         if c.table[i].address == address and c.table[i].size == size:
             c.table[i].count = count
             c.table[i].end = END_UNKNOWN
-            c.table[i].floats = FLOATS_UNKNOWN
+            c.table[i].trapped = TRAPPED_UNKNOWN
             return 0
         i = (i + 1) & c.table_mask
     c.table[i].address = address
     c.table[i].size = size
     c.table[i].count = count
     c.table[i].end = END_UNKNOWN
-    c.table[i].floats = FLOATS_UNKNOWN
+    c.table[i].trapped = TRAPPED_UNKNOWN
     c.table_used += 1
     return 0
 
@@ -435,23 +435,23 @@ cdef int set_block_end(Clock *c, uint64_t address, uint32_t size, uint32_t count
     return 0
 
 
-cdef bint holds_floats(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """Whether the block has an instruction that is trapped; all are words."""
+cdef bint holds_trapped(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """Whether the block has an instruction that is trapped, or bytes that are one."""
     cdef uint64_t key = code_key(c, address, size)
     cdef BlockCount *entry = table_entry(c, key, size)
     cdef uint32_t code = 0
     cdef uint32_t at
     cdef int i
     cdef bint found = False
-    if entry != NULL and entry.floats != FLOATS_UNKNOWN:
-        return entry.floats == FLOATS_SOME
-    for at in range(0, size, 4):
-        if not guest_read(c, address + at, &code, 4):
-            break
+    if entry != NULL and entry.trapped != TRAPPED_UNKNOWN:
+        return entry.trapped == TRAPPED_SOME
+    at = 0
+    while at < size and guest_read(c, address + at, &code, 4):
         for i in range(c.trapped_count):
             found |= code & c.trapped[i][0] == c.trapped[i][1]
-    if entry != NULL or table_put(c, key, size, size >> 2) == 0:
-        table_entry(c, key, size).floats = FLOATS_SOME if found else FLOATS_NONE
+        at += 4 if c.fixed else 2
+    if entry != NULL or c.fixed and table_put(c, key, size, size >> 2) == 0:
+        table_entry(c, key, size).trapped = TRAPPED_SOME if found else TRAPPED_NONE
     return found
 
 
@@ -503,7 +503,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     if not unusual and goes_on(c, fast, address, size, total):
         return
     unusual |= may_be_cut(c, address)
-    if not unusual and not (c.floats_trap and not address >> 63 and holds_floats(c, address, size)):
+    if not unusual and not (c.program_traps and not address >> 63 and holds_trapped(c, address, size)):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
     last = address + size
     c.cut_at = last
@@ -642,10 +642,10 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
             return
     if c.in_piece and c.piece == address:
         c.in_piece = False
-    elif (c.floats_trap and not address >> 63 and holds_floats(c, address, size)
+    elif (c.program_traps and not address >> 63 and holds_trapped(c, address, size)
             and in_user_mode(c)):
         resume(c, address)
-        request_stop(c, STOP_FLOATS)
+        request_stop(c, STOP_TRAPPED)
         return
     elif c.instructions + n > c.limit:
         resume(c, address)  # the guest has come here, and a part of the block is run
@@ -665,9 +665,9 @@ cdef enum:
     END_UNKNOWN = 0  # how a block ends: it was not asked yet,
     END_ITSELF = 1  # by its last instruction,
     END_CUT = 2  # it was cut behind it
-    FLOATS_UNKNOWN = 0
-    FLOATS_NONE = 1
-    FLOATS_SOME = 2
+    TRAPPED_UNKNOWN = 0
+    TRAPPED_NONE = 1
+    TRAPPED_SOME = 2
 
 
 # unicorn.h: uc_tb
@@ -884,7 +884,7 @@ cdef uint32_t system_write(void *uc, int reg, CpReg *cp, void *data) noexcept no
     cdef SystemRegisters *s = <SystemRegisters *>data
     cdef uint32_t key = system_key(cp)
     if key == s.trap_key and s.trap_bits:
-        s.counter.clock.floats_trap = cp.val & s.trap_bits != s.trap_bits
+        s.counter.clock.program_traps = cp.val & s.trap_bits != s.trap_bits
     if not s.known[key]:
         return 0
     return system_tell(s.engine, key, cp.val)
@@ -1136,24 +1136,25 @@ cdef class Engine:
         self._ok("hook MSR", self.hook_add(self.uc, &hook, HOOK_INSN, <void *>system_write,
                                            &self.system, <uint64_t>1, <uint64_t>0, msr))
 
-    def trap_floats(self, uint32_t key, uint64_t bits, codes):
-        """In programs, the CPU model lets floating point pass where the guest traps it: such a block
-        ends the run instead (STOP_FLOATS), where it begins.
+    def trap_in_programs(self, codes, uint32_t key=0, uint64_t bits=0):
+        """In programs, the CPU model carries out instructions that are to be trapped: a block with
+        one ends the run instead (STOP_TRAPPED), where it begins.
 
-        :param key: of the system register where it is not trapped while ``bits`` are set.
         :param codes: (mask, value) of the instructions, all of them words.
+        :param key: of the system register where they are not trapped while ``bits`` are set; no
+            bits: they always are.
         """
-        if not self.clock.fixed or len(codes) > MAX_TRAPPED:
-            raise ValueError("instructions are words, and of at most so many kinds")
+        if len(codes) > MAX_TRAPPED:
+            raise ValueError("too many kinds of instructions")
         self.system.trap_key, self.system.trap_bits = key, bits
         for i, (mask, value) in enumerate(codes):
             self.clock.trapped[i][0], self.clock.trapped[i][1] = mask, value
         self.clock.trapped_count = <int>len(codes)
-        self.clock.floats_trap = False
+        self.clock.program_traps = not bits
 
-    def set_floats_trap(self, uint64_t value):
-        """The register of ``trap_floats`` was written past the guest."""
-        self.clock.floats_trap = value & self.system.trap_bits != self.system.trap_bits
+    def set_program_traps(self, uint64_t value):
+        """The register of ``trap_in_programs`` was written past the guest."""
+        self.clock.program_traps = value & self.system.trap_bits != self.system.trap_bits
 
     def set_interrupt_mask(self, int register, uint64_t bits, uint64_t value):
         """Interrupts are taken while ``register & bits == value``."""

@@ -55,9 +55,10 @@ class Cpu(ABC):
     def bus_error(self, code: int) -> str | None:
         """The same, for a physical address where nothing is."""
 
-    def floating_point(self, pc: int, code: bytes) -> int:
-        """A program's block has an instruction that the guest traps, and the model lets pass.
-        Where it is the first, its exception is delivered.
+    def trapped(self, pc: int, code: bytes) -> int:
+        """A program's block has an instruction that is to be trapped, and the model lets pass
+        (``Engine.trap_in_programs``).  Where it is the first, its exception is delivered, or it is
+        carried out.
 
         :param code: the block's.
         :return: how many instructions come before it.

@@ -183,6 +183,12 @@ class UnicornMachine(Machine):
         """Give the host back what the hidden memory holds; it reads as zeros again."""
         self._physical.release_hidden()
 
+    @property
+    def handlers(self) -> dict[int, Callable[[], None]]:
+        """What ``handle`` was told: the CPU's own instructions that the model does not carry out as
+        they are, among others."""
+        return dict(self._loop.handlers)
+
     def handle(self, address: int, handler: Callable[[], None] | None) -> None:
         """Call ``handler`` before the guest executes ``address``, in every run; None: no more.
 

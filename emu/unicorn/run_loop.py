@@ -291,7 +291,7 @@ class RunLoop:
         left = self._limit - self.engine.instructions
         if why == EngineStop.STOP_LIMIT and left > 0 and self._still_at(pc, before):
             return self._execute(pc, left)  # of another block, the loop sees what is at its start
-        if why == EngineStop.STOP_FLOATS and self._still_at(pc, before):
+        if why == EngineStop.STOP_TRAPPED and self._still_at(pc, before):
             return self._trapped(pc)
         return self._dispatch(why, detail)
 
@@ -435,7 +435,7 @@ class RunLoop:
         """A program's block begins that has an instruction which is trapped; what comes before the
         block was done."""
         _begin, size, _count = self.engine.block
-        before = self.machine.cpu.floating_point(pc, self.machine.read(pc, size))
+        before = self.machine.cpu.trapped(pc, self.machine.read(pc, size))
         if before:
             return self._execute(pc, min(before, self._limit - self.engine.instructions))
         self._delivered()

@@ -4,6 +4,7 @@ The first machine records the registers before each instruction; the second is s
 compared before each.  Repeated string instructions are one instruction, however often they stop.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +90,15 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
         if len(places) < MAX_WRITES:
             places.append((address, size))
 
+    def handled(address: int, handler: Callable[[], None]) -> None:
+        """What a handler carries out is not executed, and the hook does not see it."""
+        before(machine.uc, address, 0, None)
+        handler()
+
     quiet(machine)
+    handlers = machine.handlers
+    for address, handler in handlers.items():
+        machine.handle(address, functools.partial(handled, address, handler))
     machine.engine.flush_translations()
     stores = machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, written, begin=1, end=0)
     hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, before, begin=1, end=0)
@@ -100,6 +109,8 @@ def record(machine: UnicornMachine, workload: Callable[[Machine], object],
             raise TooLongError(f"more than {limit} instructions") from None
         raise
     finally:
+        for address, handler in handlers.items():
+            machine.handle(address, handler)
         machine.engine.unhook(hook)
         machine.engine.unhook(stores)
     if len(steps) > limit:

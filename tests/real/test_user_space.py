@@ -18,7 +18,7 @@ from emu.unicorn._engine import Flow, Steps
 from images import boots, ufs
 from images.build_userland import FREE, built, root
 from images.recordings import played
-from images.shell import CommandError, at_system_call, run_command, with_userland
+from images.shell import CommandError, at_system_call, run_command, with_program, with_userland
 from images.ufs import File
 from kinst import kinst_provider
 from kinst.breakpoints import Breakpoints
@@ -342,6 +342,51 @@ def test_a_program_for_another_architecture_is_refused_by_name(kernel):
     image = replace(kernel, options=replace(kernel.options, memory_disk=disk))
     ran = run_command(boots.booted(image), "/foreign", LIMIT)
     assert ran.status == 126 and b"not a program for this machine" in ran.output
+
+
+COUNTERS = r"""
+#include "system.h"
+#if defined(__x86_64__)
+#define READ(v) __asm__ volatile("rdtsc" : "=a"(v) : : "rdx")
+#elif defined(__aarch64__)
+#define READ(v) __asm__ volatile("mrs %0, cntvct_el0" : "=r"(v))
+#else
+#define READ(v) do { unsigned long w; __asm__ volatile("rdcycle %0\n\tnop\n\trdinstret %1" \
+    : "=r"(v), "=r"(w)); v = v * 31 + w; } while (0)
+#endif
+int
+main(int argc, char **argv, char **environment)
+{
+	unsigned long sum = 0, one;
+
+	(void)argc, (void)argv, (void)environment;
+	for (int i = 0; i < 500; i++) {
+		READ(one);
+		sum = sum * 31 + one;
+	}
+	print(1, "%lx\n", sum);
+	return (0);
+}
+"""
+
+
+def test_the_counters_that_a_program_reads_are_virtual(kernel, tmp_path):
+    source = tmp_path / "counters.c"
+    source.write_text(COUNTERS)
+    machine, start = at_prompt(with_program(kernel, source))
+    begin = machine.instructions
+    plain = run_command(machine, "/files/counters", LIMIT), machine.digest()
+    end = machine.instructions
+    machine.restore(start)
+    assert (run_command(machine, "/files/counters", LIMIT), machine.digest()) == plain
+    machine.restore(start)
+    print(f"KINST_SEED={SEED}")
+    found = [f for f in kernel.symbols.functions() if f.size > 8]
+    cut = Cutting(machine, SEED, (end - begin) // 100, random.Random(SEED).sample(found, 50),
+                  tmp_path)
+    cut.machine.type(b"/files/counters\r")
+    cut.run(Until(instructions=end))
+    assert cut.machine.digest() == plain[1] and sum(cut.cuts.values()) > 50
 
 
 def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
