@@ -12,7 +12,7 @@ from emu.errors import ImageError, KinstError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
-MAX_DISK = 1 << 30  # bytes
+MAX_DISK = 8 << 30  # bytes
 MAX_DISKS = 4
 SECTOR = 512
 

@@ -10,7 +10,7 @@ from emu.parts import NAMES
 from emu.replacing import replacing
 from images import catalog, ufs
 from images.catalog import TEACHING
-from images.compiler import linked, target
+from images.compiler import linked, linked_against, target
 from images.ufs import File, Folder
 
 SOURCE = Path(__file__).resolve().parent / "userland"
@@ -41,6 +41,14 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
     flags = [*(flag.format(source=SOURCE) for flag in FLAGS), f"--target={made_for.triple}",
              *made_for.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}"]
     linked(output, [source], flags, options)
+
+
+def program_against(arch: str, source: Path, output: Path, system: Path) -> None:
+    """The same, against a system's headers and libraries.
+
+    :raises KinstError: when a tool is missing or fails.
+    """
+    linked_against(output, source, system, target(SOURCE, arch).triple)
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:

@@ -16,7 +16,8 @@ from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
 # Our userland, beside the teaching kernel: its root file system, and its one program.
-ROOT_FILE = "root.ufs"
+# Of a kernel's base system, beside the kernel: the first, too.
+ROOT_FILE, HEADERS = "root.ufs", "base"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,25 @@ def described(image: elf.Image) -> str:
 def built_teaching() -> Path:
     """Where an installed program builds the teaching kernels."""
     return store() / "teaching"
+
+
+def base(image: elf.Image) -> Path:
+    """The root file system of the base system that was fetched with a kernel.
+
+    :raises ImageError: when none was.
+    """
+    path = image.path.parent / ROOT_FILE
+    if not is_teaching(image) and path.is_file():
+        return path
+    raise ImageError(f"{image.path}: its base system is not here; get it by: kinst images fetch "
+                     "RELEASE/ARCH --base")
+
+
+def headers(image: elf.Image) -> Path | None:
+    """The folder with the headers and libraries of that base system, below ``usr``; None: there is
+    none."""
+    path = image.path.parent / HEADERS
+    return path if path.is_dir() else None
 
 
 def userland(arch: str) -> Path:

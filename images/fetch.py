@@ -1,4 +1,5 @@
-"""Gets the official kernels of a FreeBSD release: the kernel and kernel-dbg distribution sets.
+"""Gets the official kernels of a FreeBSD release, with their modules: the kernel and kernel-dbg
+distribution sets; and, if wanted, the base system.
 
 The sets are checked against the release's MANIFEST: lines of file name, SHA-256, number of files,
 and a description, separated by tabs.
@@ -7,45 +8,45 @@ and a description, separated by tabs.
 import hashlib
 import http
 import http.client
-import lzma
 import os
 import re
 import ssl
-import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
 
 from emu.errors import KinstError
 from emu.guests import FREEBSD
 from emu.parts import NAMES
-from emu.replacing import naming, replacing
-from images.catalog import KnownImage, store
+from emu.replacing import naming
+from images.catalog import HEADERS, ROOT_FILE, KnownImage, store
+from images.distribution_set import CHUNK, Progress, make_root, take
 
 SITE = "https://download.freebsd.org/releases"
+# The folder in a set, what must be in it, and the modules and what debug data they have.
 SETS = {
-    "kernel.txz": ("boot/kernel/kernel", "kernel"),
-    "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/kernel.debug", "kernel.debug"),
+    "kernel.txz": ("boot/kernel/", "kernel", re.compile(r"kernel|[\w-]{1,60}\.ko")),
+    "kernel-dbg.txz": ("usr/lib/debug/boot/kernel/", "kernel.debug",
+                       re.compile(r"(?:kernel|[\w-]{1,60}\.ko)\.debug")),
 }
-CHUNK = 1 << 18
-MAX_MANIFEST, MAX_SET, MAX_MEMBER = 1 << 20, 4 << 30, 2 << 30
+BASE = "base.txz"
+MAX_MANIFEST, MAX_SET = 1 << 20, 4 << 30
 RELEASE = re.compile(r"\d+\.\d+-[A-Z]+\d*")
-
-Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all (0: unknown)
 
 
 class FetchError(KinstError):
     """A set cannot be had."""
 
 
-def fetch(name: str, progress: Progress, site: str | None = None) -> KnownImage:
+def fetch(name: str, progress: Progress, site: str | None = None,
+          base: bool = False) -> KnownImage:
     """Get ``RELEASE/ARCH``, e.g. ``15.0-RELEASE/amd64``.
 
     What was downloaded is kept on failure and gone on from the next time.
 
+    :param base: get the base system, too.
     :raises FetchError: when it cannot be had, or is not what the MANIFEST says.
+    :raises SetError: when a set is not what it should be.
     """
     release, _, arch = name.partition("/")
     if arch not in FREEBSD or not RELEASE.fullmatch(release):
@@ -53,20 +54,29 @@ def fetch(name: str, progress: Progress, site: str | None = None) -> KnownImage:
             f"'{name}': give RELEASE/ARCH, like 15.0-RELEASE/amd64 (or {', '.join(NAMES[1:])})"
         )
     site = site or os.environ.get("KINST_SITE") or SITE
-    base = f"{site}/{FREEBSD[arch].releases}/{release}"
-    sums = _manifest(base)
+    where = f"{site}/{FREEBSD[arch].releases}/{release}"
+    sums = _manifest(where)
+    wanted = [*SETS, *([BASE] if base else [])]
+    for file in wanted:
+        if file not in sums:
+            raise FetchError(f"{where}/MANIFEST: does not list {file}")
     target = store() / release / arch
     partial = store() / ".partial" / f"{release}-{arch}"
     try:
         partial.mkdir(parents=True, exist_ok=True)
         target.mkdir(parents=True, exist_ok=True)
-        for file, (member, local) in SETS.items():
-            if file not in sums:
-                raise FetchError(f"{base}/MANIFEST: does not list {file}")
-            archive = partial / file
-            _download(f"{base}/{file}", archive, sums[file], progress)
-            _extract(archive, member, target / local)
-        for file in SETS:
+        for file in wanted:
+            _download(f"{where}/{file}", partial / file, sums[file], progress)
+        for file, (folder, needed, names) in SETS.items():
+            def place(name: str, folder: str = folder,
+                      names: re.Pattern[str] = names) -> Path | None:
+                local = name.removeprefix(folder)
+                return target / local if local != name and names.fullmatch(local) else None
+
+            take(partial / file, place, folder + needed, progress)
+        if base:
+            make_root(partial / BASE, target / ROOT_FILE, target / HEADERS, progress)
+        for file in wanted:
             (partial / file).unlink()
     except OSError as error:
         raise FetchError(f"{target}: cannot be written: {error.strerror or error}") from None
@@ -147,26 +157,3 @@ def _download(url: str, path: Path, digest: str, progress: Progress) -> None:
         raise FetchError(
             f"{url}: its SHA-256 is not the MANIFEST's; it was removed, run the command again"
         )
-
-
-def _extract(archive: Path, member: str, target: Path) -> None:
-    """One file of the set, written under a temporary name and renamed."""
-    try:
-        with tarfile.open(archive, "r:xz") as tar:
-            for info in tar:
-                if info.name.removeprefix("./") == member and info.isfile():
-                    if info.size > MAX_MEMBER:
-                        raise FetchError(f"{archive.name}: {member} is too large")
-                    source = tar.extractfile(info)
-                    if source is not None:
-                        _write(source, target)  # type: ignore[arg-type]
-                        return
-    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
-        raise FetchError(f"{archive.name}: damaged archive: {error}") from None
-    raise FetchError(f"{archive.name}: holds no {member}")
-
-
-def _write(source: BinaryIO, target: Path) -> None:
-    with replacing(target) as file:
-        while chunk := source.read(CHUNK):
-            file.write(chunk)

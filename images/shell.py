@@ -20,6 +20,8 @@ from images import catalog
 MAX_COMMAND = 1000  # characters; the shell takes no longer line
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # instructions from the prompt into a program
+NO_HEADER = "file not found"  # says clang
+OUR_HEADER = b'"system.h"'
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -170,16 +172,29 @@ def with_folder(image: Image, folder: Path | None) -> Image:
 
 
 def with_program(image: Image, source: Path) -> Image:
-    """An image with our userland, and a program of one C file in /files, compiled with our header.
+    """An image with our userland, and a program of one C file in /files: compiled against the base
+    system that was fetched with the kernel, or, without one, or where it names it, with our header.
 
     :raises KinstError: when it cannot be read or compiled.
     """
-    from images.build_userland import program
+    from images.build_userland import program, program_against
 
     if not source.is_file():
         raise CommandError(f"{source}: no such file; a command that ends in .c is compiled")
     with tempfile.TemporaryDirectory() as folder:
-        program(arch_of(image).name, source, Path(folder) / source.stem)
+        arch, output, system = arch_of(image).name, Path(folder) / source.stem, catalog.headers(
+            image)
+        if system is not None and OUR_HEADER not in source.read_bytes():
+            program_against(arch, source, output, system)
+        else:
+            try:
+                program(arch, source, output)
+            except KinstError as error:
+                if NO_HEADER in str(error) and system is None:
+                    raise CommandError(f"{error}\nIt was compiled with our header alone; a base "
+                                       "system's come by: kinst images fetch RELEASE/ARCH --base"
+                                       ) from None
+                raise
         return with_folder(image, Path(folder))
 
 

@@ -4,12 +4,14 @@ The layout is that of FreeBSD's sys/ufs/ffs/fs.h, ufs/dinode.h and ufs/dir.h: li
 of 4 KiB without fragments, no soft updates, no check hashes.  The same tree gives the same bytes.
 """
 
+import io
 import os
 import stat
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from emu.errors import KinstError
 
@@ -28,7 +30,8 @@ OKAY = 0x7C269D38  # fs_state of a clean one is one less
 SUMMARY = struct.Struct("<4i")  # struct csum: directories, free blocks, inodes, fragments
 LINK_SIZE = (DIRECT + LEVELS) * 8  # bytes of a symbolic link that lie in the inode
 MAX_NAME, MAX_DEPTH = 255, 64
-MAX_SIZE = 1 << 30  # bytes of an image
+MAX_SIZE = 8 << 30  # bytes of an image
+MAX_FOLDER = 1 << 30  # bytes of what ``read_folder`` reads into memory
 KINDS = {stat.S_IFDIR: 4, stat.S_IFREG: 8, stat.S_IFLNK: 10}  # d_type
 
 
@@ -38,12 +41,13 @@ class FileSystemError(KinstError):
 
 @dataclass(frozen=True)
 class File:
-    """A file, or a symbolic link whose content is where it leads.
+    """A file, or a symbolic link whose content is where it leads.  The same object at two places is
+    one file with two names.
 
     :param mode: as stat(2) has it, with its type.
     """
 
-    content: bytes
+    content: bytes | memoryview
     mode: int = stat.S_IFREG | 0o644
 
 
@@ -81,7 +85,7 @@ def tree(files: Mapping[str, File | Folder]) -> Folder:
 class _Inode:
     mode: int
     links: int
-    content: bytes
+    content: bytes | memoryview
     blocks: list[int] = field(default_factory=list)  # of data
     tables: list[tuple[int, list[int]]] = field(default_factory=list)  # block, what it points to
     roots: list[int] = field(default_factory=list)  # of the tables: one for each level
@@ -91,14 +95,25 @@ def image(root: Folder, free: int = 0) -> bytes:
     """A file system with a tree in it.
 
     :param free: bytes that are left free, at least.
-    :raises FileSystemError: when it would be larger than 1 GiB, or a name is too long.
+    :raises FileSystemError: when it would be larger than 8 GiB, or a name is too long.
     """
-    return _Writer(root, free).image()
+    out = io.BytesIO()
+    write(root, out, free)
+    return out.getvalue()
+
+
+def write(root: Folder, file: BinaryIO, free: int = 0) -> None:
+    """The same, into an empty file: what is not used is left out of it where it can be.
+
+    :raises FileSystemError: as ``image``.
+    """
+    _Writer(root, free).write(file)
 
 
 class _Writer:
     def __init__(self, root: Folder, free: int) -> None:
         self.inodes: list[_Inode] = []
+        self._numbers: dict[int, int] = {}  # of files, by their identity
         self._number(root, ROOT, 0)
         wanted = sum(_blocks(inode) for inode in self.inodes) + -(-free // BLOCK) + 8
         groups = 1
@@ -119,7 +134,7 @@ class _Writer:
         # A last group without room for its own blocks is none.
         if size - (groups - 1) * GROUP_BLOCKS <= self.data_block:
             self.size = (groups - 1) * GROUP_BLOCKS + self.data_block + 1
-        self.blocks: dict[int, bytes] = {}
+        self.blocks: dict[int, bytes | memoryview] = {}
         self.used = bytearray(self.size)
         self._next = 0
 
@@ -144,8 +159,11 @@ class _Writer:
             else:
                 if stat.S_IFMT(what.mode) not in (stat.S_IFREG, stat.S_IFLNK):
                     raise FileSystemError(f"{name!r}: neither a file nor a symbolic link")
-                rows.append((name, ROOT + len(self.inodes), stat.S_IFMT(what.mode)))
-                self.inodes.append(_Inode(what.mode, 1, what.content))
+                at = self._numbers.setdefault(id(what), ROOT + len(self.inodes))
+                rows.append((name, at, stat.S_IFMT(what.mode)))
+                if at == ROOT + len(self.inodes):
+                    self.inodes.append(_Inode(what.mode, 0, what.content))
+                self.inodes[at - ROOT].links += 1
         own.content = _directory(rows)
         return number
 
@@ -160,10 +178,11 @@ class _Writer:
         """Give a file its blocks."""
         if _in_inode(inode):
             return
-        for at in range(0, len(inode.content), BLOCK):
+        content = memoryview(inode.content)
+        for at in range(0, len(content), BLOCK):
             block = self._allocate()
             inode.blocks.append(block)
-            self.blocks[block] = inode.content[at : at + BLOCK]
+            self.blocks[block] = content[at : at + BLOCK]
         rest = inode.blocks[DIRECT:]
         for level in range(1, LEVELS + 1):
             if not rest:
@@ -184,7 +203,7 @@ class _Writer:
 
     # -- what lies where --------------------------------------------------------------------------
 
-    def image(self) -> bytes:
+    def write(self, file: BinaryIO) -> None:
         for group in range(self.groups):
             base = group * GROUP_BLOCKS
             begin = base if group == 0 else base + SUPERBLOCK_BLOCK
@@ -199,14 +218,16 @@ class _Writer:
         for number, inode in enumerate(self.inodes, ROOT):
             self._write_inode(number, inode)
         superblock = self._superblock([sum(column) for column in zip(*summaries, strict=True)])
-        out = bytearray(self.size * BLOCK)
         for block, content in self.blocks.items():
-            out[block * BLOCK : block * BLOCK + len(content)] = content
-        out[SUPERBLOCK_AT : SUPERBLOCK_AT + len(superblock)] = superblock
-        for group in range(self.groups):
-            at = (group * GROUP_BLOCKS + SUPERBLOCK_BLOCK) * BLOCK
-            out[at : at + len(superblock)] = superblock
-        return bytes(out)
+            file.seek(block * BLOCK)
+            file.write(content)
+        for at in (SUPERBLOCK_AT, *((group * GROUP_BLOCKS + SUPERBLOCK_BLOCK) * BLOCK
+                                    for group in range(self.groups))):
+            file.seek(at)
+            file.write(superblock)
+        if file.seek(0, io.SEEK_END) < self.size * BLOCK:
+            file.seek(self.size * BLOCK - 1)
+            file.write(b"\0")
 
     def _inodes_of(self, group: int) -> Iterator[tuple[int, bool]]:
         """(index in the group, whether it is a folder) of those that are used."""
@@ -247,7 +268,7 @@ class _Writer:
         group, index = divmod(number, self.inodes_per_group)
         block = group * GROUP_BLOCKS + INODE_BLOCK + index // PER_BLOCK
         if _in_inode(inode):
-            places = inode.content.ljust(LINK_SIZE, b"\0")
+            places = bytes(inode.content).ljust(LINK_SIZE, b"\0")
         else:
             direct = [*inode.blocks[:DIRECT], *[0] * DIRECT][:DIRECT]
             places = struct.pack("<15q", *direct, *[*inode.roots, 0, 0, 0][:LEVELS])
@@ -256,7 +277,7 @@ class _Writer:
                            held)
         data += bytes(8 * 4 + 4 * 4) + struct.pack("<I", number) + bytes(4 + 4 + 4 + 16) + places
         at = index % PER_BLOCK * INODE
-        held_before = self.blocks.get(block, b"").ljust(BLOCK, b"\0")
+        held_before = bytes(self.blocks.get(block, b"")).ljust(BLOCK, b"\0")
         self.blocks[block] = (held_before[:at] + data.ljust(INODE, b"\0")
                               + held_before[at + INODE :])
 
@@ -331,7 +352,7 @@ def read_folder(path: Path) -> Folder:
 
     :raises FileSystemError: when it cannot be read, or is larger than 1 GiB.
     """
-    left = MAX_SIZE
+    left = MAX_FOLDER
 
     def read(at: Path, depth: int) -> Folder:
         nonlocal left
@@ -347,7 +368,7 @@ def read_folder(path: Path) -> Folder:
             elif stat.S_ISREG(mode):
                 left -= one.lstat().st_size
                 if left < 0:
-                    raise FileSystemError(f"{path}: has more than {MAX_SIZE >> 20} MiB")
+                    raise FileSystemError(f"{path}: has more than {MAX_FOLDER >> 20} MiB")
                 found.entries[one.name] = File(one.read_bytes(), stat.S_IFREG | mode & 0o7777)
         return found
 

@@ -12,11 +12,12 @@ from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.replacing import replacing
 from emu.unicorn.machine import UnicornMachine
+from images import catalog
 from kinst_emu.terminal import check_writable
 
 
 def loader_options(parser: argparse.ArgumentParser) -> None:
-    """``--disk``, ``--memory-disk``, ``--env`` and ``--append``."""
+    """``--disk``, ``--memory-disk``, ``--base``, ``--env`` and ``--append``."""
     parser.add_argument("--disk", type=Path, action="append", default=[], metavar="FILE",
                         help="the image of a disk; without a memory disk, the first is the root "
                         "file system.  What is written to it is forgotten in the end.  May be "
@@ -26,6 +27,9 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory-disk", type=Path, metavar="FILE",
                         help="the image of a disk that the boot loader puts in memory: the root "
                         "file system")
+    parser.add_argument("--base", action="store_true",
+                        help="the first disk is the base system that 'kinst images fetch --base' "
+                        "brought with this kernel")
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE",
                         help="set a variable of the kernel's environment; may be repeated")
     parser.add_argument("--append", default="", metavar="FLAGS",
@@ -39,8 +43,9 @@ def files_option(parser: argparse.ArgumentParser) -> None:
 
 def check_userland(arguments: argparse.Namespace, what: str) -> None:
     """:raises KinstError: where the disk is not to be our userland's."""
-    if arguments.disk or arguments.memory_disk:
-        raise KinstError(f"{what}: is for our userland, and not with --disk or --memory-disk")
+    if arguments.disk or arguments.memory_disk or arguments.base:
+        raise KinstError(f"{what}: is for our userland, and not with --disk, --memory-disk or "
+                         "--base")
 
 
 def with_options(image: Image, arguments: argparse.Namespace) -> Image:
@@ -48,6 +53,9 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
 
     :raises KinstError: when one is malformed, or the disk cannot be used.
     """
+    if arguments.base and arguments.write:
+        raise KinstError("--write: the base system stays as it was fetched; give a copy of "
+                         f"{catalog.base(image)} with --disk")
     if arguments.write and not arguments.disk:
         raise KinstError("--write: is for --disk, which is not given")
     if arguments.write:
@@ -55,8 +63,9 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
             check_writable(path, "--disk")
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
             raise KinstError("--write: a file is given for two disks")
+    base = [catalog.base(image)] if arguments.base else []
     options = boot_options(
-        arguments.env, arguments.append, arguments.memory_disk, arguments.disk)
+        arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk])
     if options.programs and not guest_of(image, arch_of(image).name).shell_prompt:
         what = "--disk" if options.disks else "--memory-disk"
         raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "

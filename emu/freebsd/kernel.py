@@ -14,7 +14,9 @@ from emu.hole import FindHole
 
 # Our shell's is what a terminal takes for the end of a prompt (images/userland/shell.c, OSC 133).
 SHELL_PROMPT = "\033]133;B\007"
-PROMPTS = ("mountroot> ", SHELL_PROMPT)
+# FreeBSD's own init asks for a shell when it is to be for a single user; sh's prompt there.
+SINGLE_USER = ("RETURN for /bin/sh: ", "\r\n# ")
+PROMPTS = ("mountroot> ", SHELL_PROMPT, *SINGLE_USER)
 M_WAITOK_ZERO = 0x102  # malloc(9)
 # Functions DTrace itself runs through, on every architecture.
 EXCLUDED = frozenset(

@@ -18,7 +18,6 @@ from typing import Any
 from emu.architectures import ARCHITECTURES
 from emu.boot_options import (
     ASSIGNMENT,
-    MAX_DISK,
     MAX_DISKS,
     MAX_ENVIRONMENT,
     NOTHING,
@@ -57,6 +56,7 @@ BUILD_ID = re.compile(r"[0-9A-Za-z-]{0,160}")
 MODULE = re.compile(r"[0-9A-Za-z_.-]{1,64}")  # the name of a file
 ONE_CPU = ((0, 0),)  # the schedule of a machine with one
 FLAGS = re.compile("[A-Za-z]{0,52}")
+MAX_DISKS_SIZE = 1 << 30  # bytes, of all of a recording's
 MAX_KERNEL = 4096  # characters of a path: Linux's own limit
 MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
 
@@ -176,9 +176,9 @@ class Recorder:
             environment=options.environment, flags=options.flags,
             memory_disk=options.memory_disk is not None, disks=len(options.disks))
         self._first: dict[int, bytes] = {}
-        if sum(len(disk.content) for disk in options.every_disk) > MAX_DISK:
-            raise ReplayError(f"{path}: a recording has its disks, of at most {MAX_DISK >> 20} MiB "
-                              "in all")
+        if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
+            raise ReplayError(f"{path}: a recording has its disks, of at most "
+                              f"{MAX_DISKS_SIZE >> 20} MiB in all")
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         for disk in options.every_disk:
             self._writer.write(DISK, bytes(disk.content))
@@ -411,7 +411,7 @@ class Recording:
         start = self.start
         if len(self._disks) < self._disks_wanted:
             raise ReplayError(f"{self.path}: it was cut off before its disks; {AGAIN}")
-        disks, left = [], MAX_DISK
+        disks, left = [], MAX_DISKS_SIZE
         for part in self._disks:
             content = self._reader.content(part, left)
             left -= len(content)

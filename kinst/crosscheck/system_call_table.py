@@ -29,7 +29,9 @@ RELEASE = r'bytes("\x01\0\0\0\x02\0\0\0")'  # CTL_KERN, KERN_OSRELEASE
 
 # Made before anything is compared, so that files, buffers and zones are there: what makes them
 # first is longer than what is compared of a call.
-PREPARED = (FILE, "sys_close(3)", 'sys_mkdir("/tmp/first", 0755)', PAIR, "sys_close_range(3, 9, 0)")
+PREPARED = (FILE, 'sys_mkdir("/tmp/first", 0755)', PAIR, DATAGRAM, STREAM,
+            "sys_pipe2(buf(8), 0)", QUEUE, "sys_cpuset(buf(8))",
+            f"{PAGES}; sys_mlock(p, 0x1000); sys_munmap(p, 0x8000)", "sys_close_range(3, 19, 0)")
 
 ENTRIES = entries(f"""
 getpid          sys_getpid()
@@ -123,7 +125,7 @@ chflags         {FILE}; sys_chflags("/tmp/x", 1)
 pathconf        sys_pathconf("/", {{k}})
 fpathconf       sys_fpathconf(1, {{k}})
 mkdir           sys_mkdir("/tmp/d", 0755)
-rmdir           sys_mkdir("/tmp/d", 0755); sys_rmdir("/tmp/d")
+rmdir           sys_rmdir("/tmp/first")
 link            {FILE}; sys_link("/tmp/x", "/tmp/y")
 unlink          {FILE}; sys_unlink("/tmp/x")
 symlink         sys_symlink({{s}}, "/tmp/l")

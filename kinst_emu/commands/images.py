@@ -12,6 +12,7 @@ from images.catalog import KnownImage
 EXAMPLES = (
     "kinst images",
     "kinst images fetch 15.0-RELEASE/amd64",
+    "kinst images fetch 15.0-RELEASE/amd64 --base",
     "kinst images add /boot/kernel/kernel --name mine/amd64",
     "kinst images build",
 )
@@ -23,8 +24,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = actions.add_parser("add", help="copy a kernel into the store")
     add.add_argument("file", type=Path)
     add.add_argument("--name", help="NAME/ARCH; default: its folder's name")
-    get = actions.add_parser("fetch", help="get an official kernel with its debug data")
+    get = actions.add_parser(
+        "fetch", help="get an official kernel with its modules and their debug data")
     get.add_argument("name", metavar="RELEASE/ARCH", help="e.g. 15.0-RELEASE/amd64")
+    get.add_argument("--base", action="store_true",
+                     help="and its base system, as the image of a disk, and as headers and "
+                     "libraries to compile against")
     build = actions.add_parser("build", help="build the teaching kernels, with clang and lld")
     for action in (add, get, build):
         action.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
@@ -38,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps(_rows(come)))
         else:
             print("".join(f"{image.name}: {image.path}\n" for image in come), end="")
+            if arguments.action == "fetch" and arguments.base:
+                print(f"boot it by: kinst boot -k {arguments.name} --base --append -s -i")
         return 0
     images = catalog.known()
     if arguments.json:
@@ -59,7 +66,7 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
     if arguments.action == "add":
         return [catalog.add(arguments.file, arguments.name)]
     if arguments.action == "fetch":
-        return [_fetch(arguments.name)]
+        return [_fetch(arguments.name, arguments.base)]
     from images import build_userland
     from images.build_teaching import build
 
@@ -73,7 +80,7 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
     return come
 
 
-def _fetch(name: str) -> KnownImage:
+def _fetch(name: str, base: bool) -> KnownImage:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -98,7 +105,7 @@ def _fetch(name: str) -> KnownImage:
         bar.update(tasks[file], completed=done)
 
     try:
-        return fetch(name, progress)
+        return fetch(name, progress, base=base)
     finally:
         if tasks:
             bar.stop()

@@ -3,27 +3,48 @@
 import hashlib
 import http.server
 import io
+import stat
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from emu.errors import KinstError
 from emu.guests import FREEBSD
-from images import catalog
+from images import catalog, distribution_set
+from images.distribution_set import SetError
 from images.fetch import FetchError, fetch
 from tests.elfwriter import Elf
+from tests.images.test_ufs import Reader
 
 RELEASE = "15.0-RELEASE"
 
 
-def txz(member, content):
+def txz(members, links=()):
+    """A set; links are (name, type of tar's, where it leads)."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:xz") as tar:
-        info = tarfile.TarInfo(member)
-        info.size = len(content)
-        tar.addfile(info, io.BytesIO(content))
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content or b""), 0o555
+            if content is None:
+                info.type, info.size, info.mode = tarfile.DIRTYPE, 0, 0o750
+            tar.addfile(info, io.BytesIO(content or b""))
+        for name, kind, leads in links:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, leads
+            tar.addfile(info)
     return out.getvalue()
+
+
+BASE = {"./": None, "./sbin/init": b"first program", "./usr/include/sys/a.h": b"int a;",
+        "./usr/lib/libc.a": b"!<arch>", "./usr/lib/crt1.o": b"start", "./root": None,
+        "./usr/share/doc": b"words", "../outside": b"x", "/etc/motd": b"hello"}
+LINKS = [("./rescue/init", tarfile.LNKTYPE, "./sbin/init"),
+         ("./bin", tarfile.SYMTYPE, "usr/bin"),
+         ("./usr/include/b.h", tarfile.SYMTYPE, "sys"),
+         ("./usr/include/out.h", tarfile.SYMTYPE, "../../etc/passwd")]
 
 
 class Site:
@@ -32,9 +53,17 @@ class Site:
     def __init__(self):
         self.kernel = Elf(arch="amd64").build() + bytes(range(256)) * 64
         self.files = {
-            "kernel.txz": txz("./boot/kernel/kernel", self.kernel),
-            "kernel-dbg.txz": txz("./usr/lib/debug/boot/kernel/kernel.debug", b"debug data"),
+            "kernel.txz": txz({"./boot/kernel/kernel": self.kernel,
+                               "./boot/kernel/dtrace.ko": b"module",
+                               "./boot/kernel/../dtrace.ko": b"elsewhere",
+                               "./boot/kernel/linker.hints": b"hints"}),
+            "kernel-dbg.txz": txz({"./usr/lib/debug/boot/kernel/kernel.debug": b"debug data",
+                                   "./usr/lib/debug/boot/kernel/dtrace.ko.debug": b"of it"}),
+            "base.txz": txz(BASE, LINKS),
         }
+        self.list()
+
+    def list(self):
         self.manifest = "".join(
             f"{name}\t{hashlib.sha256(data).hexdigest()}\t1\tkernel\t\"Kernel\"\ton\n"
             for name, data in self.files.items()
@@ -81,9 +110,9 @@ def site(tmp_path, monkeypatch):
     server.server_close()
 
 
-def get(site, name=f"{RELEASE}/amd64"):
+def get(site, name=f"{RELEASE}/amd64", base=False):
     seen = []
-    image = fetch(name, lambda *words: seen.append(words), site.url)
+    image = fetch(name, lambda *words: seen.append(words), site.url, base)
     return image, seen
 
 
@@ -91,9 +120,59 @@ def test_a_release_is_fetched_checked_and_unpacked(site):
     image, seen = get(site)
     assert image.path.read_bytes() == site.kernel
     assert (image.path.parent / "kernel.debug").read_bytes() == b"debug data"
-    assert seen[-1][0] == "kernel-dbg.txz" and seen[-1][1] == seen[-1][2]
+    downloaded = [words for words in seen if words[0] == "kernel-dbg.txz"]
+    assert downloaded[-1][1] == downloaded[-1][2]
+    assert seen[-1][0] == "unpacking kernel-dbg.txz" and seen[-1][1] == seen[-1][2]
+    assert {path.name for path in image.path.parent.iterdir()} == {
+        "kernel", "kernel.debug", "dtrace.ko", "dtrace.ko.debug"}
+    assert (image.path.parent / "dtrace.ko").read_bytes() == b"module"
     assert not [p for p in catalog.store().rglob("*.txz")]
     assert image.name in {known.name for known in catalog.known() if known.path}
+
+
+def test_a_base_system_is_made_a_root_file_system_and_headers_to_compile_against(site):
+    image, seen = get(site, base=True)
+    folder = image.path.parent
+    disk = Reader((folder / "root.ufs").read_bytes())
+    top = entries(disk, 2)
+    assert set(top) == {"sbin", "usr", "root", "rescue", "bin", "etc"}
+    init, rescue = entries(disk, top["sbin"])["init"], entries(disk, top["rescue"])["init"]
+    assert init == rescue and disk.content(init) == b"first program"
+    assert disk.mode(init) & 0o7777 == 0o555 and disk.mode(top["root"]) & 0o7777 == 0o750
+    assert stat.S_ISLNK(disk.mode(top["bin"])) and disk.content(top["bin"]) == b"usr/bin"
+    assert len(disk.free()[0]) > (200 << 20) // 4096
+    kept = {str(path.relative_to(folder / "base")): path for path in folder.rglob("base/**/*")}
+    assert {name for name, path in kept.items() if path.is_file()} == {
+        "usr/include/sys/a.h", "usr/lib/libc.a", "usr/lib/crt1.o"}
+    assert kept["usr/include/b.h"].readlink() == Path("sys")
+    assert "writing root.ufs" in {words[0] for words in seen}
+    assert catalog.base(catalog.find(image.name)) == folder / "root.ufs"
+    (folder / "base" / "old.h").write_text("")
+    get(site, base=True)
+    assert not (folder / "base" / "old.h").exists()
+
+
+@pytest.mark.parametrize("members, links, says", [
+    ({"./etc/motd": b""}, [], "holds no sbin/init"),
+    ({"./sbin/init": b""}, [("./a", tarfile.LNKTYPE, "./nothing")], "'a' is a link to nothing"),
+    ({"./sbin/init": b"", "./etc": b"", "./etc/motd": b""}, [], "is a file"),
+])
+def test_a_base_system_that_is_none_is_refused_and_nothing_is_left(site, members, links, says):
+    site.files["base.txz"] = txz(members, links)
+    site.list()
+    with pytest.raises(KinstError, match=says):
+        get(site, base=True)
+    assert not list(catalog.store().rglob("*.ufs")) and not list(catalog.store().rglob("tmp*"))
+
+
+def test_a_set_that_is_too_large_is_refused(site, monkeypatch):
+    monkeypatch.setattr(distribution_set, "MAX_ALL", 20)
+    with pytest.raises(SetError, match="too large"):
+        get(site, base=True)
+
+
+def entries(disk, number):
+    return {name: at for name, at, *_ in disk.entries(number) if name not in (".", "..")}
 
 
 def test_every_architecture_has_its_directory(site):
@@ -133,9 +212,9 @@ def test_a_set_that_is_not_the_manifests_is_removed(site):
 
 
 def test_a_set_without_the_kernel_is_refused(site):
-    site.files["kernel.txz"] = txz("boot/kernel/other", b"x")
-    site.manifest = f"kernel.txz\t{hashlib.sha256(site.files['kernel.txz']).hexdigest()}\n"
-    with pytest.raises(FetchError, match="holds no boot/kernel/kernel"):
+    site.files["kernel.txz"] = txz({"boot/kernel/other": b"x"})
+    site.list()
+    with pytest.raises(SetError, match="holds no boot/kernel/kernel"):
         get(site)
 
 

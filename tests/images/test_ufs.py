@@ -184,5 +184,14 @@ def test_a_file_is_no_folder():
 
 
 def test_a_file_system_that_is_too_large_is_refused():
-    with pytest.raises(FileSystemError, match="1024 MiB"):
-        ufs.image(Folder(), 2 << 30)
+    with pytest.raises(FileSystemError, match="8192 MiB"):
+        ufs.image(Folder(), 9 << 30)
+
+
+def test_one_file_at_two_places_is_one_inode_with_two_links():
+    one = File(b"x" * 5000)
+    disk = Reader(ufs.image(ufs.tree({"a": one, "b/c": one, "d": File(b"x" * 5000)})))
+    top = {name: number for name, number, *_ in disk.entries(2)}
+    a, c, d = top["a"], {name: number for name, number, *_ in disk.entries(top["b"])}["c"], top["d"]
+    assert a == c != d and disk.links(a) == 2 and disk.links(d) == 1
+    assert disk.content(a) == disk.content(d) == b"x" * 5000

@@ -5,6 +5,7 @@ $KINST_SEED repeats a choice that a failure has printed.
 
 import os
 import random
+import tarfile
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,8 @@ from emu.symbols import STT_FUNC
 from emu.unicorn import snapshot
 from emu.unicorn._engine import Flow, Steps
 from images import boots, ufs
-from images.build_userland import FREE, built, root
+from images.build_userland import FREE, TOOLS, built, root
+from images.distribution_set import make_root
 from images.recordings import played
 from images.shell import CommandError, at_system_call, run_command, with_program, with_userland
 from images.ufs import File
@@ -24,6 +26,7 @@ from kinst import kinst_provider
 from kinst.breakpoints import Breakpoints
 from tests.conftest import ARCHES, real_kernel
 from tests.cutting import Cutting
+from tests.images.test_fetch import txz
 from tests.kinst_emu.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -406,3 +409,39 @@ def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
             one.close()
         states.append((machine.instructions, machine.cpu.state()))
     assert states[0] == states[1]
+
+
+@pytest.fixture
+def fetched(kernel, tmp_path, monkeypatch):
+    """A kernel with a base system beside it, as ``kinst images fetch --base`` leaves them: a small
+    set of ours."""
+    arch = kernel.options.memory_disk.path.parent.name
+    folder = tmp_path / "images" / "15.0-RELEASE" / arch
+    folder.mkdir(parents=True)
+    (folder / "kernel").symlink_to(kernel.path)
+    ours = built(kernel.options.memory_disk.path.parent)
+    archive = tmp_path / "base.txz"
+    archive.write_bytes(txz({
+        "./dev": None, "./tmp": None, "./sbin/init": ours["shell"], "./bin/check": ours["check"],
+        "./etc/motd": b"words",
+    }, [(f"./bin/{tool}", tarfile.LNKTYPE, "./sbin/init") for tool in TOOLS]))
+    make_root(archive, folder / "root.ufs", folder / "base", lambda *said: None)
+    monkeypatch.setenv("KINST_DATA", str(tmp_path))
+    return f"15.0-RELEASE/{arch}"
+
+
+def test_a_base_system_is_booted_to_its_shell(fetched, tmp_path):
+    done = run("kinst", "boot", "-k", fetched, "--base", "--type", r"cat /dev/null && check\r")
+    assert done.returncode == 0 and done.stdout.count(": ok") == CHECKS, done.stderr
+    for words, says in ((["--base", "--write"], "stays as it was fetched"),
+                        (["--base", "--disk", str(tmp_path / "no")], "no: cannot be read")):
+        done = run("kinst", "boot", "-k", fetched, *words)
+        assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
+    done = run("kinst", "run", "-k", fetched, "--base", "--files", str(tmp_path), "--", "ls")
+    assert done.returncode == 1 and "not with --disk" in done.stderr
+
+
+def test_a_base_system_that_was_not_fetched_is_told_in_a_line(kernel):
+    done = run("kinst", "boot", "-k", str(kernel.path), "--base")
+    assert done.returncode == 1 and "kinst images fetch RELEASE/ARCH --base" in done.stderr
+    assert done.stderr.count("\n") == 1
