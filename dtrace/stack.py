@@ -58,8 +58,15 @@ class Stacks:
         is_return = False
         for _ in range(limit):
             pc = registers[arch.pc]
-            if not image.holds_code(pc) or (is_return and pc == guest.entry_address(image)):
+            if is_return and pc == guest.entry_address(image):
                 return  # where injected calls return to
+            if not image.holds_code(pc):
+                back = self._left(registers) if not is_return else None
+                if back is None:
+                    return
+                yield pc, False
+                registers, is_return = back, True
+                continue
             yield pc, is_return
             try:
                 if is_return and self._function(pc - 1).name in guest.trap_entries:
@@ -71,6 +78,21 @@ class Stacks:
             if caller is None:
                 return
             registers, is_return = caller, True
+
+    def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
+        """The caller's registers where the kernel has called something that is no code, as through
+        a null pointer; None: it is somebody else's, as a program's."""
+        arch, machine = self._machine.arch, self._machine
+        sp = registers[arch.sp]
+        found = dict(registers)
+        try:
+            if arch.link is not None:
+                found[arch.pc] = registers[arch.link]
+            else:
+                found[arch.pc], found[arch.sp] = machine.read_u64(sp), sp + 8 & MASK
+        except MemoryAccessError:
+            return None
+        return found if sp >> 63 and machine.image.holds_code(found[arch.pc]) else None
 
     def _interrupted(self, registers: dict[str, int]) -> dict[str, int]:
         """The registers in the trap frame that the kernel's vector has built."""
@@ -136,7 +158,7 @@ class Stacks:
         at = address - is_return  # the call, not what follows it
         function = self._function(at)
         offset = address - function.address
-        where = (f"{function.module}`{function.name}+{offset:#x}" if offset < FAR
+        where = (f"{function.module}`{function.name}+{offset:#x}" if function.name and offset < FAR
                  else f"{address:#x}")
         if self._index is None:
             yield where

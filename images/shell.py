@@ -92,8 +92,9 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
 def at_shell(machine: UnicornMachine) -> None:
     """:raises CommandError: when a machine is not at our shell's prompt."""
     prompt, text = machine.guest.shell_prompt, machine.console.text
-    if prompt and text.endswith(prompt.encode()):
-        return
+    if prompt and (text.endswith(prompt.encode())
+                   or (not text and machine.image.options.programs and machine.instructions)):
+        return  # a recording begins at the prompt, with nothing said
     unmounted = re.findall(machine.guest.unmounted, text) if machine.guest.unmounted else []
     if unmounted:
         where, error = (word.decode() for word in unmounted[-1])

@@ -9,6 +9,7 @@ from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
+from emu.unicorn.machine import UnicornMachine
 from kinst.breakpoints import Breakpoints
 from kinst.patterns import is_glob
 
@@ -17,6 +18,7 @@ FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N 
          "panic, or fault for the instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
+CALL_SIZE = 4  # bytes, where nothing tells where an instruction begins
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 
 
@@ -59,25 +61,36 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
 
 
 def _fault(player: Player, begin: Position | None) -> Stop | None:
-    """Go to the instruction that the panic's stack says was interrupted by an exception."""
+    """Go to the instruction that the panic's stack says was interrupted by an exception; where that
+    is none, as behind a null pointer, to the one that called it."""
     stop = go(player, "panic", begin)
     if stop is not None:
         return stop
     machine = player.machine
     frames = list(Stacks(machine).addresses(machine.read_register))
-    interrupted = [address for address, is_return in frames[1:] if not is_return]
+    interrupted = [n for n, (_address, is_return) in enumerate(frames) if n and not is_return]
     if not interrupted:
         raise KinstError(f"{player.recording.path}: by its stack, no exception led to the panic; "
                          "panic is the position where it begins")
+    address = frames[interrupted[0]][0]
+    if not machine.image.holds_code(address):
+        address = _call(machine, frames[interrupted[0] + 1][0])
     target = PlayedTarget(player)
-    target.break_at(interrupted[0])
+    target.break_at(address)
     event = target.back(lambda: False)
     if event.why is Why.INTERRUPTED:
         return Stop(StopReason.INTERRUPTED, machine.pc)
     if event.why is not Why.BREAKPOINT:
         raise KinstError(f"{player.recording.path}: what the panic's stack says was interrupted, "
-                         f"{machine.image.symbols.where(interrupted[0])}, was not executed")
+                         f"{machine.image.symbols.where(address)}, was not executed")
     return None
+
+
+def _call(machine: UnicornMachine, back: int) -> int:
+    """The call that returns to an address."""
+    function = machine.image.symbols.function_at(back - 1)
+    begin = function.address if function is not None else back - CALL_SIZE
+    return back - len(machine.arch.split(machine.read(begin, back - begin))[-1])
 
 
 def reached_at(player: Player, text: str) -> list[int]:

@@ -16,7 +16,7 @@ from kinst_emu.machine import TracedMachine
 
 Workload = Callable[[TracedMachine], object]
 
-WORKLOAD = "workload"  # its function
+WORKLOAD, PROGRAM = "workload", "PROGRAM"  # its function, and what that wants to run
 
 
 def load_program(path: Path) -> Workload:
@@ -37,6 +37,20 @@ def load_program(path: Path) -> Workload:
     if not callable(found):
         raise missing
     return cast(Workload, found)
+
+
+def program_of(path: Path, workload: Workload) -> Path | None:
+    """The C file that a Python program names in ``PROGRAM``, from where it is: the machine stands
+    at our shell, and the file's program is in /files.  None: it names none.
+
+    :raises KinstError: when that is no file's name.
+    """
+    named = getattr(workload, "__globals__", {}).get(PROGRAM)
+    if named is None:
+        return None
+    if not isinstance(named, str) or not named.endswith(".c"):
+        raise KinstError(f"{path}: {PROGRAM} is not the name of a C file")
+    return path.parent / named
 
 
 def _binds(tree: ast.Module, name: str) -> bool:

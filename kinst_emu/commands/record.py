@@ -1,6 +1,7 @@
 """``kinst record``: a run that can be played again, from any position."""
 
 import argparse
+import shlex
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
@@ -19,6 +20,7 @@ from images.shell import (
     give_command,
     shown_output,
     with_folder,
+    with_program,
     with_userland,
 )
 from kinst_emu.boot_words import check_userland, files_option, loader_options, with_options
@@ -26,13 +28,14 @@ from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import parse_count, parse_size, show_byte
-from kinst_emu.workload import load_program, run_program
+from kinst_emu.workload import load_program, program_of, run_program
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",
     "kinst record -k kernel -o call.rec 'p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP)'",
     "kinst record -k kernel -o typed.rec keys.py",
     "kinst record -k kernel -o ls.rec '$ ls /'",
+    "kinst record -k kernel -o prog.rec 'prog.c 1 2'",
 )
 
 
@@ -43,9 +46,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE",
                         help="the recording")
     parser.add_argument("workload", metavar="WORKLOAD",
-                        help="'boot', calls of the booted kernel, '$ COMMAND' for our shell, or a "
-                        "Python file whose function workload(machine) is called with the booted "
-                        "machine")
+                        help="'boot', calls of the booted kernel, '$ COMMAND' for our shell, a "
+                        "file of C and its arguments, or a Python file whose function "
+                        "workload(machine) is called with the booted machine")
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("--limit", metavar="N",
                         help="instructions after which a boot, command or call is given up "
@@ -64,8 +67,20 @@ def run(arguments: argparse.Namespace) -> int:
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
     function = None if program is None else load_program(program)
     command = workload[1:].strip() if workload.startswith("$") else None
+    words = workload.split() if command is None else []
+    source = Path(words[0]) if words and words[0].endswith(".c") else None
+    if program is not None and function is not None:
+        source = program_of(program, function)
+    elif source is not None:
+        command = shlex.join((f"/files/{source.stem}", *words[1:]))
     if command is not None:
         check_command(command)
+    if source is not None:
+        check_userland(arguments, "a file of C")
+        if arguments.files is not None:
+            raise KinstError("--files: is for a workload '$ COMMAND'")
+        image = with_program(with_userland(image), source)
+    elif command is not None:
         if arguments.files is not None:
             check_userland(arguments, "--files")
         image = with_folder(with_userland(image), arguments.files)
@@ -81,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         machine.boot()
     else:
         machine = booted(image, memory)
-        if command is not None:
+        if command is not None or source is not None:
             at_shell(machine)
         machine.console.text.clear()
     if not arguments.quiet:

@@ -58,6 +58,24 @@ def test_the_stack_is_right_at_the_instructions_of_a_recursion(booted, debug_dat
     assert not outside and compared > 100
 
 
+def test_the_stack_goes_on_where_the_kernel_has_called_what_is_no_code(booted):
+    """A null pointer was called, in a function that has made no frame yet."""
+    inside = booted.symbol("account").address + 8
+    registers = booted.registers() | {booted.arch.pc: 0}
+    kept = booted.snapshot()
+    if booted.arch.link is None:
+        registers[booted.arch.sp] -= 8
+        booted.write_u64(registers[booted.arch.sp], inside)
+    else:
+        registers[booted.arch.link] = inside
+    stack = list(Stacks(booted).addresses(registers.__getitem__))
+    high = registers[booted.arch.sp] >> 63
+    assert stack[:2] == ([(0, False), (inside, True)] if high else [])
+    if high:
+        assert Stacks(booted).lines(0, False) == ["0x0"]
+    booted.restore(kept)
+
+
 def run(*arguments):
     return subprocess.run(
         [sys.executable, "-c", "from kinst_emu.entry import kdtrace; kdtrace()", *arguments],

@@ -1,4 +1,5 @@
-"""The walk through a kernel bug (docs/panic.md): its commands, on a real kernel."""
+"""The walks through kernel bugs (docs/panic.md, docs/panic-program.md): their commands, on a real
+kernel."""
 
 import json
 import re
@@ -11,14 +12,13 @@ import pytest
 from tests.conftest import real_kernel
 
 ROOT = Path(__file__).parents[2]
-WALK = ROOT / "docs" / "panic.md"
 NAMES = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdtrace"}
 
 
-def blocks():
-    """(command, lines shown) of the page, in order."""
+def blocks(page):
+    """(command, lines shown) of a page, in order."""
     found = []
-    for line in WALK.read_text().splitlines():
+    for line in (ROOT / "docs" / page).read_text().splitlines():
         if line.startswith("    $ "):
             found.append((line[6:], []))
         elif line.startswith("    ") and found:
@@ -31,14 +31,15 @@ def comparable(line):
     return re.sub(r"\s+", " ", re.sub(r"\b(0x[0-9a-f]+|\d[\d.]*)\b", "N", line)).strip()
 
 
-def test_the_walk_finds_the_bug(tmp_path):
+@pytest.mark.parametrize("page", ["panic.md", "panic-program.md"])
+def test_the_walk_finds_the_bug(page, tmp_path):
     kernel = real_kernel("arm64").path
     (tmp_path / "kernel").symlink_to(kernel)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     if (debug := kernel.with_name(kernel.name + ".debug")).exists():
         (tmp_path / "kernel.debug").symlink_to(debug)
     seen = {}
-    commands = blocks()
+    commands = blocks(page)
     assert len(commands) > 4
     for command, shown in commands:
         # Where the page has a number that is this kernel's, the walk's own output gives it.
@@ -80,3 +81,33 @@ def test_the_fault_behind_a_panic_is_a_position(arch, tmp_path):
     found = json.loads(done.stdout)
     assert found["at"].startswith("eventhandler_prune_list+"), done.stderr
     assert 0x4141414141414141 in found["registers"].values()
+
+
+def test_a_panic_that_only_a_program_triggers_is_followed_to_its_cause(arch, tmp_path):
+    """The walk of docs/panic-program.md, on each architecture: the null pointer was cleared by the
+    system call of the program."""
+    kernel = str(real_kernel(arch).path)
+    path = str(tmp_path / "bug.rec")
+
+    def run(name, *words):
+        return subprocess.run([sys.executable, "-m", NAMES[name], *words], capture_output=True,
+                              text=True, timeout=300)
+
+    done = run("kinst", "record", "-k", kernel, "-o", path, str(ROOT / "examples/semaphores.py"))
+    assert "'/files/semaphores 14000' did not end: guest panic" in done.stderr
+    fault = json.loads(run("kinst", "replay", path, "-k", kernel, "--to", "fault", "--json").stdout)
+    empty = [name for name, value in fault["registers"].items() if value == 0 and name != "zero"]
+    causes = {}
+    for name in empty:
+        found = run("kinst", "replay", path, "-k", kernel, "--origin", f"{name}@fault").stdout
+        causes[name] = found.splitlines()[-1].split()
+    cleared = [words for words in causes.values() if words[1].startswith(("memset", "bzero"))]
+    assert cleared, causes
+    there = run("kinst", "replay", path, "-k", kernel, "-q", "--to", cleared[0][0],
+                "--reverse-to", "sys_semget")
+    assert "kernel`sys_semget+0x0" in there.stdout, there.stderr
+    asked = run("kdtrace", "--replay", path, "-qn", "fbt::sys_semget:entry { "
+                "printf(\"%s wants %d\\n\", execname, args[1]->nsems); }")
+    assert "semaphores wants 14000" in asked.stdout
+    wrote = run("kinst", "replay", path, "-k", kernel, "--who-wrote", "seminfo.semmns").stdout
+    assert "from outside  0x154 -> 0x7530" in wrote
