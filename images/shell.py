@@ -10,7 +10,7 @@ from pathlib import Path
 from emu.architectures import arch_of
 from emu.boot_options import DiskImage, disk_image
 from emu.elf import Image
-from emu.errors import KinstError
+from emu.errors import ImageError, KinstError
 from emu.guests import guest_of
 from emu.machine import Stop, StopReason, Until
 from emu.system_call import behind_call, calls_of
@@ -170,6 +170,26 @@ def with_folder(image: Image, folder: Path | None) -> Image:
         return image
     disk = with_files(folder, arch_of(image).name)
     return replace(image, options=replace(image.options, memory_disk=disk, disks=()))
+
+
+def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
+    """The files with the symbols of our userland's programs, by the processes' names; and those of
+    a folder that is in /files.  Nothing of another root file system.
+    """
+    from images.build_userland import PROGRAMS, SHELL, TOOLS
+
+    disk = image.options.memory_disk
+    try:
+        built = catalog.userland(arch_of(image).name)
+    except ImageError:
+        return {}
+    if folder is None and (disk is None or disk.content != disk_image(built).content):
+        return {}
+    found = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
+             for name in ("init", *TOOLS, *PROGRAMS)}
+    if folder is not None:
+        found |= {path.name: path for path in folder.rglob("*") if path.is_file()}
+    return found
 
 
 def with_program(image: Image, source: Path) -> Image:

@@ -118,6 +118,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', 'boot', or "
         "'$ COMMAND', a line for the shell of our userland")
     add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
+    add("--program", action="append", default=[], metavar="FILE",
+        help="the file of a user's program, statically linked and with symbols: ustack() names its "
+        "functions where a process has the file's name; our userland's are known; may be repeated")
     add("--replay", metavar="FILE", help="trace a recording that is played instead")
     add("-l", dest="listing", action="store_true",
         help="list probes, do not run; all of DTrace's own and fbt's, if none are described")
@@ -196,6 +199,7 @@ class CommandLine:
     replay: Path | None
     workload: str | None
     files: Path | None
+    user_programs: list[Path]
     listing: bool
     verbose: bool
     rewritten: bool
@@ -252,7 +256,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     line = CommandLine(
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
         None if given.replay is None else Path(given.replay), given.workload,
-        None if given.files is None else Path(given.files), given.listing, given.verbose,
+        None if given.files is None else Path(given.files),
+        [Path(file) for file in given.program], given.listing, given.verbose,
         given.rewritten, given.output, given.compile_only, given.show_code,
         given.version, frames, given.json, given.report, given.sources, given.plot,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
@@ -260,7 +265,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         None if given.limit is None else parse_count(given.limit, "--limit"))
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--digest", line.digest),
+        ("--program", bool(line.user_programs)), ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
         ("--module", bool(line.module)), ("--memory", line.memory is not None),
         ("--limit", line.limit is not None), ("--unsafe", line.unsafe),

@@ -9,6 +9,8 @@ from dtrace.run.options import Options
 from dtrace.run.session import Session
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
+from dtrace.user_programs import UserPrograms
+from images.shell import program_files
 from kinst.breakpoints import Breakpoints
 from kinst_emu.inspected import Inspected
 
@@ -55,7 +57,8 @@ class Program:
         chosen.set("quiet", None)
         return kernel_session(
             breakpoints, self._machine.kernel.prototypes.types(), self._source,
-            ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took)
+            ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took,
+            programs=UserPrograms(program_files(breakpoints.image)))
 
     def _took(self, row: Row) -> None:
         if "actions" in row:

@@ -22,7 +22,7 @@ from dtrace.d.surroundings import Nowhere, Surroundings
 from dtrace.d.types import Universe
 from dtrace.libraries import needed
 from dtrace.run.consumer import Enabled
-from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.kernel import KernelProbes, KernelSurroundings
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
@@ -184,7 +184,7 @@ class _Run:
         rows = JsonLines(out) if line.json else None
         session = Session(
             self.compiler, self.options,
-            NoSymbols() if kernel is None else KernelSymbols(kernel.image, kernel.guest.lines),
+            NoSymbols() if kernel is None else kernel.symbols,
             out, say,
             None if kernel is None else kernel.guest, None if rows is None else rows.row)
         session.link(everything)
@@ -225,7 +225,7 @@ class _Run:
         if action is not None and action.name == "stack":
             f = action.fields[0]
             frames = recorded(f, content[f.offset : f.offset + f.size],
-                              KernelSymbols(self.kernel.image, self.kernel.guest.lines))
+                              self.kernel.symbols)
             if isinstance(frames, list):
                 self.kernel.collected.stack("--stack", [str(frame).strip() for frame in frames])
 

@@ -10,12 +10,13 @@ from dtrace.calls import parse as parse_calls
 from dtrace.debug_index import debug_index
 from dtrace.prototypes import Prototypes, plain, result_line
 from dtrace.run.guest_state import GuestState
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel import KernelProbes, KernelSymbols
 from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
 from dtrace.symbols import find_symbol
+from dtrace.user_programs import UserPrograms, program_symbols
 from dwarf.types import Type, declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
@@ -27,7 +28,14 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
-from images.shell import CommandError, run_command, shown_output, with_folder, with_userland
+from images.shell import (
+    CommandError,
+    program_files,
+    run_command,
+    shown_output,
+    with_folder,
+    with_userland,
+)
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
@@ -84,6 +92,14 @@ class TracedKernel:
             else:
                 self._on_unicorn(self._emulated(memory, runs))
             undo.pop_all()
+        for path in line.user_programs:
+            program_symbols(path)  # what cannot be read is said at once
+        named = {path.name: path for path in line.user_programs}
+        self.guest.programs = UserPrograms(program_files(self.image, line.files) | named)
+
+    @property
+    def symbols(self) -> KernelSymbols:
+        return KernelSymbols(self.image, self.guest.lines, self.guest.programs)
 
     def _emulated(self, memory: int, runs: bool) -> UnicornMachine:
         if self.player is not None:

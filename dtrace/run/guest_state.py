@@ -9,6 +9,7 @@ from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import ListedProbe
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
 from dtrace.stack import MAX_FRAMES, Stacks
+from dtrace.user_programs import ADDRESS, UserPrograms, walk
 from dwarf.types import Structure, Types, find_member, size_of, strip
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
@@ -33,6 +34,7 @@ class GuestState(ABC):
         self._probes, self._types, self._machine = probes, types, machine
         # The interrupted registers in a firing; who lets one fire may have others.
         self.state: CpuState | NativeState = CpuState(machine, 0)
+        self.programs = UserPrograms()
         self._stacks: Stacks | None = None
         self._runtime: Runtime | None = None
 
@@ -157,20 +159,55 @@ class GuestState(ABC):
         return self._walk().lines(address, is_return)
 
     def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
-        """Addresses, inner ones first; of user space nothing is known.
+        """Addresses, inner ones first; of a user's stack as ``UserPrograms`` has them.
 
         Of an FBT probe the function's own frame is left out, as DTrace does.
 
         :param marked: tell with MARKS of each what it is.
         """
         if user:
-            return []
+            name = self._execname()
+            return [self.programs.frame(name, pc) for pc in self._user_stack(frames)]
         fired = self._fired()
         own = int(fired is not None and fired.provider == "fbt")
         read = self._machine.read_register if fired is None else self.state.get
         found = list(self._walk().addresses(read, frames + own))[own:]
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
                 for pc, is_return in found]
+
+    def _user_stack(self, frames: int) -> list[int]:
+        """Addresses of the program that the thread runs; none of a thread of the kernel's own."""
+        arch = self._machine.arch
+        register, *record = arch.frame_record
+
+        def word(address: int) -> int | None:
+            try:
+                return self._number(address)
+            except RuntimeFault:
+                return None
+
+        try:
+            pc, frame = self._user_register(arch.pc), self._user_register(register)
+        except RuntimeFault:
+            return []
+        if not pc or pc > ADDRESS or frame is None:
+            return []
+        return walk(pc, frame, (record[0], record[1]), word, frames)
+
+    def _execname(self) -> str:
+        """The name of the thread's process."""
+        address = self.thread
+        *path, last = self._machine.guest.members["execname"]
+        try:
+            for member in path:
+                place = self._member(*member)
+                address = 0 if place is None else self._number(address + place[0])
+            place = self._member(*last)
+            assert self._runtime is not None
+            content = b"" if place is None else self._runtime.read(address + place[0], place[1])
+        except RuntimeFault:
+            return ""
+        return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
         """Offset and size of a member."""
@@ -184,8 +221,9 @@ class GuestState(ABC):
         return {
             "cpu": lambda: self.cpu, "jid": lambda: 0, "ipl": lambda: None,
             "caller": self._caller,
-            "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)), "ucaller": lambda: 0,
-            "ustackdepth": lambda: 0,
+            "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)),
+            "ucaller": lambda: [*self._user_stack(2), 0, 0][1],
+            "ustackdepth": lambda: len(self._user_stack(MAX_FRAMES)),
             **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
 
     def _caller(self) -> int:
@@ -203,12 +241,19 @@ class GuestState(ABC):
 
         :raises RuntimeFault: when that is nowhere.
         """
-        arch = self._machine.arch
         name = self._machine.guest.registers.places.get(index)
         if name is None:
             return None
         if array == "regs":
-            return self._read(name) if name in arch.registers else None
+            return self._read(name) if name in self._machine.arch.registers else None
+        return self._user_register(name)
+
+    def _user_register(self, name: str) -> int | None:
+        """One of the program's that the thread runs, by name, of the machine or the trap frame.
+
+        :raises RuntimeFault: when that is nowhere.
+        """
+        arch = self._machine.arch
         field = TRAPS[arch.name].names.get(name, name)
         found = self._machine.guest.trap_frame.fields.get(field)
         if found is None:

@@ -8,6 +8,7 @@ from dtrace.d.surroundings import Located
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
+from dtrace.user_programs import UserPrograms
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
@@ -249,12 +250,16 @@ class KernelSymbols:
 
     :param lines: gives the lines of a frame with inline functions: of an address, and whether it is
         where a call returns to.
+    :param programs: those whose frames are in stacks of users.
     """
 
     image: Image
     lines: Callable[[int, bool], list[str]] | None = None
+    programs: UserPrograms = field(default_factory=UserPrograms)
 
     def frames(self, value: int) -> list[str]:
+        if self.programs.is_frame(value):
+            return [self.programs.line(value)]
         mark = value & MARKS
         if mark not in (INSTRUCTION, CALLER) or self.lines is None:
             return [self.address(value)]

@@ -14,6 +14,7 @@ from dtrace.run.options import Options
 from dtrace.run.session import Session, defaults
 from dtrace.run.structured import Row
 from dtrace.run.unicorn_guest import UnicornGuest
+from dtrace.user_programs import UserPrograms
 from dwarf.types import Types
 from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
@@ -34,7 +35,7 @@ class _Chosen(KernelProbes):
 def kernel_session(
     breakpoints: Breakpoints, types: Types | None, source: str, words: Sequence[str],
     options: Options, unsafe: bool, say: Callable[[str], None], sink: Callable[[Row], None],
-    choose: Choose | None = None,
+    choose: Choose | None = None, programs: UserPrograms | None = None,
 ) -> Session:
     """The program's probes are made among ``breakpoints``; nothing is enabled yet.
 
@@ -43,6 +44,7 @@ def kernel_session(
     :param say: is given what dtrace(1) says on standard error.
     :param sink: is given what firings leave, as objects.
     :param choose: which of the probes of a description are meant.
+    :param programs: whose names stacks of users have.
     :raises KinstError: when the program does not compile, or may not run.
     """
     image = breakpoints.image
@@ -62,7 +64,8 @@ def kernel_session(
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
     guest = UnicornGuest(breakpoints, probes, types, stops=False)
-    session = Session(compiler, options, KernelSymbols(image, guest.lines), io.StringIO(), say,
-                      guest, sink)
+    guest.programs = programs if programs is not None else UserPrograms()
+    symbols = KernelSymbols(image, guest.lines, guest.programs)
+    session = Session(compiler, options, symbols, io.StringIO(), say, guest, sink)
     session.link(compiled)
     return session

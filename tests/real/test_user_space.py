@@ -347,6 +347,18 @@ def test_a_program_for_another_architecture_is_refused_by_name(kernel):
     assert ran.status == 126 and b"not a program for this machine" in ran.output
 
 
+def test_stacks_of_programs_have_their_functions(kernel):
+    program = ('fbt::sys_open:entry /execname == "cat"/ { ustack(); printf("%d %x", ustackdepth, '
+               'ucaller); } fbt::sys_read:entry /execname == "cat"/ { @[ustack(2)] = count(); }')
+    done = run("kdtrace", "-k", str(kernel.path), "-qn", program, "-c", "$ cat /etc/motd")
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    at = next(n for n, line in enumerate(lines) if line.startswith("cat`cat+0x"))
+    assert lines[at + 1].startswith("cat`main+0x") and lines[at + 2].startswith("cat`_start+0x")
+    assert lines[at + 3].startswith("3 ")
+    assert lines[-2].startswith("cat`main+0x") and lines[-1] == "1"
+
+
 COUNTERS = r"""
 #include "system.h"
 #if defined(__x86_64__)
