@@ -8,7 +8,8 @@ from dtrace.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Structure, Types
 from dwarf.values import CStruct
-from emu.errors import MemoryAccessError
+from emu.address_space import AddressSpace
+from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
 from emu.printable import plain
 
@@ -71,20 +72,29 @@ class Threads:
 
     def all(self) -> Iterator[Thread]:
         """Those of every process on the kernel's list, as far as it can be read."""
-        if self._thread is None or self._process is None:
-            return
-        head = self._machine.image.symbols.find(self._lists.first_process)
+        left = MOST
         try:
-            at = 0 if head is None else self._machine.read_u64(head.address)
-            known, left = set[int](), MOST
-            while at and at not in known and len(known) < MOST:
-                known.add(at)
-                process = CStruct(self._process, at, self._machine)
+            for process in self._processes():
                 for thread in self._of(process):
                     left -= 1
                     if left < 0:
                         return
                     yield thread
+        except UNREADABLE:
+            return
+
+    def _processes(self) -> Iterator[CStruct]:
+        """As far as the list can be read."""
+        if self._thread is None or self._process is None:
+            return
+        head = self._machine.image.symbols.find(self._lists.first_process)
+        known = set[int]()
+        try:
+            at = 0 if head is None else self._machine.read_u64(head.address)
+            while at and at not in known and len(known) < MOST:
+                known.add(at)
+                process = CStruct(self._process, at, self._machine)
+                yield process
                 at = _number(process, self._lists.next_process)
         except UNREADABLE:
             return
@@ -101,6 +111,28 @@ class Threads:
                          _number(process, lists.pid), _text(process[lists.process_name]),
                          _number(thread, lists.saved))
             at = _number(thread, lists.next_thread)
+
+    def space(self, pid: int) -> tuple[str, AddressSpace]:
+        """The name of a process, and its memory.
+
+        :raises KinstError: when there is no such process, or the kernel does not tell.
+        """
+        path, register = self._machine.guest.page_tables
+        if self._process is None or not path:
+            raise KinstError(f"{self._machine.image.path}: does not tell of its processes: it has "
+                             "no types (debug data), or none")
+        known = []
+        for process in self._processes():
+            known.append(_number(process, self._lists.pid))
+            if known[-1] == pid:
+                try:
+                    root = _number(process, path)
+                except UNREADABLE:
+                    break  # it has no memory yet, or no more
+                return (_text(process[self._lists.process_name]),
+                        AddressSpace(self._machine, register, root))
+        raise KinstError(f"there is no process {pid} now; there are "
+                         f"{', '.join(map(str, sorted(known)[:50])) or 'none'}")
 
     def saved(self, thread: Thread) -> dict[str, int]:
         """The registers that a thread which does not run goes on with, as far as they are kept."""

@@ -165,6 +165,8 @@ class Guest:
         file system's name, the error's number; empty: there is none.
     :param last_process: the variable (C int) that has the number of the process made last.
     :param system_calls: of its programs; None: it has none.
+    :param page_tables: the members that lead from a process to the root of its page tables, and the
+        register that has that while it runs.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -196,6 +198,7 @@ class Guest:
     unmounted: bytes = b""
     last_process: str = ""
     system_calls: SystemCalls | None = None
+    page_tables: tuple[str, str] = ("", "")
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

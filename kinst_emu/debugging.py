@@ -90,6 +90,24 @@ def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]])
               f"{shlex.quote(str(machine.image.path))} -ex 'target remote {LOOPBACK}:{port}'",
               file=sys.stderr, flush=True)
 
+    def process(rest: str) -> Iterator[str]:
+        if not rest:
+            yield ("addresses of programs are the running process's" if target.space is None
+                   else "addresses of programs are the chosen process's; process 0 ends that")
+            return
+        if not rest.isdecimal() or len(rest) > 9:
+            raise KinstError("monitor process PID: give the number of a process, 0 for the running "
+                             "one")
+        if int(rest) == 0:
+            target.space = None
+            yield "addresses of programs are the running process's"
+            return
+        name, target.space = Threads(machine).space(int(rest))
+        yield f"addresses of programs are those of {name} (pid {rest}) from now on"
+
+    commands |= {"process": (
+        "process [PID]: whose memory a program's addresses are in; 0: the running process's",
+        process)}
     if place == STANDARD:
         machine.console.stream = None
     serve(target, place, ready, KernelThreads(machine), commands)

@@ -40,6 +40,7 @@ def freebsd(
     trap_entries: frozenset[str],
     registers: GuestRegisters,
     system_calls: SystemCalls,
+    page_tables: tuple[str, str],
     per_cpu: str,
     releases: str,
     entry_path: frozenset[str],
@@ -50,11 +51,13 @@ def freebsd(
 
     :param entry_path: functions that a breakpoint's exception runs through, and ``entry_prefixes``,
         what names of more of them begin with.
+    :param page_tables: the member of ``struct pmap`` with their root, and the register.
     """
     return Guest(
         name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
         trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu,
-        system_calls=system_calls, releases=releases,
+        system_calls=system_calls,
+        page_tables=(f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,
         # It asks for its root file system, and waits in the function that reads the console.
         prompts=PROMPTS, shell_prompt=SHELL_PROMPT, starts=("mi_startup",),

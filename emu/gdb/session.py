@@ -171,13 +171,12 @@ class GdbSession:
     def _read(self, rest: str) -> bytes:
         address, size = (int(part, 16) for part in rest.split(","))
         size = min(size, MAX_READ)
-        machine = self._target.machine
         found = b""
         while len(found) < size:
             at = address + len(found)
             piece = min(size - len(found), 4096 - at % 4096)
             try:
-                found += machine.read(at & (1 << 64) - 1, piece)
+                found += self._target.read(at & (1 << 64) - 1, piece)
             except MemoryAccessError:
                 break
         return binascii.hexlify(found) if found or not size else NO_MEMORY

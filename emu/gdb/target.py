@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from emu.address_space import AddressSpace
 from emu.gdb.packets import GdbError
 from emu.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
@@ -76,6 +77,7 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
+        self.space: AddressSpace | None = None  # whose memory a program's addresses are in
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
 
@@ -100,6 +102,14 @@ class Target(ABC):
     def write_register(self, name: str, value: int) -> None:
         """:raises KinstError: when it cannot be written."""
 
+    def _memory(self, address: int) -> AddressSpace | UnicornMachine:
+        """Who has an address: a program's are the chosen process's."""
+        return self.machine if self.space is None or address >> 63 else self.space
+
+    def read(self, address: int, size: int) -> bytes:
+        """:raises MemoryAccessError: when a page is not mapped."""
+        return self._memory(address).read(address, size)
+
     def break_at(self, address: int) -> None:
         if not 0 <= address < 1 << 64:
             raise GdbError(f"{address:#x} is no address")
@@ -109,7 +119,8 @@ class Target(ABC):
 
     def watch(self, address: int, size: int, kind: int) -> None:
         """:raises GdbError: when that cannot be watched."""
-        physical = self.machine.translate(address) if 0 <= address < 1 << 64 else None
+        physical = (self._memory(address).translate(address) if 0 <= address < 1 << 64
+                    else None)
         if physical is None or not 0 < size <= MAX_WATCHED or address % PAGE + size > PAGE:
             raise GdbError("1 to 64 bytes within a mapped page can be watched")
         if len(self.watched) >= MAX_WATCHES:
@@ -265,7 +276,7 @@ class LiveTarget(Target):
             console.stream = stream
 
     def write(self, address: int, data: bytes) -> None:
-        self.machine.write(address, data)
+        self._memory(address).write(address, data)
 
     def write_register(self, name: str, value: int) -> None:
         self.machine.write_register(name, value)

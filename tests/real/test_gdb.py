@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from emu.elf_file import PT_LOAD, ElfFile, read_file
+from images import catalog
 from tests.conftest import real_kernel
 
 GDB = shutil.which("gdb-multiarch")
@@ -92,3 +94,41 @@ def test_backwards_over_a_trap(arch, calls):
     assert "fubyte" in said[4] and said[5].endswith("= 1")
     assert HANDLER[arch] in said[8]
     assert "the state is the recorded one" in said[-1]
+
+
+def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
+    """While `check` runs, the shell's memory is read, where another program's code is in its own."""
+    kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
+    done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
+                           "$ check memory"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    shell = program(catalog.userland(arch).with_name("shell"))
+    check = program(catalog.userland(arch).with_name("check"))
+    at = max(shell.segments[0].virtual, check.segments[0].virtual)
+    at = next(a for a in range(at, at + 4096) if code(shell, a) != code(check, a))
+    said = driven(arch, path, [
+        "break sys_mmap", "continue", "info threads", f"x/8xb {at:#x}", "monitor process 1",
+        "maintenance flush dcache", f"x/8xb {at:#x}", "monitor process", "monitor process 0",
+        f"x/8xb {at:#x}", "monitor process 99999", "monitor process x"])
+    for who in (r"check/check \(pid \d+\), running on CPU 0", r"init/init \(pid 1\)",
+                r"kernel/swapper \(pid 0\)"):
+        assert re.search(who, said[2]), said[2]
+    assert shown(said[3]) == shown(said[9]) == code(check, at)
+    assert shown(said[6]) == code(shell, at)
+    assert "those of init (pid 1)" in said[-1] and "chosen process's" in said[-1]
+    assert "no process 99999" in said[-1] and "number of a process" in said[-1]
+
+
+def program(path):
+    return ElfFile(path, read_file(path))
+
+
+def code(file, address):
+    """Eight bytes of a program's file, by their address."""
+    one = next(s for s in file.segments if s.kind == PT_LOAD
+               and s.virtual <= address < s.virtual + s.in_file - 8)
+    return bytes(file.piece(one.offset + address - one.virtual, 8))
+
+
+def shown(text):
+    return bytes(int(word, 16) for word in re.findall(r"\s0x([0-9a-f]{2})\b", text))

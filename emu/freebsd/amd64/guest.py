@@ -68,6 +68,7 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
                              ("rflags", 1)),
+    page_tables=("pm_cr3", "cr3"),
     per_cpu="gs_base",
     releases="amd64/amd64",
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),

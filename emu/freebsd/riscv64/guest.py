@@ -59,6 +59,7 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0",
                              ("t0", (1 << 64) - 1)),
+    page_tables=("pm_satp", "satp"),
     per_cpu="tp",
     releases="riscv/riscv64",
     entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
