@@ -155,7 +155,8 @@ class Guest:
     :param trap_entries: where the vectors call the kernel's C code, with the trap frame at the
         stack pointer.
     :param per_cpu: the register that leads to a CPU's ``struct pcpu``, which begins with the
-        thread.
+        thread; ``per_cpu_outside``: while a program runs, a register that has it, or
+        (True) leads to a word that has it.
     :param seam: the pointer through which the kernel hands on a breakpoint.
     :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
     :param releases: where they are on the download server, under its releases/.
@@ -199,6 +200,7 @@ class Guest:
     last_process: str = ""
     system_calls: SystemCalls | None = None
     page_tables: tuple[str, str] = ("", "")
+    per_cpu_outside: tuple[str, bool] = ("", False)
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

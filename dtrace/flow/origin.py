@@ -8,12 +8,13 @@ there.
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dtrace.flow.code import KernelCode
 from dtrace.flow.steps import ENTRY as STEP
 from dtrace.flow.steps import INSTRUCTION
 from dtrace.flow.steps import REGISTER as CHANGED
+from dtrace.flow.user_code import UserCode, in_program
 from emu.errors import KinstError
 from emu.replay.flow import ENTRY, PIECE, flow
 from emu.replay.inputs import MEMORY as GIVEN_MEMORY
@@ -51,6 +52,7 @@ class Link:
     :param count: instructions executed before it; ``pc`` is its address, None where there is none.
     :param place: the register, or the physical address, that the value came to be in.
     :param source: where it was before: a register, or a physical address.
+    :param code: of the instruction, where it is a program's.
     """
 
     how: How
@@ -58,6 +60,7 @@ class Link:
     pc: int | None
     place: str
     source: str = ""
+    code: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -117,8 +120,10 @@ class Origin:
     def __init__(self, player: Player, code: KernelCode) -> None:
         self._player, self._code = player, code
         arch = player.machine.arch
+        self._user = bool(player.machine.guest.shell_prompt)  # it runs programs
         self._effects = EFFECTS[arch.name]
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
+        self._programs = UserCode(player.machine, self._seek)
         self._last: dict[tuple[int, int, str], int] = {}
         self._window: _Window | None = None
 
@@ -140,6 +145,9 @@ class Origin:
             link, source = (self._register(place, count, given) if isinstance(place, str)
                             else self._stored(place, count))
             given = True
+            if link.pc is not None and in_program(link.pc) and self._user:
+                window = self._looked_at(link.count + 1)
+                link = replace(link, code=self._code_in(window, link.count - window.begin))
             yield link
             if source is None:
                 return
@@ -148,6 +156,19 @@ class Origin:
 
     def _effect(self, pc: int) -> Effect:
         return self._effects(self._code.instruction(pc))
+
+    def _effect_in(self, window: _Window, index: int) -> Effect:
+        return self._effects(self._code_in(window, index))
+
+    def _code_in(self, window: _Window, index: int) -> bytes:
+        """The instruction at an index, the kernel's or a program's."""
+        pc = window.pcs[index]
+        if not (self._user and in_program(pc)):
+            return self._code.instruction(pc)
+        run = index
+        while run and in_program(window.pcs[run - 1]):
+            run -= 1
+        return self._programs.instruction(window.begin + run, pc)
 
     # -- registers --------------------------------------------------------------------------------
 
@@ -176,7 +197,7 @@ class Origin:
             index = at - window.begin - 1
             if index < 0:
                 break
-            effect = self._effect(window.pcs[index])
+            effect = self._effect_in(window, index)
             if name in effect.writes:
                 return self._written(window, index, name, effect)
             if name in window.changes.get(index, {}):
@@ -247,10 +268,17 @@ class Origin:
                     at += count
                 elif saves and at > low:
                     moved = at - 1
-        for before, address, count in reversed(pieces):
+        for n in range(len(pieces) - 1, -1, -1):
+            before, address, count = pieces[n]
             if moved is not None and before <= moved:
                 break
-            last = self._last_in(address, count, name)
+            if self._user and in_program(address):
+                run = n
+                while run and in_program(pieces[run - 1][1]):
+                    run -= 1
+                last = self._last_of(pieces[run][0], address, count, name)
+            else:
+                last = self._last_in(address, count, name)
             if last >= 0:
                 return before + last
         return moved
@@ -265,6 +293,14 @@ class Origin:
                     found = offset
             self._last[key] = found
         return self._last[key]
+
+    def _last_of(self, run: int, address: int, count: int, name: str) -> int:
+        """The same, of a program's piece in a run that begins at a count."""
+        found = -1
+        for offset, at in enumerate(self._programs.addresses(run, address, count)):
+            if name in self._effects(self._programs.instruction(run, at)).writes:
+                found = offset
+        return found
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -296,7 +332,7 @@ class Origin:
         for index in range(count - window.begin - 1, -1, -1):
             if any(memory.touches(*store) for store in window.stores.get(index, ())):
                 return index
-            effect = self._effect(window.pcs[index])
+            effect = self._effect_in(window, index)
             excepted = window.changes.get(index, {}).keys() - effect.writes
             if effect.clears or excepted or window.begin + index in given:
                 return None  # memory may have been written by something else here
@@ -305,7 +341,7 @@ class Origin:
     def _from_store(self, window: _Window, index: int,
                     memory: _Memory) -> tuple[Link, _Place | None]:
         place, at, pc = str(memory), window.begin + index, window.pcs[index]
-        effect, stores = self._effect(pc), window.stores.get(index, [])
+        effect, stores = self._effect_in(window, index), window.stores.get(index, [])
         touching = [n for n, store in enumerate(stores) if memory.touches(*store)]
         if effect.clears:
             return Link(How.MADE, at, pc, place), None

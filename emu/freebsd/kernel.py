@@ -41,7 +41,7 @@ def freebsd(
     registers: GuestRegisters,
     system_calls: SystemCalls,
     page_tables: tuple[str, str],
-    per_cpu: str,
+    per_cpu: tuple[str, str, bool],
     releases: str,
     entry_path: frozenset[str],
     entry_prefixes: tuple[str, ...] = (),
@@ -55,7 +55,8 @@ def freebsd(
     """
     return Guest(
         name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
-        trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu,
+        trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu[0],
+        per_cpu_outside=per_cpu[1:],
         system_calls=system_calls,
         page_tables=(f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from emu.architectures import ARCHITECTURES
+from emu.errors import MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.printable import plain
 from emu.replay._pieces import PieceCoder, PieceDecoder
@@ -58,7 +59,16 @@ Piece = bytes | list[Executed]  # whole entries, or steps of those before
 def thread_word(machine: UnicornMachine) -> int | None:
     """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
     None: there is none yet."""
-    base = machine.read_register(machine.guest.per_cpu)
+    guest = machine.guest
+    register, saved = guest.per_cpu_outside
+    if not (register and guest.shell_prompt) or machine.pc >> 63:
+        register, saved = guest.per_cpu, False
+    base = machine.read_register(register)
+    if saved:
+        try:
+            base = machine.read_u64(base)
+        except MemoryAccessError:
+            return None
     physical = machine.translate(base) if base and not base % 8 else None
     ram = machine.board.ram_base
     return physical if physical is not None and ram <= physical < ram + machine.memory else None

@@ -8,18 +8,23 @@ from pathlib import Path
 from dtrace.debug_data import Sources
 from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import How, Link, Origin
+from dtrace.flow.user_code import in_program
 from dtrace.places import Places
 from dtrace.stack import Stacks
-from emu.elf import Image
+from dtrace.threads import Threads
+from dtrace.user_programs import UserPrograms
+from emu.address_space import AddressSpace
 from emu.errors import KinstError, MemoryAccessError
 from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop
 from emu.progress import PROGRESS
+from emu.replay.flow import thread_of
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import played
+from images.shell import program_files
 from kinst_emu import flows
 from kinst_emu.completion import module_option
 from kinst_emu.debugging import serve_recording
@@ -59,6 +64,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--who-wrote", metavar="WHERE[:BYTES]",
                         help="the last stores to an address, a symbol, or a place as C writes it "
                         "(a->b, a[3], *(struct thread *)rdi), and what made them")
+    parser.add_argument("--process", metavar="PID",
+                        help="--memory, --who-wrote: a program's addresses are in the memory of "
+                        "this process, not of the one that runs there")
     parser.add_argument("--before", metavar="POSITION",
                         help="--who-wrote: before this position, instead of before the end")
     parser.add_argument("--origin", metavar="REGISTER[@POSITION]",
@@ -122,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     machine.console.stream = None
     result: dict[str, object] = {"position": _position(player.position)}
     if arguments.to is not None or places:
-        result |= _state(player, places)
+        result |= _state(player, places, arguments.process)
     wrong = ""
     if arguments.to is None:
         wrong = player.difference()
@@ -140,10 +148,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 # What each way of looking takes beside -k, --limit and -q.
 MODES = {
-    "who_wrote": ("before", "writes", "json"), "origin": ("json",),
+    "who_wrote": ("before", "writes", "process", "json"), "origin": ("json",),
     "trace_insns": ("format", "output", "mark", "registers", "stores"), "gdb": ("begin", "to"),
 }
-PLAIN = ("begin", "to", "memory", "reverse_to", "json")
+PLAIN = ("begin", "to", "memory", "process", "reverse_to", "json")
 SPELLED = {"begin": "from", "format": "as"}
 
 
@@ -184,7 +192,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
-    code = KernelCode(image)
+    code, programs = KernelCode(image), UserPrograms(program_files(image))
     origin = Origin(player, code)
     origin.check(register)
     with PROGRESS.working(f"playing {arguments.recording}"):
@@ -201,7 +209,7 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
     held: Link | None = None  # a load of a register: it may only have been saved and restored
     for link in _searching(origin.of(register, count, given), register):
-        rows.append(_linked(link, image, sources, code))
+        rows.append(_linked(link, player, sources, code, programs))
         if arguments.json:
             continue
         if held is not None and link.how is How.STORED and link.source == held.place:
@@ -221,10 +229,15 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _linked(link: Link, image: Image, sources: Sources, code: KernelCode) -> dict[str, object]:
+def _linked(link: Link, player: Player, sources: Sources, code: KernelCode,
+            programs: UserPrograms) -> dict[str, object]:
     at = text = ""
-    line = "?"
-    if link.pc is not None:
+    line, image = "?", player.machine.image
+    if link.pc is not None and link.code:
+        _reached(player.seek(link.count))
+        at = _in_program(player, link.pc, programs)
+        text = code.arch.disassemble(link.code, link.pc)
+    elif link.pc is not None:
         at, line = image.symbols.where(link.pc), sources.line(link.pc)
         text = code.arch.disassemble(code.instruction(link.pc), link.pc)
     return {"instructions": link.count, "pc": link.pc, "how": link.how.value, "place": link.place,
@@ -263,7 +276,7 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
         before, place = player.position, Places(player.machine).find(where)
         if not size:
             size = min(place.size, MAX_SIZE)
-        physical = physical_of(player, place.address)
+        physical = _physical(player, place.address, arguments.process)
     rows: list[dict[str, object]] = []
     while len(rows) < wanted:
         with PROGRESS.working(f"looking for who wrote {where}"):
@@ -282,9 +295,36 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _in_program(player: Player, pc: int, programs: UserPrograms) -> str:
+    """A program's address where the recording stands: function and process."""
+    thread = next((one for one in Threads(player.machine).all()
+                   if one.address == thread_of(player.machine)), None)
+    if thread is None:
+        return f"{pc:#x} of a program"
+    return f"{programs.line(programs.frame(thread.process, pc))} (pid {thread.pid})"
+
+
+def _physical(player: Player, address: int, process: str | None) -> int:
+    """:raises KinstError: when it is not mapped, or there is no such process."""
+    if process is None or not in_program(address):
+        return physical_of(player, address)
+    name, space = _space(player, process)
+    found = space.translate(address)
+    if found is None:
+        raise KinstError(f"{address:#x} is not mapped in {name} (pid {process}) at "
+                         f"{player.position}")
+    return found
+
+
+def _space(player: Player, process: str) -> tuple[str, AddressSpace]:
+    return Threads(player.machine).space(parse_count(process, "--process"))
+
+
 def _written(player: Player, write: Write) -> dict[str, object]:
     by = "from outside"
-    if write.pc is not None:
+    if write.pc is not None and in_program(write.pc) and player.machine.guest.shell_prompt:
+        by = _in_program(player, write.pc, UserPrograms(program_files(player.machine.image)))
+    elif write.pc is not None:
         where = player.machine.image.symbols.where(write.pc)
         line = Sources(player.machine.image).line(write.pc)
         by = where if line == "?" else f"{where}  {line}"
@@ -317,14 +357,17 @@ def _sized(text: str, option: str) -> tuple[str, int]:
     return where, count
 
 
-def _state(player: Player, places: list[tuple[str, int]]) -> dict[str, object]:
+def _state(player: Player, places: list[tuple[str, int]],
+           process: str | None) -> dict[str, object]:
     machine = player.machine
+    space = None if process is None else _space(player, process)[1]
     stack = Stacks(machine).text(machine.read_register)
     memory = []
     for where, size in places or [(machine.arch.sp, SHOWN)]:
         address, size = Places(machine).find(where).address, size or SHOWN
         try:
-            content: str | None = machine.read(address, size).hex()
+            memory_of = machine if space is None or not in_program(address) else space
+            content: str | None = memory_of.read(address, size).hex()
         except MemoryAccessError:
             content = None
         memory.append({"where": where, "address": address, "content": content})

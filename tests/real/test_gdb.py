@@ -97,7 +97,7 @@ def test_backwards_over_a_trap(arch, calls):
 
 
 def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
-    """While `check` runs, the shell's memory is read, where another program's code is in its own."""
+    """While `check` runs, the shell's memory is read, where `check` has other code in its own."""
     kernel, path = real_kernel(arch), calls / f"check-{arch}.rec"
     done = subprocess.run([*KINST, "record", "-q", "-k", str(kernel.path), "-o", str(path),
                            "$ check memory"], capture_output=True, text=True, timeout=300)

@@ -3,8 +3,10 @@
 $KINST_SEED repeats a choice that a failure has printed.
 """
 
+import json
 import os
 import random
+import re
 import tarfile
 from dataclasses import replace
 
@@ -357,6 +359,40 @@ def test_stacks_of_programs_have_their_functions(kernel):
     assert lines[at + 1].startswith("cat`main+0x") and lines[at + 2].startswith("cat`_start+0x")
     assert lines[at + 3].startswith("3 ")
     assert lines[-2].startswith("cat`main+0x") and lines[-1] == "1"
+
+
+def test_where_a_programs_values_came_from_and_who_wrote_its_memory(kernel, tmp_path):
+    """The path that `cat` opens: from the system call through its own code to where the kernel put
+    its arguments; and its buffer, which the kernel filled."""
+    path = str(tmp_path / "cat.rec")
+    assert run("kinst", "record", "-q", "-k", str(kernel.path), "-o", path,
+               "$ cat /etc/motd").returncode == 0
+    program = ('fbt::openatfp:entry /execname == "cat"/ { printf("path %x\\n", arg2); } '
+               'fbt::sys_write:entry /execname == "cat"/ { printf("write %x %d\\n", '
+               '(uintptr_t)args[1]->buf, pid); }')
+    said = dict(re.findall(r"^(path|write) ([0-9a-f]+)", run(
+        "kdtrace", "--replay", path, "-qn", program).stdout, re.M))
+    register = {"X86_64": "rdx", "AARCH64": "x2", "RISCV": "a2"}[kernel.machine]
+    done = run("kinst", "replay", path, "--origin", f"{register}@openatfp", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["value"] == int(said["path"], 16)
+    own = [n for n, link in enumerate(found["links"]) if "cat`cat+0x" in link["at"]]
+    assert own and "(pid 16)" in found["links"][own[0]]["at"]
+    assert found["links"][own[0]]["instruction"]
+    assert "exec_copyout_strings" in found["links"][-1]["at"]
+    where = f"0x{said['write']}:8"
+    for nth in range(1, 4):  # the shell writes, too
+        done = run("kinst", "replay", path, "--who-wrote", where, "--process", "16", "--before",
+                   f"sys_write#{nth}", "--json")
+        if done.returncode == 0 and json.loads(done.stdout)["writes"]:
+            break
+    (last, *_more) = json.loads(done.stdout)["writes"]
+    assert last["by"].startswith(("copy", "memmove", "memcpy")), last
+    done = run("kinst", "replay", path, "--who-wrote", where, "--process", "16")
+    assert done.returncode == 1 and "there is no process 16 now" in done.stderr
+    done = run("kinst", "replay", path, "--memory", where, "--process", "no")
+    assert done.returncode == 1 and "--process" in done.stderr
 
 
 COUNTERS = r"""

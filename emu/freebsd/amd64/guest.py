@@ -69,7 +69,7 @@ GUEST = freebsd(
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
                              ("rflags", 1)),
     page_tables=("pm_cr3", "cr3"),
-    per_cpu="gs_base",
+    per_cpu=("gs_base", "kernel_gs_base", False),
     releases="amd64/amd64",
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",

@@ -60,7 +60,7 @@ GUEST = freebsd(
     system_calls=SystemCalls(b"\x01\0\0\xd4", "x8", tuple(f"x{n}" for n in range(8)), "x0",
                              ("pstate", 1 << 29)),
     page_tables=("pm_ttbr", "ttbr0_el1"),
-    per_cpu="x18",
+    per_cpu=("x18", "tpidr_el1", False),
     releases="arm64/aarch64",
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),
     entry_prefixes=("handle_el",),

@@ -60,7 +60,7 @@ GUEST = freebsd(
     system_calls=SystemCalls(b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0",
                              ("t0", (1 << 64) - 1)),
     page_tables=("pm_satp", "satp"),
-    per_cpu="tp",
+    per_cpu=("tp", "sscratch", True),
     releases="riscv/riscv64",
     entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
