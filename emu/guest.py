@@ -84,6 +84,7 @@ class SystemCalls:
     :param instruction: its bytes.
     :param number: the register with the call's number; ``result``: what it gives.
     :param failed: the register whose bits tell that the result is an error's number, and the bits.
+    :param handler: the kernel's first function in C on the way.
     :param names: the kernel's variable (C array of strings) with their names, by number.
     :param prefix: what the names of the kernel's functions for them begin with.
     """
@@ -93,6 +94,7 @@ class SystemCalls:
     arguments: tuple[str, ...]
     result: str
     failed: tuple[str, int]
+    handler: str
     names: str = "syscallnames"
     prefix: str = "sys_"
 

@@ -14,9 +14,9 @@ from emu.errors import KinstError
 from images import catalog
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain.beside import beside
-from kinst_emu.explain.explained import Asked, Explained, explain
+from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
 from kinst_emu.explain.page import page, page_beside
-from kinst_emu.explain.record_json import explained_as_json
+from kinst_emu.explain.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.text import text, text_beside
 from kinst_emu.explain.what_if import WHAT_IFS
 from kinst_emu.page_file import write_page
@@ -26,18 +26,21 @@ EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
     "kinst explain -k kernel malloc:12 -c 'malloc(100, &M_TEMP, 2)' -n '{ trace(arg0); }'",
     "kinst explain --arch all strlen:0 -c 'strlen(\"hello\")' --html three.html",
+    "kinst explain -k kernel open -c '$ cat /etc/motd'",
     "kinst explain -k teaching/amd64 strtoul:25 -c 'strtoul(\" -0x12\", 0, 16)' --what-if copy",
 )
-ALL = "all"
+ALL, COMMAND = "all", "$"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, required=False)
     add = parser.add_argument
     add("place", metavar="FUNCTION:OFFSET",
-        help="the probed instruction, like strlen:4 (kinst disas lists them)")
+        help="the probed instruction, like strlen:4 (kinst disas lists them); with a command, a "
+        "system call that it makes, like open")
     add("-c", dest="call", metavar="CALL", required=True,
-        help="what makes the probe fire, e.g. 'strlen(\"hello\")'")
+        help="what makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', a line for the "
+        "shell of our userland")
     add("--arch", metavar="A[,B...]",
         help="side by side on the teaching kernels of these architectures, or of 'all'; "
         "FUNCTION:OFFSET,OFFSET,... gives each its own offset")
@@ -67,6 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
                   parse_size(arguments.memory), tuple(arguments.sources))
     if arguments.arch is not None:
         return _beside(arguments, asked)
+    if arguments.call.startswith(COMMAND):
+        return _system_call(arguments, hit, limit)
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
     explained = explain(catalog.find(arguments.kernel, arguments.module), asked)
@@ -76,6 +81,27 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(explained_as_json(explained)))
     elif not arguments.html and not arguments.steps and _draws():
         _step_through(explained)
+    elif not arguments.html:
+        for line in text(explained.steps):
+            print(line)
+    return 0
+
+
+def _system_call(arguments: argparse.Namespace, hit: int, limit: int) -> int:
+    """The way of a system call."""
+    for option in ("clause", "what_if", "sources"):
+        if getattr(arguments, option):
+            name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
+            raise KinstError(f"{name}: is for a probe, not for a system call of a command")
+    if arguments.kernel is None:
+        raise KinstError("give a kernel: -k IMAGE")
+    explained = explain_call(
+        catalog.find(arguments.kernel, arguments.module), arguments.place,
+        arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
+    if arguments.html:
+        write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
+    if arguments.json:
+        print(json.dumps({"steps": [step_as_json(step) for step in explained.steps]}))
     elif not arguments.html:
         for line in text(explained.steps):
             print(line)

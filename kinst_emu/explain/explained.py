@@ -6,10 +6,13 @@ from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
+from dtrace.kernel_types import kernel_types
 from dtrace.prototypes import Prototypes
 from dtrace.source_text import SourceText
 from dtrace.symbols import sized_functions
+from dtrace.threads import structure
 from dwarf.debug_file import DebugDataError
+from dwarf.values import CStruct
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image
@@ -19,13 +22,17 @@ from emu.progress import PROGRESS
 from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
+from images.shell import with_userland
 from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 from kinst_emu.explain.steps import Step, Words, steps, what_if
+from kinst_emu.explain.system_call import CallRecorder, SeenCall
+from kinst_emu.explain.system_call_steps import call_steps
 
 MAX_DIGITS = 12
 LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
 MEMORY = 512 << 20
+FRAME = "td_frame"  # the member of a thread that leads to its trap frame
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 
 
@@ -101,6 +108,47 @@ def explain(image: Image, asked: Asked) -> Explained:
             wrong = other.record(lambda: again.run(program))
         told += what_if(firing, wrong, words)
     return Explained(image, asked, firing, wrong, told, words)
+
+
+@dataclass(frozen=True)
+class ExplainedCall:
+    """A system call."""
+
+    image: Image
+    seen: SeenCall
+    steps: list[Step]
+
+    @property
+    def title(self) -> str:
+        return f"{self.seen.function.name} in {catalog.described(self.image)}, called by a program"
+
+    @property
+    def about(self) -> str:
+        return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
+                f"$ {self.seen.command}; every number is of one run.")
+
+
+def explain_call(image: Image, name: str, command: str, hit: int, limit: int,
+                 memory: int) -> ExplainedCall:
+    """A system call that a command makes, in our userland.
+
+    :param name: of the call: open or sys_open.
+    :raises KinstError: when there is no such call, or the command does not make it.
+    """
+    types = kernel_types(image)
+    thread = structure(types, guest_of(image, arch_of(image).name).threads.thread)
+    if thread is None:
+        raise KinstError(f"{image.path}: has no types (debug data) to find a trap frame by")
+    machine = booted(with_userland(image), memory)
+
+    def frame() -> int:
+        at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        return int(CStruct(thread, at, machine)[FRAME])
+
+    recorder = CallRecorder(machine, name, command, hit, limit, frame)
+    with PROGRESS.working(f"running {command}"):
+        seen = recorder.record()
+    return ExplainedCall(image, seen, call_steps(seen, recorder.calls, words_of(image)))
 
 
 def place(image: Image, text: str) -> tuple[Symbol, int]:

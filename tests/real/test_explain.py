@@ -1,6 +1,9 @@
 """Explanations of real kernels' instructions say what the machine recorded."""
 
+import json
 import random
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -113,3 +116,58 @@ def test_a_refused_instruction_is_refused_with_the_reason(arch):
             FiringRecorder(machine, function, instruction.offset)
         assert instruction.verdict.reason in str(said.value)
         assert f"{function.name}:{instruction.offset}" in str(said.value)
+
+
+def explained(kernel, *words):
+    done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kinst", "explain", "-k",
+                           str(kernel.path), *words], capture_output=True, text=True, timeout=300)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(arch, tmp_path):
+    """The numbers in it agree with each other, and with what D says of the same run."""
+    kernel, page_file = real_kernel(arch), tmp_path / "page.html"
+    command = "$ cat /etc/motd /nothing"
+    done = explained(kernel, "open", "-c", command, "--hit", "2", "--json", "--html",
+                     str(page_file))
+    assert done.returncode == 0, done.stderr
+    chapter = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+    assert list(chapter) == ["instruction", "exception", "entry", "frame", "dispatch", "work",
+                           "result", "leaving", "after"]
+    asked, code = (part for part in chapter["instruction"]["parts"] if isinstance(part, dict))
+    number, path = asked["rows"][0][1], asked["rows"][1][1]
+    assert number == "0x5"
+    (at,) = code["marked"]
+    before, behind = code["rows"][at][0], code["rows"][at + 1][0]
+    frame = {row[1]: row[2] for row in chapter["frame"]["parts"][1]["rows"]}
+    pc = {"amd64": "rip", "arm64": "elr", "riscv64": "sepc"}[arch]
+    assert frame[pc] == behind and path in frame.values()
+    after = {row[0]: row[1:] for row in chapter["after"]["parts"][1]["rows"]}
+    counter = {"amd64": "rip"}.get(arch, "pc")
+    assert after[counter] == [before, behind]
+    result = {"amd64": "rax", "arm64": "x0", "riscv64": "a0"}[arch]
+    assert after[result][1] == "0x2" and "the error's number, 2" in chapter["after"]["parts"][0]
+    assert "returns 2" in chapter["work"]["parts"][-1]
+    assert "copyinstr" in str(chapter["work"]["parts"]) and "namei" in str(chapter["work"]["parts"])
+    assert chapter["exception"]["title"] in page_file.read_text()
+    # D, on the run without anybody who looks, has the same path at the same call.
+    traced = subprocess.run(
+        [sys.executable, "-m", "kinst_emu.commands.kdtrace", "-k", str(kernel.path), "-qn",
+         'fbt::sys_open:entry { printf("%x %s\\n", (uintptr_t)args[1]->path, execname); }',
+         "-c", command], capture_output=True, text=True, timeout=300)
+    paths = [line.split() for line in traced.stdout.splitlines() if line.endswith(" cat")]
+    assert paths[1] == [path.removeprefix("0x"), "cat"]
+
+
+@pytest.mark.parametrize("words, says", [
+    (["strlen", "-c", "$ cat /etc/motd"], "no system call of this kernel"),
+    (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "makes 1 calls of sys_open"),
+    (["open", "-c", "$ sleep 100", "--limit", "1000"], "has not come to sys_open number 1"),
+    (["open", "-c", "$ cat", "--what-if", "copy"], "is for a probe"),
+    (["open", "-c", "$ "], "a command is a line"),
+])
+def test_a_system_call_that_cannot_be_explained_is_told_in_a_line(words, says):
+    done = explained(real_kernel("amd64"), *words)
+    assert done.returncode == 1 and says in done.stderr and done.stderr.count("\n") == 1
