@@ -94,11 +94,15 @@ class Arch(ABC):
         """The stack pointer when the function that was just entered has returned."""
         return cpu.sp + (8 if self.link is None else 0)
 
+    def executed_length(self, code: bytes) -> int:
+        """The same, of what the CPU models execute: more than there are instructions."""
+        return self.instruction_length(code)
+
     def split(self, code: bytes) -> list[bytes]:
         """The instructions of a piece of code; the last one may end behind it."""
         found, at = [], 0
         while at < len(code):
-            length = self.instruction_length(code[at : at + 15]) or 1
+            length = self.executed_length(code[at : at + 15]) or 1
             found.append(code[at : at + length])
             at += length
         return found

@@ -20,11 +20,12 @@ from kinst.crosscheck import system_call_table
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.faults import FaultyCrosscheck
-from kinst.crosscheck.lockstep import Divergence, TooLongError
+from kinst.crosscheck.lockstep import MAX_STEPS, Divergence, TooLongError
 from kinst.laboratory.finding import Finding
 from kinst_emu.sweeps import check_identity
 
 LIMIT = 1_000_000  # instructions of a call
+SYSTEM_STEPS = 100_000  # of a system call that is compared: they do more
 WORDS = AGREES, DIFFERS, NOT_COMPARED, WAITED = (
     "agrees", "differs", "not compared", "waited too long")
 
@@ -89,8 +90,9 @@ def _check_of(pair: Pair) -> _Check:
             for line in system_call_table.PREPARED:
                 Evaluation(SystemCaller(machine, known)).run(parse(line))
         machine.console.text.clear()
-        crosscheck = (FaultyCrosscheck(machine, pair.fault) if pair.fault
-                      else Crosscheck(machine))
+        most = SYSTEM_STEPS if pair.system else MAX_STEPS
+        crosscheck = (FaultyCrosscheck(machine, pair.fault, most) if pair.fault
+                      else Crosscheck(machine, most))
         _checks[pair] = _Check(crosscheck, known)
     return _checks[pair]
 

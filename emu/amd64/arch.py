@@ -83,15 +83,20 @@ class Amd64(Arch):
         return _decoder()
 
     def instruction_length(self, code: bytes) -> int:
-        pop = POP.match(code)
-        if pop is not None:  # with any number in the place of /0: that is POP to the CPU models
-            at = pop.end() - 1
-            code = code[:at] + bytes((code[at] & ~0x38,)) + code[at + 1 :]
         for _address, size, mnemonic, _operands in _decoder().disasm_lite(code, 0, 1):
             if mnemonic == UD1:  # the decoder leaves its operands out: they are as IMUL's
                 return self.instruction_length(code[: size - 1] + IMUL + code[size:])
             return int(size)
         return 0
+
+    def executed_length(self, code: bytes) -> int:
+        found = self.instruction_length(code)
+        pop = POP.match(code) if not found else None
+        if pop is None:
+            return found
+        # With any number in the place of /0, that is POP to the CPU models.
+        at = pop.end() - 1
+        return self.instruction_length(code[:at] + bytes((code[at] & ~0x38,)) + code[at + 1 :])
 
     def placed_operands(self, code: bytes, pc: int) -> list[tuple[str, int]]:
         """Relative to RIP, absolute, and relative to the segments' bases."""

@@ -332,7 +332,7 @@ class RunLoop:
         """Bytes of the instruction at ``pc``, also under a breakpoint; 1 when it is none."""
         if self.machine.patches and pc in self.machine.breakpoints:
             return len(self.machine.displaced(pc)) or 1
-        return self.machine.arch.instruction_length(self._code(pc)) or 1
+        return self.machine.arch.executed_length(self._code(pc)) or 1
 
     def _code(self, pc: int) -> bytes:
         """The bytes of the instruction at ``pc``, and some more where the next page is mapped."""

@@ -26,6 +26,7 @@ from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.comparison import CallComparison
 from kinst.crosscheck.event import DisplacedWrites, Event
 from kinst.crosscheck.lockstep import (
+    MAX_STEPS,
     Divergence,
     ExecutionTrace,
     ModelPoint,
@@ -50,13 +51,16 @@ Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # the probed instructions, 
 
 
 class Crosscheck:
-    """Checks calls on a machine at rest and on QEMU."""
+    """Checks calls on a machine at rest and on QEMU.
 
-    def __init__(self, machine: UnicornMachine) -> None:
+    :param most: instructions of a call that is compared.
+    """
+
+    def __init__(self, machine: UnicornMachine, most: int = MAX_STEPS) -> None:
         if machine.image.symbols.find(machine.guest.seam) is None:
             raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
                              f"built without DTrace hooks")
-        self.machine = machine
+        self.machine, self._most = machine, most
         self._base: Snapshot = machine.snapshot()
         self.compare = CallComparison(machine, self._base)
         self._tables: dict[int, dict[int, ProbedInstruction]] = {}
@@ -73,7 +77,7 @@ class Crosscheck:
         """
         machine = self.machine
         machine.restore(self._base)
-        recording, value = record(machine, workload)
+        recording, value = record(machine, workload, self._most)
         memory, state = self.compare.changed_memory(), machine.cpu.state()
         machine.restore(self._base)
         points = model_points(machine, recording)

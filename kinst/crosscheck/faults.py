@@ -11,7 +11,7 @@ from kinst.breakpoints import Breakpoints, Fire
 from kinst.code.verdict import Bits, Copy, Emulate, Lowered, Refuse, RegisterState, Rewrite, Verdict
 from kinst.crosscheck.agreement import Agreement
 from kinst.crosscheck.crosscheck import Crosscheck, Sites, Workload
-from kinst.crosscheck.lockstep import TooLongError
+from kinst.crosscheck.lockstep import MAX_STEPS, TooLongError
 
 DELIVERY, TRAMPOLINE, EMULATION = "delivery", "trampoline", "emulation"
 FAULTS = (DELIVERY, TRAMPOLINE, EMULATION)
@@ -62,8 +62,8 @@ class FaultyCrosscheck(Crosscheck):
     :param fault: one of FAULTS.
     """
 
-    def __init__(self, machine: UnicornMachine, fault: str) -> None:
-        super().__init__(machine)
+    def __init__(self, machine: UnicornMachine, fault: str, most: int = MAX_STEPS) -> None:
+        super().__init__(machine, most)
         self.fault = fault
         self.faulty = 0  # the address of the instruction that the fault was put at
 

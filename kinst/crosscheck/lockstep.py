@@ -18,7 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.crosscheck.difference import MODELS, Difference, MemoryDifference
 
 MAX_WRITES = 16  # of an instruction
-MAX_STEPS = 100_000  # half a minute of stepping
+MAX_STEPS = 50_000  # a dozen seconds of stepping
 
 
 class TooLongError(KinstError):

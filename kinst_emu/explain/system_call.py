@@ -24,7 +24,7 @@ BEFORE = 3000  # instructions before the call's function in which its program ha
 MAX_ROWS = 20_000  # instructions of the ways in and out
 MAX_WORK = 5_000_000  # of the call's function, and what it waits for
 MAX_ENTERED = 2000  # functions that are entered meanwhile
-AROUND = 24  # bytes of the program before and behind the instruction
+AROUND = 24  # bytes of the program before the instruction, and from it on
 
 
 @dataclass
@@ -198,7 +198,9 @@ class CallRecorder:
         seen.entry = list(self._rows)
         seen.handler = self._handler(seen.entry, False)
         made = seen.entry[0].address
-        for begin, end in ((made - AROUND, made + AROUND), (made, made + AROUND), (made, made + 4)):
+        # Where instructions differ in length, nobody knows where those before it begin.
+        before = AROUND if machine.cpu.model.fixed_length else 0
+        for begin, end in ((made - before, made + AROUND), (made, made + AROUND), (made, made + 4)):
             try:
                 seen.code, seen.code_at = machine.read(begin, end - begin), begin
                 break

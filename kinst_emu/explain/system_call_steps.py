@@ -24,13 +24,9 @@ def _who(seen: SeenCall) -> str:
 
 def _instruction(seen: SeenCall, calls: SystemCalls, words: Words) -> Step:
     first = seen.entry[0]
-    at = first.address - seen.code_at
     rows, marked = list[tuple[str, ...]](), set[int]()
-    # Before it, instructions of a fixed length are told apart; of others nobody knows the begin.
-    begin = 0 if words.arch.instruction_length(seen.code) and len(calls.instruction) == 4 and (
-        words.arch.name == "arm64") else at
-    code, place = seen.code[begin:], seen.code_at + begin
-    for one in words.arch.split(code):
+    place = seen.code_at
+    for one in words.arch.split(seen.code):
         length = words.arch.instruction_length(one)
         if not length or length > len(one):
             break

@@ -409,7 +409,7 @@ def test_inline_functions_become_probes_and_d_prints_them():
 
 @pytest.mark.parametrize("words, says", [
     (["-c", "5"], "executes no instruction"), (["-c", "nosuch(1)"], "no function 'nosuch'"),
-    (["-c", "strlen("], "strlen("), (["-c", "fibonacci(26)"], "more than 100000 instructions"),
+    (["-c", "strlen("], "strlen("), (["-c", "fibonacci(24)"], "more than 50000 instructions"),
     (["-c", 'strlen("a")', "--random", "2"], "not both"), (["--functions", ","], "give names"),
     (["--functions", "nosuch*"], "no pattern 'nosuch*'"), (["--random", "x"], "--random"),
     (["--seed", "x"], "--seed"), (["-c", "strlen(0x12345678900)"], "not compared"),

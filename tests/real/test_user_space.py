@@ -448,13 +448,14 @@ def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
     states = []
     for looking in (False, True):
         machine.restore(begin)
-        looked = [Flow(machine.engine, bytes, None), Steps(machine.engine, bytes, range(1, 4)),
-                  ] if looking else []
+        flow = Flow(machine.engine, bytes, None) if looking else None
+        seen = Steps(machine.engine, bytes, range(1, 4)) if looking else None
         machine.run(Until(instructions=machine.instructions + 3000))
         while machine.pc >> 63:
             machine.step()
-        for one in looked:
-            one.close()
+        if flow is not None and seen is not None:
+            flow.close()
+            seen.close()
         states.append((machine.instructions, machine.cpu.state()))
     assert states[0] == states[1]
 
