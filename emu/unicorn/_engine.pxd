@@ -371,6 +371,11 @@ cdef inline uint64_t *in_context(Clock *c, uint32_t place) noexcept nogil:
     return <uint64_t *>(<uint8_t *>c.context + place)
 
 
+cdef inline size_t *context_length(Clock *c) noexcept nogil:
+    """How much of the CPU's state a context has (uc_priv.h, the first of struct uc_context)."""
+    return <size_t *>c.context
+
+
 cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
     return <uint32_t *>(<uint8_t *>c.context + place)
 
@@ -423,7 +428,7 @@ cdef class Engine:
     cdef int _ok(self, what, int code) except -1
     cdef int _made(self) except -1
     cdef int _still(self) except -1
-    cdef int _context(self) except -1
+    cdef int _context(self, size_t place) except -1
     cdef int _has_breakpoint(self) except -1
     cdef int _read(self, what, int register, void *value, size_t size) except -1
     cdef int _write(self, what, int register, const void *value, size_t size) except -1

@@ -1179,6 +1179,7 @@ cdef class Engine:
         which makes the context."""
         if self.clock.context == NULL or gate_place + 8 > self.context_size(self.uc):
             raise ValueError("the place is not in a context")
+        self._context(gate_place)
         self.clock.gate_place = gate_place
 
     # -- registers ----------------------------------------------------------------------------
@@ -1649,14 +1650,24 @@ cdef class Engine:
             for i, at in enumerate(places):
                 self.clock.places[i] = at
             self.clock.pc_place = pc_place
-            self._context()
+            for at in (pc_place, *places):
+                self._context(at)
         self.clock.detour.stack_wanted = <uint32_t>module.FOOTPRINT + GUARD
         self.clock.enter, self.clock.forget = enter, forget
         self.clock.keep = keep
 
-    cdef int _context(self) except -1:
+    cdef int _context(self, size_t place) except -1:
+        """The context of the native exceptions holds a place.  It is as long as that needs: Unicorn
+        copies as much as a context says that it has."""
+        cdef size_t whole = self.context_size(self.uc) - CONTEXT_HEADER
         if self.clock.context == NULL:
             self._ok("context", self.context_alloc(self.uc, &self.clock.context))
+            if context_length(&self.clock)[0] != whole:
+                raise RuntimeError("a context of this version of Unicorn does not begin with its "
+                                   "length; version 2.1.4 is known to work")
+            context_length(&self.clock)[0] = 0
+        context_length(&self.clock)[0] = max(context_length(&self.clock)[0],
+                                             place + 8 - CONTEXT_HEADER)
         return 0
 
     def set_exceptions(self, module, places=(), uint32_t pc_ahead=0):
@@ -1676,7 +1687,7 @@ cdef class Engine:
             if not CONTEXT_HEADER <= at <= size - 8 or at % 4:
                 raise ValueError("a field lies outside the context")
             self.clock.exception_places[i] = at
-        self._context()
+            self._context(at)
         if not self.clock.fixed and self.clock.prefixes == NULL:
             self.clock.prefixes = <BlockPrefix *>calloc(PREFIXES, sizeof(BlockPrefix))
             if self.clock.prefixes == NULL:
