@@ -343,15 +343,13 @@ class UnicornMachine(Machine):
     def settle(self, pc: int) -> None:
         """The block in progress was left before ``pc``, which was not executed."""
         begin, size, count = self.engine.block
-        if count and begin < pc < begin + size:
-            code = self.read(begin, size)
-            before, after = code[: pc - begin], code[pc - begin :]
-            executed = self._count(before)
-            if executed + self._count(after) != count:
-                # The model takes encodings that we do not know: what it left is ours to count.
-                executed = min(max(count - self._count(after), 0), len(before))
+        if count and begin < pc <= begin + size:
+            code = self.read(begin, pc - begin)
+            # The model may take for one what the decoder takes for several; and it counts what is
+            # no instruction, at a block's end, but with no bytes.
+            executed = min(self._count(code), count)
             if executed:
-                self.engine.learn_prefix(before, executed)
+                self.engine.learn_prefix(code, executed)
             self.engine.settle(executed)
         elif count and pc == begin:
             self.engine.settle(0)
