@@ -80,7 +80,7 @@ def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int
     """
     found = [pc]
     saved, returns = record
-    while len(found) < most and frame and not frame & 7 and frame >> 47 == 0:
+    while len(found) < most and frame and not frame & 7 and frame <= ADDRESS:
         back, outer = read(frame + returns), read(frame + saved)
         if not back or back > ADDRESS or not outer:
             break

@@ -163,6 +163,7 @@ class Guest:
     :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
     :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
+    :param later_prompt: behind the first of these, the second is a prompt, too.
     :param shell_prompt: that of these which our shell ends with; empty: it runs no programs.
     :param unmounted: a pattern of what it says where its root file system cannot be mounted: the
         file system's name, the error's number; empty: there is none.
@@ -202,6 +203,7 @@ class Guest:
     last_process: str = ""
     system_calls: SystemCalls | None = None
     page_tables: tuple[str, str] = ("", "")
+    later_prompt: tuple[str, str] = ("", "")
     per_cpu_outside: tuple[str, bool] = ("", False)
 
     def entry_address(self, image: Image) -> int:

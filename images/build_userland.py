@@ -48,7 +48,7 @@ def program_against(arch: str, source: Path, output: Path, system: Path) -> None
 
     :raises KinstError: when a tool is missing or fails.
     """
-    linked_against(output, source, system, target(SOURCE, arch).triple)
+    linked_against(output, source, system, target(SOURCE, arch))
 
 
 def root(programs: Mapping[str, bytes]) -> Folder:

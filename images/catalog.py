@@ -18,6 +18,7 @@ TEACHING = Path(__file__).resolve().parent / "build"
 # Our userland, beside the teaching kernel: its root file system, and its one program.
 # Of a kernel's base system, beside the kernel: the first, too.
 ROOT_FILE, HEADERS = "root.ufs", "base"
+STARTUP = "usr/lib/crt1.o"  # what every program of it is linked with
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def headers(image: elf.Image) -> Path | None:
     """The folder with the headers and libraries of that base system, below ``usr``; None: there is
     none."""
     path = image.path.parent / HEADERS
-    return path if path.is_dir() else None
+    return path if (path / "usr/include").is_dir() and (path / STARTUP).is_file() else None
 
 
 def userland(arch: str) -> Path:

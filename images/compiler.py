@@ -55,15 +55,16 @@ def linked(output: Path, sources: Sequence[Path], flags: Sequence[str],
         os.replace(made, output)
 
 
-def linked_against(output: Path, source: Path, system: Path, triple: str) -> None:
+def linked_against(output: Path, source: Path, system: Path, port: Port) -> None:
     """Compile a program against a system's headers and static libraries.
 
     :param system: the folder that has its ``usr``.
     :raises KinstError: when a tool is missing or fails, with what it said.
     """
     linker = shutil.which(tool("ld.lld"))
-    _run(tool("clang"), f"--target={triple}", f"--sysroot={system}", "-static", "-O2", "-g",
-         f"--ld-path={linker}", "-pthread", str(source), "-o", str(output), "-lm")
+    _run(tool("clang"), f"--target={port.triple}", *port.flags, f"--sysroot={system}", "-static",
+         "-O2", "-g", "-fno-omit-frame-pointer", f"--ld-path={linker}", "-pthread",
+         str(source), "-o", str(output), "-lm")
 
 
 def _run(*command: str) -> None:

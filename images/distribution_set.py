@@ -20,6 +20,7 @@ from images.ufs import File, Folder
 
 CHUNK = 1 << 18
 MAX_MEMBER, MAX_ALL, MAX_MEMBERS = 2 << 30, 6 << 30, 1 << 19  # bytes of one, of all; their number
+MAX_HEADER = 1 << 16  # bytes of a member that says more of the next one
 FREE = 256 << 20  # bytes that are left free in a root file system
 # What programs are compiled against.
 HEADERS = re.compile(r"usr/(?:include/[\w.+/-]{1,200}|lib/[\w.+-]{1,100}\.[ao])")
@@ -29,6 +30,18 @@ Progress = Callable[[str, int, int], None]  # what, bytes so far, bytes in all (
 
 class SetError(KinstError):
     """A set is damaged, or is not what it should be."""
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header.  Those that only say more of the next one (long names, PAX) are read as a
+    whole by ``tarfile`` before anybody else sees them."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        said_of_next = self.type in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+                                     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        if self.size < 0 or (said_of_next and self.size > MAX_HEADER):
+            raise tarfile.ReadError(f"a header of {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc,no-any-return]
 
 
 @contextlib.contextmanager
@@ -51,7 +64,8 @@ def _members(archive: Path, progress: Progress) -> Iterator[
         progress(f"unpacking {archive.name}", size, size)
 
     try:
-        with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:xz") as tar:
+        with archive.open("rb") as raw, tarfile.open(fileobj=raw, mode="r:xz",
+                                                    tarinfo=_Header) as tar:
             yield each(raw, tar)
     except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise SetError(f"{archive.name}: damaged archive: {error}") from None
@@ -107,19 +121,20 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> 
                 at = spool.tell()
                 _copy(tar, info, spool)
                 found[name] = at, spool.tell() - at, stat.S_IFREG | info.mode & 0o7777
-        if "sbin/init" not in found:
+        if not isinstance(found.get("sbin/init"), tuple | str):
             raise SetError(f"{archive.name}: holds no sbin/init")
         size = spool.tell()
         spool.flush()
         held = memoryview(mmap.mmap(spool.fileno(), size, prot=mmap.PROT_READ)
                           if size else b"")
         tree = _tree(archive, found, held)
+        root = ufs.tree(tree)  # what is a file and a folder is refused here
         for name, what in tree.items():
             if HEADERS.fullmatch(name) and isinstance(what, File):
                 _keep(apart / name, what)
         progress(f"writing {image.name}", 0, 0)
         with replacing(image) as file:
-            ufs.write(ufs.tree(tree), file, FREE)
+            ufs.write(root, file, FREE)
         shutil.rmtree(headers, ignore_errors=True)
         if (apart / "usr").exists():
             headers.mkdir()

@@ -22,6 +22,8 @@ BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # instructions from the prompt into a program
 NO_HEADER = "file not found"  # says clang
 OUR_HEADER = b'"system.h"'
+# What a file system with our shell is known by: so much of its program, in so large an image.
+SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -93,7 +95,7 @@ def at_shell(machine: UnicornMachine) -> None:
     """:raises CommandError: when a machine is not at our shell's prompt."""
     prompt, text = machine.guest.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
-                   or (not text and machine.image.options.programs and machine.instructions)):
+                   or (not text and machine.instructions and has_our_shell(machine.image))):
         return  # a recording begins at the prompt, with nothing said
     unmounted = re.findall(machine.guest.unmounted, text) if machine.guest.unmounted else []
     if unmounted:
@@ -172,18 +174,30 @@ def with_folder(image: Image, folder: Path | None) -> Image:
     return replace(image, options=replace(image.options, memory_disk=disk, disks=()))
 
 
+def has_our_shell(image: Image) -> bool:
+    """Whether the root file system has our shell in it, as it is built here."""
+    options = image.options
+    root = options.memory_disk or (options.disks[0] if options.disks else None)
+    try:
+        shell = catalog.userland(arch_of(image).name).with_name(SHELL_FILE).read_bytes()
+    except (ImageError, OSError):
+        return False
+    # A file begins where a block does, and its blocks lie behind each other as far as these go.
+    return root is not None and len(root.content) <= MOST_SEARCHED and (
+        bytes(root.content).find(shell[:HEAD]) >= 0)
+
+
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
     """The files with the symbols of our userland's programs, by the processes' names; and those of
     a folder that is in /files.  Nothing of another root file system.
     """
     from images.build_userland import PROGRAMS, SHELL, TOOLS
 
-    disk = image.options.memory_disk
     try:
         built = catalog.userland(arch_of(image).name)
     except ImageError:
         return {}
-    if folder is None and (disk is None or disk.content != disk_image(built).content):
+    if folder is None and not has_our_shell(image):
         return {}
     found = {name: built.with_name(f"{name if name in PROGRAMS else SHELL}.debug")
              for name in ("init", *TOOLS, *PROGRAMS)}

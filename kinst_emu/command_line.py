@@ -116,7 +116,7 @@ def make_parser() -> argparse.ArgumentParser:
     kernel_option(parser, required=False)
     add("-c", dest="workload", metavar="WORKLOAD",
         help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', 'boot', or "
-        "'$ COMMAND', a line for the shell of our userland")
+        "'$ COMMAND', a line for the shell of our userland; or a file of C with its arguments")
     add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
     add("--program", action="append", default=[], metavar="FILE",
         help="the file of a user's program, statically linked and with symbols: ustack() names its "

@@ -102,7 +102,9 @@ def _serve(target: Target, place: str, commands: dict[str, tuple[str, Command]])
             target.space = None
             yield "addresses of programs are the running process's"
             return
-        name, target.space = Threads(machine).space(int(rest))
+        threads, pid = Threads(machine), int(rest)
+        name = threads.space(pid)[0]
+        target.space = lambda: threads.space(pid)[1]  # another one's, perhaps, when the run moves
         yield f"addresses of programs are those of {name} (pid {rest}) from now on"
 
     commands |= {"process": (

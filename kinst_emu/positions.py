@@ -74,6 +74,10 @@ def _fault(player: Player, begin: Position | None) -> Stop | None:
                          "panic is the position where it begins")
     address = frames[interrupted[0]][0]
     if not machine.image.holds_code(address):
+        if interrupted[0] + 1 >= len(frames):
+            raise KinstError(f"{player.recording.path}: {address:#x} was executed, which is no "
+                             "code, and who called it is not known; panic is the position where "
+                             "the panic begins")
         address = _call(machine, frames[interrupted[0] + 1][0])
     target = PlayedTarget(player)
     target.break_at(address)

@@ -1,9 +1,11 @@
 """The kernel that a D program traces, and what it is to do meanwhile."""
 
 import contextlib
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
@@ -34,6 +36,7 @@ from images.shell import (
     run_command,
     shown_output,
     with_folder,
+    with_program,
     with_userland,
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
@@ -42,6 +45,7 @@ from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
+from kinst_emu.workload import c_file_words
 
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
@@ -77,8 +81,10 @@ class TracedKernel:
         runs = not line.listing and not line.compile_only
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
-        self._command = _command_of(line)
-        if self._command is not None and self.player is None:
+        self._command, source = _command_of(line)
+        if source is not None and self.player is None:
+            self.image = with_program(with_userland(self.image), source)
+        elif self._command is not None and self.player is None:
             self.image = with_folder(with_userland(self.image), line.files)
         self._checked = None if line.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
@@ -264,17 +270,21 @@ class _Console:
             self._session.hurry()
 
 
-def _command_of(line: CommandLine) -> str | None:
-    """What is behind the ``$`` of a workload.
+def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
+    """What is behind the ``$`` of a workload; or a file of C, and the command that runs it.
 
     :raises KinstError: when files are given for no command.
     """
     workload = line.workload or ""
     if workload.startswith(COMMAND):
-        return workload.removeprefix(COMMAND).strip()
+        return workload.removeprefix(COMMAND).strip(), None
+    words = c_file_words(workload)
+    if words and line.files is None:
+        source = Path(words[0])
+        return shlex.join((f"/files/{source.stem}", *words[1:])), source
     if line.files is not None:
         raise KinstError("--files: goes with a command, as in -c '$ ls /files'")
-    return None
+    return None, None
 
 
 def _check_qemu(line: CommandLine) -> None:

@@ -96,10 +96,21 @@ class _Window:
     changes: dict[int, dict[str, int]] = field(default_factory=dict)
     loads: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     stores: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    runs: list[int] = field(default_factory=list)
 
     @property
     def end(self) -> int:
         return self.begin + len(self.pcs)
+
+    def run(self, index: int) -> int:
+        """The index where what a program executes without a break begins."""
+        if len(self.runs) != len(self.pcs):
+            self.runs, start = [], 0
+            for at, pc in enumerate(self.pcs):
+                if not (at and in_program(pc) and in_program(self.pcs[at - 1])):
+                    start = at
+                self.runs.append(start)
+        return self.runs[index]
 
     def before(self, index: int) -> dict[str, int]:
         """The registers before an instruction."""
@@ -125,6 +136,7 @@ class Origin:
         self._followed = [name for name in arch.dwarf_registers if name and name != arch.pc]
         self._programs = UserCode(player.machine, self._seek)
         self._last: dict[tuple[int, int, str], int] = {}
+        self._last_in_program: dict[tuple[int, int, int, str], int] = {}
         self._window: _Window | None = None
 
     def check(self, register: str) -> None:
@@ -165,10 +177,7 @@ class Origin:
         pc = window.pcs[index]
         if not (self._user and in_program(pc)):
             return self._code.instruction(pc)
-        run = index
-        while run and in_program(window.pcs[run - 1]):
-            run -= 1
-        return self._programs.instruction(window.begin + run, pc)
+        return self._programs.instruction(window.begin + window.run(index), pc)
 
     # -- registers --------------------------------------------------------------------------------
 
@@ -268,15 +277,15 @@ class Origin:
                     at += count
                 elif saves and at > low:
                     moved = at - 1
-        for n in range(len(pieces) - 1, -1, -1):
-            before, address, count = pieces[n]
+        runs = list[int]()  # the count where each piece's run of a program begins
+        for n, (before, address, _count) in enumerate(pieces):
+            runs.append(runs[-1] if n and in_program(address) and in_program(pieces[n - 1][1])
+                        else before)
+        for run, (before, address, count) in zip(reversed(runs), reversed(pieces), strict=True):
             if moved is not None and before <= moved:
                 break
             if self._user and in_program(address):
-                run = n
-                while run and in_program(pieces[run - 1][1]):
-                    run -= 1
-                last = self._last_of(pieces[run][0], address, count, name)
+                last = self._last_of(run, address, count, name)
             else:
                 last = self._last_in(address, count, name)
             if last >= 0:
@@ -296,11 +305,14 @@ class Origin:
 
     def _last_of(self, run: int, address: int, count: int, name: str) -> int:
         """The same, of a program's piece in a run that begins at a count."""
-        found = -1
-        for offset, at in enumerate(self._programs.addresses(run, address, count)):
-            if name in self._effects(self._programs.instruction(run, at)).writes:
-                found = offset
-        return found
+        key = run, address, count, name
+        if key not in self._last_in_program:
+            found = -1
+            for offset, at in enumerate(self._programs.addresses(run, address, count)):
+                if name in self._effects(self._programs.instruction(run, at)).writes:
+                    found = offset
+            self._last_in_program[key] = found
+        return self._last_in_program[key]
 
     # -- memory -----------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class TracingEnded(KinstError):
     """What ran is not run to its end: tracing has ended."""
 
 
+MAX_ANCESTORS = 64
 IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
 
 
@@ -223,8 +224,26 @@ class GuestState(ABC):
             "caller": self._caller,
             "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)),
             "ucaller": lambda: [*self._user_stack(2), 0, 0][1],
+            "ancestors": self._ancestors,
             "ustackdepth": lambda: len(self._user_stack(MAX_FRAMES)),
             **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
+
+    def _ancestors(self) -> bytes:
+        """The numbers of the thread's process, of its parent, and so on: eight bytes each."""
+        to_process, to_parent, to_number = (
+            self._member(*member) for member in self._machine.guest.members["ppid"])
+        found = b""
+        if to_process is None or to_parent is None or to_number is None:
+            return found
+        try:
+            process, known = self._number(self.thread + to_process[0]), set[int]()
+            while process and process not in known and len(known) < MAX_ANCESTORS:
+                known.add(process)
+                found += self._number(process + to_number[0], 4).to_bytes(8, "little")
+                process = self._number(process + to_parent[0])
+        except RuntimeFault:
+            pass  # what there is of them
+        return found
 
     def _caller(self) -> int:
         """The first frame of another function."""

@@ -14,9 +14,9 @@ from emu.hole import FindHole
 
 # Our shell's is what a terminal takes for the end of a prompt (images/userland/shell.c, OSC 133).
 SHELL_PROMPT = "\033]133;B\007"
-# FreeBSD's own init asks for a shell when it is to be for a single user; sh's prompt there.
-SINGLE_USER = ("RETURN for /bin/sh: ", "\r\n# ")
-PROMPTS = ("mountroot> ", SHELL_PROMPT, *SINGLE_USER)
+# FreeBSD's own init asks for a shell when it is to be for a single user; what sh says behind that.
+SINGLE_USER = "RETURN for /bin/sh: "
+PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
 M_WAITOK_ZERO = 0x102  # malloc(9)
 # Functions DTrace itself runs through, on every architecture.
 EXCLUDED = frozenset(
@@ -61,7 +61,8 @@ def freebsd(
         page_tables=(f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), releases=releases,
         seam="dtrace_invop_jump_addr", seam_word=seam_word,
         # It asks for its root file system, and waits in the function that reads the console.
-        prompts=PROMPTS, shell_prompt=SHELL_PROMPT, starts=("mi_startup",),
+        prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
+        starts=("mi_startup",),
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
         readers=("cngets", "cncheckc", "cngetc"),

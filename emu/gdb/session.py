@@ -9,7 +9,9 @@ from emu.errors import KinstError, MemoryAccessError
 from emu.gdb.description import DESCRIPTIONS, GdbRegister
 from emu.gdb.packets import MAX_PACKET, Connection, GdbError, Gone
 from emu.gdb.target import StopEvent, Target, Why
+from emu.printable import plain
 
+MAX_REASON = 400  # characters of an answer that says why
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"
 SIGTRAP, SIGINT, SIGABRT = 5, 2, 6
 SIGNALS = {Why.INTERRUPTED: SIGINT, Why.OVER: SIGABRT}
@@ -79,8 +81,8 @@ class GdbSession:
             except Gone:
                 raise
             except KinstError as error:
-                self._say(f"{error}\n")
-                answer = REFUSED
+                # Text of its own is no answer to a packet: the debugger would take it for one.
+                answer = b"E." + plain(str(error))[:MAX_REASON].encode("ascii", "replace")
             if answer is not None:
                 self._connection.send(answer)
             if packet == b"QStartNoAckMode":

@@ -77,7 +77,8 @@ class Target(ABC):
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine = machine
-        self.space: AddressSpace | None = None  # whose memory a program's addresses are in
+        # Gives whose memory a program's addresses are in, where the run stands; None: who runs.
+        self.space: Callable[[], AddressSpace] | None = None
         self.breakpoints: set[int] = set()
         self.watched: list[Watched] = []
 
@@ -103,8 +104,11 @@ class Target(ABC):
         """:raises KinstError: when it cannot be written."""
 
     def _memory(self, address: int) -> AddressSpace | UnicornMachine:
-        """Who has an address: a program's are the chosen process's."""
-        return self.machine if self.space is None or address >> 63 else self.space
+        """Who has an address: a program's are the chosen process's.
+
+        :raises KinstError: when there is no such process now.
+        """
+        return self.machine if self.space is None or address >> 63 else self.space()
 
     def read(self, address: int, size: int) -> bytes:
         """:raises MemoryAccessError: when a page is not mapped."""

@@ -138,13 +138,20 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
 
     asking = tuple(text.encode() for text in machine.guest.prompts)
 
+    def prompts() -> str | tuple[str, ...]:
+        """Those that may come now."""
+        asked, answer = machine.guest.later_prompt
+        if not arguments.until and asked and asked.encode() in machine.console.text:
+            return (*machine.guest.prompts, answer)
+        return prompt
+
     def go_on(keys: str = "") -> Stop:
         """Run until the wanted text comes.
 
         :raises KinstError: when the guest waits for a key instead, and would for ever.
         """
         end = machine.instructions + LIMIT if limit is None else limit
-        until = Until(readers if limit is None else (), prompt, end)
+        until = Until(readers if limit is None else (), prompts(), end)
         with PROGRESS.working(f"running {machine.image.path}"):
             while (stop := machine.run(until)).reason is StopReason.ADDRESS:
                 if not machine.keys_left and (keys or machine.console.text.endswith(asking)):

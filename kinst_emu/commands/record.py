@@ -28,7 +28,7 @@ from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import parse_count, parse_size, show_byte
-from kinst_emu.workload import load_program, program_of, run_program
+from kinst_emu.workload import c_file_words, load_program, program_of, run_program
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",
@@ -67,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     boots, program = workload == BOOT, Path(workload) if workload.endswith(".py") else None
     function = None if program is None else load_program(program)
     command = workload[1:].strip() if workload.startswith("$") else None
-    words = workload.split() if command is None else []
-    source = Path(words[0]) if words and words[0].endswith(".c") else None
+    words = c_file_words(workload) if command is None else []
+    source = Path(words[0]) if words else None
     if program is not None and function is not None:
         source = program_of(program, function)
     elif source is not None:

@@ -145,7 +145,11 @@ def explain_call(image: Image, name: str, command: str, hit: int, limit: int,
         at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
         return int(CStruct(thread, at, machine)[FRAME])
 
-    recorder = CallRecorder(machine, name, command, hit, limit, frame)
+    def pid() -> int:
+        at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        return int(CStruct(thread, at, machine)["td_proc"]["p_pid"]) if at else 0
+
+    recorder = CallRecorder(machine, name, command, hit, limit, frame, pid)
     with PROGRESS.working(f"running {command}"):
         seen = recorder.record()
     return ExplainedCall(image, seen, call_steps(seen, recorder.calls, words_of(image)))

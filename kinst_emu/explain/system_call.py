@@ -14,6 +14,7 @@ from dtrace.threads import Threads
 from emu.errors import KinstError, MemoryAccessError
 from emu.guest import SystemCalls
 from emu.machine import Stop, StopReason, Until
+from emu.replay.flow import thread_of
 from emu.symbols import Symbol
 from emu.system_call import calls_of, numbers
 from emu.unicorn.machine import UnicornMachine
@@ -23,7 +24,7 @@ from kinst_emu.explain.recorder import SeenInstruction
 BEFORE = 3000  # instructions before the call's function in which its program has made it
 MAX_ROWS = 20_000  # instructions of the ways in and out
 MAX_WORK = 5_000_000  # of the call's function, and what it waits for
-MAX_ENTERED = 2000  # functions that are entered meanwhile
+SHELL_PROCESS = 1  # our shell is the first process
 AROUND = 24  # bytes of the program before the instruction, and from it on
 
 
@@ -37,8 +38,9 @@ class SeenCall:
         call's function; ``handler`` is the number of the row where the kernel's C code begins.
     :param leaving: from where the function has returned to, up to the program's next instruction,
         which is the last; ``handled`` the number of the row where the C code has ended.
-    :param work: the functions that are entered in between, with the instructions executed before
-        each, counted from the function's first.
+    :param work: the functions that are entered in between: how often, and the instructions that
+        are executed before the first time, counted from the function's first.
+    :param others: whether other threads have run meanwhile.
     :param spent: instructions from the function's first to its return.
     :param frame: the trap frame's address; ``before`` its bytes when the function is called,
         ``after`` when the program goes on.
@@ -55,8 +57,9 @@ class SeenCall:
     code_at: int = 0
     entry: list[SeenInstruction] = field(default_factory=list)
     handler: int = 0
-    work: list[tuple[int, str]] = field(default_factory=list)
+    work: dict[str, tuple[int, int]] = field(default_factory=dict)
     spent: int = 0
+    others: bool = False
     leaving: list[SeenInstruction] = field(default_factory=list)
     handled: int = 0
     frame: int = 0
@@ -66,13 +69,13 @@ class SeenCall:
 
 class CallRecorder:
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
-    :param frame: gives the trap frame's address of the thread that runs.
+    :param frame: gives the trap frame's address of the thread that runs; ``pid`` its process.
     :raises KinstError: when there is no such system call.
     """
 
     def __init__(self, machine: UnicornMachine, name: str, command: str, hit: int, limit: int,
-                 frame: Callable[[], int]) -> None:
-        self.machine, self._limit, self._frame = machine, limit, frame
+                 frame: Callable[[], int], pid: Callable[[], int]) -> None:
+        self.machine, self._limit, self._frame, self._pid = machine, limit, frame, pid
         self.calls: SystemCalls = calls_of(machine)
         at_shell(machine)
         check_command(command)
@@ -85,6 +88,7 @@ class CallRecorder:
         self.seen = SeenCall(machine.arch.name, function, known[plain], command, hit)
         self._rows: list[SeenInstruction] = []
         self._back = 0  # where the function returns to
+        self._thread = 0  # who makes the call
         self._sp = self._count = 0  # the stack pointer then; instructions of it so far
         self._earlier = 0  # calls of the same function, shortly before
         self._inside = self._over = False
@@ -109,10 +113,10 @@ class CallRecorder:
             stop = machine.run(Until(instructions=count + MAX_WORK))
         finally:
             machine.engine.unhook(hook)
-        if stop.reason is StopReason.INTERRUPTED and not self._over:
-            raise KeyboardInterrupt
         if self._failure is not None:
             raise self._failure
+        if stop.reason is StopReason.INTERRUPTED and not self._over:
+            raise KeyboardInterrupt
         if not self._over:
             raise KinstError(f"{seen.function.name}: it has not come back to the program within "
                              f"{MAX_WORK:,} instructions ({stop}): --hit explains another one")
@@ -130,7 +134,9 @@ class CallRecorder:
         until = Until(addresses=[seen.function.address], console=machine.guest.shell_prompt,
                       instructions=limit)
         reached: list[int] = []
-        for made in range(seen.hit):
+        counted: list[int] = []
+        while len(counted) < seen.hit:
+            made = len(counted)
             stop = machine.run(until)
             if stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
@@ -142,7 +148,9 @@ class CallRecorder:
                 raise CommandError(f"'{seen.command[:60]}' makes {made} calls of "
                                    f"{seen.function.name}: there is none number {seen.hit}", stop)
             reached.append(machine.instructions)
-        self._earlier = sum(one > reached[-1] - BEFORE for one in reached[:-1])
+            if self._pid() != SHELL_PROCESS:  # which reads the line, and waits
+                counted.append(machine.instructions)
+        self._earlier = sum(one >= reached[-1] - BEFORE for one in reached[:-1])
         return reached[-1]
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
@@ -166,7 +174,7 @@ class CallRecorder:
             raise KinstError(f"{seen.function.name}: {MAX_ROWS:,} instructions of the way are not "
                              "shown")
         if seen.spent:
-            if not address >> 63:
+            if not address >> 63 and thread_of(self.machine) == self._thread:
                 self._leave()
         elif address == seen.function.address:
             self._earlier -= 1
@@ -196,6 +204,10 @@ class CallRecorder:
         """At the function's first instruction."""
         machine, seen, arch = self.machine, self.seen, self.machine.arch
         seen.entry = list(self._rows)
+        if seen.entry[0].code != self.calls.instruction:
+            raise KinstError(f"{seen.function.name}: where the program has made the call is not "
+                             "seen: another thread ran in between; --hit explains another one")
+        self._thread = thread_of(machine)
         seen.handler = self._handler(seen.entry, False)
         made = seen.entry[0].address
         # Where instructions differ in length, nobody knows where those before it begin.
@@ -222,10 +234,13 @@ class CallRecorder:
             self._inside, seen.spent = False, self._count
             self._look(address)
             return
-        if len(seen.work) < MAX_ENTERED:
-            function = machine.image.symbols.function_at(address)
-            if function is not None and function.address == address:
-                seen.work.append((self._count, function.name))
+        function = machine.image.symbols.function_at(address)
+        if function is not None and function.address == address:
+            if thread_of(machine) == self._thread:
+                times, first = seen.work.get(function.name, (0, self._count))
+                seen.work[function.name] = times + 1, first
+            else:
+                seen.others = True
 
     def _leave(self) -> None:
         seen = self.seen

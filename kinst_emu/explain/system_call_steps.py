@@ -102,14 +102,11 @@ def _dispatch(seen: SeenCall, words: Words) -> Step:
 
 
 def _work(seen: SeenCall, calls: SystemCalls, words: Words) -> Step:
-    counts = dict[str, list[int]]()
-    for at, name in seen.work:
-        counts.setdefault(name, []).append(at)
-    rows = [(name, str(len(times)), str(times[0])) for name, times in counts.items()]
+    rows = [(name, str(times), str(first)) for name, (times, first) in seen.work.items()]
     parts: list[str | Table] = [
         f"{seen.function.name}, {words.source(seen.function.address) or 'without a known line'}: "
         f"{seen.spent} instructions up to its return"
-        + (", what other threads did meanwhile included." if "mi_switch" in counts else ".")]
+        + (", what other threads did meanwhile included." if seen.others else ".")]
     if rows:
         parts.append("The functions that it enters, and how many instructions it has executed when "
                      "each is entered first:")
@@ -117,8 +114,12 @@ def _work(seen: SeenCall, calls: SystemCalls, words: Words) -> Step:
                                       if len(rows) > MAX_SHOWN else [])]
         parts.append(Table(("function", "times", "first after"), tuple(shown)))
     returned = seen.leaving[0].registers[words.arch.result] & 0xFFFFFFFF
-    parts.append(f"It returns {returned}: " + ("no error." if returned == 0 else
-                                              "the number of an error."))
+    if returned >> 31:  # to be made again, or with nothing to be told (ERESTART, EJUSTRETURN)
+        parts.append(f"It returns {returned - (1 << 32)}: not for the program, but for the code "
+                     "that called it.")
+    else:
+        parts.append(f"It returns {returned}: " + ("no error." if returned == 0 else
+                                                  "the number of an error."))
     return Step("work", f"{seen.function.name} does it", tuple(parts))
 
 
@@ -155,7 +156,7 @@ def _after(seen: SeenCall, calls: SystemCalls, words: Words) -> Step:
     marked = frozenset(n for n, row in enumerate(rows) if row[1] != row[2])
     kernel = (len(seen.entry) - 1) + seen.spent + len(seen.leaving) - 1
     return Step("after", "The program goes on", (
-        f"It is at {last.address:#x}, {kernel} instructions of the kernel later. "
+        f"It is at {last.address:#x}, {kernel} instructions later. "
         + (f"The call has failed: {register} tells so, and {calls.result} is the error's number, "
            f"{result}." if failed else f"The call has given {result:#x}, in {calls.result}."),
         Table(("register", "before the call", "behind it"), rows, marked)))

@@ -158,8 +158,8 @@ def test_registers_and_memory_are_the_machine_s(played, debugger):
 
 def test_a_recording_is_not_changed(played, debugger):
     digest = played.machine.digest()
-    assert debugger.ask(f"M{played.machine.sp:x},1:ff") == "E01"
-    assert debugger.ask("P0=0000000000000000") == "E01"
+    assert debugger.ask(f"M{played.machine.sp:x},1:ff") .startswith("E.")
+    assert debugger.ask("P0=0000000000000000") .startswith("E.")
     assert played.machine.digest() == digest
 
 
@@ -186,7 +186,7 @@ def test_a_machine_that_boots_can_be_written_and_does_not_go_back(image, played)
     assert machine.read(machine.sp - 64, 2) == b"\xab\xcd"
     assert debugger.ask(f"Z2,{address:x},8") == "OK"
     assert f"watch:{address:x};" in debugger.ask("c")
-    assert debugger.ask("bs") == "E01"
+    assert debugger.ask("bs") .startswith("E.")
     debugger.close()
 
 
@@ -206,7 +206,8 @@ def test_what_is_asked_wrongly_is_refused_and_the_session_goes_on(debugger):
                    "vCont;x", "qXfer:features:read:other.xml:0,10", "qRcmd,zz", "vFile:open:",
                    "Z2,10,0", "Z2,fff,8", "b", "!", "qThreadExtraInfo,77", "vCont;r1",
                    "Z0,1ffffffffffffffffff,1", "Z2,1ffffffffffffffffff,1", "m1ffffffffffffffff0,8"):
-        assert debugger.ask(packet) in ("", "E01", "E14"), packet
+        answer = debugger.ask(packet)
+        assert answer in ("", "E01", "E14") or answer.startswith("E."), packet
     assert debugger.ask("qC").startswith("QC")
 
 
