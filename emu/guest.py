@@ -128,7 +128,8 @@ class ThreadLists:
     """Where the kernel keeps its threads: members of its types, those within a member dotted.
 
     :param first_process: the variable that leads to the first process, of type ``process``.
-    :param saved: the member of a thread that leads to what it goes on with, of type ``registers``.
+    :param saved: the member of a thread that leads to what it goes on with, of type ``registers``;
+        ``frame`` to the trap frame of its last entry into the kernel.
     """
 
     process: str
@@ -143,6 +144,7 @@ class ThreadLists:
     pid: str
     process_name: str
     saved: str
+    frame: str
 
 
 @dataclass(frozen=True)

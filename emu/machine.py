@@ -1,15 +1,16 @@
 """The machine as everything above it sees it: one interface, independent of the CPU model."""
 
 import enum
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from emu.arch import Arch
 from emu.elf import Image
-from emu.errors import MachineError, MemoryAccessError
+from emu.errors import MachineError
 from emu.guest import Guest
+from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
 
 
@@ -75,7 +76,7 @@ class ConsoleLog:
             self.stream(data)
 
 
-class Machine(ABC):
+class Machine(PagedMemory):
     """A computer with one CPU that runs a kernel image.
 
     Registers go by the names of the architecture manuals.  Memory is physical or, through the
@@ -180,48 +181,8 @@ class Machine(ABC):
     def sp(self) -> int:
         return self.read_register(self.arch.sp)
 
-    def translate(self, address: int) -> int | None:
-        """Physical address of a virtual one, by the guest's page tables; None: not mapped, also
-        where these lie outside RAM."""
-        try:
-            return self.arch.translate(self, address)
-        except MemoryAccessError:
-            return None
-
-    def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
-        pieces = []
-        while size > 0:
-            physical = self.translate(address)
-            if physical is None:
-                raise MemoryAccessError(f"guest address {address:#x} is not mapped")
-            length = min(size, 4096 - address % 4096)
-            pieces.append((physical, length))
-            address += length
-            size -= length
-        return pieces
-
-    def read(self, address: int, size: int) -> bytes:
-        """Virtual memory.
-
-        :raises MemoryAccessError: when a page is not mapped.
-        """
-        return b"".join(self.read_physical(p, n) for p, n in self._pieces(address, size))
-
-    def write(self, address: int, data: bytes) -> None:
-        """Virtual memory, regardless of page protection.
-
-        :raises MemoryAccessError: when a page is not mapped; nothing is written then.
-        """
-        at = 0
-        for physical, length in self._pieces(address, len(data)):
-            self.write_physical(physical, data[at : at + length])
-            at += length
-
     def read_u64(self, address: int) -> int:
         return int.from_bytes(self.read(address, 8), "little")
-
-    def write_u64(self, address: int, value: int) -> None:
-        self.write(address, value.to_bytes(8, "little"))
 
     def read_string(self, address: int, limit: int = 4096) -> bytes:
         """A NUL-terminated string, without the NUL; at most ``limit`` bytes."""

@@ -109,18 +109,19 @@ def make_root(archive: Path, image: Path, headers: Path, progress: Progress) -> 
         spool = stack.enter_context(tempfile.TemporaryFile(dir=image.parent))
         apart = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=image.parent)))
         found: dict[str, File | Folder | tuple[int, int, int] | str] = {}
-        for name, info, tar in stack.enter_context(_members(archive, progress)):
-            if info.isdir():
-                found[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
-            elif info.issym():
-                found[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
-                                   stat.S_IFLNK | 0o777)
-            elif info.islnk():
-                found[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
-            elif info.isfile():
-                at = spool.tell()
-                _copy(tar, info, spool)
-                found[name] = at, spool.tell() - at, stat.S_IFREG | info.mode & 0o7777
+        with _members(archive, progress) as members:
+            for name, info, tar in members:
+                if info.isdir():
+                    found[name] = Folder(mode=stat.S_IFDIR | info.mode & 0o7777)
+                elif info.issym():
+                    found[name] = File(info.linkname.encode("utf-8", "surrogateescape"),
+                                       stat.S_IFLNK | 0o777)
+                elif info.islnk():
+                    found[name] = str(PurePosixPath(info.linkname)).removeprefix("/")
+                elif info.isfile():
+                    at = spool.tell()
+                    _copy(tar, info, spool)
+                    found[name] = at, spool.tell() - at, stat.S_IFREG | info.mode & 0o7777
         if not isinstance(found.get("sbin/init"), tuple | str):
             raise SetError(f"{archive.name}: holds no sbin/init")
         size = spool.tell()

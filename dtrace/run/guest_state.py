@@ -277,7 +277,7 @@ class GuestState(ABC):
         found = self._machine.guest.trap_frame.fields.get(field)
         if found is None:
             return 0 if name == "zero" else None
-        place = self._member("thread", "td_frame")
+        place = self._member("thread", self._machine.guest.threads.frame)
         # struct pcpu begins with the thread.
         frame = 0 if place is None else self._number(
             self._number(self._machine.read_register(self._machine.guest.per_cpu)) + place[0])

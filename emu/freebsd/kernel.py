@@ -29,6 +29,7 @@ THREADS = ThreadLists(
     first_process="allproc", next_process="p_list.le_next",
     first_thread="p_threads.tqh_first", next_thread="td_plist.tqe_next",
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
+    frame="td_frame",
 )
 
 

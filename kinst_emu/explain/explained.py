@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
@@ -32,7 +33,6 @@ MAX_DIGITS = 12
 LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
 MEMORY = 512 << 20
-FRAME = "td_frame"  # the member of a thread that leads to its trap frame
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
 
 
@@ -143,11 +143,14 @@ def explain_call(image: Image, name: str, command: str, hit: int, limit: int,
 
     def frame() -> int:
         at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
-        return int(CStruct(thread, at, machine)[FRAME])
+        return int(CStruct(thread, at, machine)[machine.guest.threads.frame])
 
     def pid() -> int:
         at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
-        return int(CStruct(thread, at, machine)["td_proc"]["p_pid"]) if at else 0
+        value: Any = CStruct(thread, at, machine) if at else 0
+        for _structure, member in machine.guest.members["pid"] if at else ():
+            value = value[member]
+        return int(value)
 
     recorder = CallRecorder(machine, name, command, hit, limit, frame, pid)
     with PROGRESS.working(f"running {command}"):
