@@ -43,12 +43,13 @@ def test_the_site_is_built_without_a_warning_and_has_every_page(docs, tmp_path):
     assert "assert_relocates" in python and "breakpoint" in python
 
 
-@pytest.mark.parametrize("broken", ["[there](nowhere.md)", "[there](d.md#no-such-heading)"])
-def test_a_broken_link_fails_the_site(docs, tmp_path, broken):
-    with (docs / "calls.md").open("a") as file:
-        file.write(f"\n{broken}\n")
+def test_each_broken_link_fails_the_site_and_is_named(docs, tmp_path):
+    links = {"calls.md": "[there](nowhere.md)", "quiz.md": "[x](d.md#no-such-heading)"}
+    for page, link in links.items():
+        with (docs / page).open("a") as file:
+            file.write(f"\n{link}\n")
     done = built(docs, tmp_path)
-    assert done.returncode != 0 and "calls.md" in done.stderr
+    assert done.returncode != 0 and "calls.md" in done.stderr and "quiz.md" in done.stderr
 
 
 def sessions(page):

@@ -1,0 +1,133 @@
+"""The probes that the kernel declares statically: sdt(9), by its linker sets.
+
+Structures are those of ``sys/sys/sdt.h`` on LP64; a probe says its own size, and another one is not
+read.  Pointers are those of a kernel that has relocated itself: of one that was started.  Names are
+as DTrace shows them: a module where none is declared is the file's, a function ``none``, and two
+underscores in a probe's name are a hyphen.
+"""
+
+import struct
+from collections import defaultdict
+from dataclasses import dataclass
+
+from emu.elf import Image
+from emu.errors import KinstError, MemoryAccessError
+from emu.guest import VirtualMemory
+from emu.symbols import KERNEL
+
+PROBE = struct.Struct("<i4x7Q3Qqi4xQ")  # struct sdt_probe
+ARGUMENT = struct.Struct("<i4x5Q")  # struct sdt_argtype
+TRACEPOINT = struct.Struct("<4Q")  # struct sdt_tracepoint, which stands in its set itself
+MOST = 1 << 16  # members of a set
+LONGEST = 256  # bytes of a name or a type, with the zero behind it
+MOST_ARGUMENTS = 6
+NO_FUNCTION = "none"
+
+
+class StaticProbeError(KinstError):
+    """The kernel's linker sets cannot be read."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """:param type: in C, as the kernel has it; ``translated``: what D makes of it, or empty."""
+
+    type: str
+    translated: str
+
+
+@dataclass(frozen=True)
+class Tracepoint:
+    """:param address: of the instruction that does nothing and is patched to a jump to ``target``,
+    where the arguments are made and ``sdt_probe`` is called.
+    """
+
+    address: int
+    target: int
+
+
+@dataclass(frozen=True)
+class StaticProbe:
+    provider: str
+    module: str
+    function: str
+    name: str
+    arguments: tuple[Argument, ...]
+    tracepoints: tuple[Tracepoint, ...]
+
+
+def static_probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
+    """Those of the kernel itself, in the order of its set; none where it has no such set.
+
+    :raises StaticProbeError: naming what is not as it should be.
+    """
+    try:
+        return _probes(image, memory)
+    except MemoryAccessError as error:
+        raise StaticProbeError(f"{image.path}: the kernel's static probes cannot be read: {error}; "
+                               "has it been started?") from None
+
+
+def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
+    providers = {at: _text(memory, _word(memory, at))
+                 for at in _pointers(image, memory, "sdt_providers_set")}
+    arguments = defaultdict[int, dict[int, Argument]](dict)
+    for at in _pointers(image, memory, "sdt_argtypes_set"):
+        index, kind, translated, _next, _previous, probe = ARGUMENT.unpack(
+            memory.read(at, ARGUMENT.size))
+        if not 0 <= index < MOST_ARGUMENTS:
+            raise StaticProbeError(
+                f"{image.path}: {at:#x}: a static probe's argument number {index}")
+        arguments[probe][index] = Argument(
+            _text(memory, kind), _text(memory, translated) if translated else "")
+    tracepoints = defaultdict[int, list[Tracepoint]](list)
+    for probe, address, target, _next in TRACEPOINT.iter_unpack(
+            _set(image, memory, "sdt_tracepoint_set", TRACEPOINT.size)):
+        tracepoints[probe].append(Tracepoint(address, target))
+    found = []
+    for at in _pointers(image, memory, "sdt_probes_set"):
+        size, provider, *_lists, module, function, name, _id, _count, _file = PROBE.unpack(
+            memory.read(at, PROBE.size))
+        if size != PROBE.size or provider not in providers:
+            raise StaticProbeError(
+                f"{image.path}: {at:#x}: a static probe of {size} bytes, not {PROBE.size}"
+                if size != PROBE.size else f"{image.path}: {at:#x}: a static probe of no provider")
+        known = arguments[at]
+        if set(known) != set(range(len(known))):
+            raise StaticProbeError(f"{image.path}: {at:#x}: a static probe's arguments are "
+                                   f"{sorted(known)}")
+        found.append(StaticProbe(
+            providers[provider], _text(memory, module) or KERNEL,
+            _text(memory, function) or NO_FUNCTION, _text(memory, name).replace("__", "-"),
+            tuple(known[i] for i in range(len(known))), tuple(tracepoints[at])))
+    return found
+
+
+def _set(image: Image, memory: VirtualMemory, name: str, size: int) -> bytes:
+    """A linker set, of members of ``size`` bytes."""
+    begin, end = (image.symbols.find(f"__{edge}_set_{name}") for edge in ("start", "stop"))
+    if begin is None or end is None:
+        return b""
+    length = end.address - begin.address
+    if not 0 <= length <= MOST * size or length % size:
+        raise StaticProbeError(f"{image.path}: set_{name} has {length} bytes")
+    return memory.read(begin.address, length)
+
+
+def _pointers(image: Image, memory: VirtualMemory, name: str) -> list[int]:
+    return [at for at, in struct.iter_unpack("<Q", _set(image, memory, name, 8))]
+
+
+def _word(memory: VirtualMemory, address: int) -> int:
+    return int.from_bytes(memory.read(address, 8), "little")
+
+
+def _text(memory: VirtualMemory, address: int) -> str:
+    """:raises StaticProbeError: when it has no end."""
+    found = b""
+    while b"\0" not in found:
+        if len(found) >= LONGEST:
+            raise StaticProbeError(f"{address:#x}: a static probe's name has no end")
+        # Not beyond its own piece of memory: what follows may not be mapped.
+        found += memory.read(address + len(found), 32 - (address + len(found)) % 32)
+    return found.partition(b"\0")[0].decode("latin-1")
