@@ -64,12 +64,14 @@ def create(
     """
     try:
         known = modules_of(breakpoints.image)
-        if not any(matches(wanted.module, module) for module in known):
+        if not any(matches(wanted.module, module) for module in known) and not any(
+                matches(wanted.module, probe.module) for probe in breakpoints.declared):
             raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
                              f"{' and '.join(known)}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         if meant:
-            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module)
+            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
+                           wanted.provider)
             return _made(breakpoints, meant, asked)
         names = " and ".join(provider.name for provider in PROVIDERS)
         hint = "" if is_glob(wanted.provider) else f", only {names}"

@@ -3,5 +3,6 @@
 from kinst.fbt import Fbt
 from kinst.kinst_provider import Kinst
 from kinst.provider import Provider
+from kinst.sdt import Sdt
 
-PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt())
+PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Sdt())

@@ -1,11 +1,12 @@
 """What the rest of the project must know of a guest; one object a kernel and architecture."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from emu.elf import Image
 from emu.hole import FindHole
+from emu.static_probe import StaticProbe
 
 
 class VirtualMemory(Protocol):
@@ -173,6 +174,8 @@ class Guest:
     :param system_calls: of its programs; None: it has none.
     :param page_tables: the members that lead from a process to the root of its page tables, and the
         register that has that while it runs.
+    :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
+        the functions that its tracepoints call, with so many arguments behind the first.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -207,6 +210,8 @@ class Guest:
     page_tables: tuple[str, str] = ("", "")
     later_prompt: tuple[str, str] = ("", "")
     per_cpu_outside: tuple[str, bool] = ("", False)
+    static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
+    gates: Mapping[str, int] = field(default_factory=dict)
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

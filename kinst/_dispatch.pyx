@@ -38,6 +38,7 @@ include "code/_template.pxi"
 
 cdef enum:
     RECORDS = 1 << 16
+    MADE = 6  # arguments of a static probe
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
     MANY = 64  # more patches than this drop all translations at once
@@ -48,6 +49,7 @@ cdef int GUEST = TrapPath.GUEST
 cdef int DIRECT = TrapPath.DIRECT
 cdef int DOUBLE = TrapPath.DOUBLE
 cdef int AT_RETURN = ProbeKind.RETURN
+cdef int STATIC = ProbeKind.STATIC
 
 cdef struct Site:
     uint64_t address
@@ -58,11 +60,14 @@ cdef struct Site:
     uint8_t length
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
+    uint8_t gate  # how many arguments of a static probe are there when the guest comes here
+    uint64_t target  # where a static probe's arguments are made
     uint8_t code[MAX_CODE]
 
 cdef struct Probe:
     uint64_t count
-    uint32_t site
+    uint32_t site  # NONE: of a static probe, which may have many
+    uint32_t primary  # whose firings these are: of one of a static probe's sites, that probe; or itself
     uint32_t next
     uint32_t function
     uint8_t provider
@@ -86,6 +91,7 @@ cdef struct Dispatch:
     int number[MAX_REGISTERS]
     int place[MAX_REGISTERS]
     bint restored[MAX_REGISTERS]
+    bint untold[MAX_REGISTERS]  # the frame does not have it as it was, and no compiled code changes it
     bint wide[MAX_REGISTERS]  # more than 64 bits: LOAD_VECTOR's only
     uint8_t arguments[ARGUMENTS]
     uint8_t pc
@@ -149,10 +155,18 @@ cdef struct Dispatch:
     bint framed
     uint64_t at
     bint firing  # Python is told of it
+    # a static probe's arguments on the way: from the site, with the registers there
+    uint32_t visiting
+    uint64_t before[MAX_REGISTERS]
+    uint8_t made_in[MADE]  # NO_REGISTER: the stack, so far above its pointer
+    uint64_t made_stack
+    uint64_t made[MADE]
+    bint making  # what fires is a static probe
     bint stop  # that failed: the instruction is not carried out
 
 include "_tables.pxi"
 include "_operations.pxi"
+include "_tracepoint.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
 
@@ -202,6 +216,7 @@ cdef class Dispatcher(CodeReader):
         if engine is not None:
             d.clock = &engine.clock
         d.owner = <void *>self
+        d.visiting = NONE
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -216,6 +231,11 @@ cdef class Dispatcher(CodeReader):
                 d.wide[i] = not self.is_narrow(number)
         for i in range(ARGUMENTS):
             d.arguments[i] = self.known_register(shape.arguments[i])
+        for register in shape.untold:
+            d.untold[self.known_register(register)] = True
+        for i in range(MADE):
+            d.made_in[i] = NO_REGISTER if shape.made[i] is None else self.known_register(shape.made[i])
+        d.made_stack = shape.made_stack
         d.pc, d.sp, d.status = (
             self.known_register(r) for r in (shape.pc, shape.sp, shape.status))
         d.link, d.result, d.frame_register = (
@@ -287,6 +307,47 @@ cdef class Dispatcher(CodeReader):
         return probe_at(
             &self.d, site_at(&self.d, address, <uint32_t>template, code, length, relative),
             function, provider)
+
+    def add_static(self, uint32_t declared):
+        """A static probe, which has no tracepoint yet.
+
+        :param declared: which of those that are declared.
+        :return: its number; asked for again, another one.
+        """
+        self.unchanging()
+        return new_probe(&self.d, NONE, declared, STATIC)
+
+    def add_tracepoint(self, uint32_t probe, uint64_t address, bytes code, uint64_t target):
+        """One of a static probe's.
+
+        :param code: the instruction there.
+        :param target: where the kernel makes the arguments, on the way to a gate.
+        """
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        cdef uint32_t i, site
+        if probe >= d.probe_count or d.probes[probe].site != NONE or not target:
+            raise ValueError("no static probe, or no place where its arguments are made")
+        site = self._site(address, code)
+        i = probe_at(d, site, d.probes[probe].function, STATIC)
+        d.probes[i].primary = probe
+        d.sites[site].target = target
+
+    def add_gate(self, uint64_t address, bytes code, int arguments):
+        """Where static probes' arguments are in the registers: so many, behind a first one."""
+        self.unchanging()
+        if not 0 < arguments <= MADE:
+            raise ValueError(f"a static probe has at most {MADE} arguments")
+        cdef uint32_t site = self._site(address, code)
+        self.d.sites[site].gate = <uint8_t>arguments
+
+    cdef uint32_t _site(self, uint64_t address, bytes code) except? 0xFFFFFFFF:
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
+        if template < 0 or self.templates.all[template].op == REFUSE:
+            raise ValueError(f"{address:#x}: no instruction there can be displaced")
+        return site_at(&self.d, address, <uint32_t>template, code, length, relative)
 
     def add_all(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
                 uint32_t function, int provider):
@@ -398,9 +459,11 @@ cdef class Dispatcher(CodeReader):
             raise IndexError(probe)
         if d.probes[probe].removed:
             return
-        if d.sites[d.probes[probe].site].patched:
+        if d.probes[probe].site != NONE and d.sites[d.probes[probe].site].patched:
             raise RuntimeError("its breakpoint is in memory: disable the probes first")
         d.probes[probe].removed = True
+        if d.probes[probe].site == NONE:
+            raise ValueError("static probes are taken away all together")
         s = &d.sites[d.probes[probe].site]
         if s.first == probe:
             s.first = d.probes[probe].next
@@ -436,6 +499,8 @@ cdef class Dispatcher(CodeReader):
         if number >= self.d.probe_count:
             raise IndexError(number)
         cdef Probe p = self.d.probes[number]
+        if p.site == NONE:
+            return 0, b"", p.function, p.provider, p.count, bool(p.removed)
         cdef Site *s = &self.d.sites[p.site]
         return s.address, bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
@@ -472,7 +537,7 @@ cdef class Dispatcher(CodeReader):
         if i != NONE:
             i = self.d.sites[i].first
             while i != NONE:
-                found.append(i)
+                found.append(self.d.probes[i].primary)
                 i = self.d.probes[i].next
         return found
 
@@ -502,7 +567,8 @@ cdef class Dispatcher(CodeReader):
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
         for i in range(d.site_count):
-            n += d.sites[i].first != NONE and not emulated(&d.templates.all[d.sites[i].template])
+            n += (d.sites[i].first != NONE or d.sites[i].gate) and not emulated(
+                &d.templates.all[d.sites[i].template])
         return n
 
     @property
@@ -542,8 +608,9 @@ cdef class Dispatcher(CodeReader):
         self.unchanging()
         self.live()
         cdef Dispatch *d = &self.d
-        if d.path != DIRECT:
+        if d.path != DIRECT or has_gate(d):
             self.engine._has_breakpoint()
+        d.visiting = NONE
         d.seam = seam
         d.scratch = scratch
         d.scratch_value = scratch_value

@@ -29,6 +29,8 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
 cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
     """An argument of the function that is interrupted, or what it returns."""
     cdef Dispatch *d = <Dispatch *>source
+    if d.making and number < MADE:
+        return d.made[number]
     if number >= REGISTER:
         return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
     return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
@@ -55,7 +57,7 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     r.time = d.clock.instructions
     r.skew = d.clock.skew
     for k in range(ARGUMENTS):
-        r.arguments[k] = get(d, d.arguments[k])
+        r.arguments[k] = d.made[k] if d.making else get(d, d.arguments[k])
     if d.probes[probe].provider == AT_RETURN:
         r.arguments[1] = get(d, d.result)
     d.record_count += 1
@@ -65,21 +67,25 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
 
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
+    cdef uint32_t n
     while i != NONE:
-        d.probes[i].count += 1
+        n = d.probes[i].primary
+        d.making = d.probes[i].provider == STATIC
+        d.probes[n].count += 1
         d.firings += 1
         if d.action.run != NULL:
             if d.records != NULL:
-                keep(d, i)
-            act(d, i)
-            if d.probes[i].told:
-                tell(d, i)
+                keep(d, n)
+            act(d, n)
+            if d.probes[n].told:
+                tell(d, n)
         elif not d.counting_only:
             if d.records != NULL:
-                keep(d, i)
+                keep(d, n)
             else:
-                tell(d, i)
+                tell(d, n)
         i = d.probes[i].next
+    d.making = False
 
 
 cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:
@@ -138,6 +144,9 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
 cdef void behind(Dispatch *d, const Site *s) noexcept nogil:
     """The displaced instruction is done, and its trampoline's breakpoint is handled where it is."""
     cdef Clock *c = d.clock
+    if d.visiting != NONE:
+        go_to(c, s.address + s.length)
+        return
     c.detour.at = s.address + s.length
     c.detour.sp_register = 0  # no return path of the kernel's leads there
     c.detour.resumed = True
@@ -149,8 +158,9 @@ cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef uint32_t i = find(d, pc)
     if i == NONE or not d.sites[i].patched:
         return False
-    freeze(c)
-    go_on(d, i)
+    if d.visiting == NONE:
+        freeze(c)
+    arrived(d, i)
     return True
 
 
@@ -170,12 +180,17 @@ cdef void decline(Dispatch *d) noexcept nogil:
         unreadable(d)
 
 
-cdef void unwind(Dispatch *d) noexcept nogil:
+cdef void unframe(Dispatch *d) noexcept nogil:
     """Make the CPU's registers those of the trap frame, as before the breakpoint."""
     cdef int r
     for r in range(d.count):
         if d.place[r] >= 0 and r != d.pc:
             register_write(d.clock, d.number[r], field(d, d.place[r])[0])
+
+
+cdef void unwind(Dispatch *d) noexcept nogil:
+    """The same, and the stack's."""
+    unframe(d)
     wipe_footprint(d.clock)
 
 
@@ -206,7 +221,7 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
         status = field(d, d.place[d.status])
         status[0] = status[0] & ~d.frame_mask | d.saved_mask
         pc = s.address + s.length
-        c.detour.at = pc
+        c.detour.at = pc if d.visiting == NONE else 0
         c.detour.resumed = True
         c.detour.status_bits = 0
     else:
@@ -214,6 +229,23 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
         if i == NONE or not d.sites[i].patched:
             decline(d)
             return
+        s = &d.sites[i]
+        if d.visiting != NONE and (not c.frozen or not s.gate and not passed_over(d, s, &pc)):
+            lost(d, pc)
+            return
+        if d.visiting != NONE and not s.gate:
+            field(d, d.place[d.pc])[0] = pc
+            answer(d, 0)
+            return
+        if d.visiting != NONE:
+            i = come_back(d, s.gate)
+            c.detour.sp = field(d, d.place[d.sp])[0]  # as the kernel's return path has it
+        elif s.target:
+            set_out(d, i)
+            field(d, d.place[d.pc])[0] = s.target
+            answer(d, 0)
+            return
+        d.at = d.sites[i].address
         fire(d, &d.sites[i])
         s = &d.sites[i]  # Python was told, and may have made a template
         t = &d.templates.all[s.template]
@@ -249,9 +281,9 @@ cdef void at_seam_jumped(Dispatch *d) noexcept nogil:
     if i == NONE or not d.sites[i].patched:
         decline(d)
         return
-    unwind(d)
+    unframe(d)
     guest_write(c, d.scratch, &d.scratch_value, 8)
-    go_on(d, i)
+    arrived(d, i)
 
 
 cdef void recursion(Dispatch *d, uint64_t pc) noexcept with gil:
@@ -286,13 +318,17 @@ cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
         return True
     i = find(d, pc)
     if i != NONE and d.sites[i].patched:
-        if c.frozen:
+        if c.frozen and d.visiting == NONE:
             recursion(d, pc)
             return True
-        freeze(c)
+        if d.visiting == NONE:
+            freeze(c)
     elif find_second(d, pc) == NONE:
         return False
-    keep_footprint(c, register_read(c, d.number[d.sp]))
+    if d.visiting == NONE:
+        keep_footprint(c, register_read(c, d.number[d.sp]))
+    else:
+        keep_on(c)
     return c.enter(c, pc)
 
 

@@ -11,7 +11,7 @@ cdef object find_changed(Dispatch *d):
     cdef uint8_t *host = NULL
     for i in range(d.site_count):
         s = &d.sites[i]
-        if s.first == NONE:
+        if s.first == NONE and not s.gate:
             continue
         if s.address & ~<uint64_t>4095 != page:
             page = s.address & ~<uint64_t>4095
@@ -96,7 +96,7 @@ cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
     cdef Site *s
     for i in range(d.site_count):
         s = &d.sites[i]
-        if s.first == NONE or s.patched:
+        if s.first == NONE and not s.gate or s.patched:
             continue
         if not emulated(&d.templates.all[s.template]) and not d.threads:
             s.slot = take_slot(d)

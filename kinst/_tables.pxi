@@ -91,14 +91,25 @@ cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
     """A probe; the one there is when it was asked for before."""
     cdef uint32_t i = d.sites[site].first
     cdef uint32_t last = NONE
-    cdef uint64_t room
-    cdef void *more
-    cdef Probe *p
     while i != NONE:
         if d.probes[i].function == function and d.probes[i].provider == provider:
             return i
         last = i
         i = d.probes[i].next
+    i = new_probe(d, site, function, provider)
+    if last == NONE:
+        d.sites[site].first = i
+    else:
+        d.probes[last].next = i
+    return i
+
+
+cdef uint32_t new_probe(Dispatch *d, uint32_t site, uint32_t function,
+                        int provider) except? 0xFFFFFFFF:
+    cdef uint32_t i
+    cdef uint64_t room
+    cdef void *more
+    cdef Probe *p
     if d.probe_count == d.probe_room:
         room = d.probe_room * 2 if d.probe_room else 1024
         more = realloc(d.probes, room * sizeof(Probe))
@@ -110,12 +121,17 @@ cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
     p = &d.probes[i]
     memset(p, 0, sizeof(Probe))
     p.site = site
+    p.primary = i
     p.next = NONE
     p.function = function
     p.provider = <uint8_t>provider
     d.probe_count += 1
-    if last == NONE:
-        d.sites[site].first = i
-    else:
-        d.probes[last].next = i
     return i
+
+
+cdef bint has_gate(Dispatch *d) noexcept nogil:
+    cdef uint32_t i
+    for i in range(d.site_count):
+        if d.sites[i].gate:
+            return True
+    return False

@@ -95,6 +95,11 @@ class Breakpoints(ProbeTable):
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
+    def add_static(self, index: int) -> int:
+        if self.python:
+            raise ProbeError("Python answers the double path only, and no static probes")
+        return super().add_static(index)
+
     # -- enabling -----------------------------------------------------------------------------
 
     def enable(self) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
+from emu.static_probe import StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst.code import lowering
@@ -17,6 +18,7 @@ from kinst.trap import TRAPS
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return")}
+MAX_CODE = 15  # bytes of an instruction
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
@@ -67,6 +69,8 @@ class ProbeTable:
         self._objects: dict[int, Probe] = {}
         self._text: tuple[int, bytes] | None = None
         self.enabled = False
+        self._declared: list[StaticProbe] | None = None
+        self._static: dict[int, int] = {}  # numbers of probes, by what is declared
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
     def code(self, function: Symbol) -> bytes:
@@ -115,6 +119,46 @@ class ProbeTable:
         if number < 0:
             raise ProbeError(f"{self.image.symbols.where(address)}: it cannot be probed")
         return number
+
+    @property
+    def declared(self) -> list[StaticProbe]:
+        """The kernel's static probes.
+
+        :raises StaticProbeError: when they cannot be read.
+        """
+        if self._declared is None:
+            read = self.machine.guest.static_probes
+            self._declared = [] if read is None else read(self.image, self.machine)
+        return self._declared
+
+    def add_static(self, index: int) -> int:
+        """A static probe with all its tracepoints; asked for again, the same one.
+
+        :param index: of ``declared``.
+        :return: its number.
+        :raises ProbeError: when its code is not as it should be.
+        """
+        if index in self._static:
+            return self._static[index]
+        if not self._static:
+            for name, count in self.machine.guest.gates.items():
+                gate = self.image.symbols.find(name)
+                if gate is None:
+                    raise ProbeError(f"{self.image.path}: has no '{name}', which its tracepoints "
+                                     "call")
+                self.dispatcher.add_gate(gate.address, self._code_at(gate.address), count)
+        number = self._static[index] = self.dispatcher.add_static(index)
+        for point in self.declared[index].tracepoints:
+            self.dispatcher.add_tracepoint(
+                number, point.address, self._code_at(point.address), point.target)
+        return number
+
+    def _code_at(self, address: int) -> bytes:
+        """:raises ProbeError: when it is not mapped."""
+        try:
+            return self.machine.read(address, MAX_CODE)
+        except MemoryAccessError as error:
+            raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
 
     def add_boundaries(self, function: Symbol, entry: bool, returns: bool) -> list[int]:
         """Probes where a function is entered, where it is left, or both.
@@ -198,6 +242,9 @@ class ProbeTable:
     def names(self, number: int) -> tuple[str, str, str, str]:
         """Provider, module, function and name of the probe of that number, from 0."""
         address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        if kind == ProbeKind.STATIC:
+            static = self.declared[index]
+            return static.provider, static.module, static.function, static.name
         function = self.functions[index]
         provider, name = KINDS[kind]
         return (provider, function.module_name, function.name,
@@ -205,15 +252,21 @@ class ProbeTable:
 
     def offset(self, number: int) -> int:
         """The place of that probe in its function."""
-        address, _code, index, _kind, _count, _removed = self.dispatcher.probe(number)
+        address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        if kind == ProbeKind.STATIC:
+            return 0
         return address - self.functions[index].address
 
     def probe(self, number: int) -> Probe:
         """The probe of that number, from 0; its id is one more, as dtrace counts."""
         known = self._objects.get(number)
         if known is None:
-            address, code, index, _kind, _count, _removed = self.dispatcher.probe(number)
-            offset = address - self.functions[index].address
+            address, code, index, kind, _count, _removed = self.dispatcher.probe(number)
+            if kind == ProbeKind.STATIC:
+                points = self.declared[index].tracepoints
+                address = points[0].address if points else 0
+                code = self.dispatcher.displaced(address)
+            offset = 0 if kind == ProbeKind.STATIC else address - self.functions[index].address
             known = self._objects[number] = Probe(
                 number + 1, *self.names(number),
                 ProbedInstruction(offset, address, code, self.trap.classify(code, address)[1]),
@@ -226,4 +279,5 @@ class ProbeTable:
         self.dispatcher.clear()
         self._objects.clear()
         self.functions.clear()
+        self._static.clear()
         self._function_index.clear()

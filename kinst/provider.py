@@ -18,7 +18,7 @@ class Wanted:
     :param function: a name or a shell pattern; empty for every function.
     :param name: the last part of the description, likewise.
     :param unsafe: also in functions that are excluded.
-    :param module: a name or a shell pattern of the modules, likewise.
+    :param module: a name or a shell pattern of the modules, likewise; so ``provider``.
     :param index: gives the debug data; raises DebugDataError where there is none.
     """
 
@@ -28,6 +28,7 @@ class Wanted:
     unsafe: bool = False
     index: Callable[[], DebugIndex] | None = None
     module: str = ""
+    provider: str = ""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ class ProbeKind(enum.IntEnum):
     OFFSET = 0
     ENTRY = 1
     RETURN = 2
+    STATIC = 3
 
 
 class TrapPath(enum.IntEnum):

@@ -91,6 +91,7 @@ class GuestTrap(ABC):
     :cvar names: our register names -> fields of the trap frame, where they differ.
     :cvar more_registers: that verdicts use, beside the general ones.
     :cvar unrestored: what the kernel's return path leaves as it is.
+    :cvar untold: what the trap frame does not have as it was; compiled code never changes it.
     :cvar status: the register that masks interrupts; ``frame_mask`` of it in the trap frame, set or
         cleared (``mask_sets``), is ``cpu_mask`` of it in the CPU.
     :cvar flag_bits: those of ``status`` that conditions look at.
@@ -109,6 +110,7 @@ class GuestTrap(ABC):
     names: ClassVar[dict[str, str]] = {}
     more_registers: ClassVar[tuple[str, ...]] = ()
     unrestored: ClassVar[frozenset[str]] = frozenset()
+    untold: ClassVar[frozenset[str]] = frozenset()
     status: ClassVar[str]
     flag_bits: ClassVar[tuple[int, ...]] = ()
     frame_mask: ClassVar[int] = 0

@@ -30,6 +30,7 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
+from emu.static_probe import StaticProbe
 from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
 
@@ -66,14 +67,14 @@ class KernelProbes:
 
     def _kernel(self, parts: tuple[str, str, str, str]) -> list[ListedProbe]:
         provider, module, function, name = parts
-        known = modules_of(self.breakpoints.image)
         if provider in ("dtrace", "profile"):
             return []
         named = any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
-        if not named and not any(matches(module, one) for one in known):
+        if not named and not any(matches(module, one) for one in modules_of(self.breakpoints.image)
+                                 ) and not self._declares(lambda one: matches(module, one.module)):
             return []
         if not provider and not function and not GLOB.search(name) and name not in (
-                "entry", "return", ""):
+                "entry", "return", "") and not self._declares(lambda one: one.name == name):
             return []  # BEGIN and the like
         text = ":".join(parts)
         try:
@@ -86,6 +87,9 @@ class KernelProbes:
         self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
+
+    def _declares(self, wanted: Callable[[StaticProbe], bool]) -> bool:
+        return any(map(wanted, self.breakpoints.declared))
 
     def _probe(self, number: int, inlined: tuple[int, ...] = ()) -> ListedProbe:
         provider, module, function, name = self.breakpoints.names(number)

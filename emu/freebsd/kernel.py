@@ -1,5 +1,6 @@
 """What FreeBSD's kernel has in common on all architectures."""
 
+from emu.freebsd.static_probes import static_probes
 from emu.guest import (
     Allocator,
     Exclusions,
@@ -66,6 +67,7 @@ def freebsd(
         starts=("mi_startup",),
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
+        static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

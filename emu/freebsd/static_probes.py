@@ -8,11 +8,11 @@ underscores in a probe's name are a hyphen.
 
 import struct
 from collections import defaultdict
-from dataclasses import dataclass
 
 from emu.elf import Image
-from emu.errors import KinstError, MemoryAccessError
+from emu.errors import MemoryAccessError
 from emu.guest import VirtualMemory
+from emu.static_probe import Argument, StaticProbe, StaticProbeError, Tracepoint
 from emu.symbols import KERNEL
 
 PROBE = struct.Struct("<i4x7Q3Qqi4xQ")  # struct sdt_probe
@@ -22,38 +22,6 @@ MOST = 1 << 16  # members of a set
 LONGEST = 256  # bytes of a name or a type, with the zero behind it
 MOST_ARGUMENTS = 6
 NO_FUNCTION = "none"
-
-
-class StaticProbeError(KinstError):
-    """The kernel's linker sets cannot be read."""
-
-
-@dataclass(frozen=True)
-class Argument:
-    """:param type: in C, as the kernel has it; ``translated``: what D makes of it, or empty."""
-
-    type: str
-    translated: str
-
-
-@dataclass(frozen=True)
-class Tracepoint:
-    """:param address: of the instruction that does nothing and is patched to a jump to ``target``,
-    where the arguments are made and ``sdt_probe`` is called.
-    """
-
-    address: int
-    target: int
-
-
-@dataclass(frozen=True)
-class StaticProbe:
-    provider: str
-    module: str
-    function: str
-    name: str
-    arguments: tuple[Argument, ...]
-    tracepoints: tuple[Tracepoint, ...]
 
 
 def static_probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:

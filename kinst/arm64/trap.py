@@ -24,6 +24,8 @@ class Arm64Trap(CalledSeam):
     trap_returns: ClassVar[frozenset[bytes]] = frozenset({bytes.fromhex("e0039fd6")})  # ERET
     more_registers: ClassVar[tuple[str, ...]] = tuple(registers.VECTORS)
     unrestored: ClassVar[frozenset[str]] = frozenset(f"x{i}" for i in range(18, 29))
+    # The vectors of an exception from EL1 use it before they save it (FreeBSD's exception.S).
+    untold: ClassVar[frozenset[str]] = frozenset({"x18"})
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN | registers.VECTORS
     status: ClassVar[str] = "pstate"
     flag_bits: ClassVar[tuple[int, ...]] = (28, 29, 30, 31)  # V C Z N

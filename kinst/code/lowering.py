@@ -27,11 +27,16 @@ class Shape:
     :param registers: Unicorn's number, offset in the trap frame or -1, whether the kernel's return
         path restores it; the other fields are indices into it.
     :param frame: the register that holds the frame's address at the seam.
+    :param made: of a function's arguments behind the first, six; None: on the stack, ``made_stack``
+        above its pointer when the function is entered.
     :param breakpoints: of the guest path and of the direct one.
     """
 
     registers: list[tuple[int, int, bool]]
     arguments: list[int]
+    made: list[int | None]
+    made_stack: int
+    untold: list[int]
     pc: int
     sp: int
     status: int
@@ -66,8 +71,11 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
 
     registers = [(trap.numbers[n], place(n), n not in trap.unrestored) for n in names]
     arguments = [names.index(n) for n in arch.arguments[:5]]
+    made = [names.index(n) for n in arch.arguments[1:7]]
     return Shape(
-        registers, arguments, names.index(arch.pc), names.index(arch.sp),
+        registers, arguments, [*made, *[None] * (6 - len(made))], 0 if arch.link else 8,
+        [names.index(n) for n in trap.untold],
+        names.index(arch.pc), names.index(arch.sp),
         names.index(trap.status), names.index(arch.link) if arch.link else 0,
         names.index(arch.result), names.index(trap.frame_register),
         names.index(trap.segment) if trap.segment else 0, trap.flag_bits,

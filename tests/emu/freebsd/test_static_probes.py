@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from emu import elf
 from emu.errors import MemoryAccessError
-from emu.freebsd.static_probes import StaticProbeError, Tracepoint, static_probes
+from emu.freebsd.static_probes import static_probes
+from emu.static_probe import StaticProbeError, Tracepoint
 from tests.elfwriter import Elf
 
 BASE = 0xFFFFFFFF80000000

@@ -1,0 +1,97 @@
+"""A static probe's tracepoint: the guest makes the probe's arguments by its own code, while the clock
+stands still; part of the dispatcher (``_dispatch.pyx`` includes it).
+
+The breakpoint stands over the instruction that the kernel would patch to a jump.  The guest is sent
+where that jump leads, and comes to a *gate*: the function that it calls with the arguments.  There the
+registers and the stack become what they were at the tracepoint, and the probes fire.
+"""
+
+
+cdef inline bint comes_back(Dispatch *d, int r) noexcept nogil:
+    """Whether a register is the tracepoint's again."""
+    return d.place[r] >= 0 and r != d.pc and not d.wide[r] and not d.untold[r]
+
+
+cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
+    cdef int r
+    for r in range(d.count):
+        if comes_back(d, r):
+            d.before[r] = get(d, <uint8_t>r)
+    d.visiting = site
+    d.clock.detour.at = d.clock.detour.slot = 0
+
+
+cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
+    """At a gate, called with so many arguments behind the first.
+
+    :return: the site of the tracepoint.
+    """
+    cdef uint32_t site = d.visiting
+    cdef int k, r
+    for k in range(MADE):
+        d.made[k] = 0
+        if k >= arguments:
+            continue
+        if d.made_in[k] != NO_REGISTER:
+            d.made[k] = get(d, d.made_in[k])
+        elif not guest_read(d.clock, get(d, d.sp) + d.made_stack, &d.made[k], 8):
+            d.made[k] = 0
+    for r in range(d.count):
+        if comes_back(d, r):
+            put(d, <uint8_t>r, d.before[r])
+    d.visiting = NONE
+    return site
+
+
+cdef void keep_on(Clock *c) noexcept nogil:
+    """Another breakpoint on the way: what is put back at its end is the tracepoint's."""
+    cdef uint64_t kept[8]
+    memcpy(kept, c.detour.kept, sizeof(kept))
+    c.keep(c)  # the way in begins with what it has looked at
+    memcpy(c.detour.kept, kept, sizeof(kept))
+
+
+cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
+    d.visiting = NONE
+    d.clock.frozen = False
+    d.clock.detour.footprint = False
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"{pc:#x}: the arguments of a static probe cannot be made: the kernel's code for them has "
+        "faulted"))
+
+
+cdef bint passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
+    """A breakpoint on the way to the gate does not fire; false: its instruction would fault."""
+    cdef const Template *t = &d.templates.all[s.template]
+    if emulated(t):
+        return carry_out(d, t, s, pc)
+    pc[0] = trampoline(d, <Site *>s)
+    return True
+
+
+cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
+    """At a breakpoint, where the registers are the CPU's."""
+    cdef Site *s = &d.sites[i]
+    cdef uint64_t pc = 0
+    d.framed = False
+    d.at = s.address
+    if d.visiting != NONE:
+        if not d.clock.frozen:
+            lost(d, s.address)
+        elif s.gate:
+            i = come_back(d, s.gate)
+            wipe_footprint(d.clock)
+            go_on(d, i)
+        elif passed_over(d, s, &pc):
+            go_to(d.clock, pc)
+        else:
+            lost(d, s.address)
+        return
+    if s.target:
+        if not d.clock.detour.footprint:
+            keep_footprint(d.clock, register_read(d.clock, d.number[d.sp]))
+        set_out(d, i)
+        go_to(d.clock, s.target)
+        return
+    wipe_footprint(d.clock)
+    go_on(d, i)

@@ -1,0 +1,40 @@
+"""The SDT providers: probes that the kernel's source declares, proc, io, vfs, lockstat and others.
+
+The kernel's tracepoints do nothing until they are patched to jump where the arguments are made.  Here a
+breakpoint stands there, the guest makes the arguments by that code of its own while the clock stands
+still (``kinst/_tracepoint.pxi``), and goes on as if nothing had happened.
+"""
+
+from emu.static_probe import StaticProbe
+from kinst.patterns import is_glob, matches
+from kinst.probe_table import ProbeError, ProbeTable
+from kinst.provider import MadeProbes, Provider, Wanted
+
+OTHERS = ("kinst", "fbt")  # these names are of one provider each
+
+
+class Sdt(Provider):
+    """``proc:::exec-success`` and the like: each by the provider that is declared."""
+
+    name = "sdt"
+
+    def matches(self, pattern: str) -> bool:
+        return pattern not in OTHERS
+
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
+        declared = probes.declared
+        if not any(matches(wanted.provider, one.provider) for one in declared):
+            raise ProbeError(f"{wanted.text}: there is no provider "
+                             f"'{wanted.provider}'{_hint(wanted, declared)}")
+        found = [n for n, one in enumerate(declared) if matches(wanted.provider, one.provider)
+                 and matches(wanted.module, one.module) and matches(wanted.function, one.function)
+                 and matches(wanted.name, one.name)]
+        if not found:
+            raise ProbeError(f"{wanted.text}: no static probe of the kernel's is so called")
+        return MadeProbes([probes.add_static(n) for n in found], [wanted.text], [])
+
+
+def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:
+    if is_glob(wanted.provider):
+        return ""
+    return ", only " + ", ".join([*OTHERS, *sorted({one.provider for one in declared})])
