@@ -38,9 +38,11 @@ include "code/_template.pxi"
 
 cdef enum:
     RECORDS = 1 << 16
+    ABOVE = 2048  # bytes of a frame in which the way to a gate may spill registers
     MADE = 6  # arguments of a static probe
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
+    PAGE = 4096
     MANY = 64  # more patches than this drop all translations at once
 
 cdef uint32_t NONE = 0xFFFFFFFF
@@ -158,6 +160,9 @@ cdef struct Dispatch:
     # a static probe's arguments on the way: from the site, with the registers there
     uint32_t visiting
     uint64_t before[MAX_REGISTERS]
+    uint8_t above[ABOVE]  # the stack, from its pointer on
+    uint64_t above_at
+    uint64_t above_size
     uint8_t made_in[MADE]  # NO_REGISTER: the stack, so far above its pointer
     uint64_t made_stack
     uint64_t made[MADE]

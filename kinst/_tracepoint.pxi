@@ -17,6 +17,12 @@ cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
     for r in range(d.count):
         if comes_back(d, r):
             d.before[r] = get(d, <uint8_t>r)
+    d.above_at = get(d, d.sp)
+    d.above_size = ABOVE
+    if not guest_read(d.clock, d.above_at, d.above, d.above_size):
+        d.above_size = PAGE - d.above_at % PAGE  # the stack ends with this page
+        if not guest_read(d.clock, d.above_at, d.above, d.above_size):
+            d.above_size = 0
     d.visiting = site
     d.clock.detour.at = d.clock.detour.slot = 0
 
@@ -28,6 +34,7 @@ cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
     """
     cdef uint32_t site = d.visiting
     cdef int k, r
+    cdef uint8_t now[ABOVE]
     for k in range(MADE):
         d.made[k] = 0
         if k >= arguments:
@@ -36,6 +43,9 @@ cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
             d.made[k] = get(d, d.made_in[k])
         elif not guest_read(d.clock, get(d, d.sp) + d.made_stack, &d.made[k], 8):
             d.made[k] = 0
+    if d.above_size and guest_read(d.clock, d.above_at, now, d.above_size) and memcmp(
+            now, d.above, d.above_size) != 0:
+        guest_write(d.clock, d.above_at, d.above, d.above_size)
     for r in range(d.count):
         if comes_back(d, r):
             put(d, <uint8_t>r, d.before[r])

@@ -153,6 +153,11 @@ class ProbeTable:
                 number, point.address, self._code_at(point.address), point.target)
         return number
 
+    def static(self, number: int) -> StaticProbe | None:
+        """What is declared of a probe; None: it is no static one."""
+        _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        return self.declared[index] if kind == ProbeKind.STATIC else None
+
     def _code_at(self, address: int) -> bytes:
         """:raises ProbeError: when it is not mapped."""
         try:

@@ -1,8 +1,8 @@
 """The SDT providers: probes that the kernel's source declares, proc, io, vfs, lockstat and others.
 
-The kernel's tracepoints do nothing until they are patched to jump where the arguments are made.  Here a
-breakpoint stands there, the guest makes the arguments by that code of its own while the clock stands
-still (``kinst/_tracepoint.pxi``), and goes on as if nothing had happened.
+The kernel's tracepoints do nothing until they are patched to jump where the arguments are made.
+Here a breakpoint stands there, the guest makes the arguments by that code of its own while the
+clock stands still (``kinst/_tracepoint.pxi``), and goes on as if nothing had happened.
 """
 
 from emu.static_probe import StaticProbe

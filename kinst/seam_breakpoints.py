@@ -57,6 +57,10 @@ class SeamBreakpoints(ProbeTable):
         self._firing = False
         self._return_at = 0  # the instruction by which the kernel goes back
 
+    def add_static(self, index: int) -> int:
+        raise ProbeError(f"{self.declared[index].provider}: static probes fire on our own machine "
+                         "only, not with --machine qemu")
+
     def enable(self) -> None:
         """Write the trampolines, the breakpoints, and set the seam.
 

@@ -13,9 +13,9 @@ HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
 
 def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
-    """DTrace's own, and with a kernel all of fbt's."""
+    """DTrace's own, and with a kernel all of fbt's and the static ones."""
     if isinstance(probes, KernelProbes):
-        return [*probes.own.probes, *probes.match(("fbt", "", "", ""))]
+        return [*probes.own.probes, *probes.match(("fbt", "", "", "")), *probes.static()]
     return probes.probes
 
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 from dtrace.d.program import ListedProbe
 from dtrace.d.surroundings import Located
+from dtrace.d.types import Universe
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
+from dtrace.run.spelled_types import spelled_type
 from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.user_programs import UserPrograms
 from dwarf.dwarf_types import DwarfTypes
@@ -88,6 +90,16 @@ class KernelProbes:
         return [self._probe(number, tuple(c.number for c in made.copies.get(number, ())))
                 for number in dict.fromkeys(made.numbers)]
 
+    def static(self) -> list[ListedProbe]:
+        """All that the kernel declares."""
+        return [self._probe(self.breakpoints.add_static(n))
+                for n in range(len(self.breakpoints.declared))]
+
+    def declared(self, probe: ListedProbe) -> StaticProbe | None:
+        """What the kernel says of a static probe; None: it is none."""
+        number = self.kernel_number(probe.number)
+        return None if number is None else self.breakpoints.static(number)
+
     def _declares(self, wanted: Callable[[StaticProbe], bool]) -> bool:
         return any(map(wanted, self.breakpoints.declared))
 
@@ -147,7 +159,7 @@ class KernelSurroundings:
 
     def entered(self, probes: Sequence[ListedProbe]) -> None:
         """Probes of several functions have no arguments of one type."""
-        names = {(p.function, p.name) for p in probes}
+        names = {(p.provider, p.function, p.name) for p in probes}
         self.probe = probes[0] if len(names) == 1 else None
         self._clause = probes
 
@@ -222,6 +234,10 @@ class KernelSurroundings:
         return None
 
     def argument(self, index: int) -> Type | None:
+        """:raises KinstError: where DTrace's translator for it is missing."""
+        static = None if self.probe is None else self.probes.declared(self.probe)
+        if static is not None:
+            return self._declared(static, index)
         procedure = self._procedure()
         if procedure is None or self.probe is None:
             return None
@@ -230,6 +246,15 @@ class KernelSurroundings:
         if index < len(procedure.parameters):
             return procedure.parameters[index].type
         return None
+
+    def _declared(self, static: StaticProbe, index: int) -> Type | None:
+        if index >= len(static.arguments):
+            return None
+        argument = static.arguments[index]
+        if argument.translated:
+            raise KinstError(f"translator for args[{index}] from {argument.type} to "
+                             f"{argument.translated} is not defined (arg{index} has it as it is)")
+        return spelled_type(argument.type, Universe(self.types))
 
     def _procedure(self) -> Procedure | None:
         probe = self.probe

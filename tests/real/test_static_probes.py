@@ -7,9 +7,16 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 
 from emu.freebsd.static_probes import static_probes
+from emu.machine import Until
 from images import boots
+from images.shell import run_command, with_userland
+from kinst.breakpoints import PATHS, Breakpoints
+from kinst.code.listing import ProbedInstruction
+from kinst.shared import ProbeKind
 from tests.conftest import ARCHES, real_kernel
 
+COMMAND = "cat /etc/motd | wc; work faults 100"
+LIMIT = 4_000_000_000
 RELATIVE = {"EM_X86_64": 8, "EM_AARCH64": 1027, "EM_RISCV": 3}
 
 
@@ -66,3 +73,85 @@ def test_every_probe_that_the_kernel_declares_is_known_with_its_arguments_and_tr
     assert found == wanted
     assert len(found) == len(probes) > 500
     assert sum(len(points) for _arguments, points in found.values()) > 1400
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+def every_probe(machine, **how):
+    breakpoints = Breakpoints(machine, **how)
+    numbers = [breakpoints.add_static(n) for n in range(len(breakpoints.declared))]
+    return breakpoints, numbers
+
+
+@pytest.fixture(scope="module")
+def untraced(kernel):
+    machine = boots.booted(kernel)
+    run_command(machine, COMMAND, LIMIT)
+    return machine.digest()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_all_together_leave_the_run_as_it_is_and_fire_as_often_as_kinst_at_their_tracepoints(
+        kernel, untraced, path):
+    """kinst's probes take the same breakpoints another way: no argument is made for them."""
+    machine = boots.booted(kernel)
+    breakpoints, numbers = every_probe(machine, path=path)
+    beside = {}
+    for number, declared in zip(numbers, breakpoints.declared, strict=True):
+        beside[number] = [
+            breakpoints.add(machine.image.symbols.function_at(point.address), ProbeKind.OFFSET,
+                            instruction(breakpoints, point.address))
+            for point in declared.tracepoints]
+    breakpoints.enable()
+    assert run_command(machine, COMMAND, LIMIT).status == 0
+    breakpoints.disable()
+    assert machine.digest() == untraced
+
+    def count(number):
+        return breakpoints.dispatcher.probe(number)[4]
+
+    fired = {number: count(number) for number in numbers if count(number)}
+    assert len(fired) > 30 and sum(fired.values()) > 1000
+    for number in numbers:
+        assert count(number) == sum(map(count, beside[number])), breakpoints.names(number)
+
+
+def instruction(breakpoints, address):
+    code = breakpoints.machine.read(address, 15)
+    length, verdict = breakpoints.trap.classify(code, address)
+    return ProbedInstruction(0, address, code[:length], verdict)
+
+
+def test_arguments_are_those_that_the_kernel_makes_on_a_machine_that_is_stopped_there(kernel):
+    """The slow way: stop before a tracepoint, go where its jump would lead, look, and go back."""
+    machine = boots.booted(kernel)
+    breakpoints, numbers = every_probe(machine, path="direct", records=True)
+    breakpoints.enable()
+    run_command(machine, COMMAND, LIMIT)
+    breakpoints.disable()
+    by_number = dict(zip(numbers, breakpoints.declared, strict=True))
+    first = {}
+    for record in breakpoints.firings():
+        if record.probe.id - 1 in by_number:
+            first.setdefault(record.probe.id - 1, record)
+    assert len(first) > 30
+    gates = {machine.image.symbols.find(name).address: count
+             for name, count in machine.guest.gates.items()}
+    wanted = sorted(first.items(), key=lambda one: one[1].instructions)
+    machine = boots.booted(kernel)
+    machine.type(f"{COMMAND}\r".encode())
+    looked = 0
+    for number, record in wanted:
+        machine.run(Until(instructions=record.instructions))
+        (point,) = [t for t in by_number[number].tracepoints if t.address == machine.pc]
+        kept = machine.snapshot()
+        machine.pc = point.target
+        machine.run(Until(addresses=list(gates)))
+        found = [machine.read_register(name) for name in machine.arch.arguments[1:6]]
+        assert machine.pc in gates and tuple(found) == record.registers, by_number[number]
+        machine.restore(kept)
+        looked += 1
+    assert looked == len(first)

@@ -22,7 +22,10 @@ def probe_argument(env: Environment, place: SourcePlace,
                      f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
     if 0 <= key.value < 10 and (located := argument_at_copies(env, place, key.value, None)):
         return located
-    kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
+    try:
+        kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
+    except KinstError as error:
+        raise DError("D_ARGS_XLATOR", str(error), place) from None
     if kind is None:
         raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
     return _in_context(place, key.value, kind)
