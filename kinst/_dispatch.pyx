@@ -39,10 +39,10 @@ include "code/_template.pxi"
 cdef enum:
     RECORDS = 1 << 16
     ABOVE = 2048  # bytes of a frame in which the way to a gate may spill registers
-    MADE = 6  # arguments of a static probe
+    MADE_ARGUMENTS = 6  # arguments of a static probe
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
-    PAGE = 4096
+    STACK_PAGE = 4096
     MANY = 64  # more patches than this drop all translations at once
 
 cdef uint32_t NONE = 0xFFFFFFFF
@@ -163,9 +163,9 @@ cdef struct Dispatch:
     uint8_t above[ABOVE]  # the stack, from its pointer on
     uint64_t above_at
     uint64_t above_size
-    uint8_t made_in[MADE]  # NO_REGISTER: the stack, so far above its pointer
+    uint8_t made_in[MADE_ARGUMENTS]  # NO_REGISTER: the stack, so far above its pointer
     uint64_t made_stack
-    uint64_t made[MADE]
+    uint64_t made[MADE_ARGUMENTS]
     bint making  # what fires is a static probe
     bint stop  # that failed: the instruction is not carried out
 
@@ -238,7 +238,7 @@ cdef class Dispatcher(CodeReader):
             d.arguments[i] = self.known_register(shape.arguments[i])
         for register in shape.untold:
             d.untold[self.known_register(register)] = True
-        for i in range(MADE):
+        for i in range(MADE_ARGUMENTS):
             d.made_in[i] = NO_REGISTER if shape.made[i] is None else self.known_register(shape.made[i])
         d.made_stack = shape.made_stack
         d.pc, d.sp, d.status = (
@@ -341,8 +341,8 @@ cdef class Dispatcher(CodeReader):
     def add_gate(self, uint64_t address, bytes code, int arguments):
         """Where static probes' arguments are in the registers: so many, behind a first one."""
         self.unchanging()
-        if not 0 < arguments <= MADE:
-            raise ValueError(f"a static probe has at most {MADE} arguments")
+        if not 0 < arguments <= MADE_ARGUMENTS:
+            raise ValueError(f"a static probe has at most {MADE_ARGUMENTS} arguments")
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].gate = <uint8_t>arguments
 

@@ -29,7 +29,7 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
 cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
     """An argument of the function that is interrupted, or what it returns."""
     cdef Dispatch *d = <Dispatch *>source
-    if d.making and number < MADE:
+    if d.making and number < MADE_ARGUMENTS:
         return d.made[number]
     if number >= REGISTER:
         return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0

@@ -20,7 +20,7 @@ cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
     d.above_at = get(d, d.sp)
     d.above_size = ABOVE
     if not guest_read(d.clock, d.above_at, d.above, d.above_size):
-        d.above_size = PAGE - d.above_at % PAGE  # the stack ends with this page
+        d.above_size = STACK_PAGE - d.above_at % STACK_PAGE  # the stack ends with this page
         if not guest_read(d.clock, d.above_at, d.above, d.above_size):
             d.above_size = 0
     d.visiting = site
@@ -35,7 +35,7 @@ cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
     cdef uint32_t site = d.visiting
     cdef int k, r
     cdef uint8_t now[ABOVE]
-    for k in range(MADE):
+    for k in range(MADE_ARGUMENTS):
         d.made[k] = 0
         if k >= arguments:
             continue

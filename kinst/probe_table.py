@@ -18,7 +18,7 @@ from kinst.trap import TRAPS
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
     ProbeKind.RETURN: ("fbt", "return")}
-MAX_CODE = 15  # bytes of an instruction
+LONGEST_CODE = 15  # bytes of an instruction
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
@@ -161,7 +161,7 @@ class ProbeTable:
     def _code_at(self, address: int) -> bytes:
         """:raises ProbeError: when it is not mapped."""
         try:
-            return self.machine.read(address, MAX_CODE)
+            return self.machine.read(address, LONGEST_CODE)
         except MemoryAccessError as error:
             raise ProbeError(f"{self.image.symbols.where(address)}: {error}") from None
 

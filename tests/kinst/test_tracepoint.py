@@ -14,8 +14,8 @@ from kinst.kinst_provider import create
 from kinst.probe_table import ProbeError
 from tests.kinst.test_provider import run
 
-NO_NOP = ("crc32 begins with an instruction that changes sp, which the kernel's return path does not "
-          "restore here: kernels' tracepoints are instructions that do nothing")
+NO_NOP = ("crc32 begins with an instruction that changes sp, which the kernel's return path does "
+          "not restore here: kernels' tracepoints are instructions that do nothing")
 CALLS = [("crc32", [0, "hello", 5]), ("strlen", ["hello"]), ("crc32", [7, "world", 2])]
 
 
@@ -23,7 +23,8 @@ CALLS = [("crc32", [0, "hello", 5]), ("strlen", ["hello"]), ("crc32", [7, "world
 def machine(booted):
     points = tuple(Tracepoint(booted.symbol(at).address, booted.symbol("run_off").address)
                    for at in ("crc32", "adler32"))
-    declared = [StaticProbe("lesson", "kernel", "none", "sum-start", (Argument("int", ""),), points),
+    start = StaticProbe("lesson", "kernel", "none", "sum-start", (Argument("int", ""),), points)
+    declared = [start,
                 StaticProbe("lesson", "kernel", "none", "never", (), ())]
     booted.guest = dataclasses.replace(
         booted.guest, static_probes=lambda image, memory: declared, gates={"machine_off": 5})
@@ -37,7 +38,7 @@ def calls(machine):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("beside", ["", "crc32", "run_off", "machine_off"])
 def test_the_guest_makes_the_arguments_and_nothing_is_left_of_it(machine, path, beside):
-    """Also with breakpoints of other probes at the tracepoint, on the way to the gate, and on it."""
+    """Also with breakpoints of others at the tracepoint, on the way to the gate, and on it."""
     if machine.arch.name == "riscv64" and path != "direct":
         pytest.skip(NO_NOP)
     plain = machine.snapshot()
