@@ -37,4 +37,5 @@ class Sdt(Provider):
 def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:
     if is_glob(wanted.provider):
         return ""
-    return ", only " + ", ".join([*OTHERS, *sorted({one.provider for one in declared})])
+    *names, last = [*OTHERS, *sorted({one.provider for one in declared})]
+    return f", only {', '.join(names)} and {last}"
