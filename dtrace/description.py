@@ -11,7 +11,7 @@ from dwarf.index import DebugIndex
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
-from kinst.patterns import is_glob, matches
+from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 
@@ -69,13 +69,9 @@ def create(
             raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
                              f"{' and '.join(known)}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
-        if meant:
-            asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
-                           wanted.provider)
-            return _made(breakpoints, meant, asked)
-        names = " and ".join(provider.name for provider in PROVIDERS)
-        hint = "" if is_glob(wanted.provider) else f", only {names}"
-        raise ProbeError(f"{wanted.text}: there is no provider '{wanted.provider}'{hint}")
+        asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
+                       wanted.provider)
+        return _made(breakpoints, meant, asked)
     except ProbeError as error:
         raise KinstError(f"invalid probe specifier {error}") from None
 

@@ -175,7 +175,8 @@ class Guest:
     :param page_tables: the members that lead from a process to the root of its page tables, and the
         register that has that while it runs.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
-        the functions that its tracepoints call, with so many arguments behind the first.
+        the functions that its tracepoints call, with so many arguments behind the first;
+        ``tracepoint``: the instruction that one is, which does nothing.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -212,6 +213,7 @@ class Guest:
     per_cpu_outside: tuple[str, bool] = ("", False)
     static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
+    tracepoint: bytes = b""
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -464,11 +464,11 @@ cdef class Dispatcher(CodeReader):
             raise IndexError(probe)
         if d.probes[probe].removed:
             return
-        if d.probes[probe].site != NONE and d.sites[d.probes[probe].site].patched:
+        if d.probes[probe].site == NONE or d.probes[probe].primary != probe:
+            raise ValueError("static probes are taken away all together")
+        if d.sites[d.probes[probe].site].patched:
             raise RuntimeError("its breakpoint is in memory: disable the probes first")
         d.probes[probe].removed = True
-        if d.probes[probe].site == NONE:
-            raise ValueError("static probes are taken away all together")
         s = &d.sites[d.probes[probe].site]
         if s.first == probe:
             s.first = d.probes[probe].next

@@ -158,6 +158,7 @@ cdef bint at_direct(Dispatch *d, uint64_t pc) noexcept nogil:
     cdef uint32_t i = find(d, pc)
     if i == NONE or not d.sites[i].patched:
         return False
+    forget_visit(d)
     if d.visiting == NONE:
         freeze(c)
     arrived(d, i)
@@ -230,8 +231,8 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             decline(d)
             return
         s = &d.sites[i]
-        if d.visiting != NONE and (not c.frozen or not s.gate and not passed_over(d, s, &pc)):
-            lost(d, pc)
+        if strayed(s) if d.visiting == NONE else not s.gate and not passed_over(d, s, &pc):
+            lost(d, s.address)
             return
         if d.visiting != NONE and not s.gate:
             field(d, d.place[d.pc])[0] = pc
@@ -316,6 +317,7 @@ cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
             return False
         at_seam_jumped(d)
         return True
+    forget_visit(d)
     i = find(d, pc)
     if i != NONE and d.sites[i].patched:
         if c.frozen and d.visiting == NONE:

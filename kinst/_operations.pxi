@@ -17,7 +17,7 @@ cdef uint64_t get(Dispatch *d, uint8_t r) noexcept nogil:
         return d.at
     if d.wide[r]:
         return 0
-    if d.framed and d.place[r] >= 0:
+    if d.framed and d.place[r] >= 0 and not d.untold[r]:
         return field(d, d.place[r])[0]
     return register_read(d.clock, d.number[r])
 

@@ -70,6 +70,17 @@ cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
         "faulted"))
 
 
+cdef inline void forget_visit(Dispatch *d) noexcept nogil:
+    """Where time goes on, an exception or a snapshot has led away from the way to a gate."""
+    if d.visiting != NONE and not d.clock.frozen:
+        d.visiting = NONE
+
+
+cdef inline bint strayed(const Site *s) noexcept nogil:
+    """Whether this is a gate, to which no tracepoint has sent the guest, and nothing else."""
+    return s.gate and s.first == NONE
+
+
 cdef bint passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
     """A breakpoint on the way to the gate does not fire; false: its instruction would fault."""
     cdef const Template *t = &d.templates.all[s.template]
@@ -86,9 +97,7 @@ cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
     d.framed = False
     d.at = s.address
     if d.visiting != NONE:
-        if not d.clock.frozen:
-            lost(d, s.address)
-        elif s.gate:
+        if s.gate:
             i = come_back(d, s.gate)
             wipe_footprint(d.clock)
             go_on(d, i)
@@ -96,6 +105,9 @@ cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
             go_to(d.clock, pc)
         else:
             lost(d, s.address)
+        return
+    if strayed(s):
+        lost(d, s.address)
         return
     if s.target:
         if not d.clock.detour.footprint:

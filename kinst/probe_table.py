@@ -146,12 +146,28 @@ class ProbeTable:
                 if gate is None:
                     raise ProbeError(f"{self.image.path}: has no '{name}', which its tracepoints "
                                      "call")
-                self.dispatcher.add_gate(gate.address, self._code_at(gate.address), count)
+                code = self._code_at(gate.address)
+                if isinstance(self.trap.classify(code, gate.address)[1], Refuse):
+                    raise ProbeError(f"{name}: no breakpoint can stand there")
+                self.dispatcher.add_gate(gate.address, code, count)
+        points = [(point.address, self._code_at(point.address), point.target)
+                  for point in self.declared[index].tracepoints]
+        wanted = self.machine.guest.tracepoint
+        for address, code, _target in points:
+            if not code.startswith(wanted):
+                raise ProbeError(
+                    f"{self.image.symbols.where(address)}: a tracepoint is {wanted.hex()}, and "
+                    f"there is {code[: len(wanted)].hex()}: another has patched it")
         number = self._static[index] = self.dispatcher.add_static(index)
-        for point in self.declared[index].tracepoints:
-            self.dispatcher.add_tracepoint(
-                number, point.address, self._code_at(point.address), point.target)
+        for address, code, target in points:
+            self.dispatcher.add_tracepoint(number, address, code, target)
         return number
+
+    def addresses(self, number: int) -> list[int]:
+        """Where a probe fires: of a static one its tracepoints."""
+        static = self.static(number)
+        return ([self.dispatcher.probe(number)[0]] if static is None
+                else [point.address for point in static.tracepoints])
 
     def static(self, number: int) -> StaticProbe | None:
         """What is declared of a probe; None: it is no static one."""
@@ -266,15 +282,14 @@ class ProbeTable:
         """The probe of that number, from 0; its id is one more, as dtrace counts."""
         known = self._objects.get(number)
         if known is None:
-            address, code, index, kind, _count, _removed = self.dispatcher.probe(number)
+            address, code, _index, kind, _count, _removed = self.dispatcher.probe(number)
             if kind == ProbeKind.STATIC:
-                points = self.declared[index].tracepoints
-                address = points[0].address if points else 0
+                address = next(iter(self.addresses(number)), 0)
                 code = self.dispatcher.displaced(address)
-            offset = 0 if kind == ProbeKind.STATIC else address - self.functions[index].address
+            verdict = self.trap.classify(code, address)[1] if code else Refuse("is nowhere")
             known = self._objects[number] = Probe(
                 number + 1, *self.names(number),
-                ProbedInstruction(offset, address, code, self.trap.classify(code, address)[1]),
+                ProbedInstruction(self.offset(number), address, code, verdict),
             )
         return known
 

@@ -6,11 +6,12 @@ clock stands still (``kinst/_tracepoint.pxi``), and goes on as if nothing had ha
 """
 
 from emu.static_probe import StaticProbe
+from kinst import fbt, kinst_provider
 from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 
-OTHERS = ("kinst", "fbt")  # these names are of one provider each
+OTHERS = (kinst_provider.PROVIDER, fbt.PROVIDER)  # these names are of one provider each
 
 
 class Sdt(Provider):

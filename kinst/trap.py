@@ -47,19 +47,21 @@ class FrameState(CpuState):
 
     :param names: our register names -> fields of the frame, where they differ.
     :param unrestored: registers that the kernel's return path does not restore.
+    :param untold: those that the frame does not have as they were.
     """
 
     layout: TrapFrame
     frame: int
     names: dict[str, str]
     unrestored: frozenset[str] = frozenset()
+    untold: frozenset[str] = frozenset()
     deferred: dict[str, int] = field(default_factory=dict)
 
     def get(self, register: str) -> int:
         if register in ("xzr", "zero"):
             return 0
         name = self.names.get(register, register)
-        if name in self.layout.fields:
+        if name in self.layout.fields and register not in self.untold:
             return self.layout.read(self.machine, self.frame, name)
         return self.machine.read_register(register)
 
@@ -230,7 +232,7 @@ class CalledSeam(GuestTrap):
         arch = machine.arch
         frame = machine.read_register(arch.arguments[0])
         return FrameState(machine, 0, machine.guest.trap_frame, frame, self.names,
-                          self.unrestored)
+                          self.unrestored, self.untold)
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         state.set("pc", pc)

@@ -116,7 +116,10 @@ def probed(player: Player, description: str) -> list[int]:
         raise KinstError(f"{description}: a position needs one probe, without a pattern")
     breakpoints = Breakpoints(player.machine)
     made = create(breakpoints, parse(description), False)
-    return [breakpoints.probe(number).instruction.address for number in made.numbers]
+    found = [at for number in made.numbers for at in breakpoints.addresses(number)]
+    if not found:
+        raise KinstError(f"{description}: the kernel declares it, and has it nowhere in its code")
+    return found
 
 
 def _count(player: Player, text: str, addresses: list[int], number: int,

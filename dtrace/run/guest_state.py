@@ -108,8 +108,8 @@ class GuestState(ABC):
         kind, offset = UNKNOWN, 0
         if probe.provider == "fbt":
             kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
-        elif probe.provider != "kinst":
-            kind = IN_REGISTERS  # of a static probe: the kernel's own code has put them there
+        elif self._probes.declared(probe) is not None:
+            kind = IN_REGISTERS  # the kernel's own code has put them there
         if kind == AT_RETURN:
             offset = self._probes.breakpoints.offset(number)
         self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)

@@ -64,19 +64,21 @@ class KernelProbes:
         :raises KinstError: saying why a place cannot be probed.
         """
         if parts not in self._asked:
-            self._asked[parts] = [*self.own.match(parts), *self._kernel(parts)]
+            own = self.own.match(parts)
+            self._asked[parts] = [*own, *self._kernel(parts, bool(own))]
         return self._asked[parts]
 
-    def _kernel(self, parts: tuple[str, str, str, str]) -> list[ListedProbe]:
+    def _kernel(self, parts: tuple[str, str, str, str], own: bool) -> list[ListedProbe]:
+        """:param own: whether it is one of DTrace's own, too."""
         provider, module, function, name = parts
         if provider in ("dtrace", "profile"):
             return []
         named = any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
-        if not named and not any(matches(module, one) for one in modules_of(self.breakpoints.image)
-                                 ) and not self._declares(lambda one: matches(module, one.module)):
+        if not (named or any(matches(module, one) for one in modules_of(self.breakpoints.image))
+                or self._declares(lambda one: matches(module, one.module))):
             return []
-        if not provider and not function and not GLOB.search(name) and name not in (
-                "entry", "return", "") and not self._declares(lambda one: one.name == name):
+        if not (provider or function or GLOB.search(name) or name in ("entry", "return", "")) and (
+                own or not self._declares(lambda one: one.name == name)):
             return []  # BEGIN and the like
         text = ":".join(parts)
         try:

@@ -46,6 +46,7 @@ def freebsd(
     per_cpu: tuple[str, str, bool],
     releases: str,
     entry_path: frozenset[str],
+    tracepoint: bytes,
     entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
@@ -68,6 +69,7 @@ def freebsd(
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
+        tracepoint=tracepoint,
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

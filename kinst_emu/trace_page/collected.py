@@ -120,6 +120,9 @@ class Collected:
         counts: dict[tuple[str, int], dict[int, int]] = {}
         for number in range(len(breakpoints.probes)):
             address, _code, index, _kind, count, _removed = breakpoints.dispatcher.probe(number)
+            if breakpoints.static(number) is not None:
+                self.fired += count > 0
+                continue
             function = breakpoints.functions[index]
             known = counts.setdefault((function.name, function.address), {})
             known[address] = max(known.get(address, 0), count)

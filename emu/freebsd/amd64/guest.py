@@ -71,6 +71,7 @@ GUEST = freebsd(
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),
     releases="amd64/amd64",
+    tracepoint=bytes.fromhex("660f1f0400"),  # machine/sdt_machdep.h
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",
 )

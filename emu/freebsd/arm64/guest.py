@@ -62,6 +62,7 @@ GUEST = freebsd(
     page_tables=("pm_ttbr", "ttbr0_el1"),
     per_cpu=("x18", "tpidr_el1", False),
     releases="arm64/aarch64",
+    tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),
     entry_prefixes=("handle_el",),
 )

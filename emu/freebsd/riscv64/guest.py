@@ -62,6 +62,7 @@ GUEST = freebsd(
     page_tables=("pm_satp", "satp"),
     per_cpu=("tp", "sscratch", True),
     releases="riscv/riscv64",
+    tracepoint=bytes.fromhex("13000000"),  # machine/sdt_machdep.h
     entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )
