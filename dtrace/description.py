@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from dtrace.providers import PROVIDERS
 from dwarf.index import DebugIndex
+from dwarf.types import Types
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
@@ -56,10 +57,12 @@ def modules_of(image: Image) -> list[str]:
 def create(
     breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
+    types: Callable[[], Types] | None = None,
 ) -> MadeProbes:
     """Make the probes of a description, by the providers that it means.
 
     :param index: gives the debug data, for the ends of inline copies.
+    :param types: gives the kernel's, for its system calls.
     :raises KinstError: dtrace's error line, naming what does not fit.
     """
     try:
@@ -70,7 +73,7 @@ def create(
                              f"{' and '.join(known)}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
-                       wanted.provider)
+                       wanted.provider, types)
         return _made(breakpoints, meant, asked)
     except ProbeError as error:
         raise KinstError(f"invalid probe specifier {error}") from None

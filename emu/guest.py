@@ -85,7 +85,8 @@ class SystemCalls:
     :param instruction: its bytes.
     :param number: the register with the call's number; ``result``: what it gives.
     :param failed: the register whose bits tell that the result is an error's number, and the bits.
-    :param handler: the kernel's first function in C on the way.
+    :param handler: the kernel's first function in C on the way; ``others``: more such, for
+        programs of other kinds.
     :param names: the kernel's variable (C array of strings) with their names, by number.
     :param prefix: what the names of the kernel's functions for them begin with.
     """
@@ -96,8 +97,27 @@ class SystemCalls:
     result: str
     failed: tuple[str, int]
     handler: str
+    others: tuple[str, ...] = ()
     names: str = "syscallnames"
     prefix: str = "sys_"
+
+
+@dataclass(frozen=True)
+class CallMembers:
+    """The members of a thread that tell of its system call.
+
+    :param arguments: an array of words; ``entry``: which leads to the table's entry.
+    :param value: what it returns; ``error``: its number, in C's ``int``.
+    :param flags: of which ``error_set`` says that the call has set ``error`` itself.
+    """
+
+    thread: str
+    arguments: str
+    entry: str
+    value: str
+    error: str
+    flags: str
+    error_set: int
 
 
 @dataclass(frozen=True)
@@ -174,6 +194,8 @@ class Guest:
     :param system_calls: of its programs; None: it has none.
     :param page_tables: the members that lead from a process to the root of its page tables, and the
         register that has that while it runs.
+    :param call_probes: reads those of its system calls, in one that was started; ``call_members``:
+        where a thread has what it says of one.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing.
@@ -212,6 +234,8 @@ class Guest:
     later_prompt: tuple[str, str] = ("", "")
     per_cpu_outside: tuple[str, bool] = ("", False)
     static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
+    call_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
+    call_members: CallMembers | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
 

@@ -28,10 +28,34 @@ class Tracepoint:
 
 
 @dataclass(frozen=True)
+class CallTable:
+    """A table of system calls: entries of ``size`` bytes from ``base`` on."""
+
+    base: int
+    size: int
+    count: int
+
+
+@dataclass(frozen=True)
+class SystemCall:
+    """:param function: the kernel's that carries it out, whose arguments' types are the call's.
+    :param returns: of where it has returned, not of where it begins.
+    """
+
+    table: CallTable
+    index: int
+    function: str
+    returns: bool
+
+
+@dataclass(frozen=True)
 class StaticProbe:
+    """:param call: the system call that it is of, which has no tracepoint of its own."""
+
     provider: str
     module: str
     function: str
     name: str
     arguments: tuple[Argument, ...]
     tracepoints: tuple[Tracepoint, ...]
+    call: SystemCall | None = None

@@ -4,11 +4,14 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 # The first arguments of the calling convention by their numbers from 0; behind them RESULT, what a
-# function returns; from REGISTER on the registers, by their places in the shape.  They are read when
-# they are asked for: each takes as long as a firing itself.
+# function returns; from DECLARED on what a static probe was given, or a system call; from REGISTER on the
+# registers, by their places in the shape.  They are read when they are asked for: each takes as long
+# as a firing itself.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS
+    DECLARED = 16
+    DECLARED_ARGUMENTS = 8
     REGISTER = 64
 
 ctypedef uint64_t (*argument_fn)(void *source, uint32_t number) noexcept nogil

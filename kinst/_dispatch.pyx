@@ -17,7 +17,7 @@ from bisect import bisect_left
 
 cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -31,7 +31,7 @@ from emu.unicorn._engine cimport (
     request_stop, resume, wipe_footprint,
 )
 
-from kinst._action cimport ARGUMENTS, REGISTER, Action
+from kinst._action cimport ARGUMENTS, DECLARED, DECLARED_ARGUMENTS, REGISTER, Action
 from kinst.code._reader cimport MAX_CODE, MAX_REGISTERS, CodeReader, Piece, Template, Templates
 
 include "code/_template.pxi"
@@ -39,10 +39,15 @@ include "code/_template.pxi"
 cdef enum:
     RECORDS = 1 << 16
     ABOVE = 2048  # bytes of a frame in which the way to a gate may spill registers
-    MADE_ARGUMENTS = 6  # arguments of a static probe
+    GIVEN_ARGUMENTS = 6  # that a gate can be given behind its first
     MAX_FLAGS = 5  # their combinations are bits of a 32-bit truth
     MAX_THREADS = 1024
     STACK_PAGE = 4096
+    MAX_TABLES = 4  # of system calls
+    MAX_CALLS = 1 << 16  # in one
+    CALL_ARGUMENTS = 8  # of one
+    CALL_BEGINS = 1
+    CALL_ENDS = 2
     MANY = 64  # more patches than this drop all translations at once
 
 cdef uint32_t NONE = 0xFFFFFFFF
@@ -63,6 +68,7 @@ cdef struct Site:
     uint8_t second  # offset of the trampoline's second breakpoint
     uint8_t patched
     uint8_t gate  # how many arguments of a static probe are there when the guest comes here
+    uint8_t call  # a system call begins here, or has returned (CALL_BEGINS, CALL_ENDS)
     uint64_t target  # where a static probe's arguments are made
     uint8_t code[MAX_CODE]
 
@@ -82,6 +88,26 @@ cdef struct Record:
     uint64_t arguments[ARGUMENTS]
     uint32_t probe
     uint32_t cpu
+
+cdef struct CallTable:
+    uint64_t base
+    uint64_t size  # of an entry, in bytes
+    uint32_t count
+    uint32_t *probes  # entry and return of each; NONE: there is none
+    int8_t *widths  # of each call's arguments: so many bits, negative ones with a sign; 0: as it is
+
+cdef struct Calls:
+    int per_cpu  # the register that leads to the thread
+    # In the thread: the call's arguments, its entry, what it returns, its error; its flags, of which
+    # one says that the call itself has set the error.
+    uint64_t arguments
+    uint64_t entry
+    uint64_t value
+    uint64_t error
+    uint64_t flags
+    uint32_t error_set
+    int table_count
+    CallTable tables[MAX_TABLES]
 
 cdef struct Dispatch:
     Clock *clock
@@ -163,15 +189,17 @@ cdef struct Dispatch:
     uint8_t above[ABOVE]  # the stack, from its pointer on
     uint64_t above_at
     uint64_t above_size
-    uint8_t made_in[MADE_ARGUMENTS]  # NO_REGISTER: the stack, so far above its pointer
+    uint8_t made_in[GIVEN_ARGUMENTS]  # NO_REGISTER: the stack, so far above its pointer
     uint64_t made_stack
-    uint64_t made[MADE_ARGUMENTS]
-    bint making  # what fires is a static probe
+    uint64_t made[DECLARED_ARGUMENTS]
+    bint making  # what fires is a static probe, or a system call's
+    Calls calls
     bint stop  # that failed: the instruction is not carried out
 
 include "_tables.pxi"
 include "_operations.pxi"
 include "_tracepoint.pxi"
+include "_system_call.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
 
@@ -203,6 +231,7 @@ cdef class Dispatcher(CodeReader):
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
             self.engine.clock.trap = NULL
             self.engine.clock.seam_call = NULL
+        forget_calls(&self.d)
         free(self.d.sites)
         free(self.d.probes)
         free(self.d.hash)
@@ -238,7 +267,7 @@ cdef class Dispatcher(CodeReader):
             d.arguments[i] = self.known_register(shape.arguments[i])
         for register in shape.untold:
             d.untold[self.known_register(register)] = True
-        for i in range(MADE_ARGUMENTS):
+        for i in range(GIVEN_ARGUMENTS):
             d.made_in[i] = NO_REGISTER if shape.made[i] is None else self.known_register(shape.made[i])
         d.made_stack = shape.made_stack
         d.pc, d.sp, d.status = (
@@ -341,10 +370,53 @@ cdef class Dispatcher(CodeReader):
     def add_gate(self, uint64_t address, bytes code, int arguments):
         """Where static probes' arguments are in the registers: so many, behind a first one."""
         self.unchanging()
-        if not 0 < arguments <= MADE_ARGUMENTS:
-            raise ValueError(f"a static probe has at most {MADE_ARGUMENTS} arguments")
+        if not 0 < arguments <= GIVEN_ARGUMENTS:
+            raise ValueError(f"a gate is given at most {GIVEN_ARGUMENTS} arguments")
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].gate = <uint8_t>arguments
+
+    def use_calls(self, int per_cpu, *, uint64_t arguments, uint64_t entry, uint64_t value,
+                  uint64_t error, uint64_t flags, uint32_t error_set):
+        """Where a thread has what it says of its system call: offsets.
+
+        :param per_cpu: Unicorn's number of the register that leads to the thread.
+        :param error_set: of its flags, says that the call has set the error itself.
+        """
+        self.unchanging()
+        if not self.is_narrow(per_cpu):
+            raise ValueError(f"register {per_cpu} has more than 64 bits")
+        cdef Calls *c = &self.d.calls
+        c.per_cpu, c.arguments, c.entry, c.value = per_cpu, arguments, entry, value
+        c.error, c.flags, c.error_set = error, flags, error_set
+
+    def add_call_table(self, uint64_t base, uint64_t size, uint32_t count):
+        """A table of system calls, of entries of ``size`` bytes; its number."""
+        self.unchanging()
+        return add_call_table(&self.d, base, size, count)
+
+    def add_call_site(self, uint64_t address, bytes code, bint returns):
+        """Where the kernel calls a system call's function, or where that has returned."""
+        self.unchanging()
+        cdef uint32_t site = self._site(address, code)
+        self.d.sites[site].call = CALL_ENDS if returns else CALL_BEGINS
+
+    def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
+        """A static probe is that of a system call.
+
+        :param widths: of its arguments, bits; negative: with a sign, 0: all as they are.
+        """
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        cdef CallTable *t
+        if not 0 <= table < d.calls.table_count or index >= d.calls.tables[table].count or (
+                probe >= d.probe_count or d.probes[probe].site != NONE):
+            raise ValueError("no such table, no such system call in it, or no static probe")
+        if len(widths) > CALL_ARGUMENTS or any(not -64 < bits < 64 for bits in widths):
+            raise ValueError(f"a system call has at most {CALL_ARGUMENTS} arguments of 64 bits")
+        t = &d.calls.tables[table]
+        t.probes[2 * index + returns] = probe
+        for k, bits in enumerate(widths):
+            t.widths[CALL_ARGUMENTS * index + k] = bits
 
     cdef uint32_t _site(self, uint64_t address, bytes code) except? 0xFFFFFFFF:
         cdef uint32_t length = 0
@@ -495,6 +567,7 @@ cdef class Dispatcher(CodeReader):
         elif d.hash != NULL:
             memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
         d.site_count = d.probe_count = 0
+        forget_calls(d)
 
     def __len__(self):
         return self.d.probe_count
@@ -572,7 +645,7 @@ cdef class Dispatcher(CodeReader):
         cdef uint32_t i
         cdef uint64_t n = MAX_THREADS + 1
         for i in range(d.site_count):
-            n += (d.sites[i].first != NONE or d.sites[i].gate) and not emulated(
+            n += taken(&d.sites[i]) and not emulated(
                 &d.templates.all[d.sites[i].template])
         return n
 
@@ -755,6 +828,13 @@ cdef class Dispatcher(CodeReader):
     def firing_at(self):
         """The address of the instruction that fires."""
         return self.d.at
+
+    @property
+    def made(self):
+        """In a static probe's firing, or a system call's: its arguments, eight numbers."""
+        if not self.d.firing or not self.d.making:
+            raise RuntimeError("no static probe fires")
+        return tuple(self.d.made[k] for k in range(DECLARED_ARGUMENTS))
 
     cdef int in_firing(self, int register) except -1:
         self.live()

@@ -29,8 +29,8 @@ cdef void unreadable(Dispatch *d) noexcept with gil:
 cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
     """An argument of the function that is interrupted, or what it returns."""
     cdef Dispatch *d = <Dispatch *>source
-    if d.making and number < MADE_ARGUMENTS:
-        return d.made[number]
+    if DECLARED <= number < DECLARED + DECLARED_ARGUMENTS:
+        return d.made[number - DECLARED] if d.making else 0
     if number >= REGISTER:
         return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
     return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
@@ -65,25 +65,29 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
         full(d)
 
 
+cdef void fire_one(Dispatch *d, uint32_t probe) noexcept nogil:
+    d.probes[probe].count += 1
+    d.firings += 1
+    if d.action.run != NULL:
+        if d.records != NULL:
+            keep(d, probe)
+        act(d, probe)
+        if d.probes[probe].told:
+            tell(d, probe)
+    elif not d.counting_only:
+        if d.records != NULL:
+            keep(d, probe)
+        else:
+            tell(d, probe)
+
+
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
-    cdef uint32_t n
+    if s.call:
+        fire_call(d, s.call)
     while i != NONE:
-        n = d.probes[i].primary
         d.making = d.probes[i].provider == STATIC
-        d.probes[n].count += 1
-        d.firings += 1
-        if d.action.run != NULL:
-            if d.records != NULL:
-                keep(d, n)
-            act(d, n)
-            if d.probes[n].told:
-                tell(d, n)
-        elif not d.counting_only:
-            if d.records != NULL:
-                keep(d, n)
-            else:
-                tell(d, n)
+        fire_one(d, d.probes[i].primary)
         i = d.probes[i].next
     d.making = False
 

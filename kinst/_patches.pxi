@@ -2,6 +2,11 @@
 (``_dispatch.pyx`` includes it)."""
 
 
+cdef inline bint taken(const Site *s) noexcept nogil:
+    """Whether a breakpoint stands there while probes are enabled."""
+    return s.first != NONE or s.gate or s.call
+
+
 cdef object find_changed(Dispatch *d):
     """The address of a site whose code in memory is not what it was; None: there is none."""
     cdef uint32_t i
@@ -11,7 +16,7 @@ cdef object find_changed(Dispatch *d):
     cdef uint8_t *host = NULL
     for i in range(d.site_count):
         s = &d.sites[i]
-        if s.first == NONE and not s.gate:
+        if not taken(s):
             continue
         if s.address & ~<uint64_t>4095 != page:
             page = s.address & ~<uint64_t>4095
@@ -96,7 +101,7 @@ cdef int patch_all(Dispatch *d, bint one_by_one) except -1:
     cdef Site *s
     for i in range(d.site_count):
         s = &d.sites[i]
-        if s.first == NONE and not s.gate or s.patched:
+        if not taken(s) or s.patched:
             continue
         if not emulated(&d.templates.all[s.template]) and not d.threads:
             s.slot = take_slot(d)

@@ -35,10 +35,8 @@ cdef uint32_t come_back(Dispatch *d, int arguments) noexcept nogil:
     cdef uint32_t site = d.visiting
     cdef int k, r
     cdef uint8_t now[ABOVE]
-    for k in range(MADE_ARGUMENTS):
-        d.made[k] = 0
-        if k >= arguments:
-            continue
+    memset(d.made, 0, sizeof(d.made))
+    for k in range(arguments):
         if d.made_in[k] != NO_REGISTER:
             d.made[k] = get(d, d.made_in[k])
         elif not guest_read(d.clock, get(d, d.sp) + d.made_stack, &d.made[k], 8):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dwarf.types import Types
 from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
@@ -95,10 +96,10 @@ class Breakpoints(ProbeTable):
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
-    def add_static(self, index: int) -> int:
+    def add_static(self, index: int, types: Callable[[], Types] | None = None) -> int:
         if self.python:
             raise ProbeError("Python answers the double path only, and no static probes")
-        return super().add_static(index)
+        return super().add_static(index, types)
 
     # -- enabling -----------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 """The probes of a machine: made, named, looked up; nothing here writes to the guest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
-from emu.static_probe import StaticProbe
+from emu.static_probe import CallTable, StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
+from kinst import system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import Refuse
@@ -71,6 +73,8 @@ class ProbeTable:
         self.enabled = False
         self._declared: list[StaticProbe] | None = None
         self._static: dict[int, int] = {}  # numbers of probes, by what is declared
+        self._gates = False  # have they been added
+        self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
     def code(self, function: Symbol) -> bytes:
@@ -122,25 +126,29 @@ class ProbeTable:
 
     @property
     def declared(self) -> list[StaticProbe]:
-        """The kernel's static probes.
+        """The kernel's static probes, and those of its system calls.
 
         :raises StaticProbeError: when they cannot be read.
         """
         if self._declared is None:
-            read = self.machine.guest.static_probes
-            self._declared = [] if read is None else read(self.image, self.machine)
+            guest = self.machine.guest
+            self._declared = [probe for read in (guest.static_probes, guest.call_probes)
+                              if read is not None for probe in read(self.image, self.machine)]
         return self._declared
 
-    def add_static(self, index: int) -> int:
+    def add_static(self, index: int, types: Callable[[], Types] | None = None) -> int:
         """A static probe with all its tracepoints; asked for again, the same one.
 
         :param index: of ``declared``.
+        :param types: gives the kernel's: a system call's probe needs them.
         :return: its number.
         :raises ProbeError: when its code is not as it should be.
         """
         if index in self._static:
             return self._static[index]
-        if not self._static:
+        if self.declared[index].call is not None:
+            return self._add_call(index, types)
+        if not self._gates:
             for name, count in self.machine.guest.gates.items():
                 gate = self.image.symbols.find(name)
                 if gate is None:
@@ -150,6 +158,7 @@ class ProbeTable:
                 if isinstance(self.trap.classify(code, gate.address)[1], Refuse):
                     raise ProbeError(f"{name}: no breakpoint can stand there")
                 self.dispatcher.add_gate(gate.address, code, count)
+            self._gates = True
         points = [(point.address, self._code_at(point.address), point.target)
                   for point in self.declared[index].tracepoints]
         wanted = self.machine.guest.tracepoint
@@ -162,6 +171,47 @@ class ProbeTable:
         for address, code, target in points:
             self.dispatcher.add_tracepoint(number, address, code, target)
         return number
+
+    def _add_call(self, index: int, types: Callable[[], Types] | None) -> int:
+        call = self.declared[index].call
+        assert call is not None
+        if types is None:
+            raise ProbeError("system calls are probed by the kernel's types, which it lacks: "
+                             "neither DWARF nor CTF is in it, or in a .debug file beside it")
+        known = types()
+        if not self._tables:
+            self._add_call_sites(known)
+        if call.table not in self._tables:
+            self._tables[call.table] = self.dispatcher.add_call_table(
+                call.table.base, call.table.size, call.table.count)
+        widths = [] if call.returns else [system_calls.width(member) for member in
+                                          system_calls.arguments(known, self.image, call.function)]
+        number = self._static[index] = self.dispatcher.add_static(index)
+        self.dispatcher.add_call(self._tables[call.table], call.index, call.returns, number, widths)
+        return number
+
+    def _add_call_sites(self, types: Types) -> None:
+        guest = self.machine.guest
+        members, calls = guest.call_members, guest.system_calls
+        assert members is not None and calls is not None
+        try:
+            offsets = system_calls.offsets(types, members)
+            found = [place for name in (calls.handler, *calls.others)
+                     if (function := self.image.symbols.find(name)) is not None
+                     for place in system_calls.places(
+                         self.trap, self.instructions(function), offsets.arguments)]
+        except system_calls.SystemCallError as error:
+            raise ProbeError(str(error)) from None
+        if not found:
+            raise ProbeError(f"{self.image.path}: where {calls.handler} carries a system call out "
+                             "is not found: its system calls cannot be probed")
+        self.dispatcher.use_calls(
+            self.trap.numbers[guest.per_cpu], arguments=offsets.arguments,
+            entry=offsets.entry, value=offsets.value, error=offsets.error, flags=offsets.flags,
+            error_set=members.error_set)
+        for pair in found:
+            for place, returns in zip(pair, (False, True), strict=True):
+                self.dispatcher.add_call_site(place.address, place.code, returns)
 
     def addresses(self, number: int) -> list[int]:
         """Where a probe fires: of a static one its tracepoints."""
@@ -300,4 +350,6 @@ class ProbeTable:
         self._objects.clear()
         self.functions.clear()
         self._static.clear()
+        self._tables.clear()
+        self._gates = False
         self._function_index.clear()

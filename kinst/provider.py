@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dwarf.index import DebugIndex, Function
+from dwarf.types import Types
 from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
 
@@ -18,6 +19,7 @@ class Wanted:
     :param function: a name or a shell pattern; empty for every function.
     :param name: the last part of the description, likewise.
     :param unsafe: also in functions that are excluded.
+    :param types: gives the kernel's types, likewise.
     :param module: a name or a shell pattern of the modules, likewise; so ``provider``.
     :param index: gives the debug data; raises DebugDataError where there is none.
     """
@@ -29,6 +31,7 @@ class Wanted:
     index: Callable[[], DebugIndex] | None = None
     module: str = ""
     provider: str = ""
+    types: Callable[[], Types] | None = None
 
 
 @dataclass(frozen=True)

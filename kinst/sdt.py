@@ -31,8 +31,9 @@ class Sdt(Provider):
                  and matches(wanted.module, one.module) and matches(wanted.function, one.function)
                  and matches(wanted.name, one.name)]
         if not found:
-            raise ProbeError(f"{wanted.text}: no static probe of the kernel's is so called")
-        return MadeProbes([probes.add_static(n) for n in found], [wanted.text], [])
+            raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel's is so "
+                             "called")
+        return MadeProbes([probes.add_static(n, wanted.types) for n in found], [wanted.text], [])
 
 
 def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:

@@ -158,6 +158,10 @@ class GuestTrap(ABC):
         neither."""
         return verdict.link is not None if isinstance(verdict, JumpAndLink) else None
 
+    @abstractmethod
+    def second_argument(self, code: bytes) -> int | None:
+        """What an instruction adds to a register to make a function's second argument."""
+
     def is_landing(self, code: bytes) -> bool:
         """One that only marks where a branch may land."""
         return False

@@ -3,6 +3,7 @@
 import re
 
 from dtrace.description import create, parse
+from dtrace.kernel_types import kernel_types
 from dtrace.stack import Stacks
 from emu.errors import KinstError
 from emu.gdb.target import PlayedTarget, Why
@@ -115,7 +116,13 @@ def probed(player: Player, description: str) -> list[int]:
     if is_glob(description):
         raise KinstError(f"{description}: a position needs one probe, without a pattern")
     breakpoints = Breakpoints(player.machine)
-    made = create(breakpoints, parse(description), False)
+    kernel = player.machine.image
+    made = create(breakpoints, parse(description), False, types=lambda: kernel_types(kernel))
+    for number in made.numbers:
+        static = breakpoints.static(number)
+        if static is not None and static.call is not None:
+            raise KinstError(f"{description}: all system calls are carried out at one place: give "
+                             f"that one's function, fbt::{static.call.function}:{static.name}")
     found = [at for number in made.numbers for at in breakpoints.addresses(number)]
     if not found:
         raise KinstError(f"{description}: the kernel declares it, and has it nowhere in its code")

@@ -5,6 +5,7 @@ from typing import Self
 
 from dtrace import description
 from dtrace.debug_index import debug_index
+from dtrace.kernel_types import kernel_types
 from kinst.breakpoints import Breakpoints
 from kinst.probe_table import Probe
 from kinst.seam_breakpoints import SeamBreakpoints
@@ -33,7 +34,7 @@ class Probes:
         """Make the probes in a table."""
         kernel = breakpoints.image
         made = description.create(breakpoints, description.parse(self._wanted), self._unsafe,
-                                  lambda: debug_index(kernel))
+                                  lambda: debug_index(kernel), lambda: kernel_types(kernel))
         self.names = [full_name(breakpoints.probe(number)) for number in made.numbers]
         return made.numbers
 

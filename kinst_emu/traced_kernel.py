@@ -133,8 +133,10 @@ class TracedKernel:
         return int.from_bytes(self.machine.read(made, 4), "little") + 1
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
+        types = self.types
         return KernelProbes(breakpoints, self.line.unsafe,
-                            None if self.types is None else lambda: debug_index(self.image))
+                            None if types is None else lambda: debug_index(self.image),
+                            None if types is None else lambda: types)
 
     def _on_unicorn(self, machine: UnicornMachine) -> None:
         line = self.line

@@ -118,6 +118,8 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             given[i] = read(source, i)
         elif e.kind == 1 and i < 2:
             given[i] = read(source, RESULT) if i else e.offset
+        elif e.kind == 3 and i < DECLARED_ARGUMENTS:
+            given[i] = read(source, DECLARED + i)
         else:
             given[i] = 0
         if m.failing:  # what reads a register of another process's guest

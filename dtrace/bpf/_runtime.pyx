@@ -16,7 +16,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.pycapsule cimport PyCapsule_New
 
 from emu.unicorn._engine cimport Clock, Engine, guest_read, register_read
-from kinst._action cimport REGISTER, RESULT, Action, argument_fn
+from kinst._action cimport DECLARED, DECLARED_ARGUMENTS, REGISTER, RESULT, Action, argument_fn
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (

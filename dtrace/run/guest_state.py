@@ -23,7 +23,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
-IN_REGISTERS, AT_RETURN, UNKNOWN = 0, 1, 2  # where a probe's arguments are
+IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
 
 
 class GuestState(ABC):
@@ -109,7 +109,7 @@ class GuestState(ABC):
         if probe.provider == "fbt":
             kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
         elif self._probes.declared(probe) is not None:
-            kind = IN_REGISTERS  # the kernel's own code has put them there
+            kind = OF_PROBE
         if kind == AT_RETURN:
             offset = self._probes.breakpoints.offset(number)
         self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)

@@ -32,9 +32,10 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
-from emu.static_probe import StaticProbe
+from emu.static_probe import StaticProbe, SystemCall
 from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
+from kinst.system_calls import arguments
 
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 
@@ -43,12 +44,13 @@ FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 class KernelProbes:
     """DTrace's own probes, and those of a kernel, which are made when they are asked for.
 
-    :param index: gives the debug data, for inline functions.
+    :param index: gives the debug data, for inline functions; ``types`` those for system calls.
     """
 
     breakpoints: ProbeTable
     unsafe: bool
     index: Callable[[], DebugIndex] | None
+    types: Callable[[], Types] | None = None
     own: OwnProbes = field(default_factory=OwnProbes)
     reports: list[str] = field(default_factory=list)  # what could not be probed
     rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class KernelProbes:
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
-                          self.unsafe, self.index)
+                          self.unsafe, self.index, self.types)
         except KinstError as error:
             raise KinstError(str(error).removeprefix(f"invalid probe specifier {text}: ")) from None
         self.reports += made.reports
@@ -94,8 +96,9 @@ class KernelProbes:
 
     def static(self) -> list[ListedProbe]:
         """All that the kernel declares."""
-        return [self._probe(self.breakpoints.add_static(n))
-                for n in range(len(self.breakpoints.declared))]
+        return [self._probe(self.breakpoints.add_static(n, self.types))
+                for n, one in enumerate(self.breakpoints.declared)
+                if one.call is None or self.types is not None]
 
     def declared(self, probe: ListedProbe) -> StaticProbe | None:
         """What the kernel says of a static probe; None: it is none."""
@@ -250,6 +253,8 @@ class KernelSurroundings:
         return None
 
     def _declared(self, static: StaticProbe, index: int) -> Type | None:
+        if static.call is not None:
+            return self._of_call(static.call, index)
         if index >= len(static.arguments):
             return None
         argument = static.arguments[index]
@@ -257,6 +262,14 @@ class KernelSurroundings:
             raise KinstError(f"translator for args[{index}] from {argument.type} to "
                              f"{argument.translated} is not defined (arg{index} has it as it is)")
         return spelled_type(argument.type, Universe(self.types))
+
+    def _of_call(self, call: SystemCall, index: int) -> Type | None:
+        if self.types is None:
+            return None
+        if call.returns:
+            return Universe(self.types).named("int") if index < 2 else None
+        members = arguments(self.types, self.image, call.function)
+        return members[index].type if index < len(members) else None
 
     def _procedure(self) -> Procedure | None:
         probe = self.probe

@@ -48,7 +48,8 @@ def kernel_session(
     :raises KinstError: when the program does not compile, or may not run.
     """
     image = breakpoints.image
-    probes = _Chosen(breakpoints, unsafe, None if types is None else lambda: debug_index(image))
+    probes = _Chosen(breakpoints, unsafe, None if types is None else lambda: debug_index(image),
+                     None if types is None else lambda: types)
     probes.choose = choose
     compiler = Compiler(
         probes, lambda name, value: options.set(name, value, inside=True),

@@ -1,8 +1,10 @@
 """What FreeBSD's kernel has in common on all architectures."""
 
 from emu.freebsd.static_probes import static_probes
+from emu.freebsd.system_calls import system_calls as call_probes
 from emu.guest import (
     Allocator,
+    CallMembers,
     Exclusions,
     Guest,
     GuestRegisters,
@@ -32,6 +34,9 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
+# TDP_NERRNO of sys/sys/proc.h.
+CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
+                           "td_errno", "td_pflags", 0x08000000)
 
 
 def freebsd(
@@ -68,6 +73,7 @@ def freebsd(
         starts=("mi_startup",),
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
+        call_probes=call_probes, call_members=CALL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint,
         readers=("cngets", "cncheckc", "cngetc"),

@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from emu.elf import Image
 from emu.errors import MemoryAccessError
+from emu.freebsd.strings import text
 from emu.guest import VirtualMemory
 from emu.static_probe import Argument, StaticProbe, StaticProbeError, Tracepoint
 from emu.symbols import KERNEL
@@ -19,7 +20,6 @@ PROBE = struct.Struct("<i4x7Q3Qqi4xQ")  # struct sdt_probe
 ARGUMENT = struct.Struct("<i4x5Q")  # struct sdt_argtype
 TRACEPOINT = struct.Struct("<4Q")  # struct sdt_tracepoint, which stands in its set itself
 MOST = 1 << 16  # members of a set
-LONGEST = 256  # bytes of a name or a type, with the zero behind it
 MOST_ARGUMENTS = 6
 NO_FUNCTION = "none"
 
@@ -37,7 +37,7 @@ def static_probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
 
 
 def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
-    providers = {at: _text(memory, _word(memory, at))
+    providers = {at: text(memory, _word(memory, at))
                  for at in _pointers(image, memory, "sdt_providers_set")}
     arguments = defaultdict[int, dict[int, Argument]](dict)
     for at in _pointers(image, memory, "sdt_argtypes_set"):
@@ -47,7 +47,7 @@ def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
             raise StaticProbeError(
                 f"{image.path}: {at:#x}: a static probe's argument number {index}")
         arguments[probe][index] = Argument(
-            _text(memory, kind), _text(memory, translated) if translated else "")
+            text(memory, kind), text(memory, translated) if translated else "")
     tracepoints = defaultdict[int, list[Tracepoint]](list)
     for probe, address, target, _next in TRACEPOINT.iter_unpack(
             _set(image, memory, "sdt_tracepoint_set", TRACEPOINT.size)):
@@ -65,8 +65,8 @@ def _probes(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
             raise StaticProbeError(f"{image.path}: {at:#x}: a static probe's arguments are "
                                    f"{sorted(known)}")
         found.append(StaticProbe(
-            providers[provider], _text(memory, module) or KERNEL,
-            _text(memory, function) or NO_FUNCTION, _text(memory, name).replace("__", "-"),
+            providers[provider], text(memory, module) or KERNEL,
+            text(memory, function) or NO_FUNCTION, text(memory, name).replace("__", "-"),
             tuple(known[i] for i in range(len(known))), tuple(tracepoints[at])))
     return found
 
@@ -88,14 +88,3 @@ def _pointers(image: Image, memory: VirtualMemory, name: str) -> list[int]:
 
 def _word(memory: VirtualMemory, address: int) -> int:
     return int.from_bytes(memory.read(address, 8), "little")
-
-
-def _text(memory: VirtualMemory, address: int) -> str:
-    """:raises StaticProbeError: when it has no end."""
-    found = b""
-    while b"\0" not in found:
-        if len(found) >= LONGEST:
-            raise StaticProbeError(f"{address:#x}: a static probe's name has no end")
-        # Not beyond its own piece of memory: what follows may not be mapped.
-        found += memory.read(address + len(found), 32 - (address + len(found)) % 32)
-    return found.partition(b"\0")[0].decode("latin-1")

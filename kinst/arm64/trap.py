@@ -68,6 +68,11 @@ class Arm64Trap(CalledSeam):
     def is_return(self, code: bytes) -> bool:
         return int.from_bytes(code, "little") & 0xFFFFFC1F == 0xD65F0000
 
+    def second_argument(self, code: bytes) -> int | None:
+        """ADD X1, register, #number (Arm ARM C6.2.4)."""
+        word = int.from_bytes(code, "little")
+        return word >> 10 & 0xFFF if word & 0xFFC0001F == 0x91000001 else None
+
     def is_landing(self, code: bytes) -> bool:
         return int.from_bytes(code, "little") & 0xFFFFFF3F == 0xD503241F  # BTI
 

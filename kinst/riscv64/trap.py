@@ -84,6 +84,13 @@ class Riscv64Trap(CalledSeam):
     def is_return(self, code: bytes) -> bool:
         return code in (RET, C_JR_RA)
 
+    def second_argument(self, code: bytes) -> int | None:
+        """ADDI a1, register, number (RISC-V Unprivileged ISA, 2.4.1)."""
+        word = int.from_bytes(code, "little")
+        if len(code) != 4 or word & 0x7FFF != 0x593:
+            return None
+        return (word >> 20 ^ 0x800) - 0x800
+
     def links(self, verdict: Verdict) -> bool | None:
         return super().links(
             verdict.jump if isinstance(verdict, classify.JumpEven) else verdict)

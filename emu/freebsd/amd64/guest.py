@@ -67,7 +67,7 @@ GUEST = freebsd(
     frozenset({"calltrap", "nmi_calltrap"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
-                             ("rflags", 1), "amd64_syscall"),
+                             ("rflags", 1), "amd64_syscall", ("ia32_syscall",)),
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),
     releases="amd64/amd64",

@@ -1,0 +1,51 @@
+"""The probes of the kernel's system calls, as systrace(4) names them.
+
+A table (``struct sysent`` of ``sys/sys/sysent.h``) has the function of each; another one its name.
+There is a table for each kind of programs: module and names are those of its provider.
+"""
+
+import struct
+
+from emu.elf import Image
+from emu.errors import MemoryAccessError
+from emu.freebsd.strings import text
+from emu.guest import VirtualMemory
+from emu.static_probe import CallTable, StaticProbe, StaticProbeError, SystemCall
+
+PROVIDER = "syscall"
+# The table, the names, and what the provider calls their module.
+TABLES = (("sysent", "syscallnames", "freebsd"),
+          ("freebsd32_sysent", "freebsd32_syscallnames", "freebsd32"))
+MOST = 4096  # system calls in a table
+LARGEST = 256  # bytes of an entry
+
+
+def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
+    """Entry and return of each, in their tables' order; their arguments' types are in debug data.
+
+    :raises StaticProbeError: naming what is not as it should be.
+    """
+    found = []
+    for name, names, module in TABLES:
+        table, called = image.symbols.find(name), image.symbols.find(names)
+        if table is None or called is None:
+            continue
+        count = called.size // 8
+        if not 0 < count <= MOST or table.size % count or not 16 <= table.size // count <= LARGEST:
+            raise StaticProbeError(f"{image.path}: {name} of {table.size} bytes for {count} names")
+        size = table.size // count
+        try:
+            words = struct.unpack(f"<{count}Q", memory.read(called.address, 8 * count))
+            entries = memory.read(table.address, table.size)
+            for index, at in enumerate(words):
+                (address,) = struct.unpack_from("<Q", entries, index * size)  # sy_call
+                function = image.symbols.function_at(address)
+                for returns in (False, True):
+                    found.append(StaticProbe(
+                        PROVIDER, module, text(memory, at), "return" if returns else "entry",
+                        (), (), SystemCall(CallTable(table.address, size, count), index,
+                                           "" if function is None else function.name, returns)))
+        except MemoryAccessError as error:
+            raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
+                                   "has it been started?") from None
+    return found

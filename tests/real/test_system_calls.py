@@ -1,0 +1,158 @@
+"""System calls' probes, held to the kernel's own hook, systrace_probe_func, in another run."""
+
+import struct
+from collections import Counter, defaultdict
+
+import pytest
+
+from dtrace.debug_index import debug_index
+from dtrace.kernel_types import kernel_types
+from dtrace.run.kernel import KernelProbes
+from emu.machine import StopReason, Until
+from images import boots
+from images.shell import run_command, with_userland
+from kinst import system_calls
+from kinst.breakpoints import PATHS, Breakpoints
+from tests.conftest import ARCHES, real_kernel
+
+COMMAND = "cat /etc/motd; cat /nope; work calls 5; work faults 3; rm /tmp/x; echo y > /tmp/x"
+LIMIT = 4_000_000_000
+HOOK = "bus_null_rescan"  # a function that does nothing: the kernel's hook is sent there
+ENTRY, RETURN = 0, 1
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+@pytest.fixture(scope="module")
+def types(kernel):
+    return kernel_types(kernel)
+
+
+class Thread:
+    """The current thread, read by the kernel's types."""
+
+    def __init__(self, machine, types):
+        self.machine, self.types = machine, types
+        self.at = system_calls.offsets(types, machine.guest.call_members)
+        self.here = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+
+    def number(self, offset, size=4):
+        value = int.from_bytes(self.machine.read(self.here + offset, size), "little")
+        return value - (1 << 32) if size == 4 and value >> 31 else value
+
+    @property
+    def pid(self):
+        (kind,) = self.types.named("struct proc")[:1]
+        member = system_calls.find_member(kind, "p_pid").offset // 8
+        return int.from_bytes(self.machine.read(self.number(8, 8) + member, 4), "little")
+
+
+def by_the_kernels_hook(kernel, types):
+    """For each process what its calls were: (name, arguments) and (name, value, errno)."""
+    machine = boots.booted(kernel)
+    symbols = machine.image.symbols
+    entries = {}
+    for probe in machine.guest.call_probes(machine.image, machine):
+        at = probe.call.table.base + probe.call.table.size * probe.call.index
+        if not probe.call.returns:
+            entries[at] = probe
+            machine.write(at + 20, struct.pack("<II", 1, 1))  # sy_entry, sy_return
+    machine.write_u64(symbols.find("systrace_probe_func").address, symbols.find(HOOK).address)
+    machine.write(symbols.find("systrace_enabled").address, b"\1")
+    found = defaultdict(list)
+    machine.type(f"{COMMAND}\r".encode())
+    prompt = machine.guest.shell_prompt.encode()
+    prompts = machine.console.text.count(prompt)
+    while machine.console.text.count(prompt) == prompts:
+        stop = machine.run(Until(addresses=[symbols.find(HOOK).address], instructions=LIMIT))
+        if stop.reason is not StopReason.ADDRESS:
+            break
+        call, kind, value = (machine.read_register(machine.arch.arguments[n]) for n in range(3))
+        probe = entries[machine.read_u64(call + 8)]
+        thread = Thread(machine, types)
+        if kind == ENTRY:
+            members = system_calls.arguments(types, machine.image, probe.call.function)
+            words = struct.unpack("<8Q", machine.read(call + 16, 64))
+            found[thread.pid].append((probe.module, probe.function, tuple(
+                cut(word, system_calls.width(m)) for word, m in zip(words, members, strict=False))))
+        else:
+            assert kind == RETURN
+            value = value & 0xFFFFFFFF
+            value = value - (1 << 32) if value >> 31 else value
+            found[thread.pid].append((probe.module, probe.function, value,
+                                      thread.number(thread.at.error)))
+    return found
+
+
+def cut(word, width):
+    if not width:
+        return word
+    word &= (1 << abs(width)) - 1
+    return (word - (1 << -width)) % (1 << 64) if width < 0 and word >> -width - 1 else word
+
+
+def probed(kernel, types, path):
+    machine = boots.booted(kernel)
+    found = defaultdict(list)
+
+    def fire(probe, state):
+        static = breakpoints.static(probe.id - 1)
+        thread = Thread(machine, types)
+        numbers = breakpoints.dispatcher.made
+        if static.call.returns:
+            value = numbers[0] - (1 << 64) if numbers[0] >> 63 else numbers[0]
+            assert numbers[0] == numbers[1]
+            found[thread.pid].append((static.module, static.function, value,
+                                      thread.number(thread.at.error)))
+        else:
+            members = system_calls.arguments(types, machine.image, static.call.function)
+            found[thread.pid].append((static.module, static.function, numbers[: len(members)]))
+
+    breakpoints = Breakpoints(machine, fire=fire, path=path)
+    numbers = [breakpoints.add_static(n, lambda: types)
+               for n, one in enumerate(breakpoints.declared) if one.call is not None]
+    breakpoints.enable()
+    run_command(machine, COMMAND, LIMIT)
+    breakpoints.disable()
+    return machine, breakpoints, numbers, found
+
+
+@pytest.fixture(scope="module")
+def untraced(kernel):
+    machine = boots.booted(kernel)
+    run_command(machine, COMMAND, LIMIT)
+    return machine.digest()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_they_fire_as_the_kernels_own_hook_and_leave_the_run_as_it_is(
+        kernel, types, untraced, path):
+    machine, breakpoints, numbers, found = probed(kernel, types, path)
+    assert machine.digest() == untraced
+    wanted = by_the_kernels_hook(kernel, types)
+    commands = [pid for pid in wanted if any(
+        call[1] == "execve" for call in wanted[pid])]  # the shell itself waits for the end
+    assert len(commands) >= 4
+    for pid in commands:
+        assert found[pid] == wanted[pid]
+    calls = [call for pid in commands for call in found[pid]]
+    named = Counter(call[1] for call in calls if len(call) == 3)
+    assert named["getppid"] >= 5 and ("freebsd", "open", -1, 2) in calls
+    assert sum(breakpoints.dispatcher.probe(n)[4] for n in numbers) == sum(map(len, found.values()))
+
+
+def test_every_system_call_is_listed_with_arguments_by_its_prototype(kernel, types):
+    machine = boots.booted(kernel)
+    probes = KernelProbes(Breakpoints(machine), False, lambda: debug_index(kernel), lambda: types)
+    listed = probes.match(("syscall", "freebsd", "", ""))
+    names = [p.function for p in listed if p.name == "entry"]
+    assert len(names) == len([p for p in listed if p.name == "return"]) > 550
+    assert {"read", "open", "execve", "mmap", "_exit", "nanosleep"} <= set(names)
+    function = next(p for p in listed if p.function == "mmap")
+    call = probes.declared(function).call
+    assert [(m.name, system_calls.width(m)) for m in
+            system_calls.arguments(types, kernel, call.function)] == [
+        ("addr", 0), ("len", 0), ("prot", -32), ("flags", -32), ("fd", -32), ("pos", 0)]
