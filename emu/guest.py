@@ -198,7 +198,9 @@ class Guest:
         where a thread has what it says of one.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
-        ``tracepoint``: the instruction that one is, which does nothing.
+        ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
+        variable that says whether any is enabled, and the probes (provider, name) whose code looks
+        at it.
     :param starts: machine-independent start-up: what runs before it sets up vectors and tables.
     :param readers: functions that wait for the console's input, with no lock held.
     :param panic: where a panic begins; ``panic_ends``: what the console says at its end.
@@ -238,6 +240,7 @@ class Guest:
     call_members: CallMembers | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
+    guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -69,7 +69,9 @@ cdef struct Site:
     uint8_t patched
     uint8_t gate  # how many arguments of a static probe are there when the guest comes here
     uint8_t call  # a system call begins here, or has returned (CALL_BEGINS, CALL_ENDS)
-    uint64_t target  # where a static probe's arguments are made
+    uint8_t join  # a guard's way without a tracepoint leads here
+    uint64_t target  # where a static probe's arguments are made; of a guard: what it guards
+    uint64_t otherwise  # of a guard: where it leads else
     uint8_t code[MAX_CODE]
 
 cdef struct Probe:
@@ -185,6 +187,7 @@ cdef struct Dispatch:
     bint firing  # Python is told of it
     # a static probe's arguments on the way: from the site, with the registers there
     uint32_t visiting
+    uint32_t reached  # from a guard: the tracepoint
     uint64_t before[MAX_REGISTERS]
     uint8_t above[ABOVE]  # the stack, from its pointer on
     uint64_t above_at
@@ -250,7 +253,7 @@ cdef class Dispatcher(CodeReader):
         if engine is not None:
             d.clock = &engine.clock
         d.owner = <void *>self
-        d.visiting = NONE
+        d.visiting = d.reached = NONE
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -366,6 +369,26 @@ cdef class Dispatcher(CodeReader):
         i = probe_at(d, site, d.probes[probe].function, STATIC)
         d.probes[i].primary = probe
         d.sites[site].target = target
+
+    def add_guard(self, uint64_t address, bytes code, uint64_t target, uint64_t otherwise,
+                  bytes there):
+        """A branch, which tests whether static probes are enabled, to code with a tracepoint.
+
+        :param target: where it leads when they are; ``otherwise`` else: the same code may come there
+            without a tracepoint.
+        :param there: the instruction there.
+        """
+        self.unchanging()
+        if not target or not otherwise:
+            raise ValueError("a guard leads to two places")
+        cdef uint32_t site = self._site(address, code)
+        cdef const Template *t = &self.templates.all[self.d.sites[site].template]
+        if not (t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT
+                or t.op == BRANCH_COUNT and not t.n):
+            raise ValueError(f"{address:#x}: a guard is a branch that changes nothing")
+        cdef uint32_t join = self._site(otherwise, there)
+        self.d.sites[site].target, self.d.sites[site].otherwise = target, otherwise
+        self.d.sites[join].join = True
 
     def add_gate(self, uint64_t address, bytes code, int arguments):
         """Where static probes' arguments are in the registers: so many, behind a first one."""
@@ -688,7 +711,7 @@ cdef class Dispatcher(CodeReader):
         cdef Dispatch *d = &self.d
         if d.path != DIRECT or has_gate(d):
             self.engine._has_breakpoint()
-        d.visiting = NONE
+        d.visiting = d.reached = NONE
         d.seam = seam
         d.scratch = scratch
         d.scratch_value = scratch_value

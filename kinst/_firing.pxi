@@ -85,6 +85,15 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
     if s.call:
         fire_call(d, s.call)
+    if d.reached != NONE:
+        i = d.sites[d.reached].first
+        d.reached = NONE
+        d.making = True
+        while i != NONE:
+            if d.probes[i].provider == STATIC:
+                fire_one(d, d.probes[i].primary)
+            i = d.probes[i].next
+        i = s.first
     while i != NONE:
         d.making = d.probes[i].provider == STATIC
         fire_one(d, d.probes[i].primary)
@@ -235,17 +244,18 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             decline(d)
             return
         s = &d.sites[i]
-        if strayed(s) if d.visiting == NONE else not s.gate and not passed_over(d, s, &pc):
+        if strayed(s) if d.visiting == NONE else not arrives(d, s) and not passed_over(
+                d, s, &pc):
             lost(d, s.address)
             return
-        if d.visiting != NONE and not s.gate:
+        if d.visiting != NONE and not arrives(d, s):
             field(d, d.place[d.pc])[0] = pc
             answer(d, 0)
             return
         if d.visiting != NONE:
             i = come_back(d, s.gate)
             c.detour.sp = field(d, d.place[d.sp])[0]  # as the kernel's return path has it
-        elif s.target:
+        elif sets_out(d, s):
             set_out(d, i)
             field(d, d.place[d.pc])[0] = s.target
             answer(d, 0)

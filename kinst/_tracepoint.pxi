@@ -4,6 +4,10 @@ stands still; part of the dispatcher (``_dispatch.pyx`` includes it).
 The breakpoint stands over the instruction that the kernel would patch to a jump.  The guest is sent
 where that jump leads, and comes to a *gate*: the function that it calls with the arguments.  There the
 registers and the stack become what they were at the tracepoint, and the probes fire.
+
+A tracepoint that the kernel executes only where probes are enabled has a *guard*, a branch; the guest is
+sent the branch's other way, to the tracepoint and from there as above, or to the *join*, where both ways
+lead, and is back at the branch then.
 """
 
 
@@ -24,6 +28,7 @@ cdef void set_out(Dispatch *d, uint32_t site) noexcept nogil:
         if not guest_read(d.clock, d.above_at, d.above, d.above_size):
             d.above_size = 0
     d.visiting = site
+    d.reached = NONE
     d.clock.detour.at = d.clock.detour.slot = 0
 
 
@@ -60,7 +65,7 @@ cdef void keep_on(Clock *c) noexcept nogil:
 
 
 cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
-    d.visiting = NONE
+    d.visiting = d.reached = NONE
     d.clock.frozen = False
     d.clock.detour.footprint = False
     (<Dispatcher>d.owner).engine.failed(MachineError(
@@ -71,7 +76,7 @@ cdef void lost(Dispatch *d, uint64_t pc) noexcept with gil:
 cdef inline void forget_visit(Dispatch *d) noexcept nogil:
     """Where time goes on, an exception or a snapshot has led away from the way to a gate."""
     if d.visiting != NONE and not d.clock.frozen:
-        d.visiting = NONE
+        d.visiting = d.reached = NONE
 
 
 cdef inline bint strayed(const Site *s) noexcept nogil:
@@ -79,9 +84,26 @@ cdef inline bint strayed(const Site *s) noexcept nogil:
     return s.gate and s.first == NONE
 
 
+cdef inline bint arrives(Dispatch *d, const Site *s) noexcept nogil:
+    """Whether a visit ends here: at a gate, or where the guard's other way leads."""
+    return s.gate or (s.join and d.sites[d.visiting].otherwise == s.address)
+
+
+cdef bint sets_out(Dispatch *d, const Site *s) noexcept nogil:
+    """Whether the guest is to be sent to make arguments: not where a guard lets it through itself."""
+    cdef uint64_t pc = 0
+    if not s.otherwise:
+        return s.target != 0
+    return carry_out(d, &d.templates.all[s.template], s, &pc) and pc != s.target
+
+
 cdef bint passed_over(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
     """A breakpoint on the way to the gate does not fire; false: its instruction would fault."""
     cdef const Template *t = &d.templates.all[s.template]
+    if s.target and not s.otherwise and d.sites[d.visiting].otherwise:
+        d.reached = find(d, s.address)
+        pc[0] = s.target
+        return True
     if emulated(t):
         return carry_out(d, t, s, pc)
     pc[0] = trampoline(d, <Site *>s)
@@ -95,7 +117,7 @@ cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
     d.framed = False
     d.at = s.address
     if d.visiting != NONE:
-        if s.gate:
+        if arrives(d, s):
             i = come_back(d, s.gate)
             wipe_footprint(d.clock)
             go_on(d, i)
@@ -107,7 +129,7 @@ cdef void arrived(Dispatch *d, uint32_t i) noexcept nogil:
     if strayed(s):
         lost(d, s.address)
         return
-    if s.target:
+    if sets_out(d, s):
         if not d.clock.detour.footprint:
             keep_footprint(d.clock, register_read(d.clock, d.number[d.sp]))
         set_out(d, i)

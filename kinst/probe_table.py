@@ -9,7 +9,7 @@ from emu.machine import Machine
 from emu.static_probe import CallTable, StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
-from kinst import system_calls
+from kinst import guards, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import Refuse
@@ -170,7 +170,25 @@ class ProbeTable:
         number = self._static[index] = self.dispatcher.add_static(index)
         for address, code, target in points:
             self.dispatcher.add_tracepoint(number, address, code, target)
+            self._add_guard(self.declared[index], address)
         return number
+
+    def _word(self, address: int) -> int:
+        try:
+            return self.machine.read_u64(address)
+        except MemoryAccessError:
+            return 0
+
+    def _add_guard(self, probe: StaticProbe, address: int) -> None:
+        name, guarded = self.machine.guest.guard
+        variable, function = self.image.symbols.find(name), self.image.symbols.function_at(address)
+        if (probe.provider, probe.name) not in guarded or variable is None or function is None:
+            return
+        found = guards.guard(self.trap, self.instructions(function), variable.address, address,
+                             self._word)
+        if found is not None:
+            self.dispatcher.add_guard(found.branch.address, found.branch.code, found.target,
+                                      found.otherwise.address, found.otherwise.code)
 
     def _add_call(self, index: int, types: Callable[[], Types] | None) -> int:
         call = self.declared[index].call

@@ -13,7 +13,7 @@ from typing import ClassVar
 from emu.guest import TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
-from kinst.code.verdict import Copy, Jump, JumpAndLink, RegisterState, Rewrite, Verdict
+from kinst.code.verdict import Copy, Jump, JumpAndLink, RegisterState, Rewrite, SetRegister, Verdict
 
 MASK = (1 << 64) - 1
 
@@ -161,6 +161,18 @@ class GuestTrap(ABC):
     @abstractmethod
     def second_argument(self, code: bytes) -> int | None:
         """What an instruction adds to a register to make a function's second argument."""
+
+    def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
+        """A register, and the address that an instruction leaves there."""
+        return (verdict.register, verdict.value) if isinstance(verdict, SetRegister) else None
+
+    def read_by(self, code: bytes, address: int, known: Mapping[str, int]
+                ) -> tuple[str, int, int] | None:
+        """What an instruction reads at an address that is known: (register, address, bytes).
+
+        :param known: registers with addresses.
+        """
+        return None
 
     def is_landing(self, code: bytes) -> bool:
         """One that only marks where a branch may land."""

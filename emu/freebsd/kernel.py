@@ -34,6 +34,8 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
+# Not priv(9)'s and mac(9)'s: the code that they guard does more than make arguments.
+GUARDED = frozenset({("proc", "exit"), ("sched", "preempt")})
 # TDP_NERRNO of sys/sys/proc.h.
 CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
                            "td_errno", "td_pflags", 0x08000000)
@@ -75,7 +77,7 @@ def freebsd(
         last_process="lastpid",
         call_probes=call_probes, call_members=CALL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
-        tracepoint=tracepoint,
+        tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

@@ -56,6 +56,11 @@ class Amd64Trap(GuestTrap):
     def is_return(self, code: bytes) -> bool:
         return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")
 
+    def read_by(self, code: bytes, address: int, known: Mapping[str, int]
+                ) -> tuple[str, int, int] | None:
+        found = self.literal(code, address)  # its register does not matter: addresses are not read
+        return None if found is None else ("", *found)
+
     def second_argument(self, code: bytes) -> int | None:
         """LEA RSI, [register + displacement] (Intel SDM volume 2, LEA; table 2-2)."""
         if len(code) != 7 or code[0] & 0xFE != 0x48 or code[1] != 0x8D or code[2] & 0xF8 != 0xB0:

@@ -68,6 +68,23 @@ class Arm64Trap(CalledSeam):
     def is_return(self, code: bytes) -> bool:
         return int.from_bytes(code, "little") & 0xFFFFFC1F == 0xD65F0000
 
+    def makes(self, code: bytes, verdict: Verdict) -> tuple[str, int] | None:
+        """Also ADRP, which is rewritten: its page is the trampoline's data (Arm ARM C6.2.12)."""
+        word = int.from_bytes(code, "little")
+        if isinstance(verdict, Rewrite) and word & 0x9F000000 == 0x90000000:
+            return f"x{word & 31}", int.from_bytes(verdict.data, "little")
+        return super().makes(code, verdict)
+
+    def read_by(self, code: bytes, address: int, known: Mapping[str, int]
+                ) -> tuple[str, int, int] | None:
+        """LDRB, LDR of an X register (unsigned offset; Arm ARM C6.2.166, C6.2.169)."""
+        word = int.from_bytes(code, "little")
+        size = {0x39400000: 1, 0xF9400000: 8}.get(word & 0xFFC00000)
+        base = known.get(f"x{word >> 5 & 31}")
+        if size is None or base is None:
+            return None
+        return f"x{word & 31}", base + size * (word >> 10 & 0xFFF), size
+
     def second_argument(self, code: bytes) -> int | None:
         """ADD X1, register, #number (Arm ARM C6.2.4)."""
         word = int.from_bytes(code, "little")

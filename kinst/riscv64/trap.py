@@ -84,6 +84,21 @@ class Riscv64Trap(CalledSeam):
     def is_return(self, code: bytes) -> bool:
         return code in (RET, C_JR_RA)
 
+    def read_by(self, code: bytes, address: int, known: Mapping[str, int]
+                ) -> tuple[str, int, int] | None:
+        """LBU, LD (RISC-V Unprivileged ISA, 2.6), and C.LD."""
+        word = int.from_bytes(code, "little")
+        if len(code) == 2 and word & 3 == 0 and word >> 13 == C_LD:
+            base = known.get(registers.NAMES[(word >> 7 & 7) + 8])
+            offset = (word >> 10 & 7) << 3 | (word >> 5 & 3) << 6
+            to = registers.NAMES[(word >> 2 & 7) + 8]
+            return None if base is None else (to, base + offset, 8)
+        size = {0x4003: 1, 0x3003: 8}.get(word & 0x707F)
+        base = known.get(registers.NAMES[word >> 15 & 31])
+        if len(code) != 4 or size is None or base is None:
+            return None
+        return registers.NAMES[word >> 7 & 31], base + ((word >> 20 ^ 0x800) - 0x800), size
+
     def second_argument(self, code: bytes) -> int | None:
         """ADDI a1, register, number (RISC-V Unprivileged ISA, 2.4.1)."""
         word = int.from_bytes(code, "little")

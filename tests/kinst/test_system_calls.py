@@ -1,8 +1,8 @@
 """System calls on the teaching kernels, which have none: a dispatcher of them is written here.
 
-``describe`` is overwritten with what a kernel has there: it makes the address of the arguments in the
-thread, and calls the function whose address the thread begins with: ``note_letters``, overwritten,
-which returns the thread's fifth word.
+``describe`` is overwritten with what a kernel has there: it makes the address of the arguments in
+the thread, and calls the function whose address the thread begins with: ``note_letters``,
+overwritten, which returns the thread's fifth word.
 """
 
 import dataclasses
@@ -11,11 +11,11 @@ import struct
 import pytest
 
 from dwarf.types import Integer, Member, Parameter, Pointer, Procedure, Structure, Void
+from emu.call import Caller
 from emu.guest import CallMembers, SystemCalls
 from emu.static_probe import CallTable, StaticProbe, SystemCall
 from kinst import system_calls
 from kinst.breakpoints import PATHS, Breakpoints
-from emu.call import Caller
 from kinst.kinst_provider import create
 from kinst.probe_table import ProbeError
 from kinst.trap import TRAPS

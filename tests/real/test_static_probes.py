@@ -119,8 +119,41 @@ def test_all_together_leave_the_run_as_it_is_and_fire_as_often_as_kinst_at_their
     assert len(fired) > 30 and sum(fired.values()) > 1000
     assert any(breakpoints.static(number).call for number in fired)
     for number in numbers:
-        assert breakpoints.static(number).call or count(number) == sum(
-            map(count, beside[number])), breakpoints.names(number)
+        assert breakpoints.static(number).call or guarded(breakpoints, number) or (
+            count(number) == sum(map(count, beside[number]))), breakpoints.names(number)
+    assert {breakpoints.names(n)[3] for n in fired if guarded(breakpoints, n)} >= {"exit"}
+
+
+def guarded(breakpoints, number):
+    """Whether the kernel executes a probe's tracepoint only where probes are enabled."""
+    static = breakpoints.static(number)
+    return (static.provider, static.name) in breakpoints.machine.guest.guard[1]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_processes_exit_as_often_and_for_the_reason_that_the_kernels_own_tracepoint_says(
+        kernel, path):
+    """In another run the kernel is told that probes are enabled, and executes it itself."""
+    command = "cat /etc/motd | wc; sh -c \"kill -9 $$\"; work faults 3"
+    machine = boots.booted(kernel)
+    breakpoints = Breakpoints(machine, path=path, records=True)
+    (number,) = (n for n, one in enumerate(breakpoints.declared)
+                 if (one.provider, one.name) == ("proc", "exit"))
+    (point,) = breakpoints.declared[number].tracepoints
+    number = breakpoints.add_static(number)
+    breakpoints.enable()
+    run_command(machine, command, LIMIT)
+    breakpoints.disable()
+    reasons = [r.registers[0] for r in breakpoints.firings()]
+    machine = boots.booted(kernel)
+    machine.write(machine.symbol("sdt_probes_enabled").address, b"\1")
+    breakpoints = Breakpoints(machine, path="direct")
+    own = breakpoints.add(machine.image.symbols.function_at(point.address), ProbeKind.OFFSET,
+                          instruction(breakpoints, point.address))
+    breakpoints.enable()
+    run_command(machine, command, LIMIT)
+    assert breakpoints.dispatcher.probe(own)[4] == len(reasons) >= 4
+    assert reasons[:2] == [1, 1] and set(reasons) == {1, 2}  # CLD_EXITED, CLD_KILLED
 
 
 def instruction(breakpoints, address):
@@ -139,7 +172,8 @@ def test_arguments_are_those_that_the_kernel_makes_on_a_machine_that_is_stopped_
     by_number = dict(zip(numbers, breakpoints.declared, strict=True))
     first = {}
     for record in breakpoints.firings():
-        if record.probe.id - 1 in by_number and not by_number[record.probe.id - 1].call:
+        if record.probe.id - 1 in by_number and not (
+                by_number[record.probe.id - 1].call or guarded(breakpoints, record.probe.id - 1)):
             first.setdefault(record.probe.id - 1, record)
     assert len(first) > 30
     gates = {machine.image.symbols.find(name).address: count
