@@ -105,7 +105,7 @@ class _Run:
         """Take in the libraries that the programs use."""
         if self.options.given("nolibs"):
             return
-        types = self.kernel is not None and self.kernel.types is not None
+        types = None if self.kernel is None else self.kernel.types
         for name, text in needed(self._arch.name, types, programs).items():
             try:
                 self.compiler.library(text)

@@ -43,6 +43,19 @@ ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
 
 
+def window(offset: int, bits: int, place: SourcePlace) -> tuple[int, int, int]:
+    """How a bit-field is read: the byte to begin at, how many, and the field's lowest bit in them.
+
+    :param offset: in bits, of its structure.
+    :raises DError: where eight aligned bytes do not hold it.
+    """
+    for size in (1, 2, 4, 8):
+        start = offset // 8 // size * size
+        if offset - 8 * start + bits <= 8 * size:
+            return start, size, offset - 8 * start
+    raise DError("D_UNKNOWN", f"a bit-field of {bits} bits at bit {offset} cannot be read", place)
+
+
 @dataclass
 class Storage:
     """Where a program's variables and constants are.
@@ -454,6 +467,10 @@ class ExpressionCode:
         match e:
             case syntax.SymbolUse(address=address):
                 self.out.constant(0, address)
+            case syntax.MemberUse(base=base, offset=offset, width=bits) if bits is not None:
+                self._base(base)
+                if start := window(offset, bits, e.place)[0]:
+                    self._add(start)
             case syntax.MemberUse(base=base, offset=offset):
                 self._base(base)
                 if offset // 8:
@@ -486,21 +503,30 @@ class ExpressionCode:
         self.address(e)
         if is_reference(e.kind):
             return
-        bits = e.width if isinstance(e, syntax.MemberUse) else None
-        self._load(e.kind, bits)
+        if isinstance(e, syntax.MemberUse) and e.width is not None:
+            self._load_bits(e, e.width)
+        else:
+            self._load(e.kind)
 
-    def _load(self, kind: Type, bits: int | None = None) -> None:
+    def _load_bits(self, e: syntax.MemberUse, bits: int) -> None:
+        _start, size, low = window(e.offset, bits, e.place)
+        self._load_word(size)
+        if bits < 64:
+            if low + bits < 64:
+                self.out.alu_constant(Alu.LSH, 0, 64 - bits - low)
+            self.out.alu_constant(Alu.ARSH if is_signed(e.kind) else Alu.RSH, 0, 64 - bits)
+
+    def _load(self, kind: Type) -> None:
         size = width(kind) or 8
+        self._load_word(size)
+        if is_signed(kind):
+            self.out.extend(0, size, True)
+
+    def _load_word(self, size: int) -> None:
+        """The number at an address, without a sign."""
         self.out.move(1, 0)
         self.out.constant(2, size)
         self.out.helper(Helper.LOAD)
-        if bits is not None:
-            shift = 64 - bits
-            if shift:
-                self.out.alu_constant(Alu.LSH, 0, shift)
-                self.out.alu_constant(Alu.ARSH if is_signed(kind) else Alu.RSH, 0, shift)
-        elif is_signed(kind):
-            self.out.extend(0, size, True)
 
     # -- operators ---------------------------------------------------------------------------------
 
@@ -722,18 +748,20 @@ class ExpressionCode:
         self.out.place(end)
 
     def _store_memory(self, left: syntax.Expression, slot: int) -> None:
-        bits = left.width if isinstance(left, syntax.MemberUse) else None
         self.address(left)
         size = width(left.kind)
-        if bits is not None and bits < 8 * size:
+        if isinstance(left, syntax.MemberUse) and left.width is not None:
+            _start, size, low = window(left.offset, left.width, left.place)
             at = self.keep(left.place)
-            self._load(left.kind)
-            mask = (1 << bits) - 1
-            self.out.constant(1, ~mask)
+            self._load_word(size)
+            mask = (1 << left.width) - 1
+            self.out.constant(1, ~(mask << low))
             self.out.alu(Alu.AND, 0, 1)
             self.out.constant(1, mask)
             self.out.load(3, FRAME, slot)
             self.out.alu(Alu.AND, 3, 1)
+            if low:
+                self.out.alu_constant(Alu.LSH, 3, low)
             self.out.alu(Alu.OR, 3, 0)
             self.out.load(1, FRAME, at)
             self.drop()

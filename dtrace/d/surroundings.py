@@ -23,6 +23,9 @@ class Surroundings(Protocol):
     def argument(self, index: int) -> Type | None:
         """The type of ``args[index]`` in it."""
 
+    def translated(self, index: int) -> str:
+        """The type that a translator makes of ``args[index]``, as C spells it; empty: its own."""
+
     def located(self, index: int) -> "Located | None":
         """Where ``args[index]`` is at those of its probes that stand for inline copies; None where
         there are none.
@@ -63,6 +66,9 @@ class Nowhere:
 
     def argument(self, index: int) -> Type | None:
         return None
+
+    def translated(self, index: int) -> str:
+        return ""
 
     def located(self, index: int) -> Located | None:
         return None

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.d.program import ListedProbe
+from dtrace.d.spelled_types import spelled_type
 from dtrace.d.surroundings import Located
 from dtrace.d.types import Universe
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
-from dtrace.run.spelled_types import spelled_type
 from dtrace.run.timers import GLOB, OwnProbes
 from dtrace.user_programs import UserPrograms
 from dwarf.dwarf_types import DwarfTypes
@@ -239,7 +239,6 @@ class KernelSurroundings:
         return None
 
     def argument(self, index: int) -> Type | None:
-        """:raises KinstError: where DTrace's translator for it is missing."""
         static = None if self.probe is None else self.probes.declared(self.probe)
         if static is not None:
             return self._declared(static, index)
@@ -257,11 +256,14 @@ class KernelSurroundings:
             return self._of_call(static.call, index)
         if index >= len(static.arguments):
             return None
+        return spelled_type(static.arguments[index].type, Universe(self.types))
+
+    def translated(self, index: int) -> str:
+        static = None if self.probe is None else self.probes.declared(self.probe)
+        if static is None or index >= len(static.arguments):
+            return ""
         argument = static.arguments[index]
-        if argument.translated:
-            raise KinstError(f"translator for args[{index}] from {argument.type} to "
-                             f"{argument.translated} is not defined (arg{index} has it as it is)")
-        return spelled_type(argument.type, Universe(self.types))
+        return "" if argument.translated == argument.type else argument.translated
 
     def _of_call(self, call: SystemCall, index: int) -> Type | None:
         if self.types is None:

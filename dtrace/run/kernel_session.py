@@ -58,7 +58,7 @@ def kernel_session(
         KernelSurroundings(image, types, probes, lambda content: compiler.place(content), say))
     try:
         if not options.given("nolibs"):
-            for text in needed(breakpoints.arch.name, types is not None,
+            for text in needed(breakpoints.arch.name, types,
                                [source, *words]).values():
                 compiler.library(text)
         compiled = compiler.compile(source, Macros(list(words), {}, False))

@@ -1,8 +1,8 @@
 """Static probes on the teaching kernels whose code is executed only where probes are enabled.
 
 ``describe`` is overwritten: it looks at a variable, which is 0, and returns what it was given.
-What the variable guards has the tracepoint, but for the argument 7.  ``note_letters`` is the way to the
-gate, as in ``test_tracepoint``.
+What the variable guards has the tracepoint, but for the argument 7.  ``note_letters`` is the way
+to the gate, as in ``test_tracepoint``.
 """
 
 import dataclasses

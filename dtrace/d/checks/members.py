@@ -1,13 +1,14 @@
 """Members of structures, and translators that make up for them."""
 
 from dtrace.d import syntax
-from dtrace.d.checks.conversions import constant, converted, fits, typed
+from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.translators import translation
 from dtrace.d.checks.variables import scoped_variable
 from dtrace.d.errors import DError
 from dtrace.d.identifiers import Scope
-from dtrace.d.types import DYNAMIC, INT, compatible, is_array, is_pointer, pointed, spelled
-from dwarf.types import Incomplete, Member, Pointer, Structure, find_member, strip
+from dtrace.d.types import INT, is_array, is_pointer, pointed, spelled
+from dwarf.types import Incomplete, Member, Structure, find_member
 
 
 def check_member(env: Environment, node: syntax.MemberAccess) -> syntax.Expression:
@@ -70,18 +71,7 @@ def check_translate(env: Environment, node: syntax.Translate) -> syntax.Expressi
 
     :raises DError: when there is none.
     """
-    operand = env.read(node.operand)
-    to = strip(node.to)
-    pointer = isinstance(to, Pointer)
-    wanted = to.target if isinstance(to, Pointer) else node.to
-    candidates = [t for t in env.translators if compatible(t.to, wanted)]
-    exact = [t for t in candidates if compatible(t.source, operand.kind)]
-    fitting = exact or [t for t in candidates if fits(t.source, operand)]
-    if fitting:
-        found = syntax.Translated(node.place, fitting[0], operand, pointer)
-        return typed(found, DYNAMIC)
-    raise DError("D_XLATE_NONE", f'cannot translate from "{spelled(operand.kind)}" to '
-                 f'"{spelled(node.to)}"', node.place)
+    return translation(env, node.place, node.to, env.read(node.operand))
 
 
 def translated_values(env: Environment, node: syntax.Translated

@@ -3,8 +3,10 @@
 from dtrace.d import locations, syntax
 from dtrace.d.checks.conversions import typed
 from dtrace.d.checks.environment import Environment
+from dtrace.d.checks.translators import translation
 from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import CONTEXT
+from dtrace.d.spelled_types import spelled_type
 from dtrace.d.types import INT, LONG, is_scalar, spelled, width
 from dwarf.locations import Location
 from dwarf.types import Type
@@ -22,13 +24,27 @@ def probe_argument(env: Environment, place: SourcePlace,
                      f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
     if 0 <= key.value < 10 and (located := argument_at_copies(env, place, key.value, None)):
         return located
-    try:
-        kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
-    except KinstError as error:
-        raise DError("D_ARGS_XLATOR", str(error), place) from None
+    kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
     if kind is None:
         raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
-    return _in_context(place, key.value, kind)
+    given = _in_context(place, key.value, kind)
+    wanted = env.surroundings.translated(key.value)
+    if not wanted:
+        return given
+    named = spelled_type(wanted, env.universe)
+    if named is None:
+        raise _no_translator(key.value, kind, wanted, place)
+    try:
+        return translation(env, place, named, given)
+    except DError as error:
+        if error.tag != "D_XLATE_NONE":
+            raise
+        raise _no_translator(key.value, kind, wanted, place) from None
+
+
+def _no_translator(index: int, kind: Type, wanted: str, place: SourcePlace) -> DError:
+    return DError("D_ARGS_XLATOR", f"translator for args[{index}] from {spelled(kind)} to {wanted} "
+                  f"is not defined (arg{index} has it as it is)", place)
 
 
 def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression:

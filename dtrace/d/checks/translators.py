@@ -1,0 +1,27 @@
+"""The choice of a translator: for ``xlate``, and for arguments that a probe declares translated."""
+
+from dtrace.d import syntax
+from dtrace.d.checks.conversions import fits, typed
+from dtrace.d.checks.environment import Environment
+from dtrace.d.errors import DError, SourcePlace
+from dtrace.d.types import DYNAMIC, compatible, spelled
+from dwarf.types import Pointer, Type, strip
+
+
+def translation(env: Environment, place: SourcePlace, kind: Type, operand: syntax.Expression
+                ) -> syntax.Expression:
+    """The translator of a checked expression to a type, a pointer's or the structure's own.
+
+    :raises DError: when there is none.
+    """
+    to = strip(kind)
+    pointer = isinstance(to, Pointer)
+    wanted = to.target if isinstance(to, Pointer) else kind
+    candidates = [t for t in env.translators if compatible(t.to, wanted)]
+    exact = [t for t in candidates if compatible(t.source, operand.kind)]
+    fitting = exact or [t for t in candidates if fits(t.source, operand)]
+    if fitting:
+        found = syntax.Translated(place, fitting[0], operand, pointer)
+        return typed(found, DYNAMIC)
+    raise DError("D_XLATE_NONE", f'cannot translate from "{spelled(operand.kind)}" to '
+                 f'"{spelled(kind)}"', place)
