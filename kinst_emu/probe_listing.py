@@ -1,7 +1,8 @@
 """``kdtrace -l``: the probes that there are, and with ``-v`` what is none, and why."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from dtrace.d.attributes import of_probe
 from dtrace.d.program import ListedProbe
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.timers import OwnProbes
@@ -19,17 +20,36 @@ def every_probe(probes: OwnProbes | KernelProbes) -> Sequence[ListedProbe]:
     return probes.probes
 
 
-def show(listed: Sequence[ListedProbe], as_json: bool) -> None:
-    """Print a list of probes."""
+def show(listed: Sequence[ListedProbe], as_json: bool,
+         arguments: Callable[[ListedProbe], list[str]] | None = None) -> None:
+    """Print a list of probes.
+
+    :param arguments: gives the types of a probe's arguments, which are printed, too, with what is
+        promised of them.
+    """
     if as_json:
         lines = JsonLines()
         for p in listed:
             lines.row({"id": p.number, "provider": p.provider, "module": p.module,
-                       "function": p.function, "name": p.name})
+                       "function": p.function, "name": p.name}
+                      | ({} if arguments is None else {"arguments": [*arguments(p)]}))
         return
     print(HEADER)
     for p in listed:
         print(f"{p.number:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
+        if arguments is not None:
+            print(_details(p.provider, arguments(p)))
+
+
+def _details(provider: str, types: list[str]) -> str:
+    """What dtrace(1) prints of a probe with -v: an empty line is before and behind it."""
+    text = ""
+    for title, value in zip(("Probe Description", "Argument"), of_probe(provider), strict=True):
+        names, data, depends = value.split("/")
+        text += (f"\n\t{title} Attributes\n\t\tIdentifier Names: {names}\n"
+                 f"\t\tData Semantics:   {data}\n\t\tDependency Class: {depends}\n")
+    shown = [f"args[{n}]: {kind}" for n, kind in enumerate(types)] or ["None"]
+    return f"{text}\n\tArgument Types\n" + "".join(f"\t\t{line}\n" for line in shown)
 
 
 def show_left_out(probes: KernelProbes, as_json: bool) -> None:

@@ -90,10 +90,11 @@ class _Run:
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
         surroundings: Surroundings = Nowhere()
+        self.surroundings: KernelSurroundings | None = None
         if kernel is not None:
             self.probes = kernel.probes
             universe = Universe(kernel.types)
-            surroundings = KernelSurroundings(
+            surroundings = self.surroundings = KernelSurroundings(
                 kernel.image, kernel.types, kernel.probes,
                 lambda content: self.compiler.place(content), say)
         self.compiler = Compiler(
@@ -394,7 +395,9 @@ class _Run:
             shown += one.probes
         if not shown:
             return 1
-        probe_listing.show(shown, self.line.json)
+        known = self.surroundings
+        probe_listing.show(shown, self.line.json, None if not self.line.verbose else (
+            lambda probe: [] if known is None else known.listed(probe)))
         if self.line.verbose and isinstance(self.probes, KernelProbes):
             probe_listing.show_left_out(self.probes, self.line.json)
         return 0

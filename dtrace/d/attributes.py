@@ -29,6 +29,17 @@ def parse_attributes(value: str) -> str:
     return value
 
 
+# What providers promise of their probes, the least of provider, module, function and name, and of
+# the arguments.
+PROBES = "Private/Private/Unknown"
+ARGUMENTS_OF_OWN, ARGUMENTS_OF_OTHERS = "Stable/Stable/Common", "Private/Private/ISA"
+
+
+def of_probe(provider: str) -> tuple[str, str]:
+    """Attributes of a provider's probes, and of their arguments."""
+    return PROBES, ARGUMENTS_OF_OWN if provider == "dtrace" else ARGUMENTS_OF_OTHERS
+
+
 # What the variables of DTrace promise: their names and data, and where (DTrace guide, "Stability").
 USUAL = "Stable/Stable/Common"
 OTHERS = {"curthread": "Stable/Private/Common"}

@@ -130,6 +130,7 @@ class KernelProbes:
         return self._probe(known) if known < len(self.breakpoints.probes) else None
 
 
+MOST_ARGUMENTS = 10  # that a probe has
 NOTHING = Procedure((), False, Void)
 
 
@@ -252,7 +253,7 @@ class KernelSurroundings:
         return None
 
     def _declared(self, static: StaticProbe, index: int) -> Type | None:
-        if static.call is not None:
+        if static.call is not None and not static.call.returns:
             return self._of_call(static.call, index)
         if index >= len(static.arguments):
             return None
@@ -265,11 +266,29 @@ class KernelSurroundings:
         argument = static.arguments[index]
         return "" if argument.translated == argument.type else argument.translated
 
+    def listed(self, probe: ListedProbe) -> list[str]:
+        """The types of a probe's arguments, as ``dtrace -lv`` has them."""
+        self.entered([probe])
+        if probe.provider == "kinst":
+            return []
+        static = self.probes.declared(probe)
+        found = [] if static is None else [a.translated or a.type for a in static.arguments]
+        if found:
+            return found
+        returns = static is None and probe.name == "return"
+        while len(found) < MOST_ARGUMENTS:
+            kind = self.argument(len(found))
+            if kind is None and not (returns and not found):
+                break
+            user = "userland " if static is not None and isinstance(
+                strip(kind) if kind is not None else None, Pointer) else ""
+            # Where a function returns, the first is where in it.
+            found.append("int" if kind is None else user + declare(kind))
+        return found[:-1] if returns and found[-1] == "void" else found
+
     def _of_call(self, call: SystemCall, index: int) -> Type | None:
         if self.types is None:
             return None
-        if call.returns:
-            return Universe(self.types).named("int") if index < 2 else None
         members = arguments(self.types, self.image, call.function)
         return members[index].type if index < len(members) else None
 

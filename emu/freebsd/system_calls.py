@@ -10,13 +10,22 @@ from emu.elf import Image
 from emu.errors import MemoryAccessError
 from emu.freebsd.strings import text
 from emu.guest import VirtualMemory
-from emu.static_probe import CallTable, StaticProbe, StaticProbeError, SystemCall
+from emu.static_probe import Argument, CallTable, StaticProbe, StaticProbeError, SystemCall
 
 PROVIDER = "syscall"
 # The table, the names, and what the provider calls their module.
 TABLES = (("sysent", "syscallnames", "freebsd"),
           ("freebsd32_sysent", "freebsd32_syscallnames", "freebsd32"))
 MOST = 4096  # system calls in a table
+# What they return, where it is no int (sys/kern/syscalls.master); debug data does not say.
+RESULTS = {name: kind for kind, names in {
+    "void": "_exit thr_exit abort2",
+    "ssize_t": "read write readv writev pread pwrite preadv pwritev recvmsg sendmsg recvfrom "
+               "sendto readlink readlinkat msgrcv aio_return aio_waitcomplete copy_file_range "
+               "getdirentries cap_ioctls_get extattr_set_file extattr_get_file extattr_list_file extattr_set_fd "
+               "extattr_get_fd extattr_list_fd extattr_set_link extattr_get_link extattr_list_link",
+    "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
+    for name in names.split()}
 LARGEST = 256  # bytes of an entry
 
 
@@ -40,11 +49,14 @@ def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
             for index, at in enumerate(words):
                 (address,) = struct.unpack_from("<Q", entries, index * size)  # sy_call
                 function = image.symbols.function_at(address)
+                called_by = text(memory, at)
+                result = Argument(RESULTS.get(called_by, "int"), "")
                 for returns in (False, True):
                     found.append(StaticProbe(
-                        PROVIDER, module, text(memory, at), "return" if returns else "entry",
-                        (), (), SystemCall(CallTable(table.address, size, count), index,
-                                           "" if function is None else function.name, returns)))
+                        PROVIDER, module, called_by, "return" if returns else "entry",
+                        (result, result) if returns else (), (),
+                        SystemCall(CallTable(table.address, size, count), index,
+                                   "" if function is None else function.name, returns)))
         except MemoryAccessError as error:
             raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
                                    "has it been started?") from None

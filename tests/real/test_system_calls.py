@@ -7,7 +7,7 @@ import pytest
 
 from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
-from dtrace.run.kernel import KernelProbes
+from dtrace.run.kernel import KernelProbes, KernelSurroundings
 from emu.machine import StopReason, Until
 from images import boots
 from images.shell import run_command, with_userland
@@ -151,6 +151,9 @@ def test_every_system_call_is_listed_with_arguments_by_its_prototype(kernel, typ
     names = [p.function for p in listed if p.name == "entry"]
     assert len(names) == len([p for p in listed if p.name == "return"]) > 550
     assert {"read", "open", "execve", "mmap", "_exit", "nanosleep"} <= set(names)
+    shown = KernelSurroundings(kernel, types, probes, lambda content: 0, print)
+    assert [shown.listed(p) for p in listed if p.function == "read"] == [
+        ["int", "userland void *", "size_t"], ["ssize_t", "ssize_t"]]
     function = next(p for p in listed if p.function == "mmap")
     call = probes.declared(function).call
     assert [(m.name, system_calls.width(m)) for m in
