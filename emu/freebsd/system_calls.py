@@ -23,7 +23,8 @@ RESULTS = {name: kind for kind, names in {
     "ssize_t": "read write readv writev pread pwrite preadv pwritev recvmsg sendmsg recvfrom "
                "sendto readlink readlinkat msgrcv aio_return aio_waitcomplete copy_file_range "
                "getdirentries cap_ioctls_get extattr_set_file extattr_get_file extattr_list_file "
-               "extattr_set_fd extattr_get_fd extattr_list_fd extattr_set_link extattr_get_link extattr_list_link",
+               "extattr_set_fd extattr_get_fd extattr_list_fd extattr_set_link extattr_get_link "
+               "extattr_list_link",
     "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
     for name in names.split()}
 LARGEST = 256  # bytes of an entry
