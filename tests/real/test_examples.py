@@ -27,6 +27,15 @@ SHOWS = {
     "devices": r"\n +\d+ ns  \w+\d+\n(?s:.)*\n +\d+ ns  ",
     "hottest": r"(\n  \w+ +\d{4,}){10}\n",
     "failures": r"\n  \w+_probe +\d+\n",
+    "opensnoop": r" cat +3 +0 /etc/motd\n +\d+ cat +-1 +2 /nope\n",
+    "execsnoop": r"\d+ +1 cat /etc/motd\n +\d+ +1 wc\n",
+    "forks": r"(\d+) init made (\d+)\n\2 false ended \(1\) after \d+ us\n",
+    "syscalls": r"\n  CALLS +cat +open +2\n(?s:.)*\n  NANOSECONDS(?s:.)*@@@(?s:.)*"
+                r"\n  ERRORS +cat +open +2 +1\n",
+    "connections": r"syn-sent -> state-established\n(?s:.)*"
+                   r"\n  BYTES +127\.0\.0\.1 +\d+ +8080 +\d+\n",
+    "signals": r"\ncheck +\d+ -> +\d+ check: signal 9\n",
+    "offcpu": r"\n  wc +(\n +kernel`\w+\+0x[0-9a-f]+)+\n +\d+\n",
     "coverage": r"(strlen\+\d+ +\d+\n){5}",
 }
 

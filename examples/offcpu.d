@@ -1,0 +1,20 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * How long threads are off the CPU, by the program and where it waits.
+ *
+ *	offcpu.d -k KERNEL -c '$ cat /etc/motd | wc'
+ */
+#pragma D option quiet
+
+sched:::off-cpu
+/execname != "idle"/
+{
+	self->left = timestamp;
+}
+
+sched:::on-cpu
+/self->left/
+{
+	@[execname, stack(6)] = sum(timestamp - self->left);
+	self->left = 0;
+}

@@ -1,0 +1,19 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * Files as programs open them: who, the descriptor or the error, the path.
+ *
+ *	opensnoop.d -k KERNEL -c '$ cat /etc/motd; cat /nope'
+ */
+#pragma D option quiet
+
+syscall::open:entry, syscall::openat:entry
+{
+	self->path = copyinstr(probefunc == "open" ? arg0 : arg1);
+}
+
+syscall::open:return, syscall::openat:return
+/self->path != NULL/
+{
+	printf("%6d %-12s %3d %3d %s\n", pid, execname, (int)arg0, errno, self->path);
+	self->path = NULL;
+}
