@@ -1,5 +1,6 @@
 """System calls' probes, held to the kernel's own hook, systrace_probe_func, in another run."""
 
+import re
 import struct
 from collections import Counter, defaultdict
 
@@ -14,6 +15,7 @@ from images.shell import run_command, with_userland
 from kinst import system_calls
 from kinst.breakpoints import PATHS, Breakpoints
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
 
 COMMAND = "cat /etc/motd; cat /nope; work calls 5; work faults 3; rm /tmp/x; echo y > /tmp/x"
 LIMIT = 4_000_000_000
@@ -159,3 +161,24 @@ def test_every_system_call_is_listed_with_arguments_by_its_prototype(kernel, typ
     assert [(m.name, system_calls.width(m)) for m in
             system_calls.arguments(types, kernel, call.function)] == [
         ("addr", 0), ("len", 0), ("prot", -32), ("flags", -32), ("fd", -32), ("pos", 0)]
+
+
+COUNTED = """
+syscall:::entry /execname == "work"/ { @[probefunc] = count(); }
+syscall::write:return /execname == "cat"/ { @["bytes"] = sum(arg1); }
+proc:::create, proc:::exit, proc:::exec-success, proc:::signal-send { @[probename] = count(); }
+fbt::vm_fault_trap:entry /execname == "work"/ { @["faults"] = count(); }
+"""
+
+
+def test_what_a_program_says_it_did_is_counted_exactly_and_the_digest_stays(kernel):
+    """1,000 calls; 50 pages touched; 35 bytes; four programs, and SIGCHLD for each."""
+    words = ("kdtrace", "-k", str(kernel.path), "-q", "--digest", "-c",
+             "$ work calls 1000; work faults 50; cat /etc/motd; kill -15 99999", "-n")
+    traced, plain = run(*words, COUNTED), run(*words, "BEGIN { }")
+    assert traced.returncode == plain.returncode == 0, traced.stderr
+    counts = dict(re.findall(r"^ +([\w-]+) +(\d+)$", traced.stdout, re.MULTILINE))
+    assert counts == {"mmap": "1", "munmap": "1", "_exit": "2", "getppid": "1000", "bytes": "35",
+                      "create": "4", "exec-success": "4", "exit": "4", "signal-send": "4",
+                      "faults": "50"}
+    assert traced.stdout.splitlines()[-1] == plain.stdout.splitlines()[-1]
