@@ -31,7 +31,7 @@ def test_stacks_and_lists_are_objects_too():
     listed = objects(run("kdtrace", "--json", "-l", "-v", "-k", "teaching/amd64", "-n",
                          "kinst::machine_idle:"))
     assert listed[0] == {"id": 100, "provider": "kinst", "module": "kernel",
-                         "function": "machine_idle", "name": "0"}
+                         "function": "machine_idle", "name": "0", "arguments": []}
     assert {row["instruction"] for row in listed if "not_probed" in row} == {"hlt"}
 
 

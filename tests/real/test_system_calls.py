@@ -165,7 +165,7 @@ def test_every_system_call_is_listed_with_arguments_by_its_prototype(kernel, typ
 
 COUNTED = """
 syscall:::entry /execname == "work"/ { @[probefunc] = count(); }
-syscall::write:return /execname == "cat"/ { @["bytes"] = sum(arg1); }
+syscall::write:return /execname == "cat"/ { @sum["bytes"] = sum(arg1); }
 proc:::create, proc:::exit, proc:::exec-success, proc:::signal-send { @[probename] = count(); }
 fbt::vm_fault_trap:entry /execname == "work"/ { @["faults"] = count(); }
 """
