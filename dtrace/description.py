@@ -13,8 +13,10 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
 from kinst.patterns import matches
+from kinst.pid import Pid
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
+from kinst.traced_program import TracedProgram
 
 FIELDS = ("provider", "module", "function", "name")
 
@@ -58,22 +60,25 @@ def create(
     breakpoints: ProbeTable, wanted: Description, unsafe: bool,
     index: Callable[[], DebugIndex] | None = None,
     types: Callable[[], Types] | None = None,
+    program: Callable[[int], TracedProgram] | None = None,
 ) -> MadeProbes:
     """Make the probes of a description, by the providers that it means.
 
     :param index: gives the debug data, for the ends of inline copies.
     :param types: gives the kernel's, for its system calls.
+    :param program: gives what a process runs, by its number.
     :raises KinstError: dtrace's error line, naming what does not fit.
     """
     try:
         known = modules_of(breakpoints.image)
-        if not any(matches(wanted.module, module) for module in known) and not any(
+        if not Pid().matches(wanted.provider) and not any(
+                matches(wanted.module, module) for module in known) and not any(
                 matches(wanted.module, probe.module) for probe in breakpoints.declared):
             raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
                              f"{' and '.join(known)}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
         asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
-                       wanted.provider, types)
+                       wanted.provider, types, program)
         return _made(breakpoints, meant, asked)
     except ProbeError as error:
         raise KinstError(f"invalid probe specifier {error}") from None

@@ -2,7 +2,8 @@
 
 from kinst.fbt import Fbt
 from kinst.kinst_provider import Kinst
+from kinst.pid import Pid
 from kinst.provider import Provider
 from kinst.sdt import Sdt
 
-PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Sdt())
+PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Pid(), Sdt())

@@ -6,28 +6,12 @@ A frame of a user's stack is a word: the address, and above it the number of the
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from emu.elf_file import ET_EXEC, SHT_SYMTAB, ElfFile, read_file
 from emu.errors import ImageError
-from emu.symbols import SymbolTable
+from emu.program_file import ProgramFile
 
 ADDRESS = (1 << 48) - 1  # a program's lie below that
 NUMBERS = (1 << 13) - 1  # the bits above it: KernelSymbols uses those that follow
 NAME = 19  # characters of a process's name that a kernel keeps (FreeBSD's MAXCOMLEN)
-
-
-def program_symbols(path: Path) -> SymbolTable:
-    """Of a statically linked program that is not moved.
-
-    :raises ImageError: when the file is none, is damaged, or has no symbols.
-    """
-    file = ElfFile(path, read_file(path))
-    if file.kind != ET_EXEC:
-        raise ImageError(f"{path}: is linked to be moved, and where to is not known; link it "
-                         "statically, with -no-pie")
-    table = next(file.of_kind(SHT_SYMTAB), None)
-    if table is None or table.link >= len(file.sections):
-        raise ImageError(f"{path}: has no symbols (it was stripped)")
-    return SymbolTable(file.content(table), file.content(file.sections[table.link]), path.name)
 
 
 class UserPrograms:
@@ -37,7 +21,7 @@ class UserPrograms:
 
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
         self._files = {name[:NAME]: path for name, path in (files or {}).items()}
-        self._symbols: dict[str, SymbolTable | None] = {}
+        self._known: dict[str, ProgramFile | None] = {}
         self._names: list[str] = [""]
 
     def frame(self, name: str, address: int) -> int:
@@ -53,21 +37,31 @@ class UserPrograms:
     def line(self, word: int) -> str:
         """A frame as ustack() of dtrace(1) prints it."""
         name, address = self._names[word >> 48], word & ADDRESS
-        if name not in self._symbols:
-            self._symbols[name] = self._load(name)
-        symbols = self._symbols[name]
-        function = None if symbols is None else symbols.function_at(address)
+        if name not in self._known:
+            self._known[name] = self._load(name)
+        program = self._known[name]
+        function = None if program is None else program.symbols.function_at(address)
         if function is None:
             return f"{name}`{address:#x}"
         offset = address - function.address
         return f"{name}`{function.name}" + (f"+{offset:#x}" if offset else "")
 
-    def _load(self, name: str) -> SymbolTable | None:
-        path = self._files.get(name)
+    def _load(self, name: str) -> ProgramFile | None:
         try:
-            return None if path is None else program_symbols(path)
+            return self.file(name)
         except ImageError:
             return None
+
+    def file(self, name: str) -> ProgramFile:
+        """A program, by its process's name.
+
+        :raises ImageError: when its file is not known, or is none.
+        """
+        path = self._files.get(name)
+        if path is None:
+            raise ImageError(f"the file of the program '{name}' is not known: --program FILE names "
+                             "it (its symbols are looked for there)")
+        return ProgramFile(path)
 
 
 def walk(pc: int, frame: int, record: tuple[int, int], read: Callable[[int], int | None],

@@ -121,6 +121,22 @@ class CallMembers:
 
 
 @dataclass(frozen=True)
+class ProcessMembers:
+    """The members of ``thread`` and of its process, of type ``kind``, that tell which it is.
+
+    :param flags: of which ``executed`` says that it has executed a program since it was made.
+    """
+
+    thread: str
+    process: str
+    kind: str
+    number: str
+    flags: str
+    executed: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Exclusions:
     """Functions that are not probed unless one insists.
 
@@ -194,6 +210,7 @@ class Guest:
     :param system_calls: of its programs; None: it has none.
     :param page_tables: the members that lead from a process to the root of its page tables, and the
         register that has that while it runs.
+    :param process_members: what a thread says of its process; None: there are none.
     :param call_probes: reads those of its system calls, in one that was started; ``call_members``:
         where a thread has what it says of one.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
@@ -238,6 +255,7 @@ class Guest:
     static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     call_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     call_members: CallMembers | None = None
+    process_members: ProcessMembers | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())

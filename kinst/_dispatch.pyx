@@ -28,11 +28,13 @@ from kinst.shared import ProbeKind, TrapPath
 from emu.unicorn._engine cimport (
     SLOT, STOP_IN_PLACE, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, register_read, register_write,
-    request_stop, resume, wipe_footprint,
+    request_stop, resume, stops_at, wipe_footprint,
 )
 
 from kinst._action cimport ARGUMENTS, DECLARED, DECLARED_ARGUMENTS, REGISTER, Action
-from kinst.code._reader cimport MAX_CODE, MAX_REGISTERS, CodeReader, Piece, Template, Templates
+from kinst.code._reader cimport (
+    MAX_CODE, MAX_REGISTERS, CodeReader, Piece, Template, Templates, split_fn,
+)
 
 include "code/_template.pxi"
 
@@ -57,6 +59,7 @@ cdef int DIRECT = TrapPath.DIRECT
 cdef int DOUBLE = TrapPath.DOUBLE
 cdef int AT_RETURN = ProbeKind.RETURN
 cdef int STATIC = ProbeKind.STATIC
+cdef int PROGRAM_RETURN = ProbeKind.PROGRAM_RETURN
 
 cdef struct Site:
     uint64_t address
@@ -69,6 +72,9 @@ cdef struct Site:
     uint8_t patched
     uint8_t gate  # how many arguments of a static probe are there when the guest comes here
     uint8_t call  # a system call begins here, or has returned (CALL_BEGINS, CALL_ENDS)
+    uint8_t repeats  # in a program: counted as often as it repeats itself
+    uint32_t behind  # in a program: instructions before it in a block that starts at ``block``
+    uint64_t block
     uint8_t join  # a guard's way without a tracepoint leads here
     uint64_t target  # where a static probe's arguments are made; of a guard: what it guards
     uint64_t otherwise  # of a guard: where it leads else
@@ -110,6 +116,9 @@ cdef struct Calls:
     uint32_t error_set
     int table_count
     CallTable tables[MAX_TABLES]
+
+include "_program_table.pxi"
+
 
 cdef struct Dispatch:
     Clock *clock
@@ -195,6 +204,8 @@ cdef struct Dispatch:
     uint8_t made_in[GIVEN_ARGUMENTS]  # NO_REGISTER: the stack, so far above its pointer
     uint64_t made_stack
     uint64_t made[DECLARED_ARGUMENTS]
+    split_fn split
+    Programs programs
     bint making  # what fires is a static probe, or a system call's
     Calls calls
     bint stop  # that failed: the instruction is not carried out
@@ -203,6 +214,7 @@ include "_tables.pxi"
 include "_operations.pxi"
 include "_tracepoint.pxi"
 include "_system_call.pxi"
+include "_program.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
 
@@ -224,6 +236,7 @@ cdef class Dispatcher(CodeReader):
     cdef public object sink  # is called when there are many records
     cdef list drained
     cdef object action  # keeps what is called
+    cdef list program_hooks
     cdef object failure
 
     def __cinit__(self):
@@ -231,6 +244,9 @@ cdef class Dispatcher(CodeReader):
         self.d.templates = &self.templates
 
     def __dealloc__(self):
+        if self.engine is not None and self.program_hooks:  # they lead here
+            for hook in self.program_hooks:
+                self.engine.hook_del(self.engine.uc, hook)
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
             self.engine.clock.trap = NULL
             self.engine.clock.seam_call = NULL
@@ -249,11 +265,14 @@ cdef class Dispatcher(CodeReader):
             raise RuntimeError("a dispatcher is made once")
         self.engine = engine  # None: to look at code, not to probe it
         self.drained = []
+        self.program_hooks = []
         CodeReader.__init__(self, shape, classify)
         if engine is not None:
             d.clock = &engine.clock
         d.owner = <void *>self
         d.visiting = d.reached = NONE
+        d.split = self.split
+        d.programs.repeating = NONE
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -441,6 +460,91 @@ cdef class Dispatcher(CodeReader):
         for k, bits in enumerate(widths):
             t.widths[CALL_ARGUMENTS * index + k] = bits
 
+    def use_programs(self, *, uint64_t process, uint64_t number, uint64_t flags, uint32_t executed,
+                     uint64_t name):
+        """Where a thread has its process, and that its number, flags and name: offsets.
+
+        :param executed: of the flags, says that it has executed a program since it was made.
+        """
+        self.unchanging()
+        cdef Programs *p = &self.d.programs
+        p.process, p.number, p.flags, p.executed, p.name = process, number, flags, executed, name
+
+    def add_program(self, uint32_t process, bytes name, bint executed):
+        """A process while it runs a program; its number, from 1.
+
+        :param name: of the process, then.
+        :param executed: only from when it has executed it; not where it was made as a copy.
+        """
+        self.unchanging()
+        cdef Programs *p = &self.d.programs
+        cdef Program *one
+        if p.count == MAX_PROGRAMS:
+            raise ValueError(f"at most {MAX_PROGRAMS} programs have probes at once")
+        one = &p.all[p.count]
+        memset(one, 0, sizeof(Program))
+        one.process, one.executed = process, executed
+        for i, byte in enumerate(name[: COMM - 1]):
+            one.name[i] = byte
+        p.count += 1
+        return p.count
+
+    def add_in_program(self, int program, uint64_t address, bytes code, uint32_t function, int kind):
+        """A probe on an instruction of a program.
+
+        :return: its number, or -1 when it is no instruction.
+        """
+        self.unchanging()
+        cdef uint32_t length = 0
+        cdef int32_t relative = 0
+        cdef int64_t template = self.template_of(code, len(code), address, &length, &relative)
+        if template < 0:
+            return -1
+        return probe_at(&self.d, site_in_program(&self.d, program, address, <uint32_t>template, code,
+                                                 length, relative), function, kind)
+
+    def add_all_in_program(self, int program, uint64_t address, bytes code, uint32_t function,
+                           int kind):
+        """Probes on all instructions of a program's function; their numbers."""
+        self.unchanging()
+        cdef Piece *pieces = NULL
+        cdef uint64_t i, count
+        cdef const uint8_t[::1] content = code
+        made = []
+        try:
+            count = self.pieces(address, content, 0, len(code), &pieces, [])
+            for i in range(count):
+                made.append(probe_at(&self.d, site_in_program(
+                    &self.d, program, address + pieces[i].at, pieces[i].template,
+                    &content[pieces[i].at], pieces[i].length, pieces[i].relative), function, kind))
+        finally:
+            free(pieces)
+        return made
+
+    def program(self, uint32_t probe):
+        """The number of the program that a probe is in; 0: the kernel."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        if self.d.probes[probe].site == NONE or not in_program(&self.d.sites[self.d.probes[probe].site]):
+            return 0
+        return self.d.sites[self.d.probes[probe].site].address >> PROGRAM_SHIFT
+
+    cdef int hook_programs(self) except -1:
+        self.d.programs.turn = 0
+        self.d.programs.repeating = NONE
+        for begin, end in program_ranges(&self.d):
+            self.program_hooks.append(self.engine.hook_range(
+                begin, end, <void *>on_instruction, &self.d))
+        if self.program_hooks:
+            self.engine.flush_translations()
+        return 0
+
+    cdef int unhook_programs(self) except -1:
+        while self.program_hooks:
+            self.engine.unhook(self.program_hooks[len(self.program_hooks) - 1])
+            self.program_hooks.pop()
+        return 0
+
     cdef uint32_t _site(self, uint64_t address, bytes code) except? 0xFFFFFFFF:
         cdef uint32_t length = 0
         cdef int32_t relative = 0
@@ -590,6 +694,7 @@ cdef class Dispatcher(CodeReader):
         elif d.hash != NULL:
             memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
         d.site_count = d.probe_count = 0
+        d.programs.count = 0
         forget_calls(d)
 
     def __len__(self):
@@ -603,7 +708,7 @@ cdef class Dispatcher(CodeReader):
         if p.site == NONE:
             return 0, b"", p.function, p.provider, p.count, bool(p.removed)
         cdef Site *s = &self.d.sites[p.site]
-        return s.address, bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
+        return place_of(s), bytes(s.code[:s.length]), p.function, p.provider, p.count, bool(p.removed)
 
     def template(self, uint64_t address):
         """The operation at a site: (op, trampoline's address or 0), or None."""
@@ -690,12 +795,14 @@ cdef class Dispatcher(CodeReader):
         patch_all(&self.d, one_by_one)
         if not one_by_one:
             self.engine.flush_translations()
+        self.hook_programs()
 
     def disable(self):
         """Write the original bytes back and free the trampolines."""
         self.unchanging()
         self.live()
         cdef bint one_by_one = self.d.site_count <= MANY
+        self.unhook_programs()
         unpatch_all(&self.d, one_by_one)
         if not one_by_one:
             self.engine.flush_translations()

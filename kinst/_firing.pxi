@@ -58,7 +58,7 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     r.skew = d.clock.skew
     for k in range(ARGUMENTS):
         r.arguments[k] = d.made[k] if d.making else get(d, d.arguments[k])
-    if d.probes[probe].provider == AT_RETURN:
+    if d.probes[probe].provider == AT_RETURN or d.probes[probe].provider == PROGRAM_RETURN:
         r.arguments[1] = get(d, d.result)
     d.record_count += 1
     if d.record_count == RECORDS:

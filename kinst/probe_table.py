@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
+from emu.replay.flow import thread_word
 from emu.static_probe import CallTable, StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
@@ -13,13 +14,16 @@ from kinst import guards, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import Refuse
+from kinst.members import MemberError
 from kinst.shared import ProbeKind
+from kinst.traced_program import TracedProgram, offsets
 from kinst.trap import TRAPS
 
 # Provider and name of the probes of a kind; an offset stands in the probe's own name.
 KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.OFFSET: ("kinst", ""), ProbeKind.ENTRY: ("fbt", "entry"),
-    ProbeKind.RETURN: ("fbt", "return")}
+    ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
+    ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
 LONGEST_CODE = 15  # bytes of an instruction
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
@@ -67,13 +71,14 @@ class ProbeTable:
             machine.arch, self.trap, machine.guest.trap_frame, engine)
         self.probes = ProbeList(self)
         self.functions: list[Symbol] = []
-        self._function_index: dict[tuple[str, int], int] = {}
+        self._function_index: dict[tuple[str, int, str], int] = {}
         self._objects: dict[int, Probe] = {}
         self._text: tuple[int, bytes] | None = None
         self.enabled = False
         self._declared: list[StaticProbe] | None = None
         self._static: dict[int, int] = {}  # numbers of probes, by what is declared
         self._gates = False  # have they been added
+        self.programs: list[TracedProgram] = []
         self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
@@ -102,7 +107,7 @@ class ProbeTable:
         return list(instructions(self.trap, self.code(function), function))
 
     def _function(self, function: Symbol) -> int:
-        key = (function.name, function.address)
+        key = (function.name, function.address, function.module)
         index = self._function_index.get(key)
         if index is None:
             index = self._function_index[key] = len(self.functions)
@@ -231,6 +236,70 @@ class ProbeTable:
             for place, returns in zip(pair, (False, True), strict=True):
                 self.dispatcher.add_call_site(place.address, place.code, returns)
 
+    def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
+        """Have the dispatcher recognize a process that runs a program; asked again, the same one.
+
+        :param types: gives the kernel's.
+        :return: its number.
+        :raises ProbeError: when it cannot be recognized.
+        """
+        if program in self.programs:
+            return self.programs.index(program) + 1
+        machine, members = self.machine, self.machine.guest.process_members
+        if not isinstance(machine, UnicornMachine) or members is None:
+            raise ProbeError("probes in programs are for FreeBSD's kernels on our own machine")
+        if types is None:
+            raise ProbeError("probes in programs need the kernel's types, which it lacks: neither "
+                             "DWARF nor CTF is in it, or in a .debug file beside it")
+        word = thread_word(machine)
+        try:
+            found = offsets(types(), members)
+        except MemberError as error:
+            raise ProbeError(f"probes in programs: {error}") from None
+        if word is None:
+            raise ProbeError("probes in programs are for a kernel that runs some: this one has not "
+                             "come so far")
+        machine.engine.watch_thread(word)
+        self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
+                                     executed=members.executed, name=found.name)
+        try:
+            self.dispatcher.add_program(program.process, program.name.encode(), program.executed)
+        except ValueError as error:
+            raise ProbeError(str(error)) from None
+        self.programs.append(program)
+        return len(self.programs)
+
+    def add_in_program(self, program: int, function: Symbol, kind: int, offset: int,
+                       code: bytes) -> int:
+        """A probe on an instruction of a program; asked for again, the same one.
+
+        :param program: the number that ``add_program`` gave.
+        :param code: the function's.
+        :return: its number.
+        :raises ProbeError: when it is none.
+        """
+        number = self.dispatcher.add_in_program(
+            program, function.address + offset, code[offset : offset + LONGEST_CODE],
+            self._function(function), kind)
+        if number < 0:
+            raise ProbeError(f"{function.name}+{offset:#x} of {self.programs[program - 1].name} is no "
+                             "instruction")
+        return number
+
+    def add_all_in_program(self, program: int, function: Symbol, code: bytes) -> list[int]:
+        """Probes on all instructions of a program's function.
+
+        :return: their numbers.
+        """
+        return self.dispatcher.add_all_in_program(
+            program, function.address, code, self._function(function),
+            ProbeKind.PROGRAM_OFFSET)
+
+    def program_of(self, number: int) -> TracedProgram | None:
+        """What a probe is in; None: the kernel."""
+        program = self.dispatcher.program(number)
+        return self.programs[program - 1] if program else None
+
     def addresses(self, number: int) -> list[int]:
         """Where a probe fires: of a static one its tracepoints."""
         static = self.static(number)
@@ -336,6 +405,10 @@ class ProbeTable:
             return static.provider, static.module, static.function, static.name
         function = self.functions[index]
         provider, name = KINDS[kind]
+        program = self.program_of(number)
+        if program is not None:
+            return (f"{provider}{program.process}", program.name, function.name,
+                    name or f"{address - function.address:x}")
         return (provider, function.module_name, function.name,
                 name or str(address - function.address))
 
@@ -368,6 +441,7 @@ class ProbeTable:
         self._objects.clear()
         self.functions.clear()
         self._static.clear()
+        self.programs.clear()
         self._tables.clear()
         self._gates = False
         self._function_index.clear()

@@ -9,6 +9,7 @@ from dwarf.index import DebugIndex, Function
 from dwarf.types import Types
 from kinst.patterns import matches
 from kinst.probe_table import ProbeTable
+from kinst.traced_program import TracedProgram
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Wanted:
     :param unsafe: also in functions that are excluded.
     :param types: gives the kernel's types, likewise.
     :param module: a name or a shell pattern of the modules, likewise; so ``provider``.
+    :param program: gives what a process runs, by its number; raises KinstError.
     :param index: gives the debug data; raises DebugDataError where there is none.
     """
 
@@ -32,6 +34,7 @@ class Wanted:
     module: str = ""
     provider: str = ""
     types: Callable[[], Types] | None = None
+    program: Callable[[int], TracedProgram] | None = None
 
 
 @dataclass(frozen=True)

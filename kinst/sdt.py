@@ -8,6 +8,7 @@ clock stands still (``kinst/_tracepoint.pxi``), and goes on as if nothing had ha
 from emu.static_probe import StaticProbe
 from kinst import fbt, kinst_provider
 from kinst.patterns import is_glob, matches
+from kinst.pid import Pid
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
 
@@ -20,7 +21,7 @@ class Sdt(Provider):
     name = "sdt"
 
     def matches(self, pattern: str) -> bool:
-        return pattern not in OTHERS
+        return pattern not in OTHERS and not Pid().matches(pattern)
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         declared = probes.declared

@@ -10,6 +10,9 @@ class ProbeKind(enum.IntEnum):
     ENTRY = 1
     RETURN = 2
     STATIC = 3
+    PROGRAM_OFFSET = 4  # of a program, not of the kernel
+    PROGRAM_ENTRY = 5
+    PROGRAM_RETURN = 6
 
 
 class TrapPath(enum.IntEnum):

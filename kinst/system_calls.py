@@ -16,7 +16,6 @@ from dwarf.types import (
     Pointer,
     Structure,
     Types,
-    find_member,
     strip,
 )
 from emu.elf import Image
@@ -24,6 +23,7 @@ from emu.errors import KinstError
 from emu.guest import CallMembers
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import ConditionalJump, Jump, Refuse
+from kinst.members import MemberError, offset_of
 from kinst.trap import GuestTrap
 
 # FreeBSD's structures for arguments have bytes around each, so that it takes a register's width.
@@ -48,22 +48,11 @@ class Offsets:
 
 def offsets(types: Types, members: CallMembers) -> Offsets:
     """:raises SystemCallError: naming the member that the types lack."""
-    return Offsets(*(_offset(types, members.thread, path) for path in (
-        members.arguments, members.entry, members.value, members.error, members.flags)))
-
-
-def _offset(types: Types, thread: str, path: str) -> int:
-    kinds = [kind for kind in map(strip, types.named(thread)) if isinstance(kind, Structure)]
-    at = 0
-    for name in path.split("."):
-        member = find_member(kinds[0], name) if kinds else None
-        if member is None:
-            raise SystemCallError(f"{thread} has no {path}: this kernel's system calls cannot be "
-                                  "probed")
-        at += member.offset // 8
-        inner = strip(member.type)
-        kinds = [inner] if isinstance(inner, Structure) else []
-    return at
+    try:
+        return Offsets(*(offset_of(types, members.thread, path) for path in (
+            members.arguments, members.entry, members.value, members.error, members.flags)))
+    except MemberError as error:
+        raise SystemCallError(f"{error}: its system calls cannot be probed") from None
 
 
 def arguments(types: Types, image: Image, function: str) -> list[Member]:

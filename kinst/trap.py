@@ -178,6 +178,10 @@ class GuestTrap(ABC):
         """One that only marks where a branch may land."""
         return False
 
+    def repeats(self, code: bytes) -> bool:
+        """One that the CPU model counts as often as it repeats itself."""
+        return False
+
     def starts_exclusive(self, code: bytes) -> bool:
         """Whether an instruction opens a sequence that no trap may interrupt."""
         return False

@@ -117,6 +117,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("-c", dest="workload", metavar="WORKLOAD",
         help="what the kernel is to run: a call, e.g. 'strlen(\"hello\")', 'boot', or "
         "'$ COMMAND', a line for the shell of our userland; or a file of C with its arguments")
+    add("-p", dest="process", metavar="PID",
+        help="make $target this process, which is there when the workload begins; as the pid "
+        "provider's, pid$target:::entry")
     add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
     add("--program", action="append", default=[], metavar="FILE",
         help="the file of a user's program, statically linked and with symbols: ustack() names its "
@@ -146,8 +149,7 @@ def make_parser() -> argparse.ArgumentParser:
     for letter, why in (("-A", "anonymous tracing"), ("-a", "anonymous tracing"),
                         ("-G", "an ELF file of probes: --emit-elf FILE writes the code"),
                         ("-H", "printing the files that are included"),
-                        ("-L", "directories of libraries"), ("-O", "an object's data"),
-                        ("-p", "processes: there is no user land")):
+                        ("-L", "directories of libraries"), ("-O", "an object's data")):
         add(letter, dest="refused", action="append_const", const=(letter, why),
             help=argparse.SUPPRESS)
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
@@ -200,6 +202,7 @@ class CommandLine:
     workload: str | None
     files: Path | None
     user_programs: list[Path]
+    process: int | None
     listing: bool
     verbose: bool
     rewritten: bool
@@ -257,15 +260,17 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
         None if given.replay is None else Path(given.replay), given.workload,
         None if given.files is None else Path(given.files),
-        [Path(file) for file in given.program], given.listing, given.verbose,
-        given.rewritten, given.output, given.compile_only, given.show_code,
+        [Path(file) for file in given.program],
+        None if given.process is None else parse_count(given.process, "-p"),
+        given.listing, given.verbose, given.rewritten, given.output, given.compile_only, given.show_code,
         given.version, frames, given.json, given.report, given.sources, given.plot,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
         None if given.limit is None else parse_count(given.limit, "--limit"))
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--program", bool(line.user_programs)), ("--digest", line.digest),
+        ("--program", bool(line.user_programs)), ("-p", line.process is not None),
+        ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
         ("--module", bool(line.module)), ("--memory", line.memory is not None),
         ("--limit", line.limit is not None), ("--unsafe", line.unsafe),

@@ -18,11 +18,13 @@ from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
 from dtrace.symbols import find_symbol
-from dtrace.user_programs import UserPrograms, program_symbols
+from dtrace.threads import Threads
+from dtrace.user_programs import NAME, UserPrograms
 from dwarf.types import Type, declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
 from emu.machine import Machine
+from emu.program_file import ProgramFile
 from emu.progress import PROGRESS
 from emu.qemu.machine import QemuMachine
 from emu.replay.player import Player
@@ -41,6 +43,7 @@ from images.shell import (
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
+from kinst.traced_program import TracedProgram
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
@@ -99,7 +102,7 @@ class TracedKernel:
                 self._on_unicorn(self._emulated(memory, runs))
             undo.pop_all()
         for path in line.user_programs:
-            program_symbols(path)  # what cannot be read is said at once
+            ProgramFile(path)  # what cannot be read is said at once
         named = {path.name: path for path in line.user_programs}
         self.guest.programs = UserPrograms(program_files(self.image, line.files) | named)
 
@@ -123,20 +126,50 @@ class TracedKernel:
 
     @property
     def target(self) -> int:
-        """``$target``: the process that our shell makes first for the command; 0: there is none.
+        """``$target``: the process of -p, or the one that our shell makes first for the command; 0:
+        there is none.
 
         :raises KinstError: when the kernel does not say which it made last.
         """
-        if self._command is None or self.player is not None:
+        if self.line.process is not None:
+            return self.line.process
+        return self._made_next if self._command is not None or self.player is not None else 0
+
+    @property
+    def _made_next(self) -> int:
+        """The number of the process that is made next; 0: the kernel has made none."""
+        if not self.machine.guest.last_process:
             return 0
         made = find_symbol(self.image, self.machine.guest.last_process)
-        return int.from_bytes(self.machine.read(made, 4), "little") + 1
+        last = int.from_bytes(self.machine.read(made, 4), "little")
+        return last + 1 if last else 0
+
+    def program(self, process: int) -> TracedProgram:
+        """What a process runs that is there, or that is made for the command.
+
+        :raises KinstError: when there is no such process, or its program's file is not known.
+        """
+        known = {thread.pid: thread.process for thread in Threads(self.machine).all()}
+        name = known.get(process, "")
+        if not name and process == self._made_next:
+            name = self._first_word()
+        if not name:
+            there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:40] if pid)
+            raise KinstError(f"there is no process {process}; there are {there or 'none'}; the one "
+                             "that a command is given to is $target")
+        return TracedProgram(process, name[:NAME], self.guest.programs.file(name[:NAME]),
+                             process not in known)
+
+    def _first_word(self) -> str:
+        """The name of the program that the command begins with."""
+        words = (self._command or "").split()
+        return Path(words[0]).name if words else ""
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
         types = self.types
         return KernelProbes(breakpoints, self.line.unsafe,
                             None if types is None else lambda: debug_index(self.image),
-                            None if types is None else lambda: types)
+                            None if types is None else lambda: types, self.program)
 
     def _on_unicorn(self, machine: UnicornMachine) -> None:
         line = self.line

@@ -8,6 +8,8 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
         m.thread = 0
         if m.clock == NULL:
             m.thread = host_thread(m)
+        elif m.clock.thread_word != NULL:
+            m.thread = m.clock.thread_word[0]
         elif not guest_read(
                 m.clock, register_read(m.clock, m.per_cpu), &m.thread, 8):
             m.thread = 0

@@ -106,7 +106,7 @@ class GuestState(ABC):
         if number is None or self._runtime is None:
             return False
         kind, offset = UNKNOWN, 0
-        if probe.provider == "fbt":
+        if probe.provider == "fbt" or self._probes.breakpoints.program_of(number) is not None:
             kind = AT_RETURN if probe.name == "return" else IN_REGISTERS
         elif self._probes.declared(probe) is not None:
             kind = OF_PROBE
@@ -118,6 +118,11 @@ class GuestState(ABC):
     @property
     def pc(self) -> int:
         return self._machine.pc
+
+    @property
+    def outside(self) -> bool:
+        """Whether a program runs, not the kernel."""
+        return bool(self._machine.guest.shell_prompt) and not self._machine.pc >> 63
 
     @property
     def thread(self) -> int:
@@ -172,6 +177,8 @@ class GuestState(ABC):
             name = self._execname()
             return [self.programs.frame(name, pc) for pc in self._user_stack(frames)]
         fired = self._fired()
+        if self.outside:
+            return []
         own = int(fired is not None and fired.provider == "fbt")
         read = self._machine.read_register if fired is None else self.state.get
         found = list(self._walk().addresses(read, frames + own))[own:]
@@ -275,14 +282,15 @@ class GuestState(ABC):
         :raises RuntimeFault: when that is nowhere.
         """
         arch = self._machine.arch
+        if self.outside:
+            return self._machine.read_register(name) if name in arch.registers else (
+                0 if name == "zero" else None)
         field = TRAPS[arch.name].names.get(name, name)
         found = self._machine.guest.trap_frame.fields.get(field)
         if found is None:
             return 0 if name == "zero" else None
         place = self._member("thread", self._machine.guest.threads.frame)
-        # struct pcpu begins with the thread.
-        frame = 0 if place is None else self._number(
-            self._number(self._machine.read_register(self._machine.guest.per_cpu)) + place[0])
+        frame = 0 if place is None else self._number(self.thread + place[0])
         if not frame:  # a thread that has never been outside the kernel, as FreeBSD says it
             raise RuntimeFault(Fault.BAD_ADDRESS, 0)
         return self._number(frame + found[0], found[1])

@@ -34,8 +34,10 @@ from emu.guests import guest_of
 from emu.progress import PROGRESS
 from emu.static_probe import StaticProbe, SystemCall
 from kinst.patterns import matches
+from kinst.pid import Pid
 from kinst.probe_table import ProbeTable
 from kinst.system_calls import arguments
+from kinst.traced_program import TracedProgram
 
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 
@@ -44,13 +46,15 @@ FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 class KernelProbes:
     """DTrace's own probes, and those of a kernel, which are made when they are asked for.
 
-    :param index: gives the debug data, for inline functions; ``types`` those for system calls.
+    :param index: gives the debug data, for inline functions; ``types`` those for system calls;
+        ``program`` what a process runs.
     """
 
     breakpoints: ProbeTable
     unsafe: bool
     index: Callable[[], DebugIndex] | None
     types: Callable[[], Types] | None = None
+    program: Callable[[int], TracedProgram] | None = None
     own: OwnProbes = field(default_factory=OwnProbes)
     reports: list[str] = field(default_factory=list)  # what could not be probed
     rewritten: dict[tuple[str, str, str, str], list[str]] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class KernelProbes:
         provider, module, function, name = parts
         if provider in ("dtrace", "profile"):
             return []
-        named = any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
+        named = Pid().matches(provider) or any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
         if not (named or any(matches(module, one) for one in modules_of(self.breakpoints.image))
                 or self._declares(lambda one: matches(module, one.module))):
             return []
@@ -85,7 +89,7 @@ class KernelProbes:
         text = ":".join(parts)
         try:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
-                          self.unsafe, self.index, self.types)
+                          self.unsafe, self.index, self.types, self.program)
         except KinstError as error:
             raise KinstError(str(error).removeprefix(f"invalid probe specifier {text}: ")) from None
         self.reports += made.reports

@@ -7,6 +7,7 @@ from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes
 from dwarf.types import Types
 from emu.machine import Stop, StopReason
+from emu.replay.flow import thread_of, thread_word
 from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 
@@ -34,11 +35,16 @@ class UnicornGuest(GuestState):
         return self._emulated.cpu.number
 
     @property
+    def thread(self) -> int:
+        return thread_of(self._emulated)
+
+    @property
     def frozen(self) -> bool:
         return bool(self._emulated.engine.frozen)
 
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
+        machine.engine.watch_thread(thread_word(machine))
         number = machine.cpu.model.registers[machine.guest.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
 

@@ -9,6 +9,7 @@ from emu.guest import (
     Guest,
     GuestRegisters,
     Loader,
+    ProcessMembers,
     SystemCalls,
     ThreadLists,
     TrapFrame,
@@ -39,6 +40,10 @@ GUARDED = frozenset({("proc", "exit"), ("sched", "preempt")})
 # TDP_NERRNO of sys/sys/proc.h.
 CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
                            "td_errno", "td_pflags", 0x08000000)
+
+# P_EXEC of sys/sys/proc.h.
+PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag", 0x4000,
+                                 "p_comm")
 
 
 def freebsd(
@@ -75,7 +80,7 @@ def freebsd(
         starts=("mi_startup",),
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
-        call_probes=call_probes, call_members=CALL_MEMBERS,
+        call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
         readers=("cngets", "cncheckc", "cngetc"),

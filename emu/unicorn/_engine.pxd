@@ -334,7 +334,12 @@ cdef struct Clock:
     # The stop at this address is passed by, once.
     bint passing
     uint64_t pass_by
+    # The one that was passed by last, and the instructions before its block.
+    uint64_t passed
+    uint64_t passed_at
     uint64_t taken  # exceptions and interrupts that were delivered, or answered
+    # Which thread runs, in RAM (the first word of the CPU's own data); NULL: it is not known.
+    uint64_t *thread_word
 
 
 # What a clock-reading instruction does to the registers, natively: it is executed by the million.
@@ -382,6 +387,7 @@ cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
 
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
+cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil
 cdef void freeze(Clock *c) noexcept nogil
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil
 cdef void wipe_footprint(Clock *c) noexcept nogil
@@ -435,6 +441,7 @@ cdef class Engine:
     cdef int _hook(self, int kind, void *callback) except -1
     cdef int hook_seam(self, uint64_t address, seam_fn call) except -1
     cdef int unhook_seam(self) except -1
+    cdef size_t hook_range(self, uint64_t begin, uint64_t end, void *call, void *data) except? 0
     cdef int _remove_hook(self, uint64_t address, size_t hook) except -1
     cdef int _unhook(self, size_t hook) noexcept
     cdef int _drop(self, uint64_t begin, uint64_t end) except -1

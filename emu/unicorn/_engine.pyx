@@ -703,8 +703,22 @@ cdef void stop_hook(void *uc, uint64_t address, uint32_t size, void *data) noexc
         return  # code translated when there was one
     if c.passing and c.pass_by == address:
         c.passing = False
+        c.passed, c.passed_at = address, c.instructions
         return
     request_stop(c, STOP_ADDRESS)
+
+
+cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil:
+    """Whether the run ends before the instruction at ``address``, of which other hooks are told: this
+    one's, or those called before or behind it."""
+    cdef int i
+    if c.stop:
+        return True
+    for i in range(c.stop_count):
+        if c.stops[i] == address:
+            return not (c.passing and c.pass_by == address) and not (
+                c.passed == address and c.passed_at == c.instructions)
+    return False
 
 
 cdef void seam_hook(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
@@ -1302,6 +1316,18 @@ cdef class Engine:
         self.clock.instructions += self.clock.count
         self.clock.count = 0
 
+    def watch_thread(self, physical):
+        """Tell where in RAM it says which thread runs, eight bytes; None: it is not known.
+
+        :raises ValueError: when that is not RAM.
+        """
+        cdef uint8_t *host = NULL
+        if physical is not None:
+            host = host_physical(&self.clock, physical, 8)
+            if host == NULL or physical % 8:
+                raise ValueError("not a word of RAM")
+        self.clock.thread_word = <uint64_t *>host
+
     def taken(self):
         """An exception or an interrupt was delivered, or answered."""
         self.clock.taken += 1
@@ -1423,6 +1449,14 @@ cdef class Engine:
         self.clock.seam = address
         self.clock.seam_call = call
         return 0
+
+    cdef size_t hook_range(self, uint64_t begin, uint64_t end, void *call, void *data) except? 0:
+        """Have a function called before each instruction at [begin, end] of what is translated from
+        now on; gives the hook's number."""
+        cdef size_t hook = 0
+        self._still()
+        self._ok("hook instructions", self.hook_add(self.uc, &hook, HOOK_CODE, call, data, begin, end))
+        return hook
 
     cdef int unhook_seam(self) except -1:
         self._still()

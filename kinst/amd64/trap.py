@@ -16,6 +16,10 @@ from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CpuState, GuestTrap
 
 INT3, PUSH_RBP = b"\xcc", b"\x55"
+REP = b"\xf2\xf3"
+PREFIXES = bytes((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3, *range(0x40, 0x50)))
+# INS, OUTS, MOVS, CMPS, STOS, LODS, SCAS.
+STRINGS = {bytes((code,)) for code in (*range(0x6C, 0x70), *range(0xA4, 0xA8), *range(0xAA, 0xB0))}
 JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 
 
@@ -38,6 +42,15 @@ class Amd64Trap(GuestTrap):
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
+
+    def repeats(self, code: bytes) -> bool:
+        """REP and a string instruction (Intel SDM volume 2, REP)."""
+        for at, byte in enumerate(code):
+            if byte in REP:
+                return code[at + 1 :].lstrip(PREFIXES)[:1] in STRINGS
+            if byte not in PREFIXES:
+                break
+        return False
 
     def literal(self, code: bytes, address: int) -> tuple[int, int] | None:
         return classify.literal(code, address)

@@ -36,6 +36,7 @@ cdef int ENDS_EXCLUSIVE = Trait.ENDS_EXCLUSIVE
 cdef int PROLOGUE = Trait.PROLOGUE
 cdef int RETURNS = Trait.RETURNS
 cdef int LANDING = Trait.LANDING
+cdef int REPEATS = Trait.REPEATS
 cdef uint8_t NO_REGISTER = _NO_REGISTER
 
 

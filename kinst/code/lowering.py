@@ -186,7 +186,8 @@ def template(trap: GuestTrap, code: bytes, relative: int, verdict: Verdict) -> T
              | Trait.STARTS_EXCLUSIVE * trap.starts_exclusive(code)
              | Trait.ENDS_EXCLUSIVE * trap.ends_exclusive(code)
              | Trait.PROLOGUE * trap.is_prologue(code) | Trait.RETURNS * trap.is_return(code)
-             | Trait.LANDING * trap.is_landing(code))
+             | Trait.LANDING * trap.is_landing(code)
+             | Trait.REPEATS * trap.repeats(code))
     moved = there.target - here.target & MASK
     through_memory = here.op is Op.INDIRECT and not here.extra
     if moved == 0 and not through_memory:

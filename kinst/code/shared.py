@@ -24,3 +24,4 @@ class Trait(enum.IntFlag):
     PROLOGUE = 8
     RETURNS = 16
     LANDING = 32
+    REPEATS = 64  # itself, as the CPU model counts instructions

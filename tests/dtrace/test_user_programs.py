@@ -1,6 +1,7 @@
 import pytest
 
-from dtrace.user_programs import UserPrograms, program_symbols, walk
+from dtrace.user_programs import UserPrograms, walk
+from emu.program_file import ProgramFile
 from emu.errors import ImageError
 from emu.symbols import STT_FUNC
 from images import catalog
@@ -38,7 +39,7 @@ def test_a_chain_that_leads_nowhere_ends(records, found):
 
 def test_a_programs_functions_have_names_by_the_name_of_its_process(arch):
     shell = catalog.userland(arch).with_name("shell.debug")
-    symbols = program_symbols(shell)
+    symbols = ProgramFile(shell).symbols
     main = symbols.find("main")
     assert main is not None and main.kind == STT_FUNC
     programs = UserPrograms({"cat": shell, "gone": shell.with_name("no"), "x" * 30: shell})
@@ -58,7 +59,7 @@ def test_what_is_no_program_that_can_be_named_is_told_in_a_line(tmp_path, arch):
                           (Elf(arch=arch).build()[:40], "truncated")):
         path.write_bytes(content)
         with pytest.raises(ImageError, match=says):
-            program_symbols(path)
+            ProgramFile(path)
     stripped = catalog.userland(arch).with_name("shell")
     with pytest.raises(ImageError, match="has no symbols"):
-        program_symbols(stripped)
+        ProgramFile(stripped)

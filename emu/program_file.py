@@ -1,0 +1,37 @@
+"""Programs of a guest: their ELF files, with symbols and code (System V gABI)."""
+
+from pathlib import Path
+
+from emu.elf_file import ET_EXEC, PT_LOAD, SHT_SYMTAB, ElfFile, read_file
+from emu.errors import ImageError
+from emu.symbols import Symbol, SymbolTable
+
+
+class ProgramFile:
+    """A statically linked program that is not moved.
+
+    :raises ImageError: when the file is none, is damaged, or has no symbols.
+    """
+
+    def __init__(self, path: Path) -> None:
+        file = ElfFile(path, read_file(path))
+        if file.kind != ET_EXEC:
+            raise ImageError(f"{path}: is linked to be moved, and where to is not known; link it "
+                             "statically, with -no-pie")
+        table = next(file.of_kind(SHT_SYMTAB), None)
+        if table is None or table.link >= len(file.sections):
+            raise ImageError(f"{path}: has no symbols (it was stripped)")
+        self.path, self.machine, self._file = path, file.machine, file
+        self.symbols = SymbolTable(
+            file.content(table), file.content(file.sections[table.link]), path.stem)
+
+    def code(self, function: Symbol) -> bytes:
+        """A function's bytes.
+
+        :raises ImageError: when they are not in the file.
+        """
+        for segment in self._file.segments:
+            at = function.address - segment.virtual
+            if segment.kind == PT_LOAD and 0 <= at and at + function.size <= segment.in_file:
+                return bytes(self._file.piece(segment.offset + at, function.size))
+        raise ImageError(f"{self.path}: the code of {function.name} is not in the file")

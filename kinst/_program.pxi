@@ -1,0 +1,144 @@
+"""Probes of programs: they fire before an instruction of a process is executed, where it is; part of the
+dispatcher (``_dispatch.pyx`` includes it).
+
+No breakpoint is written.  The page that an instruction lies in is shared with every process that runs the
+same file, and with who reads that file; a page of the process's own would be one that the kernel does
+not know of, or one fewer for all others.  The CPU model is told instead to ask before the instructions
+of an address range, and here it is seen whose they are.
+
+A site's address has the number of its program in its highest byte, where a kernel's has 0xff.
+"""
+
+cdef inline bint in_program(const Site *s) noexcept nogil:
+    return 0 < s.address >> PROGRAM_SHIFT <= MAX_PROGRAMS
+
+
+cdef inline uint64_t place_of(const Site *s) noexcept nogil:
+    """Where it is for whoever runs it."""
+    return s.address & (<uint64_t>1 << PROGRAM_SHIFT) - 1 if in_program(s) else s.address
+
+
+cdef int running_program(Dispatch *d) noexcept nogil:
+    """The number, from 1, of the program that runs in user mode; 0: none that is probed."""
+    cdef Programs *p = &d.programs
+    cdef Clock *c = d.clock
+    cdef uint64_t process = 0
+    cdef uint32_t number = 0
+    cdef uint32_t flags = 0
+    cdef uint8_t name[COMM]
+    cdef int i
+    if p.turn == c.turns[0]:
+        return p.running
+    p.turn, p.running = c.turns[0], 0
+    if c.thread_word == NULL or not guest_read(
+            c, c.thread_word[0] + p.process, &process, 8) or not guest_read(
+            c, process + p.number, &number, 4) or not guest_read(
+            c, process + p.flags, &flags, 4) or not guest_read(c, process + p.name, name, COMM):
+        return 0
+    for i in range(p.count):
+        if p.all[i].process == number and (flags & p.executed or not p.all[i].executed) and (
+                same_name(name, p.all[i].name)):
+            p.running = i + 1
+            break
+    return p.running
+
+
+cdef bint same_name(const uint8_t *a, const uint8_t *b) noexcept nogil:
+    cdef int i
+    for i in range(COMM):
+        if a[i] != b[i]:
+            return False
+        if a[i] == 0:
+            break
+    return True
+
+
+cdef uint32_t behind_start(Dispatch *d, Site *s, uint64_t address) noexcept nogil:
+    """Instructions of the block in progress before the one at ``address``."""
+    cdef Clock *c = d.clock
+    cdef uint64_t at = c.address
+    cdef uint32_t count = 0
+    cdef uint32_t length, key_length
+    cdef int32_t relative
+    cdef uint8_t code[MAX_CODE]
+    cdef uint8_t key[MAX_CODE]
+    if at == address or c.count == 0:
+        return 0
+    if c.fixed:
+        return <uint32_t>(address - at >> c.fixed_bits)
+    if s.block == at:
+        return s.behind
+    while at < address and count < c.count:
+        length = <uint32_t>min(MAX_CODE, address - at)
+        if not guest_read(c, at, code, length):
+            return 0
+        memset(code + length, 0, MAX_CODE - length)
+        length = d.split(code, MAX_CODE - 1, key, &key_length, &relative)
+        if length == 0:
+            return 0
+        at += length
+        count += 1
+    if at != address:
+        return 0  # the model has other instructions there: the block's start is the time
+    s.block, s.behind = c.address, count
+    return count
+
+
+cdef bint repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
+    """Whether what repeats itself does so, and does not begin."""
+    cdef Programs *p = &d.programs
+    cdef bint again = p.repeating == site and now == p.repeated_at + 1
+    p.repeating, p.repeated_at = site, now
+    return again
+
+
+cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
+    """The CPU is about to execute an instruction of an address range with probes."""
+    cdef Dispatch *d = <Dispatch *>data
+    cdef Clock *c = d.clock
+    cdef uint32_t i, behind
+    cdef int program
+    cdef Site *s
+    if c.frozen:
+        return
+    program = running_program(d)
+    if program == 0:
+        return
+    i = find(d, address | <uint64_t>program << PROGRAM_SHIFT)
+    if i == NONE or stops_at(c, address):
+        return
+    s = &d.sites[i]
+    behind = behind_start(d, s, address)
+    if s.repeats and repeated(d, i, c.instructions + behind):
+        return
+    d.framed = False
+    d.at = address
+    c.instructions += behind
+    fire(d, s)
+    c.instructions -= behind
+    d.stop = False  # whoever failed has ended the run, before this instruction
+
+
+cdef uint32_t site_in_program(Dispatch *d, int program, uint64_t address, uint32_t template,
+                              const uint8_t *code, uint32_t length, int32_t relative
+                              ) except? 0xFFFFFFFF:
+    if not 0 < program <= d.programs.count or address >> PROGRAM_SHIFT:
+        raise ValueError("no such program, or an address that is none of a program's")
+    cdef uint32_t site = site_at(d, address | <uint64_t>program << PROGRAM_SHIFT, template, code,
+                                 length, relative)
+    d.sites[site].repeats = d.templates.all[template].flags & REPEATS != 0
+    return site
+
+
+cdef list program_ranges(Dispatch *d):
+    """[begin, end] of the addresses that the CPU model is to ask at, few enough of them."""
+    cdef uint32_t i
+    places = sorted({place_of(&d.sites[i]) for i in range(d.site_count)
+                     if in_program(&d.sites[i]) and d.sites[i].first != NONE})
+    if not places:
+        return []
+    gaps = sorted(((b - a, a, b) for a, b in zip(places, places[1:])), reverse=True)
+    cuts = sorted(gap[1:] for gap in gaps[: MAX_PROGRAM_HOOKS - 1] if gap[0] > 1)
+    begins = [places[0], *(b for _a, b in cuts)]
+    ends = [*(a for a, _b in cuts), places[len(places) - 1]]
+    return list(zip(begins, ends))

@@ -1,0 +1,28 @@
+"""Which processes run programs with probes; part of the dispatcher (``_dispatch.pyx`` includes it)."""
+
+cdef enum:
+    MAX_PROGRAMS = 16
+    MAX_PROGRAM_HOOKS = 48  # ranges of addresses: each is looked at for every instruction translated
+    PROGRAM_SHIFT = 56
+    COMM = 20  # bytes of a process's name
+
+cdef struct Program:
+    uint32_t process
+    bint executed  # only what it has executed itself: not what it was made from
+    uint8_t name[COMM]
+
+cdef struct Programs:
+    int count
+    Program all[MAX_PROGRAMS]
+    # In the thread, where its process is; in that: its number, its flags, its name.
+    uint64_t process
+    uint64_t number
+    uint64_t flags
+    uint32_t executed  # of these flags
+    uint64_t name
+    # The one that runs, and of which turn of ``Clock.turns`` that is true.
+    uint64_t turn
+    int running
+    # What repeats itself, and the instructions before it.
+    uint32_t repeating
+    uint64_t repeated_at

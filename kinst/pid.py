@@ -1,0 +1,114 @@
+"""The pid provider: probes on instructions of a program, while one process runs it.
+
+As in DTrace a process is named by its number, an instruction by its offset in hexadecimal, and a
+program's own module is also ``a.out``.  A probe fires before its instruction, which is executed where
+it is (``kinst/_program.pxi``): any can be probed, also what no breakpoint could stand on.
+"""
+
+import re
+from collections.abc import Iterator
+
+from emu.errors import ImageError
+from emu.program_file import ProgramFile
+from emu.symbols import Symbol
+from kinst import fbt
+from kinst.code.listing import instructions
+from kinst.patterns import is_glob, matches
+from kinst.probe_table import ProbeError, ProbeTable
+from kinst.provider import MadeProbes, Provider, Wanted
+from kinst.shared import ProbeKind
+from kinst.traced_program import TracedProgram
+
+ENTRY, RETURN = fbt.ENTRY, fbt.RETURN
+AOUT = "a.out"
+PROCESS = re.compile(r"pid([0-9]{1,9})", re.ASCII)
+OFFSET = re.compile(r"(?:0x)?[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
+KINDS = {ENTRY: ProbeKind.PROGRAM_ENTRY, RETURN: ProbeKind.PROGRAM_RETURN}
+
+
+class Pid(Provider):
+    """``pid17:a.out:main:entry``, ``return``, ``4`` (an offset), ``*``."""
+
+    name = "pid"
+
+    def matches(self, pattern: str) -> bool:
+        return pattern == self.name or PROCESS.fullmatch(pattern) is not None
+
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
+        found = PROCESS.fullmatch(wanted.provider)
+        if found is None or wanted.program is None:
+            raise ProbeError(f"{wanted.text}: pid needs the number of a process, as in "
+                             "pid$target:a.out:main:entry with -c '$ COMMAND', or pid1:::entry")
+        program = wanted.program(int(found[1]))
+        functions = list(_functions(program, wanted))
+        number = probes.add_program(program, wanted.types)
+        numbers: list[int] = []
+        refusal: ProbeError | None = None
+        for function in functions:
+            try:
+                numbers += _of_function(probes, number, program.file, function, wanted)
+            except ProbeError as error:
+                refusal = refusal or error
+        if not numbers:
+            raise refusal or ProbeError(f"{wanted.text}: there is no such place in it")
+        return MadeProbes(numbers, [wanted.text], [])
+
+
+def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:
+    """:raises ProbeError: when there are none."""
+    symbols, module = program.file.symbols, wanted.module
+    if not (matches(module, AOUT) or matches(module, program.name)):
+        raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
+                         f"{program.name} (or {AOUT}): its program is linked statically")
+    known = set[int]()
+    for function in symbols.functions():
+        if matches(wanted.function, function.name) and function.address not in known:
+            known.add(function.address)
+            yield function
+    if not known:
+        near = [] if is_glob(wanted.function) else symbols.similar(wanted.function)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise ProbeError(f"{wanted.text}: {program.name} has no function '{wanted.function}'{hint}")
+
+
+def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: Symbol,
+                 wanted: Wanted) -> list[int]:
+    try:
+        code = file.code(function)
+    except ImageError as error:
+        raise ProbeError(f"{wanted.text}: {error}") from None
+    name = wanted.name
+    made: list[int] = []
+    if matches(name, ENTRY):
+        made.append(probes.add_in_program(program, function, KINDS[ENTRY], 0, code))
+    if matches(name, RETURN):
+        made += [probes.add_in_program(program, function, KINDS[RETURN], at, code)
+                 for at in probes.dispatcher.boundaries(
+                     function.address, code, 0, len(code))[1]]
+    if not name.strip("*"):
+        return made + probes.add_all_in_program(program, function, code)
+    if is_glob(name):
+        return made + [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET, i.offset,
+                                             code)
+                       for i in instructions(probes.trap, code, function)
+                       if matches(name, f"{i.offset:x}")]
+    if made or name in KINDS:
+        return made
+    if not OFFSET.fullmatch(name):
+        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: give entry, return "
+                         "or an offset in hexadecimal")
+    return [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET,
+                                  _boundary(probes, function, code, int(name, 16), wanted), code)]
+
+
+def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wanted: Wanted) -> int:
+    """:raises ProbeError: when no instruction begins at the offset."""
+    if offset >= function.size:
+        raise ProbeError(f"{wanted.text}: offset {offset:#x} outside of function "
+                         f"'{function.name}', which has {function.size:#x} bytes")
+    known = [i.offset for i in instructions(probes.trap, code, function)]
+    if offset not in known:
+        near = [at for at in known if at < offset][-1:] + [at for at in known if at > offset][:1]
+        raise ProbeError(f"{wanted.text}: no instruction of {function.name} begins at {offset:x}; "
+                         f"the nearest: {' and '.join(f'{at:x}' for at in near)}")
+    return offset

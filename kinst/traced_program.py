@@ -1,0 +1,38 @@
+"""A process and the program that it runs, as far as probes in it need to know."""
+
+from dataclasses import dataclass
+
+from dwarf.types import Types
+from emu.guest import ProcessMembers
+from emu.program_file import ProgramFile
+from kinst.members import offset_of
+
+
+@dataclass(frozen=True)
+class TracedProgram:
+    """:param process: its number.
+    :param name: that it has while it runs the program.
+    :param executed: whether it has yet to execute the program: it is made as another's copy.
+    """
+
+    process: int
+    name: str
+    file: ProgramFile
+    executed: bool
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Where a thread has its process, and that what it is known by, in bytes."""
+
+    process: int
+    number: int
+    flags: int
+    name: int
+
+
+def offsets(types: Types, members: ProcessMembers) -> Offsets:
+    """:raises MemberError: naming the member that the types lack."""
+    return Offsets(offset_of(types, members.thread, members.process),
+                   *(offset_of(types, members.kind, path) for path in (
+                       members.number, members.flags, members.name)))
