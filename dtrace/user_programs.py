@@ -21,7 +21,7 @@ class UserPrograms:
 
     def __init__(self, files: Mapping[str, Path] | None = None) -> None:
         self._files = {name[:NAME]: path for name, path in (files or {}).items()}
-        self._known: dict[str, ProgramFile | None] = {}
+        self._known: dict[str, ProgramFile | ImageError] = {}
         self._names: list[str] = [""]
 
     def frame(self, name: str, address: int) -> int:
@@ -37,26 +37,31 @@ class UserPrograms:
     def line(self, word: int) -> str:
         """A frame as ustack() of dtrace(1) prints it."""
         name, address = self._names[word >> 48], word & ADDRESS
-        if name not in self._known:
-            self._known[name] = self._load(name)
-        program = self._known[name]
-        function = None if program is None else program.symbols.function_at(address)
+        try:
+            function = self.file(name).symbols.function_at(address)
+        except ImageError:
+            function = None
         if function is None:
             return f"{name}`{address:#x}"
         offset = address - function.address
         return f"{name}`{function.name}" + (f"+{offset:#x}" if offset else "")
 
-    def _load(self, name: str) -> ProgramFile | None:
-        try:
-            return self.file(name)
-        except ImageError:
-            return None
-
     def file(self, name: str) -> ProgramFile:
-        """A program, by its process's name.
+        """A program, by its process's name; asked for again, the same one.
 
         :raises ImageError: when its file is not known, or is none.
         """
+        if name not in self._known:
+            try:
+                self._known[name] = self._load(name)
+            except ImageError as error:
+                self._known[name] = error
+        known = self._known[name]
+        if isinstance(known, ImageError):
+            raise known
+        return known
+
+    def _load(self, name: str) -> ProgramFile:
         path = self._files.get(name)
         if path is None:
             raise ImageError(f"the file of the program '{name}' is not known: --program FILE names "

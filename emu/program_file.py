@@ -32,6 +32,6 @@ class ProgramFile:
         """
         for segment in self._file.segments:
             at = function.address - segment.virtual
-            if segment.kind == PT_LOAD and 0 <= at and at + function.size <= segment.in_file:
+            if segment.kind == PT_LOAD and at >= 0 and at + function.size <= segment.in_file:
                 return bytes(self._file.piece(segment.offset + at, function.size))
         raise ImageError(f"{self.path}: the code of {function.name} is not in the file")

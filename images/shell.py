@@ -207,8 +207,18 @@ def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:
 
 
 def with_program(image: Image, source: Path) -> Image:
-    """An image with our userland, and a program of one C file in /files: compiled against the base
-    system that was fetched with the kernel, or, without one, or where it names it, with our header.
+    """An image with our userland, and a program of one C file in /files.
+
+    :raises KinstError: when it cannot be read or compiled.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        compile_program(image, source, Path(folder))
+        return with_folder(image, Path(folder))
+
+
+def compile_program(image: Image, source: Path, folder: Path) -> None:
+    """Compile one C file into a folder: against the base system that was fetched with the kernel,
+    or, without one, or where it names it, with our header.
 
     :raises KinstError: when it cannot be read or compiled.
     """
@@ -216,21 +226,17 @@ def with_program(image: Image, source: Path) -> Image:
 
     if not source.is_file():
         raise CommandError(f"{source}: no such file; a command that ends in .c is compiled")
-    with tempfile.TemporaryDirectory() as folder:
-        arch, output, system = arch_of(image).name, Path(folder) / source.stem, catalog.headers(
-            image)
-        if system is not None and OUR_HEADER not in source.read_bytes():
-            program_against(arch, source, output, system)
-        else:
-            try:
-                program(arch, source, output)
-            except KinstError as error:
-                if NO_HEADER in str(error) and system is None:
-                    raise CommandError(f"{error}\nIt was compiled with our header alone; a base "
-                                       "system's come by: kinst images fetch RELEASE/ARCH --base"
-                                       ) from None
-                raise
-        return with_folder(image, Path(folder))
+    arch, output, system = arch_of(image).name, folder / source.stem, catalog.headers(image)
+    if system is not None and OUR_HEADER not in source.read_bytes():
+        program_against(arch, source, output, system)
+        return
+    try:
+        program(arch, source, output)
+    except KinstError as error:
+        if NO_HEADER in str(error) and system is None:
+            raise CommandError(f"{error}\nIt was compiled with our header alone; a base system's "
+                               "come by: kinst images fetch RELEASE/ARCH --base") from None
+        raise
 
 
 def with_files(folder: Path, arch: str) -> DiskImage:

@@ -92,6 +92,14 @@ cdef bint repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
     return again
 
 
+cdef void differs(Dispatch *d, int program, uint64_t address) noexcept with gil:
+    cdef const Program *one = &d.programs.all[program - 1]
+    name = (<bytes>one.name[:COMM]).partition(b"\0")[0].decode("utf-8", "replace")
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"process {one.process} ({name}) has other code at {address:#x} than the file that its "
+        "probes were made from"))
+
+
 cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) noexcept nogil:
     """The CPU is about to execute an instruction of an address range with probes."""
     cdef Dispatch *d = <Dispatch *>data
@@ -99,6 +107,7 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     cdef uint32_t i, behind
     cdef int program
     cdef Site *s
+    cdef uint8_t code[MAX_CODE]
     if c.frozen:
         return
     program = running_program(d)
@@ -108,6 +117,9 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     if i == NONE or stops_at(c, address):
         return
     s = &d.sites[i]
+    if not guest_read(c, address, code, s.length) or memcmp(code, s.code, s.length) != 0:
+        differs(d, program, address)
+        return
     behind = behind_start(d, s, address)
     if s.repeats and repeated(d, i, c.instructions + behind):
         return
@@ -138,7 +150,7 @@ cdef list program_ranges(Dispatch *d):
     if not places:
         return []
     gaps = sorted(((b - a, a, b) for a, b in zip(places, places[1:])), reverse=True)
-    cuts = sorted(gap[1:] for gap in gaps[: MAX_PROGRAM_HOOKS - 1] if gap[0] > 1)
+    cuts = sorted(gap[1:] for gap in gaps[: MAX_PROGRAM_HOOKS - 1] if gap[0] > NEAR)
     begins = [places[0], *(b for _a, b in cuts)]
     ends = [*(a for a, _b in cuts), places[len(places) - 1]]
     return list(zip(begins, ends))

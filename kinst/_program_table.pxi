@@ -3,6 +3,7 @@
 cdef enum:
     MAX_PROGRAMS = 16
     MAX_PROGRAM_HOOKS = 48  # ranges of addresses: each is looked at for every instruction translated
+    NEAR = 64  # bytes between probes that are no reason for another range
     PROGRAM_SHIFT = 56
     COMM = 20  # bytes of a process's name
 

@@ -1,8 +1,8 @@
 """The pid provider: probes on instructions of a program, while one process runs it.
 
 As in DTrace a process is named by its number, an instruction by its offset in hexadecimal, and a
-program's own module is also ``a.out``.  A probe fires before its instruction, which is executed where
-it is (``kinst/_program.pxi``): any can be probed, also what no breakpoint could stand on.
+program's own module is also ``a.out``.  A probe fires before its instruction, which is executed
+where it is (``kinst/_program.pxi``): any can be probed, also what no breakpoint could stand on.
 """
 
 import re
@@ -95,13 +95,14 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
     if made or name in KINDS:
         return made
     if not OFFSET.fullmatch(name):
-        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: give entry, return "
-                         "or an offset in hexadecimal")
+        raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: give entry, "
+                         "return or an offset in hexadecimal")
     return [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET,
                                   _boundary(probes, function, code, int(name, 16), wanted), code)]
 
 
-def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wanted: Wanted) -> int:
+def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wanted: Wanted
+              ) -> int:
     """:raises ProbeError: when no instruction begins at the offset."""
     if offset >= function.size:
         raise ProbeError(f"{wanted.text}: offset {offset:#x} outside of function "

@@ -282,8 +282,8 @@ class ProbeTable:
             program, function.address + offset, code[offset : offset + LONGEST_CODE],
             self._function(function), kind)
         if number < 0:
-            raise ProbeError(f"{function.name}+{offset:#x} of {self.programs[program - 1].name} is no "
-                             "instruction")
+            raise ProbeError(f"{function.name}+{offset:#x} of {self.programs[program - 1].name} is "
+                             "no instruction")
         return number
 
     def add_all_in_program(self, program: int, function: Symbol, code: bytes) -> list[int]:

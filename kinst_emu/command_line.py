@@ -262,8 +262,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         None if given.files is None else Path(given.files),
         [Path(file) for file in given.program],
         None if given.process is None else parse_count(given.process, "-p"),
-        given.listing, given.verbose, given.rewritten, given.output, given.compile_only, given.show_code,
-        given.version, frames, given.json, given.report, given.sources, given.plot,
+        given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
+        given.show_code, given.version, frames, given.json, given.report, given.sources, given.plot,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
         None if given.limit is None else parse_count(given.limit, "--limit"))

@@ -4,6 +4,7 @@ import contextlib
 import shlex
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,11 +35,11 @@ from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
 from images.shell import (
     CommandError,
+    compile_program,
     program_files,
     run_command,
     shown_output,
     with_folder,
-    with_program,
     with_userland,
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
@@ -85,10 +86,12 @@ class TracedKernel:
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._command, source = _command_of(line)
+        files = line.files
         if source is not None and self.player is None:
-            self.image = with_program(with_userland(self.image), source)
-        elif self._command is not None and self.player is None:
-            self.image = with_folder(with_userland(self.image), line.files)
+            files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
+            compile_program(self.image, source, files)
+        if self._command is not None and self.player is None:
+            self.image = with_folder(with_userland(self.image), files)
         self._checked = None if line.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
             self._calls = parse_calls(self.workload)
@@ -104,7 +107,7 @@ class TracedKernel:
         for path in line.user_programs:
             ProgramFile(path)  # what cannot be read is said at once
         named = {path.name: path for path in line.user_programs}
-        self.guest.programs = UserPrograms(program_files(self.image, line.files) | named)
+        self.guest.programs = UserPrograms(program_files(self.image, files) | named)
 
     @property
     def symbols(self) -> KernelSymbols:

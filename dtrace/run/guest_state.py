@@ -202,7 +202,14 @@ class GuestState(ABC):
             return []
         if not pc or pc > ADDRESS or frame is None:
             return []
-        return walk(pc, frame, (record[0], record[1]), word, frames)
+        found = walk(pc, frame, (record[0], record[1]), word, frames)
+        fired = self._fired()
+        if self.outside and fired is not None and fired.name in ("entry", "return"):
+            # There the function has no frame record of its own.
+            back = (self._machine.read_register(arch.link) if arch.link is not None
+                    else word(self._machine.sp))
+            found[1:1] = [back] if back and back <= ADDRESS else []
+        return found[:frames]
 
     def _execname(self) -> str:
         """The name of the thread's process."""

@@ -79,7 +79,8 @@ class KernelProbes:
         provider, module, function, name = parts
         if provider in ("dtrace", "profile"):
             return []
-        named = Pid().matches(provider) or any(provider == one.name for one in PROVIDERS)  # then it is said what is wrong
+        # Named in full: then it is said what is wrong.
+        named = Pid().matches(provider) or any(provider == one.name for one in PROVIDERS)
         if not (named or any(matches(module, one) for one in modules_of(self.breakpoints.image))
                 or self._declares(lambda one: matches(module, one.module))):
             return []

@@ -42,8 +42,8 @@ CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_ure
                            "td_errno", "td_pflags", 0x08000000)
 
 # P_EXEC of sys/sys/proc.h.
-PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag", 0x4000,
-                                 "p_comm")
+PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
+                                 0x4000, "p_comm")
 
 
 def freebsd(

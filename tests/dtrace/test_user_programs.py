@@ -1,8 +1,8 @@
 import pytest
 
 from dtrace.user_programs import UserPrograms, walk
-from emu.program_file import ProgramFile
 from emu.errors import ImageError
+from emu.program_file import ProgramFile
 from emu.symbols import STT_FUNC
 from images import catalog
 from tests.elfwriter import Elf

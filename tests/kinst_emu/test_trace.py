@@ -90,7 +90,7 @@ def test_a_program_is_printed_with_the_copies_of_inline_functions():
 
 def test_a_program_without_a_kernel_says_what_needs_one():
     refused(run("kdtrace", "-n", "BEGIN", "-c", "strlen(0)"), "-c: is about a kernel", "dtrace")
-    refused(run("kdtrace", "-p", "1", "-n", "BEGIN"), "there is no user land", "dtrace")
+    refused(run("kdtrace", "-p", "1", "-n", "BEGIN"), "-p: is about a kernel", "dtrace")
 
 
 PROGRAM = """fbt::strlen:entry { self->began = timestamp; trace(stringof(arg0)); }

@@ -9,6 +9,7 @@ import pytest
 from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
 from dtrace.run.kernel import KernelProbes, KernelSurroundings
+from dwarf.types import find_member
 from emu.machine import StopReason, Until
 from images import boots
 from images.shell import run_command, with_userland
@@ -48,7 +49,7 @@ class Thread:
     @property
     def pid(self):
         (kind,) = self.types.named("struct proc")[:1]
-        member = system_calls.find_member(kind, "p_pid").offset // 8
+        member = find_member(kind, "p_pid").offset // 8
         return int.from_bytes(self.machine.read(self.number(8, 8) + member, 4), "little")
 
 

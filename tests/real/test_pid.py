@@ -1,0 +1,187 @@
+"""Probes in programs: on every instruction, held to a machine that looks at each."""
+
+import os
+import re
+import shutil
+import struct
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dtrace.kernel_types import kernel_types
+from dtrace.threads import Threads
+from dtrace.user_programs import UserPrograms
+from emu.machine import Until
+from emu.replay.flow import thread_of, thread_word
+from emu.unicorn._engine import StepKind, Steps
+from images import boots
+from images.shell import program_files, run_command, with_userland
+from kinst.breakpoints import PATHS, Breakpoints
+from kinst.pid import Pid
+from kinst.provider import Wanted
+from kinst.traced_program import TracedProgram
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
+
+COMMAND = "work faults 9; cat /etc/motd; work calls 20"
+LIMIT = 4_000_000_000
+SHELL = "i=0; while [ $i -lt 9 ]; do i=$((i+1)); echo $i; done; exit 3"
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+def in_first_process(kernel, machine, name):
+    """The process that the shell makes next."""
+    last = int.from_bytes(machine.read(machine.symbol("lastpid").address, 4), "little")
+    return TracedProgram(last + 1, name, UserPrograms(program_files(kernel)).file(name), True)
+
+
+def looked_at(kernel, begin, end):
+    """(instructions before it, address) of each instruction of the first process's program."""
+    machine = boots.booted(kernel)
+    word, steps = thread_word(machine), bytearray()
+    before = thread_of(machine)
+    watched = Steps(machine.engine, steps.extend, [])
+    machine.type(b"work faults 9\r")
+    run_command_typed(machine)
+    watched.close()
+    thread, of_thread, threads = before, {}, set()
+    for kind, what, a, b in entries(steps):
+        if kind == StepKind.STEP_STORE and a == word and what == 8:
+            thread = b
+        elif kind == StepKind.STEP_INSTRUCTION and begin <= a < end:
+            of_thread.setdefault(thread, []).append((b, a))
+            threads.add(thread)
+    return of_thread
+
+
+def entries(steps):
+    return struct.iter_unpack("<IIQQ", bytes(steps))
+
+
+def run_command_typed(machine):
+    prompt = machine.guest.shell_prompt.encode()
+    count = machine.console.text.count(prompt)
+    while machine.console.text.count(prompt) == count:
+        machine.run(Until(console=machine.guest.shell_prompt,
+                          instructions=machine.instructions + LIMIT))
+
+
+def probes_of(breakpoints, program, kernel, function="", name=""):
+    types = kernel_types(kernel)
+    wanted = Wanted("pid", function, name, provider=f"pid{program.process}",
+                    types=lambda: types, program=lambda process: program)
+    return Pid().create(breakpoints, wanted).numbers
+
+
+def test_every_instruction_of_a_program_fires_where_and_when_it_is_executed(kernel):
+    machine = boots.booted(kernel)
+    breakpoints = Breakpoints(machine, records=True)
+    program = in_first_process(kernel, machine, "work")
+    numbers = probes_of(breakpoints, program, kernel)
+    functions = list(program.file.symbols.functions())
+    begin = min(f.address for f in functions)
+    end = max(f.address + f.size for f in functions)
+    offsets = {n for n in numbers if breakpoints.names(n)[3] not in ("entry", "return")}
+    breakpoints.enable()
+    machine.type(b"work faults 9\r")
+    run_command_typed(machine)
+    fired = [(record.instructions, record.probe.instruction.address)
+             for record in breakpoints.firings() if record.probe.id - 1 in offsets]
+    breakpoints.disable()
+    assert len(fired) > 100
+    # The process is made as a copy of the shell, whose code it executes first.
+    start = program.file.symbols.find("_start").address
+    truth = [rows[[a for _b, a in rows].index(start) :]
+             for rows in looked_at(kernel, begin, end).values() if start in {a for _b, a in rows}]
+    known = {breakpoints.probe(n).instruction.address for n in offsets}
+    wanted = [[row for row in rows if row[1] in known] for rows in truth]
+    assert fired in wanted, "the program's instructions, each before it is executed"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_changes_by_probes_on_every_instruction_and_all_others(kernel, path):
+    plain = boots.booted(kernel)
+    ran = run_command(plain, COMMAND, LIMIT)
+    machine = boots.booted(kernel)
+    breakpoints = Breakpoints(machine, path=path)
+    types = kernel_types(kernel)
+    program = in_first_process(kernel, machine, "work")
+    numbers = probes_of(breakpoints, program, kernel)
+    shell = {t.pid: t.process for t in Threads(machine).all()}
+    (shell_pid,) = [pid for pid, name in shell.items() if name == "init"]
+    more = TracedProgram(shell_pid, "init", UserPrograms(program_files(kernel)).file("init"), False)
+    numbers += probes_of(breakpoints, more, kernel)
+    static = [breakpoints.add_static(n, lambda: types) for n in range(len(breakpoints.declared))]
+    breakpoints.enable()
+    again = run_command(machine, COMMAND, LIMIT)
+    breakpoints.disable()
+    assert again == ran and machine.digest() == plain.digest()
+    counts = Counter(breakpoints.names(n)[0] for n in [*numbers, *static]
+                     if breakpoints.dispatcher.probe(n)[4])
+    assert len(numbers) > 1000
+    assert {f"pid{program.process}", f"pid{shell_pid}", "syscall", "proc"} <= counts.keys()
+
+
+def test_d_traces_a_program_by_its_number_and_its_command(kernel, tmp_path):
+    source = tmp_path / "sum.c"
+    source.write_text(
+        '#include "system.h"\n'
+        "static int __attribute__((noinline)) square(int n)\n"
+        '{ __asm__ volatile("" : "+r"(n)); return n * n; }\n'
+        "int main(int argc, char **argv)\n"
+        "{ int s = 0; for (int i = 0; i < 10; i++) s += square(i); return s & 127; }\n")
+    traced = run(
+        "kdtrace", "-k", str(kernel.path), "-q", "-c", str(source), "-n",
+        "pid$target::square:entry { @arguments = sum(arg0); @callers[ufunc(ucaller)] = count(); }"
+        "pid$target:a.out:square:return { @results = sum(arg1); }"
+        "pid$target:sum:main:entry { printf(\"%s %d\\n\", execname, pid == $target); }"
+        "END { printa(\"%@d\\n\", @arguments); printa(\"%@d\\n\", @results); }")
+    assert traced.returncode == 0, traced.stderr
+    assert traced.stdout.split()[:4] == ["sum", "1", "45", "285"]
+
+
+def test_what_is_no_place_in_a_program_is_said_in_one_line(kernel):
+    for wanted, said in (
+            ("pid$target::man:entry", "has no function 'man'; did you mean main"),
+            ("pid$target::main:nowhere", "is an invalid probe name"),
+            ("pid$target::main:fffff", "outside of function 'main'"),
+            ("pid$target:libc.so.7::entry", "has no module 'libc.so.7'"),
+            ("pid99999:::entry", "there is no process 99999"),
+            ("pid1:::none", "is an invalid probe name"),
+            ("pid:::entry", "pid needs the number of a process")):
+        refused = run("kdtrace", "-k", str(kernel.path), "-n", wanted, "-c", "$ cat /etc/motd")
+        assert refused.returncode == 1 and said in refused.stderr, (wanted, refused.stderr)
+        assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_wrong_file_of_a_program_ends_the_run_in_one_line(kernel, tmp_path):
+    files = program_files(kernel)
+    wrong = tmp_path / "cat"
+    wrong.write_bytes(files["work"].read_bytes())
+    refused = run("kdtrace", "-k", str(kernel.path), "--program", str(wrong), "-n",
+                  "pid$target:::", "-c", "$ cat /etc/motd")
+    assert refused.returncode == 1
+    assert re.search(r"process \d+ \(cat\) has other code at 0x[0-9a-f]+", refused.stderr)
+
+
+def test_every_instruction_of_freebsds_shell_can_be_probed_and_it_does_the_same(kernel, tmp_path):
+    """``KINST_PROGRAMS/ARCH/sh`` is that of a FreeBSD tree, linked statically."""
+    arch = re.search(r"amd64|arm64|riscv64", str(kernel.path))[0]
+    program = Path(os.environ.get("KINST_PROGRAMS", "/nonexistent")) / arch / "sh"
+    if not program.is_file():
+        pytest.skip(f"no $KINST_PROGRAMS/{arch}/sh: FreeBSD's own, linked statically")
+    shutil.copy(program, tmp_path / "sh")
+    digests = []
+    for wanted in ("BEGIN { }", "pid$target::: { @n = count(); }"):
+        ran = run("kdtrace", "-k", str(kernel.path), "--digest", "--files", str(tmp_path), "-n",
+                  wanted, "-c", f"$ /files/sh -c '{SHELL}'")
+        assert ran.returncode == 0 and "exited with status 3" in ran.stderr, ran.stderr
+        assert re.findall(r"^\d$", ran.stdout, re.MULTILINE) == list("123456789")
+        digests.append(re.search("digest .*", ran.stdout)[0])
+    assert digests[0] == digests[1]
+    assert int(re.search(r"^ +(\d+)$", ran.stdout, re.MULTILINE)[1]) > 100_000, "instructions"
