@@ -8,6 +8,7 @@ from pathlib import Path
 
 from emu.errors import ImageError
 from emu.program_file import ProgramFile
+from emu.symbols import Symbol
 
 ADDRESS = (1 << 48) - 1  # a program's lie below that
 NUMBERS = (1 << 13) - 1  # the bits above it: KernelSymbols uses those that follow
@@ -34,17 +35,29 @@ class UserPrograms:
     def is_frame(self, word: int) -> bool:
         return 0 < word >> 48 < len(self._names)
 
-    def line(self, word: int) -> str:
-        """A frame as ustack() of dtrace(1) prints it."""
-        name, address = self._names[word >> 48], word & ADDRESS
-        try:
-            function = self.file(name).symbols.function_at(address)
-        except ImageError:
-            function = None
+    def line(self, word: int, offset: bool = True) -> str:
+        """A frame as ustack() of dtrace(1) prints it; without the offset, as usym() does."""
+        function, behind = self._function(word), ""
         if function is None:
-            return f"{name}`{address:#x}"
-        offset = address - function.address
-        return f"{name}`{function.name}" + (f"+{offset:#x}" if offset else "")
+            return f"{self.name(word)}`{word & ADDRESS:#x}"
+        if offset and word & ADDRESS != function.address:
+            behind = f"+{(word & ADDRESS) - function.address:#x}"
+        return f"{self.name(word)}`{function.name}{behind}"
+
+    def name(self, word: int) -> str:
+        """The name of a frame's process."""
+        return self._names[word >> 48]
+
+    def start(self, word: int) -> int:
+        """The frame at the start of its function."""
+        function = self._function(word)
+        return word if function is None else word & ~ADDRESS | function.address
+
+    def _function(self, word: int) -> Symbol | None:
+        try:
+            return self.file(self.name(word)).symbols.function_at(word & ADDRESS)
+        except ImageError:
+            return None
 
     def file(self, name: str) -> ProgramFile:
         """A program, by its process's name; asked for again, the same one.

@@ -22,7 +22,7 @@ class TracedProgram:
 
 
 @dataclass(frozen=True)
-class Offsets:
+class ProcessOffsets:
     """Where a thread has its process, and that what it is known by, in bytes."""
 
     process: int
@@ -31,8 +31,9 @@ class Offsets:
     name: int
 
 
-def offsets(types: Types, members: ProcessMembers) -> Offsets:
+def offsets(types: Types, members: ProcessMembers) -> ProcessOffsets:
     """:raises MemberError: naming the member that the types lack."""
-    return Offsets(offset_of(types, members.thread, members.process),
-                   *(offset_of(types, members.kind, path) for path in (
-                       members.number, members.flags, members.name)))
+    return ProcessOffsets(
+        offset_of(types, members.thread, members.process),
+        *(offset_of(types, members.kind, path) for path in (
+            members.number, members.flags, members.name)))

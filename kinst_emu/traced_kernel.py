@@ -28,6 +28,7 @@ from emu.machine import Machine
 from emu.program_file import ProgramFile
 from emu.progress import PROGRESS
 from emu.qemu.machine import QemuMachine
+from emu.replay.inputs import TYPE
 from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -141,7 +142,7 @@ class TracedKernel:
     @property
     def _made_next(self) -> int:
         """The number of the process that is made next; 0: the kernel has made none."""
-        if not self.machine.guest.last_process:
+        if not self.machine.guest.shell_prompt:
             return 0
         made = find_symbol(self.image, self.machine.guest.last_process)
         last = int.from_bytes(self.machine.read(made, 4), "little")
@@ -164,8 +165,14 @@ class TracedKernel:
                              process not in known)
 
     def _first_word(self) -> str:
-        """The name of the program that the command begins with."""
-        words = (self._command or "").split()
+        """The name of the program that the command begins with, or the first line that is typed in
+        a recording."""
+        command = self._command or ""
+        if self.player is not None:
+            typed = b"".join(one.value for one in self.player.recording.inputs
+                             if one.kind == TYPE)
+            command = (typed.splitlines() or [b""])[0].decode("utf-8", "replace")
+        words = command.split()
         return Path(words[0]).name if words else ""
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:

@@ -95,7 +95,9 @@ class Helper(enum.IntEnum):
     SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/identifiers.py``
 
 
-REGS, UREGS = 32, 33  # for VARIABLE: registers by index, of the firing and of the user
+# For VARIABLE: registers by index, of the firing and of the user; an address of the program that
+# runs, with the program.
+REGS, UREGS, IN_PROGRAM = 32, 33, 34
 
 
 class Aggregate(enum.IntEnum):

@@ -7,7 +7,7 @@ and writes the code, which leaves in the record what the consumer needs.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dtrace.bpf.layout import Helper, Region
+from dtrace.bpf.layout import IN_PROGRAM, Helper, Region
 from dtrace.d import formats, syntax
 from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import AggregationInfo, Builtin, Role, Scope, Variable, prototype
@@ -326,8 +326,17 @@ def walk_stack(code: RecordCode, frames: int, user: bool) -> None:
     code.out.helper(Helper.STACK)
 
 
-def _symbol(code: RecordCode, e: syntax.FunctionCall) -> None:
+def symbol_address(code: RecordCode, e: syntax.FunctionCall) -> None:
+    """Leave in r0 what ``sym()`` and the like keep; of a program's, with the program."""
     code.value(e.arguments[0])
+    if e.function.name in OF_PROGRAMS:
+        code.out.move(2, 0)
+        code.out.constant(1, IN_PROGRAM)
+        code.out.helper(Helper.VARIABLE)
+
+
+def _symbol(code: RecordCode, e: syntax.FunctionCall) -> None:
+    symbol_address(code, e)
     found = code.field(8, e.kind, e.function.name)
     code.store_field(found)
     code.noted(e.function.name, [found])
@@ -396,6 +405,9 @@ ACTIONS = {action.function.name: action for action in (
     _row("_usymaddr usym(uintptr_t)", _symbol, "symbol"),
     _row("stack ustack(...)", _stack, "stack"),
 )}
+
+
+OF_PROGRAMS = frozenset(("uaddr", "ufunc", "umod", "usym"))
 
 
 def _with(emit: Emit) -> tuple[str, ...]:

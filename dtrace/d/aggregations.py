@@ -4,7 +4,7 @@ from dtrace.bpf.encoding import FRAME
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, Aggregate, Helper, Region
 from dtrace.d import syntax
-from dtrace.d.actions import STACKS, SYMBOLS, stack_frames, walk_stack
+from dtrace.d.actions import STACKS, SYMBOLS, stack_frames, symbol_address, walk_stack
 from dtrace.d.code import Storage
 from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import KINDS, AggregationInfo, KeyShape, Part
@@ -39,7 +39,7 @@ class AggregationCode(RecordCode):
             self.place_part(region, at)
             walk_stack(self, frames, user)
         elif isinstance(e, syntax.FunctionCall) and e.function.name in SYMBOLS:
-            self.value(e.arguments[0])
+            symbol_address(self, e)
             self.place_part(region, at)
             self.out.store(1, 0, 0)
         else:

@@ -185,6 +185,10 @@ class GuestState(ABC):
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
                 for pc, is_return in found]
 
+    def in_program(self, address: int) -> int:
+        """An address of the program that the thread runs, as ``UserPrograms`` has it."""
+        return address if not 0 < address <= ADDRESS else self.programs.frame(self._execname(), address)
+
     def _user_stack(self, frames: int) -> list[int]:
         """Addresses of the program that the thread runs; none of a thread of the kernel's own."""
         arch = self._machine.arch

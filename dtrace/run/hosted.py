@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.interpreter import signed
-from dtrace.bpf.layout import REGS, UREGS, Fault, Helper
+from dtrace.bpf.layout import IN_PROGRAM, REGS, UREGS, Fault, Helper
 from dtrace.d.actions import ON_HOST
 from dtrace.d.code import ABSENT
 from dtrace.d.identifiers import HOSTED, SUBROUTINES
@@ -24,12 +24,14 @@ class Hosted:
     """:param values: of variables, by name; a variable that is missing is an illegal operation.
     :param parent: gives the parent of a process.
     :param registers: gives ``regs[n]`` and ``uregs[n]``; None where there is none.
+    :param in_program: gives an address with the program that it is in.
     :param stack: gives the frames of a stack (how many, whether the user's).
     """
 
     values: Values
     registers: Callable[[str, int], int | None] | None = None
     stack: Callable[[int, bool], list[int]] | None = None
+    in_program: Callable[[int], int] | None = None
     destructive: Callable[[str, int], None] | None = None
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
@@ -78,6 +80,8 @@ class Hosted:
     # -- values ------------------------------------------------------------------------------------
 
     def _variable(self, number: int, index: int, *_rest: int) -> int:
+        if number == IN_PROGRAM:
+            return index if self.in_program is None else self.in_program(index)
         if number in REGISTER_ARRAYS:
             if self.registers is None:
                 raise RuntimeFault(Fault.ILLEGAL_OPERATION)

@@ -10,7 +10,7 @@ from dtrace.d.types import Universe
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
-from dtrace.user_programs import UserPrograms
+from dtrace.user_programs import ADDRESS, UserPrograms
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
@@ -336,6 +336,8 @@ class KernelSymbols:
         return self.lines(value | MARKS if value & UPPER else value & ~MARKS, mark == CALLER)
 
     def address(self, value: int) -> str:
+        if self.programs.is_frame(value):
+            return self.programs.line(value)
         function = self.image.symbols.function_at(value)
         if function is None:
             return f"{value:#x}"
@@ -343,10 +345,15 @@ class KernelSymbols:
         return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
 
     def symbol(self, value: int) -> str:
+        if self.programs.is_frame(value):
+            return self.programs.line(value, offset=False)
         function = self.image.symbols.function_at(value)
         return f"{value:#x}" if function is None else f"{function.module}`{function.name}"
 
     def start(self, how: str, value: int) -> int:
+        if self.programs.is_frame(value):
+            return (self.programs.start(value) if how in ("usym", "ufunc") else
+                    value & ~ADDRESS if how == "umod" else value)
         function = self.image.symbols.function_at(value)
         if function is None or how not in ("sym", "func", "mod"):
             return value
@@ -356,5 +363,7 @@ class KernelSymbols:
         return self.image.segments[0].virtual if module is None else module.address
 
     def module(self, value: int) -> str:
+        if self.programs.is_frame(value):
+            return self.programs.name(value)
         function = self.image.symbols.function_at(value)
         return f"{value:#x}" if function is None else function.module

@@ -174,6 +174,7 @@ class Session:
         else:
             self.hosted.stack = partial(self.guest.stack, marked=options.given("stackinline"))
             self.hosted.registers = self.guest.register
+            self.hosted.in_program = self.guest.in_program
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {
                  Region.GLOBALS: storage.globals_size, Region.LOCALS: storage.locals_size,

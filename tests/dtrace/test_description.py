@@ -78,5 +78,5 @@ def test_the_ends_of_a_function_need_no_debug_data(booted):
 
 
 def test_every_provider_is_listed_once_and_says_what_it_is():
-    assert [provider.name for provider in PROVIDERS] == ["kinst", "fbt", "sdt"]
-    assert [provider.matches("") for provider in PROVIDERS] == [False, True, True]
+    assert [provider.name for provider in PROVIDERS] == ["kinst", "fbt", "pid", "sdt"]
+    assert [provider.matches("") for provider in PROVIDERS] == [False, True, False, True]
