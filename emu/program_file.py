@@ -1,5 +1,6 @@
 """Programs of a guest: their ELF files, with symbols and code (System V gABI)."""
 
+import hashlib
 from pathlib import Path
 
 from emu.elf_file import ET_EXEC, PT_LOAD, SHT_SYMTAB, ElfFile, read_file
@@ -24,6 +25,11 @@ class ProgramFile:
         self.path, self.machine, self._file = path, file.machine, file
         self.symbols = SymbolTable(
             file.content(table), file.content(file.sections[table.link]), path.stem)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the whole file."""
+        return hashlib.sha256(self._file.data).hexdigest()
 
     def code(self, function: Symbol) -> bytes:
         """A function's bytes.

@@ -187,7 +187,9 @@ class GuestState(ABC):
 
     def in_program(self, address: int) -> int:
         """An address of the program that the thread runs, as ``UserPrograms`` has it."""
-        return address if not 0 < address <= ADDRESS else self.programs.frame(self._execname(), address)
+        if not 0 < address <= ADDRESS:
+            return address
+        return self.programs.frame(self._execname(), address)
 
     def _user_stack(self, frames: int) -> list[int]:
         """Addresses of the program that the thread runs; none of a thread of the kernel's own."""

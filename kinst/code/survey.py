@@ -1,12 +1,14 @@
 """What becomes of every instruction of an image: counts by verdict, and the distinct encodings."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from emu.arch import Arch
 from emu.elf import Image
-from emu.guests import guest_of
+from emu.guest import Guest
+from emu.guests import FREEBSD, guest_of
+from emu.program_file import ProgramFile
 from emu.symbols import Symbol
 from kinst.code import lowering
 from kinst.code.listing import DATA, EXCLUSIVE, image_code
@@ -36,8 +38,23 @@ class Survey:
 
 
 def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol]) -> Survey:
-    """Look at every instruction of the functions; those at one address are one."""
+    """Look at every instruction of a kernel's functions; those at one address are one."""
     guest = guest_of(image, arch.name)
+    return _survey(arch, trap, guest, functions, lambda function: image_code(image, function),
+                   lambda function: bool(guest.exclusions.reason(function.name)))
+
+
+def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
+    """Look at every instruction of a program's functions.
+
+    :raises ImageError: when a function's code is not in its file.
+    """
+    return _survey(arch, trap, FREEBSD[arch.name], list(file.symbols.functions()), file.code,
+                   lambda function: False)
+
+
+def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbol],
+            code_of: Callable[[Symbol], bytes], excluded: Callable[[Symbol], bool]) -> Survey:
     reader, templates = lowering.reader(arch, trap, guest.trap_frame)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
@@ -50,8 +67,8 @@ def survey(arch: Arch, trap: GuestTrap, image: Image, functions: Sequence[Symbol
         if function.address in seen:
             continue
         seen.add(function.address)
-        code = image_code(image, function)
-        out = bool(guest.exclusions.reason(function.name))
+        code = code_of(function)
+        out = excluded(function)
         inside, rest, read = reader.tally(
             function.address, code, 0, len(code), encodings, index, left_out if out else counts)
         if out:

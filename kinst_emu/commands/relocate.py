@@ -8,10 +8,11 @@ from dtrace.symbols import sized_functions
 from emu.architectures import ARCHITECTURES, arch_of
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.program_file import ProgramFile
 from emu.replacing import replacing
 from emu.symbols import Symbol
 from images import catalog
-from kinst.code.survey import survey
+from kinst.code.survey import survey, survey_program
 from kinst.laboratory.relocation import key_of, relocate
 from kinst.trap import TRAPS
 from kinst_emu.assembler import assemble
@@ -24,6 +25,7 @@ from kinst_emu.terminal import parse_count
 EXAMPLES = (
     "kinst relocate -k kernel malloc",
     "kinst relocate -k kernel --jobs 2",
+    "kinst relocate --program sh --jobs 2",
     "kinst relocate --arch amd64 --assemble 'call *8(%r12)'",
     "kinst relocate --arch arm64 --encodings instructions.txt",
 )
@@ -32,6 +34,9 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser, required=False)
     parser.add_argument("function", nargs="*", metavar="FUNCTION", help="only these functions")
+    parser.add_argument("--program", type=Path, metavar="FILE",
+                        help="test the code of this program instead: FreeBSD's, linked statically, "
+                        "with symbols")
     parser.add_argument("--arch", choices=sorted(ARCHITECTURES),
                         help="for --encodings and --assemble")
     parser.add_argument("--encodings", metavar="FILE",
@@ -58,6 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError(f"--junit {arguments.junit}: there is no such directory")
     surveyed = None
     option = "--assemble" if arguments.assemble is not None else "--encodings"
+    identity = path = None
+    if arguments.program is not None and (
+            arguments.kernel or arguments.function or arguments.module
+            or arguments.encodings is not None or arguments.assemble is not None):
+        raise KinstError("--program tests the code of that file: leave out -k, --module, FUNCTION, "
+                         "--encodings and --assemble")
     if arguments.encodings is not None or arguments.assemble is not None:
         if None not in (arguments.encodings, arguments.assemble):
             raise KinstError("give --encodings or --assemble, not both")
@@ -79,14 +90,22 @@ def run(arguments: argparse.Namespace) -> int:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                           _functions(image, arguments.function))
-        places = surveyed.places
+        places, identity, path = surveyed.places, image.identity, image.path
+    elif arguments.program is not None:
+        program = ProgramFile(arguments.program)
+        arch, path = arch_of(program).name, program.path
+        if arguments.arch and arguments.arch != arch:
+            raise KinstError(f"--arch {arguments.arch}: {path} is for {arch}")
+        surveyed = survey_program(ARCHITECTURES[arch], TRAPS[arch], program)
+        places, identity = surveyed.places, program.digest
     else:
-        raise KinstError("give a kernel (-k IMAGE), or --arch and --encodings or --assemble")
+        raise KinstError("give a kernel (-k IMAGE), a program (--program FILE), or --arch and "
+                         "--encodings or --assemble")
     host = arguments.judge == "host"
     with Sweep(arguments) as jobs:
-        if jobs.store is not None and surveyed is not None:
-            jobs.store.begin(key_of(arch, seed, states, host), image.identity, str(image.path),
-                             compiler_of(image.path), places)
+        if jobs.store is not None and identity is not None and path is not None:
+            jobs.store.begin(key_of(arch, seed, states, host), identity, str(path),
+                             compiler_of(path), places)
         with progress_bar(len(places), "encodings") as progress:
             report = relocate(arch, list(places), seed, states, jobs.workers, progress, host,
                               jobs.store)

@@ -5,7 +5,9 @@ from emu.errors import ImageError
 from emu.program_file import ProgramFile
 from emu.symbols import STT_FUNC
 from images import catalog
+from tests.conftest import ARCHES
 from tests.elfwriter import Elf
+from tests.kinst_emu.test_commands import run
 
 START = 0x7FFF_0000
 
@@ -51,6 +53,18 @@ def test_a_programs_functions_have_names_by_the_name_of_its_process(arch):
             assert programs.is_frame(word) and programs.line(word) == said
         else:
             assert not programs.is_frame(word) and word == main.address + 4
+
+
+def test_a_programs_code_is_judged_in_the_laboratory(arch):
+    program = catalog.userland(arch).with_name("work.debug")
+    result = run("kinst", "relocate", "--program", str(program))
+    assert result.returncode == 0, result.stdout
+    assert " 0 mismatches, 0 not shown" in result.stdout
+    for options, said in ((("-k", "teaching/amd64"), "leave out -k"),
+                          (("--arch", next(a for a in ARCHES if a != arch)), f"is for {arch}"),
+                          (("main",), "leave out -k")):
+        refused = run("kinst", "relocate", "--program", str(program), *options)
+        assert refused.returncode == 1 and said in refused.stderr
 
 
 def test_what_is_no_program_that_can_be_named_is_told_in_a_line(tmp_path, arch):
