@@ -88,6 +88,8 @@ cdef struct Probe:
     uint32_t function
     uint8_t provider
     uint8_t removed
+    uint64_t low  # a return that a condition or an address decides: it fires where the next
+    uint64_t high  # instruction is not behind the first of [low, high), the function; 0: always
     uint8_t told  # Python is told of its firings, whatever is done natively
 
 cdef struct Record:
@@ -503,6 +505,20 @@ cdef class Dispatcher(CodeReader):
         return probe_at(&self.d, site_in_program(&self.d, program, address, <uint32_t>template, code,
                                                  length, relative), function, kind)
 
+    def fire_leaving(self, uint32_t probe, uint64_t address, uint64_t size):
+        """A probe fires only where the guest then leaves the function, of ``size`` bytes."""
+        self.unchanging()
+        if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
+            raise IndexError(probe)
+        leaves_only(&self.d, probe, address, size)
+
+    def leaves(self, uint32_t probe):
+        """The function [begin, end) that a probe fires only on leaving; None: it fires always."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        cdef Probe p = self.d.probes[probe]
+        return (p.low, p.high) if p.high else None
+
     def add_all_in_program(self, int program, uint64_t address, bytes code, uint32_t function,
                            int kind):
         """Probes on all instructions of a program's function; their numbers."""
@@ -634,16 +650,17 @@ cdef class Dispatcher(CodeReader):
         :return: their numbers.
         """
         self.unchanging()
-        first, left, _framed = self.boundaries(address, code, start, size)
-        wanted = [(first, entry)] if entry is not None and first >= 0 else []
+        first, left, _framed, leaving = self.boundaries(address, code, start, size)
+        wanted = [(first, entry, False)] if entry is not None and first >= 0 else []
         if returns is not None:
-            wanted += [(at, returns) for at in left]
+            wanted += sorted([*((at, returns, False) for at in left),
+                              *((at, returns, True) for at in leaving)])
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t template
         cdef uint64_t at
         made = []
-        for at, provider in wanted:
+        for at, provider, decided in wanted:
             template = self.template_of(&code[start + at], <uint32_t>min(size - at, 15),
                                         address + at, &length, &relative)
             if template < 0:
@@ -651,6 +668,8 @@ cdef class Dispatcher(CodeReader):
             made.append(probe_at(
                 &self.d, site_at(&self.d, address + at, <uint32_t>template, &code[start + at],
                                  length, relative), function, provider))
+            if decided:
+                leaves_only(&self.d, <uint32_t>made[len(made) - 1], address, size)
         return made
 
     def remove(self, uint32_t probe):

@@ -95,8 +95,9 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
             i = d.probes[i].next
         i = s.first
     while i != NONE:
-        d.making = d.probes[i].provider == STATIC
-        fire_one(d, d.probes[i].primary)
+        if not d.probes[i].high or leaves(d, s, &d.probes[i]):
+            d.making = d.probes[i].provider == STATIC
+            fire_one(d, d.probes[i].primary)
         i = d.probes[i].next
     d.making = False
 

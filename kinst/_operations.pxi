@@ -87,13 +87,10 @@ cdef bint push(Dispatch *d, uint64_t value) noexcept nogil:
     return True
 
 
-cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
-    """Emulate: change registers and memory, give the next pc; false: memory cannot be reached, and
-    nothing was changed."""
-    cdef uint64_t after = s.address + s.length
-    cdef uint64_t target = target_of(t, s.address, s.relative)
-    cdef uint64_t value, mask
-    cdef uint8_t vector[16]
+cdef bint way(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
+    """Where a jump leads that changes nothing else; false: memory cannot be reached."""
+    cdef uint64_t after = place_of(s) + s.length
+    cdef uint64_t target = target_of(t, place_of(s), s.relative)
     if t.op == JUMP:
         pc[0] = target
     elif t.op == BRANCH_FLAGS:
@@ -102,7 +99,40 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
         pc[0] = target if compared(d, t) else after
     elif t.op == BRANCH_BIT:
         pc[0] = target if (get(d, t.a) >> t.n & 1) == t.extra else after
-    elif t.op == BRANCH_COUNT:
+    elif t.op == LINK:
+        if t.b != NO_REGISTER:
+            target = get(d, t.b) + t.extra
+        pc[0] = target & ~<uint64_t>1 if t.n else target
+    elif t.op == INDIRECT:
+        if t.extra:  # a register, not memory
+            target = get(d, t.a)
+        else:
+            target += get(d, t.a) + get(d, t.b) * t.n + get(d, t.c)
+            if not guest_read(d.clock, target, &target, 8):
+                return False
+        pc[0] = target
+    else:
+        return False
+    return True
+
+
+cdef bint leaves(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
+    """Whether the guest goes on outside of the function that a probe is to fire on leaving, or calls it
+    anew."""
+    cdef uint64_t pc = 0
+    return way(d, &d.templates.all[s.template], s, &pc) and not p.low < pc < p.high
+
+
+cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc) noexcept nogil:
+    """Emulate: change registers and memory, give the next pc; false: memory cannot be reached, and
+    nothing was changed."""
+    cdef uint64_t after = s.address + s.length
+    cdef uint64_t target = target_of(t, s.address, s.relative)
+    cdef uint64_t value, mask
+    cdef uint8_t vector[16]
+    if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT:
+        return way(d, t, s, pc)
+    if t.op == BRANCH_COUNT:
         mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
         value = get(d, t.a) & mask
         if t.n:
@@ -117,24 +147,15 @@ cdef bint carry_out(Dispatch *d, const Template *t, const Site *s, uint64_t *pc)
     elif t.op == NEXT:
         pc[0] = after
     elif t.op == LINK:
-        if t.b != NO_REGISTER:
-            target = get(d, t.b) + t.extra
-        pc[0] = target & ~<uint64_t>1 if t.n else target
+        way(d, t, s, pc)
         put(d, t.a, after)
     elif t.op == CALL:
         if not push(d, after):
             return False
         pc[0] = target
     elif t.op == INDIRECT:
-        if t.extra:  # a register, not memory
-            target = get(d, t.a)
-        else:
-            target += get(d, t.a) + get(d, t.b) * t.n + get(d, t.c)
-            if not guest_read(d.clock, target, &target, 8):
-                return False
-        if t.truth and not push(d, after):
+        if not way(d, t, s, pc) or t.truth and not push(d, after):
             return False
-        pc[0] = target
     elif t.op == RETURN:
         value = get(d, d.sp)
         if not guest_read(d.clock, value, pc, 8):

@@ -104,6 +104,10 @@ cdef uint32_t probe_at(Dispatch *d, uint32_t site, uint32_t function,
     return i
 
 
+cdef void leaves_only(Dispatch *d, uint32_t probe, uint64_t address, uint64_t size) noexcept:
+    d.probes[probe].low, d.probes[probe].high = address, address + size
+
+
 cdef uint32_t new_probe(Dispatch *d, uint32_t site, uint32_t function,
                         int provider) except? 0xFFFFFFFF:
     cdef uint32_t i

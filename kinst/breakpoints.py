@@ -233,7 +233,7 @@ class Breakpoints(ProbeTable):
             detour.wipe()
             machine.write_u64(self._scratch, self._scratch_value)
         for number in numbers:
-            if self.fire is not None:
+            if self.fire is not None and self.fires(number, state):
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
         verdict = self.verdict(address, code)

@@ -2,14 +2,16 @@
 
 An entry is the instruction of the prologue that upstream's FBT takes (the arguments are still in
 their registers there), or the first one of a function without a prologue.  A return is a return
-instruction, or a jump out of the function: a tail call.  ``entry`` and ``returns`` say so in
-Python; probes are made by the native ``Dispatcher.add_boundaries``, which the tests hold to them.
+instruction, or a jump out of the function: a tail call.  Where a condition or an address decides
+whether a jump leads out, the probe fires when it does.  ``entry``, ``returns`` and ``leaving`` say
+so in Python; probes are made by the native ``Dispatcher.add_boundaries``, which the tests hold to
+them.
 """
 
 
 from emu.symbols import Symbol
 from kinst.code.listing import ProbedInstruction
-from kinst.code.verdict import ConditionalJump, Jump, Refuse
+from kinst.code.verdict import ConditionalJump, Jump, Op, Refuse
 from kinst.functions import functions
 from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
@@ -49,10 +51,23 @@ def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = Fal
         breakpoints.read_text()
     made: list[int] = []
     for symbol in symbols:
-        made += breakpoints.add_boundaries(symbol, ENTRY in wanted, RETURN in wanted)
+        found = breakpoints.add_boundaries(symbol, ENTRY in wanted, RETURN in wanted)
+        made += found
+        lacks = _lacks(breakpoints, found, wanted)
+        if lacks:
+            breakpoints.left_out.setdefault(symbol.name, lacks)
     if not made:
         raise ProbeError(f"{where}: it has no place for such a probe")
     return made
+
+
+def _lacks(breakpoints: ProbeTable, made: list[int], wanted: list[str]) -> str:
+    """Which of the probes that were wanted of a function is not among those made, and why."""
+    names = {breakpoints.names(number)[3] for number in made}
+    return " and ".join(why for name, why in (
+        (ENTRY, "has no entry: it begins with what cannot be probed, or with a loop"),
+        (RETURN, "never returns: neither an instruction nor a jump leads out of it"))
+        if name in wanted and name not in names)
 
 
 def _targets(table: list[ProbedInstruction]) -> set[int]:
@@ -88,4 +103,25 @@ def returns(trap: GuestTrap, function: Symbol,
         if (trap.is_return(i.code) or leaves) and not isinstance(i.verdict, Refuse):
             found.append(i)
         before = i.verdict
+    return found
+
+
+def leaving(trap: GuestTrap, function: Symbol,
+            table: list[ProbedInstruction]) -> list[ProbedInstruction]:
+    """Where a function may be left: conditional jumps to others, and jumps to addresses that are
+    not known."""
+    end = function.address + function.size
+    found = []
+    before = None
+    for i in table:
+        verdict = i.verdict
+        if isinstance(verdict, ConditionalJump):
+            leaves = (verdict.lower(trap.flag_bits).op is not Op.BRANCH_COUNT
+                      and not function.address <= verdict.target < end)
+        else:
+            leaves = (trap.links(verdict) is False and not trap.is_return(i.code)
+                      and trap.jump_target(before, verdict) is None)
+        if leaves and not isinstance(verdict, Refuse):
+            found.append(i)
+        before = verdict
     return found

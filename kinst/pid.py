@@ -82,9 +82,12 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
     if matches(name, ENTRY):
         made.append(probes.add_in_program(program, function, KINDS[ENTRY], 0, code))
     if matches(name, RETURN):
-        made += [probes.add_in_program(program, function, KINDS[RETURN], at, code)
-                 for at in probes.dispatcher.boundaries(
-                     function.address, code, 0, len(code))[1]]
+        _first, left, _framed, leaving = probes.dispatcher.boundaries(
+            function.address, code, 0, len(code))
+        for at in sorted([*left, *leaving]):
+            made.append(probes.add_in_program(program, function, KINDS[RETURN], at, code))
+            if at in leaving:
+                probes.dispatcher.fire_leaving(made[-1], function.address, len(code))
     if not name.strip("*"):
         return made + probes.add_all_in_program(program, function, code)
     if is_glob(name):

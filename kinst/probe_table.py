@@ -13,11 +13,11 @@ from emu.unicorn.machine import UnicornMachine
 from kinst import guards, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
-from kinst.code.verdict import Refuse
+from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.members import MemberError
 from kinst.shared import ProbeKind
 from kinst.traced_program import TracedProgram, offsets
-from kinst.trap import TRAPS
+from kinst.trap import TRAPS, CpuState
 
 # Provider and name of the probes of a kind; an offset stands in the probe's own name.
 KINDS: dict[int, tuple[str, str]] = {
@@ -300,6 +300,16 @@ class ProbeTable:
         program = self.dispatcher.program(number)
         return self.programs[program - 1] if program else None
 
+    def fires(self, number: int, state: CpuState) -> bool:
+        """Whether a probe fires at its instruction: some do only where the guest leaves the
+        function then."""
+        bounds = self.dispatcher.leaves(number)
+        if bounds is None:
+            return True
+        verdict = self.probe(number).instruction.verdict
+        assert not isinstance(verdict, Refuse | Copy | Rewrite)
+        return not bounds[0] < verdict.next_pc(state) < bounds[1]
+
     def addresses(self, number: int) -> list[int]:
         """Where a probe fires: of a static one its tracepoints."""
         static = self.static(number)
@@ -367,8 +377,9 @@ class ProbeTable:
         return (f"it {verdict.reason}" if number != NO_INSTRUCTION and isinstance(verdict, Refuse)
                 else f"it is no instruction of {function.name}")
 
-    def boundaries(self, function: Symbol) -> tuple[int, list[int], bool]:
-        """Where a function is entered (an offset, or -1) and left, and whether it has a frame."""
+    def boundaries(self, function: Symbol) -> tuple[int, list[int], bool, list[int]]:
+        """Where a function is entered (an offset, or -1) and left, whether it has a frame, and
+        where it is left if a condition or an address says so."""
         code, start = self._around(function)
         return self.dispatcher.boundaries(function.address, code, start, function.size)
 

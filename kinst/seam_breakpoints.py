@@ -164,7 +164,7 @@ class SeamBreakpoints(ProbeTable):
         self._firing = True
         try:
             for number in site.numbers:
-                if self.fire is not None:
+                if self.fire is not None and self.fires(number, state):
                     self.fire(self.probe(number), state)
         except BaseException:
             # The guest goes back to the instruction, as if the probe had never been there.

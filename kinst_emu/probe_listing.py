@@ -60,7 +60,7 @@ def show_left_out(probes: KernelProbes, as_json: bool) -> None:
             lines.row({"not_probed": function, "offset": offset, "instruction": instruction,
                        "reason": reason})
         elif offset is None:
-            print(f"not probed: kinst:{module}:{function}: the function {reason}")
+            print(f"not probed: {module}:{function}: the function {reason}")
         else:
             print(f"not probed: kinst:{module}:{function}:{offset} ({instruction}): {reason}")
 

@@ -235,7 +235,8 @@ cdef class CodeReader:
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
         """Where a function is entered and left (``kinst/fbt.py`` says how, in Python).
 
-        :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue).
+        :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue, offsets
+            of what leaves it where a condition or an address says so).
         """
         cdef Piece *pieces = NULL
         cdef uint64_t i, count, at, target
@@ -247,7 +248,7 @@ cdef class CodeReader:
         cdef uint64_t before_target = 0
         cdef int64_t entry = -1
         memset(&before, 0, sizeof(Template))
-        returns, targets = [], set()
+        returns, leaving, targets = [], [], set()
         leads = []  # offsets of the instructions up to the prologue, or to where it cannot be
         first_refused = True
         try:
@@ -284,6 +285,12 @@ cdef class CodeReader:
                         target = (before_target + t.extra) & ~<uint64_t>1
                         if not address <= target < address + size:
                             returns.append(at)
+                    elif t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT:
+                        if not address <= target < address + size:
+                            leaving.append(at)
+                    elif t.op == LINK and t.a == NO_REGISTER and t.b != NO_REGISTER or (
+                            t.op == INDIRECT and not t.truth):
+                        leaving.append(at)
                 if t.flags & ENDS_EXCLUSIVE:
                     exclusive = False
                 before = t[0]
@@ -295,10 +302,10 @@ cdef class CodeReader:
                 entry = -1
                 break
             if lead == entry:
-                return entry, returns, framed
+                return entry, returns, framed, leaving
         if not leads or first_refused or address in targets:
-            return -1, returns, framed
-        return 0, returns, framed
+            return -1, returns, framed, leaving
+        return 0, returns, framed, leaving
 
     def tally(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
               dict encodings, place, list counts):

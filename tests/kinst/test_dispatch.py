@@ -60,7 +60,8 @@ def test_function_boundaries_are_those_of_the_tables(booted):
     for function in booted.image.symbols.functions():
         table = breakpoints.instructions(function)
         first = fbt.entry(breakpoints.trap, function, table)
-        offset, left, framed = breakpoints.boundaries(function)
+        offset, left, framed, leaving = breakpoints.boundaries(function)
+        assert leaving == [i.offset for i in fbt.leaving(breakpoints.trap, function, table)]
         assert offset == (first.offset if first else -1), function.name
         assert left == [i.offset for i in fbt.returns(breakpoints.trap, function, table)]
         assert framed == any(breakpoints.trap.is_prologue(i.code) for i in table)

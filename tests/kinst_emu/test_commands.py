@@ -336,7 +336,7 @@ def test_a_verbose_listing_says_what_is_not_probed_and_why(arch):
     refusals = [line for line in result.stdout.splitlines() if line.startswith("not probed: ")]
     assert refusals
     left_out = run("kdtrace", "-l", "-v", "-k", f"teaching/{arch}", "-n", "kinst::*:").stdout
-    assert "not probed: kinst:kernel:cpu_switch: the function is excluded" in left_out
+    assert "not probed: kernel:cpu_switch: the function is excluded" in left_out
     assert "the function has no frame" in left_out
     assert all(re.fullmatch(r"not probed: kinst:kernel:\w+:\d+ \(.+\): .+", line)
                for line in refusals)

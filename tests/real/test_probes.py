@@ -99,7 +99,8 @@ def test_the_native_decoder_and_function_boundaries_are_those_of_the_tables(kern
         assert lengths[: len(known)] == known, function.name
         first = fbt.entry(breakpoints.trap, function, table)
         returns = fbt.returns(breakpoints.trap, function, table)
-        offset, left, _framed = breakpoints.boundaries(function)
+        offset, left, _framed, leaving = breakpoints.boundaries(function)
+        assert leaving == [i.offset for i in fbt.leaving(breakpoints.trap, function, table)]
         assert offset == (first.offset if first else -1), function.name
         assert left == [i.offset for i in returns], function.name
 
