@@ -60,7 +60,7 @@ lint: $(STAMP)
 	$(BIN)/mypy examples
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	MYPYPATH=bench $(BIN)/mypy --config-file tests/mypy.ini --scripts-are-modules \
-		$(filter-out %.py %__pycache__,$(wildcard bench/*))
+		$(filter-out %.py %.c %__pycache__,$(wildcard bench/*))
 
 CORE := tests/emu/unicorn tests/kinst/code tests/kinst/test_dispatch.py tests/kinst/test_provider.py \
 	tests/dtrace/bpf tests/dtrace/run tests/dwarf tests/test_house.py

@@ -1,7 +1,7 @@
 """Machines as Python programs use them."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,13 +212,17 @@ class TracedMachine(Inspected):
         self._enable([], GUEST)
 
     def trace(self, program: str, *arguments: object, options: Mapping[str, object] | None = None,
-              trap_path: TrapPath | None = None, unsafe: bool = False) -> Program:
+              trap_path: TrapPath | None = None, unsafe: bool = False, target: str = "",
+              programs: Sequence[str | Path] = ()) -> Program:
         """Run a D program on the machine, beside the probes that are enabled already.
 
         :param arguments: ``$1``, ``$2``, ... of the program.
         :param options: as ``kdtrace -x`` takes them: ``{"strsize": 64}``; a flag is True.
         :param trap_path: as of ``probe``.
         :param unsafe: also in functions that are excluded.
+        :param target: the name of the program that the next command begins with: ``$target`` is its
+            process, as in ``pid$target:::entry``.
+        :param programs: files of programs with symbols, beside those of our userland.
         :return: the program, enabled; ``with`` ends it at its end.
         :raises KinstError: when it does not compile, names no probe, or another one is enabled.
         """
@@ -239,7 +243,8 @@ class TracedMachine(Inspected):
             breakpoints, told = self._table(self._probes, path)
             assert isinstance(breakpoints, Breakpoints)
             made = Program(self, self.remove_program, breakpoints, program, arguments,
-                           options or {}, unsafe)
+                           options or {}, unsafe, target,
+                           {Path(path).name: Path(path) for path in programs})
             for number in told:
                 breakpoints.dispatcher.tell_also(number)
             made.begin()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from dtrace.run.kernel_session import kernel_session
@@ -39,7 +40,8 @@ class Program:
 
     def __init__(self, machine: Inspected, remove: "Callable[[Program], None]",
                  breakpoints: Breakpoints, source: str, arguments: Sequence[object],
-                 options: Mapping[str, object], unsafe: bool) -> None:
+                 options: Mapping[str, object], unsafe: bool, target: str = "",
+                 files: Mapping[str, Path] | None = None) -> None:
         self._remove = remove
         self._machine, self._source, self._breakpoints = machine, source, breakpoints
         self._records: list[Record] = []
@@ -47,10 +49,11 @@ class Program:
         self.printed: list[Row] = []  # what printa() has printed
         self.errors: list[str] = []  # faults of clauses
         self.messages: list[str] = []  # what kdtrace says on standard error: faults, drops
-        self._session = self._linked(breakpoints, arguments, options, unsafe)
+        self._session = self._linked(breakpoints, arguments, options, unsafe, target, files or {})
 
     def _linked(self, breakpoints: Breakpoints, arguments: Sequence[object],
-                options: Mapping[str, object], unsafe: bool) -> Session:
+                options: Mapping[str, object], unsafe: bool, target: str,
+                files: Mapping[str, Path]) -> Session:
         chosen = Options()
         for name, value in options.items():
             chosen.set(name, None if value is True else str(value))
@@ -58,7 +61,7 @@ class Program:
         return kernel_session(
             breakpoints, self._machine.kernel.prototypes.types(), self._source,
             ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took,
-            programs=UserPrograms(program_files(breakpoints.image)))
+            programs=UserPrograms({**program_files(breakpoints.image), **files}), target=target)
 
     def _took(self, row: Row) -> None:
         if "actions" in row:

@@ -14,13 +14,12 @@ from dtrace.debug_index import debug_index
 from dtrace.prototypes import Prototypes, plain, result_line
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes, KernelSymbols
+from dtrace.run.processes import Processes
 from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
-from dtrace.symbols import find_symbol
-from dtrace.threads import Threads
-from dtrace.user_programs import NAME, UserPrograms
+from dtrace.user_programs import UserPrograms
 from dwarf.types import Type, declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.errors import KinstError
@@ -45,7 +44,6 @@ from images.shell import (
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
-from kinst.traced_program import TracedProgram
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
@@ -137,32 +135,9 @@ class TracedKernel:
         """
         if self.line.process is not None:
             return self.line.process
-        return self._made_next if self._command is not None or self.player is not None else 0
-
-    @property
-    def _made_next(self) -> int:
-        """The number of the process that is made next; 0: the kernel has made none."""
-        if not self.machine.guest.shell_prompt:
+        if self._command is None and self.player is None:
             return 0
-        made = find_symbol(self.image, self.machine.guest.last_process)
-        last = int.from_bytes(self.machine.read(made, 4), "little")
-        return last + 1 if last else 0
-
-    def program(self, process: int) -> TracedProgram:
-        """What a process runs that is there, or that is made for the command.
-
-        :raises KinstError: when there is no such process, or its program's file is not known.
-        """
-        known = {thread.pid: thread.process for thread in Threads(self.machine).all()}
-        name = known.get(process, "")
-        if not name and process == self._made_next:
-            name = self._first_word()
-        if not name:
-            there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:40] if pid)
-            raise KinstError(f"there is no process {process}; there are {there or 'none'}; the one "
-                             "that a command is given to is $target")
-        return TracedProgram(process, name[:NAME], self.guest.programs.file(name[:NAME]),
-                             process not in known)
+        return self.processes.made_next
 
     def _first_word(self) -> str:
         """The name of the program that the command begins with, or the first line that is typed in
@@ -177,9 +152,11 @@ class TracedKernel:
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
         types = self.types
+        self.processes = Processes(self.machine, lambda: self.guest.programs, self._first_word)
         return KernelProbes(breakpoints, self.line.unsafe,
                             None if types is None else lambda: debug_index(self.image),
-                            None if types is None else lambda: types, self.program)
+                            None if types is None else lambda: types,
+                            self.processes.program)
 
     def _on_unicorn(self, machine: UnicornMachine) -> None:
         line = self.line

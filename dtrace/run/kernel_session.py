@@ -11,6 +11,7 @@ from dtrace.debug_index import debug_index
 from dtrace.libraries import needed
 from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
 from dtrace.run.options import Options
+from dtrace.run.processes import Processes
 from dtrace.run.session import Session, defaults
 from dtrace.run.structured import Row
 from dtrace.run.unicorn_guest import UnicornGuest
@@ -35,7 +36,7 @@ class _Chosen(KernelProbes):
 def kernel_session(
     breakpoints: Breakpoints, types: Types | None, source: str, words: Sequence[str],
     options: Options, unsafe: bool, say: Callable[[str], None], sink: Callable[[Row], None],
-    choose: Choose | None = None, programs: UserPrograms | None = None,
+    choose: Choose | None = None, programs: UserPrograms | None = None, target: str = "",
 ) -> Session:
     """The program's probes are made among ``breakpoints``; nothing is enabled yet.
 
@@ -45,12 +46,16 @@ def kernel_session(
     :param sink: is given what firings leave, as objects.
     :param choose: which of the probes of a description are meant.
     :param programs: whose names stacks of users have.
+    :param target: the name of the program that the next process is made for, ``$target``.
     :raises KinstError: when the program does not compile, or may not run.
     """
     image = breakpoints.image
     probes = _Chosen(breakpoints, unsafe, None if types is None else lambda: debug_index(image),
                      None if types is None else lambda: types)
     probes.choose = choose
+    programs = programs if programs is not None else UserPrograms()
+    processes = Processes(breakpoints.machine, lambda: programs, lambda: target)
+    probes.program = processes.program
     compiler = Compiler(
         probes, lambda name, value: options.set(name, value, inside=True),
         lambda: defaults(options), lambda: options.number("strsize"),
@@ -61,11 +66,12 @@ def kernel_session(
             for text in needed(breakpoints.arch.name, types,
                                [source, *words]).values():
                 compiler.library(text)
-        compiled = compiler.compile(source, Macros(list(words), {}, False))
+        variables = {"target": processes.made_next} if target else {}
+        compiled = compiler.compile(source, Macros(list(words), variables, False))
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
     guest = UnicornGuest(breakpoints, probes, types, stops=False)
-    guest.programs = programs if programs is not None else UserPrograms()
+    guest.programs = programs
     symbols = KernelSymbols(image, guest.lines, guest.programs)
     session = Session(compiler, options, symbols, io.StringIO(), say, guest, sink)
     session.link(compiled)

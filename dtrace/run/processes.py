@@ -1,0 +1,51 @@
+"""The guest's processes, as a D program names them: ``$target``, and by their numbers."""
+
+from collections.abc import Callable
+
+from dtrace.symbols import find_symbol
+from dtrace.threads import Threads
+from dtrace.user_programs import NAME, UserPrograms
+from emu.errors import KinstError
+from emu.machine import Machine
+from kinst.traced_program import TracedProgram
+
+MOST_LISTED = 40
+
+
+class Processes:
+    """:param programs: the files of their programs.
+    :param next_program: gives the name of the program that the next process is made for; empty: it
+        is not known.
+    """
+
+    def __init__(self, machine: Machine, programs: Callable[[], UserPrograms],
+                 next_program: Callable[[], str]) -> None:
+        self._machine, self._programs, self._next_program = machine, programs, next_program
+
+    @property
+    def made_next(self) -> int:
+        """The number of the process that is made next; 0: the kernel runs no programs.
+
+        :raises KinstError: when the kernel does not say which it made last.
+        """
+        if not self._machine.guest.shell_prompt:
+            return 0
+        made = find_symbol(self._machine.image, self._machine.guest.last_process)
+        last = int.from_bytes(self._machine.read(made, 4), "little")
+        return last + 1 if last else 0
+
+    def program(self, process: int) -> TracedProgram:
+        """What a process runs that is there, or that is made next.
+
+        :raises KinstError: when there is no such process, or its program's file is not known.
+        """
+        known = {thread.pid: thread.process for thread in Threads(self._machine).all()}
+        name = known.get(process, "")
+        if not name and process == self.made_next:
+            name = self._next_program()
+        if not name:
+            there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
+            raise KinstError(f"there is no process {process}; there are {there or 'none'}; the one "
+                             "that a command is given to is $target")
+        return TracedProgram(process, name[:NAME], self._programs().file(name[:NAME]),
+                             process not in known)
