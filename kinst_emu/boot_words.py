@@ -2,11 +2,12 @@
 
 import argparse
 import io
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from emu.architectures import arch_of
-from emu.boot_options import boot_options
+from emu.boot_options import BootOptions, boot_options
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
@@ -64,8 +65,19 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
             raise KinstError("--write: a file is given for two disks")
     base = [catalog.base(image)] if arguments.base else []
-    options = boot_options(
-        arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk])
+    return _told(image, boot_options(
+        arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))
+
+
+def with_disks(image: Image, disks: Sequence[Path]) -> Image:
+    """The image, with disks.
+
+    :raises KinstError: when one cannot be used.
+    """
+    return _told(image, boot_options([], "", None, disks)) if disks else image
+
+
+def _told(image: Image, options: BootOptions) -> Image:
     if options.programs and not guest_of(image, arch_of(image).name).shell_prompt:
         what = "--disk" if options.disks else "--memory-disk"
         raise KinstError(f"{what}: the teaching kernel has no file systems; give a FreeBSD "

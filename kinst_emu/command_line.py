@@ -121,6 +121,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="make $target this process, which is there when the workload begins; as the pid "
         "provider's, pid$target:::entry")
     add("--files", metavar="DIR", help="with -c '$ COMMAND': put the files of a folder into /files")
+    add("--disk", action="append", default=[], metavar="FILE",
+        help="the image of a disk; the first is the root file system.  What is written to it is "
+        "forgotten in the end.  May be repeated")
     add("--program", action="append", default=[], metavar="FILE",
         help="the file of a user's program, statically linked and with symbols: ustack() names its "
         "functions where a process has the file's name; our userland's are known; may be repeated")
@@ -201,6 +204,7 @@ class CommandLine:
     replay: Path | None
     workload: str | None
     files: Path | None
+    disks: list[Path]
     user_programs: list[Path]
     process: int | None
     listing: bool
@@ -260,7 +264,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
         None if given.replay is None else Path(given.replay), given.workload,
         None if given.files is None else Path(given.files),
-        [Path(file) for file in given.program],
+        [Path(file) for file in given.disk], [Path(file) for file in given.program],
         None if given.process is None else parse_count(given.process, "-p"),
         given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
         given.show_code, given.version, frames, given.json, given.report, given.sources, given.plot,
@@ -269,7 +273,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         None if given.limit is None else parse_count(given.limit, "--limit"))
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--program", bool(line.user_programs)), ("-p", line.process is not None),
+        ("--disk", bool(line.disks)), ("--program", bool(line.user_programs)),
+        ("-p", line.process is not None),
         ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
         ("--module", bool(line.module)), ("--memory", line.memory is not None),

@@ -44,6 +44,7 @@ from images.shell import (
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
+from kinst_emu.boot_words import with_disks
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
@@ -69,7 +70,8 @@ class TracedKernel:
         if line.machine == QEMU:
             _check_qemu(line)
         if line.replay is not None:
-            for option, given in (("--memory", line.memory), ("-c", line.workload)):
+            for option, given in (("--memory", line.memory), ("-c", line.workload),
+                                  ("--disk", line.disks or None)):
                 if given is not None:
                     raise KinstError(f"{option}: cannot be used with --replay, which runs the "
                                      "recording, on the recording's own machine")
@@ -77,7 +79,7 @@ class TracedKernel:
             self.image = self.player.machine.image
         else:
             assert line.kernel is not None
-            self.image = catalog.find(line.kernel, line.module)
+            self.image = with_disks(catalog.find(line.kernel, line.module), line.disks)
         self.limit = line.limit or DEFAULT_LIMIT
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
@@ -86,6 +88,9 @@ class TracedKernel:
         self._calls = None
         self._command, source = _command_of(line)
         files = line.files
+        if line.disks and (source is not None or files is not None):
+            raise KinstError("--disk: has the programs that it has; leave out --files, or compile "
+                             "the program into it")
         if source is not None and self.player is None:
             files = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
             compile_program(self.image, source, files)

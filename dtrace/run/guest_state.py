@@ -1,5 +1,6 @@
 """What a program asks the guest: its thread and process, the stack, registers, the time."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
+OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
 
 
@@ -36,6 +38,8 @@ class GuestState(ABC):
         # The interrupted registers in a firing; who lets one fire may have others.
         self.state: CpuState | NativeState = CpuState(machine, 0)
         self.programs = UserPrograms()
+        self.by_line = False  # frames with the same inline functions and source line are one
+        self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # the first met of each
         self._stacks: Stacks | None = None
         self._runtime: Runtime | None = None
 
@@ -164,7 +168,8 @@ class GuestState(ABC):
 
     def lines(self, address: int, is_return: bool) -> list[str]:
         """The lines of a frame, with inline functions and source lines."""
-        return self._walk().lines(address, is_return)
+        found = self._walk().lines(address, is_return)
+        return [OFFSET.sub("", line, count=1) for line in found] if self.by_line else found
 
     def stack(self, frames: int, user: bool, marked: bool = False) -> list[int]:
         """Addresses, inner ones first; of a user's stack as ``UserPrograms`` has them.
@@ -182,6 +187,8 @@ class GuestState(ABC):
         own = int(fired is not None and fired.provider == "fbt")
         read = self._machine.read_register if fired is None else self.state.get
         found = list(self._walk().addresses(read, frames + own))[own:]
+        if self.by_line:
+            found = [self._by_line.setdefault(tuple(self.lines(*frame)), frame) for frame in found]
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
                 for pc, is_return in found]
 

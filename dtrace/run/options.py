@@ -155,7 +155,8 @@ FIXED: dict[str, Parse] = {
     "cleanrate": parse_rate, "statusrate": parse_rate,
     "bufpolicy": _one_of("ring", "fill", "switch"), "bufresize": _one_of("auto", "manual"),
     "oformat": _text,
-    "stackinline": parse_flag,  # ours: stack() with inline functions and source lines
+    "stackinline": parse_flag,  # ours: stack() with inline functions and source lines,
+    "stackline": parse_flag,  # and frames of one line are one
     "host-time": parse_flag,  # ours: without a kernel, the host's clock instead of a virtual one
 }
 DEFAULTS: dict[str, Value] = {

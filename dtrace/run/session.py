@@ -172,7 +172,9 @@ class Session:
         if self.guest is None:
             self.hosted.parent = parent
         else:
-            self.hosted.stack = partial(self.guest.stack, marked=options.given("stackinline"))
+            self.guest.by_line = options.given("stackline")
+            self.hosted.stack = partial(
+                self.guest.stack, marked=self.guest.by_line or options.given("stackinline"))
             self.hosted.registers = self.guest.register
             self.hosted.in_program = self.guest.in_program
         bufsize = options.number("bufsize")

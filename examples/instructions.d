@@ -1,0 +1,21 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * The instructions of a program that are executed most.
+ *
+ *	instructions.d -k KERNEL -c '$ work hash 200'
+ */
+#pragma D option quiet
+
+pid$target:a.out::
+/probename != "entry" && probename != "return"/
+{
+	@all = count();
+	@[probefunc, probename] = count();
+}
+
+END
+{
+	trunc(@, 10);
+	printa("%@d instructions\n", @all);
+	printa("  %s+0x%s %@d\n", @);
+}

@@ -1,0 +1,21 @@
+#!/usr/bin/env -S kdtrace -s
+/*
+ * A program and what it has the kernel do, as one flow.
+ *
+ *	throughcalls.d -k KERNEL -c '$ cat /etc/motd'
+ */
+#pragma D option flowindent
+
+pid$target:a.out::entry, pid$target:a.out::return
+{
+}
+
+syscall:::entry, syscall:::return
+/pid == $target && execname == "cat"/
+{
+}
+
+fbt::namei:, fbt::vn_read:, fbt::vn_open_cred:
+/pid == $target && execname == "cat"/
+{
+}
