@@ -10,11 +10,16 @@ from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
 from dtrace.run.kernel import KernelProbes, KernelSurroundings
 from dwarf.types import find_member
+from emu.architectures import arch_of
+from emu.devices.virtio_block import IN, OUT, VirtioBlock
 from emu.machine import StopReason, Until
-from images import boots
+from images import boots, catalog
 from images.shell import run_command, with_userland
 from kinst import system_calls
 from kinst.breakpoints import PATHS, Breakpoints
+from kinst_emu.boot_words import with_disks
+from kinst_emu.kernel import Kernel
+from kinst_emu.machine import TracedMachine
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.test_commands import run
 
@@ -183,3 +188,35 @@ def test_what_a_program_says_it_did_is_counted_exactly_and_the_digest_stays(kern
                       "create": "4", "exec-success": "4", "exit": "4", "signal-send": "4",
                       "faults": "50"}
     assert traced.stdout.splitlines()[-1] == plain.stdout.splitlines()[-1]
+
+
+def test_a_disks_requests_are_those_of_io(kernel, monkeypatch):
+    """What the device is asked for, in order, is what io:::start has told before."""
+    asked = []
+    carry_out = VirtioBlock._carry_out
+
+    def counted(device, chain):
+        kind, _reserved, sector = struct.unpack("<IIQ", chain.readable[:16])
+        if kind in (IN, OUT):
+            length = (len(chain.readable) - 16 if kind == OUT
+                      else sum(size for _at, size in chain.writable) - 1)
+            asked.append((1 if kind == IN else 2, sector * 512, length))
+        return carry_out(device, chain)
+
+    disk = catalog.userland(guest_arch(kernel))
+    machine = TracedMachine(Kernel(with_disks(real_kernel(guest_arch(kernel)), [disk])),
+                            boots.booted(with_disks(real_kernel(guest_arch(kernel)), [disk])))
+    monkeypatch.setattr(VirtioBlock, "_carry_out", counted)
+    with machine.trace('io:::start /stringof(args[1]->device_name) == "vtbd"/ {'
+                       " trace(args[0]->bio_cmd); trace(args[0]->bio_offset);"
+                       " trace(args[0]->bio_length); }") as traced:
+        ran = machine.command("cat /etc/motd; echo x > /tmp/x; cat /bin/check > /tmp/y; sync; "
+                              "sleep 2")
+    assert ran.status == 0
+    told = [tuple(record.values) for record in traced.records]
+    assert len(told) > 20 and {1, 2} == {command for command, _at, _length in told}
+    assert sorted(told) == sorted(asked)
+
+
+def guest_arch(kernel):
+    return arch_of(kernel).name
