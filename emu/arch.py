@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     import keystone
 
 
+ALL = (1 << 64) - 1
+
+
 class Context(Protocol):
     """What the rules of an architecture need: a CPU's registers, and memory."""
 
@@ -45,8 +48,18 @@ class Arch(ABC):
     frame_record: ClassVar[tuple[str, int, int]]
 
     @abstractmethod
+    def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
+        """Walk the page tables of the machine's present address space: a physical address, and the
+        entry that maps it (without translation, all ones); None: nothing does."""
+
     def translate(self, cpu: Context, address: int) -> int | None:
-        """Walk the page tables of the machine's present address space."""
+        """The physical address; None: it is not mapped."""
+        found = self.walk(cpu, address)
+        return None if found is None else found[0]
+
+    @abstractmethod
+    def writable(self, entry: int) -> bool:
+        """Whether an entry lets its page be written to."""
 
     @abstractmethod
     def decoder(self) -> "capstone.Cs":

@@ -137,6 +137,23 @@ class ProcessMembers:
 
 
 @dataclass(frozen=True)
+class SignalMembers:
+    """What a thread is told of a signal by: members of ``thread``.
+
+    :param pending: sets of 32-bit words, whose bit ``signal - 1`` says that it is pending.
+    :param notice: flags, of which ``bit`` has it look at signals on its way to user mode.
+    :param stop: the number of the signal that stops a process; there are ``count``.
+    """
+
+    thread: str
+    pending: tuple[str, ...]
+    notice: str
+    bit: int
+    stop: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Exclusions:
     """Functions that are not probed unless one insists.
 
@@ -210,6 +227,7 @@ class Guest:
     :param system_calls: of its programs; None: it has none.
     :param page_tables: the members that lead from a process to the root of its page tables, and the
         register that has that while it runs.
+    :param signal_members: how a thread is told of a signal; None: it is not.
     :param process_members: what a thread says of its process; None: there are none.
     :param call_probes: reads those of its system calls, in one that was started; ``call_members``:
         where a thread has what it says of one.
@@ -256,6 +274,7 @@ class Guest:
     call_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     call_members: CallMembers | None = None
     process_members: ProcessMembers | None = None
+    signal_members: SignalMembers | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())

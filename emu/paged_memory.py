@@ -38,6 +38,16 @@ class PagedMemory(ABC):
         except MemoryAccessError:
             return None
 
+    def may_write(self, address: int, size: int) -> bool:
+        """Whether all pages of a piece of virtual memory are there, and let themselves be written
+        to."""
+        try:
+            found = [self.arch.walk(self, page)
+                     for page in range(address & ~4095, address + size, 4096)]
+        except MemoryAccessError:
+            return False
+        return all(one is not None and self.arch.writable(one[1]) for one in found)
+
     def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
         pieces = []
         while size > 0:

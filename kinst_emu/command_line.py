@@ -1,6 +1,7 @@
 """The command line of kdtrace: dtrace(1)'s options, and those about a kernel."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +52,9 @@ kdtrace --help says what each is
 """
 
 
+FLAG = re.compile(r"-\d")
+
+
 class UsageError(Exception):
     """The command line is none."""
 
@@ -95,6 +99,14 @@ class _Macro(argparse.Action):
         namespace.preprocess = [*namespace.preprocess, f"-{option[1]}{value}"]
 
 
+class _Included(argparse.Action):
+    """-H, for the preprocessor."""
+
+    def __call__(self, _parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 _value: object, _option: str | None = None) -> None:
+        namespace.preprocess = [*namespace.preprocess, "-H"]
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The options, with their help."""
     parser = _Parser(prog="kdtrace", allow_abbrev=False)
@@ -136,6 +148,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="print the program with inline functions rewritten to their copies")
     add("-o", dest="output", metavar="FILE", help="append what is printed to FILE")
     add("-q", action=_Set, nargs=0, help="print only what actions print")
+    add("-L", dest="libraries", action="append", default=[], metavar="DIR",
+        help="take in the libraries of a directory: declarations, inlines, translators in its .d "
+        "files; may be repeated")
+    add("-H", dest="preprocess", action=_Included, nargs=0,
+        help="have the preprocessor print the files that are included")
+    add("-64", dest="model", action="store_true", help="the data model, which is that of 64 bits")
     add("-F", action=_Set, nargs=0, help="indent by entry and return")
     add("-w", action=_Set, nargs=0, help="allow destructive actions")
     add("-x", action=_Set, metavar="OPTION[=VALUE]", help="set an option of D's (docs/d.md)")
@@ -151,8 +169,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="the standard of C; the preprocessor is the same for all")
     for letter, why in (("-A", "anonymous tracing"), ("-a", "anonymous tracing"),
                         ("-G", "an ELF file of probes: --emit-elf FILE writes the code"),
-                        ("-H", "printing the files that are included"),
-                        ("-L", "directories of libraries"), ("-O", "an object's data")):
+                        ("-32", "data model of 32 bits: the kernels have 64"),
+                        ("-O", "an object's data")):
         add(letter, dest="refused", action="append_const", const=(letter, why),
             help=argparse.SUPPRESS)
     add("--stack", nargs="?", metavar="N", const=str(DEFAULT_FRAMES),
@@ -204,6 +222,7 @@ class CommandLine:
     replay: Path | None
     workload: str | None
     files: Path | None
+    libraries: list[Path]
     disks: list[Path]
     user_programs: list[Path]
     process: int | None
@@ -240,6 +259,8 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     if not arguments:
         raise UsageError("")
     given, unknown = parser.parse_known_intermixed_args(arguments)
+    if not unknown:
+        unknown = [word for word in given.words if FLAG.fullmatch(word)]  # not a number's sign
     if unknown:
         raise UsageError(f"illegal option -- {unknown[0].lstrip('-')}")
     for letter, why in given.refused or ():
@@ -258,13 +279,14 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         raise UsageError("only one of the [-lV] options can be specified at a time")
     if given.listing:
         options.values["zdefs"] = 1
-    elif not given.programs and not given.version:
+    elif not given.programs and not given.version and not given.compile_only:
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     line = CommandLine(
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
         None if given.replay is None else Path(given.replay), given.workload,
         None if given.files is None else Path(given.files),
-        [Path(file) for file in given.disk], [Path(file) for file in given.program],
+        [Path(path) for path in given.libraries], [Path(file) for file in given.disk],
+        [Path(file) for file in given.program],
         None if given.process is None else parse_count(given.process, "-p"),
         given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
         given.show_code, given.version, frames, given.json, given.report, given.sources, given.plot,

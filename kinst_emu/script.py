@@ -20,7 +20,7 @@ from dtrace.d.lexer import Macros, between
 from dtrace.d.program import Compiled, Compiler, split
 from dtrace.d.surroundings import Nowhere, Surroundings
 from dtrace.d.types import Universe
-from dtrace.libraries import needed
+from dtrace.libraries import needed, of_directories
 from dtrace.run.consumer import Enabled
 from dtrace.run.kernel import KernelProbes, KernelSurroundings
 from dtrace.run.render import NoSymbols
@@ -106,6 +106,7 @@ class _Run:
         """Take in the libraries that the programs use."""
         if self.options.given("nolibs"):
             return
+        self._given_libraries()
         types = None if self.kernel is None else self.kernel.types
         for name, text in needed(self._arch.name, types, programs).items():
             try:
@@ -113,6 +114,16 @@ class _Run:
             except DError as error:
                 raise KinstError(f"failed to compile library {name}.d for this kernel: "
                                  f"{error.said(False)}") from None
+
+    def _given_libraries(self) -> None:
+        """Those of -L, and of the option libdir."""
+        named = self.options.text("libdir")
+        for path, text in of_directories([*self.line.libraries, *([Path(named)] if named else [])]):
+            try:
+                self.compiler.library(text)
+            except DError as error:
+                raise KinstError(f"failed to compile library {path}: {error.said(False)}"
+                                 ) from None
 
     def run(self) -> int:
         line = self.line

@@ -12,6 +12,7 @@ from dtrace.calls import Evaluation, check
 from dtrace.calls import parse as parse_calls
 from dtrace.debug_index import debug_index
 from dtrace.prototypes import Prototypes, plain, result_line
+from dtrace.run.destructive import ActionEnded
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes, KernelSymbols
 from dtrace.run.processes import Processes
@@ -213,7 +214,7 @@ class TracedKernel:
         try:
             with PROGRESS.working("running, traced"), console.streaming():
                 shown = self._work()
-        except (CallError, BootError, CommandError) as error:
+        except (ActionEnded, CallError, BootError, CommandError) as error:
             session.look()
             stack = [] if self.breakpoints is None else failure(machine)  # QEMU may have ended
             if rows is not None:

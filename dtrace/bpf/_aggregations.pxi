@@ -159,7 +159,8 @@ cdef uint64_t h_aggregate(Machine *m, uint64_t *r) noexcept nogil:
             e = x.next
     if e == NONE:
         need = 8 * <uint64_t>f.count + ((r[3] + 7) & ~<uint64_t>7)
-        if m.arena_used + need + <uint64_t>m.entry_count * sizeof(Entry) > m.arena_size:
+        if f.size > m.arena_size or (
+                m.arena_used + need + <uint64_t>m.entry_count * sizeof(Entry) > m.arena_size):
             m.aggregation_drops += 1
             return 0
         if m.arena_used + need > m.arena_room:

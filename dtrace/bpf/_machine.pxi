@@ -38,6 +38,7 @@ cdef struct Variable:
 cdef struct Function:
     int kind
     uint32_t count
+    uint64_t size  # of one, as DTrace counts; 0: it is not counted so
     int64_t parameter[PARAMETERS]
 
 # A value of an associative array: in a chunk of the dynamic region, the key behind it.

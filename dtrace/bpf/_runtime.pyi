@@ -24,7 +24,8 @@ class Runtime:
     def __init__(
         self, sizes: Mapping[int, int], constants: bytes,
         variables: Sequence[tuple[int, int, bool, int]], dynamic: int,
-        functions: Sequence[tuple[int, int, Sequence[int]]], aggregation_size: int,
+        functions: Sequence[tuple[int, int, Sequence[int]]
+                            | tuple[int, int, Sequence[int], int]], aggregation_size: int,
         buffer_size: int, policy: int, speculations: tuple[int, int], string_size: int,
         helpers: Mapping[int, Callable[[int, int, int, int, int], int]],
     ) -> None: ...

@@ -140,11 +140,12 @@ cdef class Runtime:
         m.function = <Function *>calloc(max(len(functions), 1), sizeof(Function))
         if m.function == NULL:
             raise MemoryError
-        for n, (kind, count, parameters) in enumerate(functions):
+        for n, (kind, count, parameters, *size) in enumerate(functions):
             if not 0 < count <= 1 << 20 or len(parameters) > PARAMETERS:
                 raise ValueError("an aggregation is of 1 to 1048576 values")
             check_function(kind, count, tuple(parameters))
             m.function[n].kind, m.function[n].count = kind, count
+            m.function[n].size = size[0] if size else 0
             for k, parameter in enumerate(parameters):
                 m.function[n].parameter[k] = parameter
         m.arena_size = aggregation_size
@@ -231,6 +232,8 @@ cdef class Runtime:
             return bad(&self.m, 0, 0)
 
     cdef int noted(self, uint64_t clause, int fault, uint64_t value) noexcept:
+        if self.m.failing:
+            return 0  # that is told when the run has ended
         try:
             if self.faults is not None:
                 self.faults(clause, fault, value, self.m.fault_at)

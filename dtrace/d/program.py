@@ -116,7 +116,7 @@ class Compiler:
         self._made = self._repeated = 0
         self._repeats: syntax.Clause | None = None  # what is repeated: the statements of one clause
         self._deferred: list[tuple[str, str, SourcePlace]] = []
-        self._sugared = False
+        self._sugared = self._in_library = False
 
     @property
     def storage(self) -> Storage:
@@ -181,8 +181,12 @@ class Compiler:
                 case _:
                     raise DError("D_PRAGMA_SCOPE", "a library has no clauses", node.place)
 
-        Parser(source, Macros([], {}, False), self.universe, self.checker.knows,
-               self._pragma).program(piece)
+        self._in_library = True
+        try:
+            Parser(source, Macros([], {}, False), self.universe, self.checker.knows,
+                   self._pragma).program(piece)
+        finally:
+            self._in_library = False
 
     def _unused(self, macros: Macros, end: SourcePlace, check: bool) -> None:
         last = len(macros.arguments) - 1
@@ -345,6 +349,8 @@ class Compiler:
             if kind not in ("provider", "module", "library"):
                 raise DError("D_PRAGMA_INVAL", f"invalid class {kind} specified by #pragma {name}",
                              place)
+            if kind == "library" and self._in_library:
+                return  # whoever reads libraries has seen to it
             if kind == "library":
                 raise DError("D_PRAGMA_DEPEND",
                              "main program may not explicitly depend on a library", place)

@@ -8,6 +8,7 @@ from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import Fault
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import ListedProbe
+from dtrace.run.destructive import DestructiveActions
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
 from dtrace.stack import MAX_FRAMES, Stacks
 from dtrace.user_programs import ADDRESS, UserPrograms, walk
@@ -40,6 +41,8 @@ class GuestState(ABC):
         self.programs = UserPrograms()
         self.by_line = False  # frames with the same inline functions and source line are one
         self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # the first met of each
+        self.destructive = DestructiveActions(
+            machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
         self._runtime: Runtime | None = None
 
@@ -155,6 +158,11 @@ class GuestState(ABC):
             return None
         kernel = self._probes.kernel_number(self._runtime.probe)
         return None if kernel is None else self._probes.breakpoints.probe(kernel)
+
+    def _fired_name(self) -> str:
+        fired = self._fired()
+        return "" if fired is None else (
+            f"{fired.provider}:{fired.module}:{fired.function}:{fired.name}")
 
     def _read(self, register: str) -> int:
         if self._fired() is None:

@@ -38,6 +38,7 @@ RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20
 STATE_ADDRESS = 0x0D7A_FFFF_0000_0000  # what BEGIN and END see as arg0
 GUEST_EPOCH = int(cmos.EPOCH.timestamp()) * 10**9  # what the guest's clock shows at its start
+AGGREGATION_HEAD = 8  # bytes of its number, before the keys, as DTrace counts
 MAX_FAILURES = 10_000  # that are kept, where nothing is printed before the end
 MAX_FIRINGS = 10_000_000
 CHILLED_PER, MOST_CHILLED = 10**9, 500 * 10**6  # ns: of each such time chill() may take so much
@@ -163,7 +164,7 @@ class Session:
             "vtimestamp": self._time, "walltimestamp": self._wall, "jid": lambda: 0,
             "jailname": lambda: b"", "zonename": lambda: b"", "execargs": lambda: b"dtrace",
             "stackdepth": lambda: 0, "ustackdepth": lambda: 0, "caller": lambda: 0,
-            "ucaller": lambda: 0, "ipl": lambda: 0}
+            "ucaller": lambda: 0, "ipl": lambda: 0, "curthread": lambda: 0}
         if self.guest is not None:
             values |= self.guest.values()
         self.hosted = Hosted(values)
@@ -177,6 +178,7 @@ class Session:
                 self.guest.stack, marked=self.guest.by_line or options.given("stackinline"))
             self.hosted.registers = self.guest.register
             self.hosted.in_program = self.guest.in_program
+            self.hosted.copy_out = self.guest.destructive.copy_out
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {
                  Region.GLOBALS: storage.globals_size, Region.LOCALS: storage.locals_size,
@@ -184,9 +186,10 @@ class Session:
                  Region.RECORD: RECORD_SIZE + 64, Region.SCRATCH: SCRATCH}
         self.runtime = Runtime(
             sizes, bytes(storage.strings), storage.keyed, options.number("dynvarsize"),
-            [(KINDS[info.function.name], value_count(info), info.parameters)
-             for info in (shape.info for shape in self.compiler.aggregations)
-             if info.function is not None],
+            [(KINDS[shape.info.function.name], value_count(shape.info), shape.info.parameters,
+              AGGREGATION_HEAD + 8 * value_count(shape.info)
+              + sum(size for _kind, _how, size in shape.parts))
+             for shape in self.compiler.aggregations if shape.info.function is not None],
             options.number("aggsize"), bufsize, POLICIES[options.text("bufpolicy")],
             (options.number("nspec"), options.number("specsize")), storage.string_size,
             self.hosted.helpers())
@@ -215,10 +218,13 @@ class Session:
 
     def _destructive(self, name: str, value: int) -> None:
         """``chill()``.  A firing takes none of a kernel's time, and this is no exception; without a
-        kernel the clock moves.
+        kernel the clock moves.  The others are the guest's.
 
-        :raises RuntimeFault: for too much of it, and for what stops a thread or the machine.
+        :raises RuntimeFault: for too much of it, and without a kernel for all others.
         """
+        if name != "chill" and self.guest is not None:
+            self.guest.destructive.carry_out(name, value)
+            return
         since, chilled = self._chilled
         now = self._time()
         if now - since > CHILLED_PER:

@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 from emu.amd64 import _layout, registers
-from emu.arch import Arch, Context
+from emu.arch import ALL, Arch, Context
 from emu.relocation import Base, RelocationType
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Amd64(Arch):
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
 
-    def translate(self, cpu: Context, address: int) -> int | None:
+    def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """4-level paging (SDM volume 3, "4-Level Paging and 5-Level Paging")."""
         if not cpu.read_register("cr0") >> 31:
-            return address
+            return address, ALL
         if address >> 47 not in (0, 0x1FFFF):
             return None
         table = cpu.read_register("cr3") & FRAME
@@ -66,9 +66,12 @@ class Amd64(Arch):
                 return None
             if shift == 12 or (entry & LARGE and shift != 39):
                 offset = (1 << shift) - 1
-                return entry & FRAME & ~offset | address & offset
+                return entry & FRAME & ~offset | address & offset, entry
             table = entry & FRAME
         return None
+
+    def writable(self, entry: int) -> bool:
+        return bool(entry & 2)
 
     def assembler(self, text: str) -> "keystone.Ks":
         """AT&T syntax where registers have a ``%`` or numbers a ``$``, else Intel's."""

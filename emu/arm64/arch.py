@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, Context
+from emu.arch import ALL, Arch, Context
 from emu.arm64 import registers
 from emu.relocation import Base, RelocationType
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 
 ADDRESS = 0xFFFFFFFFF000
+READ_ONLY = 1 << 7  # AP[2]
 CONTIGUOUS = 1 << 52
 
 
@@ -36,10 +37,10 @@ class Arm64(Arch):
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     frame_record = ("x29", 0, 8)
 
-    def translate(self, cpu: Context, address: int) -> int | None:
+    def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """Stage 1, EL1&0, 4 KiB granule (Arm ARM, "The AArch64 Virtual Memory System")."""
         if not cpu.read_register("sctlr_el1") & 1:
-            return address
+            return address, ALL
         tcr = cpu.read_register("tcr_el1")
         upper = address >> 63
         size = 64 - (tcr >> 16 & 63 if upper else tcr & 63)
@@ -56,9 +57,12 @@ class Arm64(Arch):
                 return None
             if level == 3 or not entry & 2:
                 offset = (1 << shift) - 1
-                return entry & ADDRESS & ~offset | address & offset
+                return entry & ADDRESS & ~offset | address & offset, entry
             table = entry & ADDRESS
             level += 1
+
+    def writable(self, entry: int) -> bool:
+        return entry == ALL or not entry & READ_ONLY
 
     def assembler(self, text: str) -> "keystone.Ks":
         import keystone

@@ -10,6 +10,7 @@ from emu.guest import (
     GuestRegisters,
     Loader,
     ProcessMembers,
+    SignalMembers,
     SystemCalls,
     ThreadLists,
     TrapFrame,
@@ -44,6 +45,10 @@ CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_ure
 # P_EXEC of sys/sys/proc.h.
 PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
                                  0x4000, "p_comm")
+
+# sys/signalvar.h, TDA_SIG of sys/proc.h, SIGSTOP and _SIG_MAXSIG of sys/signal.h.
+SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
+                               "td_ast", 15, stop=17, count=128)
 
 
 def freebsd(
@@ -81,6 +86,7 @@ def freebsd(
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
         call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
+        signal_members=SIGNAL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
         readers=("cngets", "cncheckc", "cngetc"),

@@ -3,7 +3,7 @@
 import functools
 from typing import TYPE_CHECKING
 
-from emu.arch import Arch, Context
+from emu.arch import ALL, Arch, Context
 from emu.relocation import Base, RelocationType
 from emu.riscv64 import registers
 
@@ -39,12 +39,12 @@ class Riscv64(Arch):
                        "t3", "t4", "t5", "t6")
     frame_record = ("s0", -16, -8)
 
-    def translate(self, cpu: Context, address: int) -> int | None:
+    def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""
         satp = cpu.read_register("satp")
         levels = LEVELS.get(satp >> 60)
         if levels is None:
-            return address
+            return address, ALL
         if address >> 8 + 9 * levels + 3 not in (0, (1 << 53 - 9 * levels) - 1):
             return None  # not a sign-extended address
         table = (satp & SATP_PPN) << 12
@@ -56,8 +56,11 @@ class Riscv64(Arch):
             table = (entry >> 10 & SATP_PPN) << 12
             if entry & 0xE:
                 offset = (1 << 12 + 9 * level) - 1
-                return table & ~offset | address & offset
+                return table & ~offset | address & offset, entry
         return None
+
+    def writable(self, entry: int) -> bool:
+        return bool(entry & 4)
 
     def decoder(self) -> "capstone.Cs":
         return _decoder()
