@@ -15,7 +15,7 @@ from dtrace.prototypes import Prototypes, plain, result_line
 from dtrace.run.destructive import ActionEnded
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes, KernelSymbols
-from dtrace.run.processes import Processes
+from dtrace.run.processes import GuestProcesses
 from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
@@ -158,7 +158,7 @@ class TracedKernel:
 
     def _probes_of(self, breakpoints: Breakpoints | SeamBreakpoints) -> KernelProbes:
         types = self.types
-        self.processes = Processes(self.machine, lambda: self.guest.programs, self._first_word)
+        self.processes = GuestProcesses(self.machine, lambda: self.guest.programs, self._first_word)
         return KernelProbes(breakpoints, self.line.unsafe,
                             None if types is None else lambda: debug_index(self.image),
                             None if types is None else lambda: types,

@@ -11,7 +11,7 @@ from dtrace.debug_index import debug_index
 from dtrace.libraries import needed
 from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
 from dtrace.run.options import Options
-from dtrace.run.processes import Processes
+from dtrace.run.processes import GuestProcesses
 from dtrace.run.session import Session, defaults
 from dtrace.run.structured import Row
 from dtrace.run.unicorn_guest import UnicornGuest
@@ -54,7 +54,7 @@ def kernel_session(
                      None if types is None else lambda: types)
     probes.choose = choose
     programs = programs if programs is not None else UserPrograms()
-    processes = Processes(breakpoints.machine, lambda: programs, lambda: target)
+    processes = GuestProcesses(breakpoints.machine, lambda: programs, lambda: target)
     probes.program = processes.program
     compiler = Compiler(
         probes, lambda name, value: options.set(name, value, inside=True),

@@ -12,7 +12,7 @@ from kinst.traced_program import TracedProgram
 MOST_LISTED = 40
 
 
-class Processes:
+class GuestProcesses:
     """:param programs: the files of their programs.
     :param next_program: gives the name of the program that the next process is made for; empty: it
         is not known.
