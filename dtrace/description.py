@@ -81,7 +81,7 @@ def create(
                        wanted.provider, types, program)
         return _made(breakpoints, meant, asked)
     except ProbeError as error:
-        raise KinstError(f"invalid probe specifier {error}") from None
+        raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:

@@ -20,7 +20,7 @@ from kinst.shared import ProbeKind
 from kinst.traced_program import TracedProgram
 
 ENTRY, RETURN = fbt.ENTRY, fbt.RETURN
-AOUT = "a.out"
+AOUT, ABSOLUTE = "a.out", "-"
 PROCESS = re.compile(r"pid([0-9]{1,9})", re.ASCII)
 OFFSET = re.compile(r"(?:0x)?[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 KINDS = {ENTRY: ProbeKind.PROGRAM_ENTRY, RETURN: ProbeKind.PROGRAM_RETURN}
@@ -39,6 +39,9 @@ class Pid(Provider):
         if found is None or wanted.program is None:
             raise ProbeError(f"{wanted.text}: pid needs the number of a process, as in "
                              "pid$target:a.out:main:entry with -c '$ COMMAND', or pid1:::entry")
+        if not int(found[1]):
+            raise ProbeError(f"{wanted.text}: process 0 is the kernel's own; with -c '$ COMMAND' "
+                             "or -p PID there is $target", "D_PROC_BADPID")
         program = wanted.program(int(found[1]))
         functions = list(_functions(program, wanted))
         number = probes.add_program(program, wanted.types)
@@ -57,9 +60,21 @@ class Pid(Provider):
 def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:
     """:raises ProbeError: when there are none."""
     symbols, module = program.file.symbols, wanted.module
+    if wanted.function == ABSOLUTE and not OFFSET.fullmatch(wanted.name):
+        raise ProbeError(f"{wanted.text}: only addresses, in hexadecimal, go with the function '-'",
+                         "D_PROC_NAME")
     if not (matches(module, AOUT) or matches(module, program.name)):
         raise ProbeError(f"{wanted.text}: process {program.process} has no module '{module}', only "
-                         f"{program.name} (or {AOUT}): its program is linked statically")
+                         f"{program.name} (or {AOUT}): its program is linked statically",
+                         "D_PROC_LIB" if wanted.function == ABSOLUTE else "")
+    if wanted.function == ABSOLUTE:
+        at = int(wanted.name, 16)
+        inside = symbols.function_at(at)
+        if inside is None:
+            raise ProbeError(f"{wanted.text}: {at:#x} lies in no function of {program.name}",
+                             "D_PROC_OFF")
+        yield inside
+        return
     known = set[int]()
     for function in symbols.functions():
         if matches(wanted.function, function.name) and function.address not in known:
@@ -68,7 +83,8 @@ def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:
     if not known:
         near = [] if is_glob(wanted.function) else symbols.similar(wanted.function)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise ProbeError(f"{wanted.text}: {program.name} has no function '{wanted.function}'{hint}")
+        raise ProbeError(f"{wanted.text}: {program.name} has no function '{wanted.function}'{hint}",
+                         "" if is_glob(wanted.function) else "D_PROC_FUNC")
 
 
 def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: Symbol,
@@ -78,6 +94,8 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
     except ImageError as error:
         raise ProbeError(f"{wanted.text}: {error}") from None
     name = wanted.name
+    if wanted.function == ABSOLUTE:
+        name = f"{int(name, 16) - function.address:x}"
     made: list[int] = []
     if matches(name, ENTRY):
         made.append(probes.add_in_program(program, function, KINDS[ENTRY], 0, code))
@@ -99,7 +117,7 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
         return made
     if not OFFSET.fullmatch(name):
         raise ProbeError(f"{wanted.text}: '{name[:40]}' is an invalid probe name: give entry, "
-                         "return or an offset in hexadecimal")
+                         "return or an offset in hexadecimal", "D_PROC_NAME")
     return [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET,
                                   _boundary(probes, function, code, int(name, 16), wanted), code)]
 
@@ -109,7 +127,7 @@ def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wa
     """:raises ProbeError: when no instruction begins at the offset."""
     if offset >= function.size:
         raise ProbeError(f"{wanted.text}: offset {offset:#x} outside of function "
-                         f"'{function.name}', which has {function.size:#x} bytes")
+                         f"'{function.name}', which has {function.size:#x} bytes", "D_PROC_OFF")
     known = [i.offset for i in instructions(probes.trap, code, function)]
     if offset not in known:
         near = [at for at in known if at < offset][-1:] + [at for at in known if at > offset][:1]

@@ -30,7 +30,14 @@ NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
 
 class ProbeError(KinstError):
-    """A probe description matches nothing that can be probed."""
+    """A probe description matches nothing that can be probed.
+
+    :param tag: what dtrace(1) calls it, where it does not say D_PDESC_ZERO.
+    """
+
+    def __init__(self, text: str, tag: str = "") -> None:
+        super().__init__(text)
+        self.tag = tag
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,20 @@ def split(text: str, last: str = "name") -> tuple[str, str, str, str]:
     return whole[0], whole[1], whole[2], whole[3]
 
 
+NO_PROBE = "D_PDESC_ZERO"
+
+
+class UnmatchedError(KinstError):
+    """Why a description matches no probe.
+
+    :param tag: what dtrace(1) calls it; empty: as it calls all that match none.
+    """
+
+    def __init__(self, text: str, tag: str) -> None:
+        super().__init__(text)
+        self.tag = tag
+
+
 @dataclass
 class Compiler:
     """Compiles the programs of one trace, which share their variables.
@@ -243,21 +257,24 @@ class Compiler:
             raise DError("D_PDESC_INVAL", f'invalid probe description "{specifier.text}": {error}',
                          specifier.place) from None
 
-    def _probes(self, parts: tuple[str, str, str, str]) -> tuple[Sequence[ListedProbe], str]:
-        """Those of a description; where there are none, perhaps why."""
+    def _probes(self, parts: tuple[str, str, str, str]
+                ) -> tuple[Sequence[ListedProbe], str, str]:
+        """Those of a description; where there are none, perhaps why, and what it is called."""
         try:
-            return self.probes.match(parts), ""
+            return self.probes.match(parts), "", NO_PROBE
+        except UnmatchedError as error:
+            return [], f": {error}", error.tag or NO_PROBE
         except KinstError as error:
-            return [], f": {error}"
+            return [], f": {error}", NO_PROBE
 
     def _clause(self, clause: syntax.Clause, specifier: syntax.Specifier, last: str) -> Compiled:
         parts = self._described(specifier, last)
-        probes, why = self._probes(parts)
+        probes, why, tag = self._probes(parts)
         if specifier.number is not None:
             one = self.probes.numbered(specifier.number)
             probes = [one] if one is not None else []
         if not probes and not self.allow_none():
-            raise DError("D_PDESC_ZERO", f"probe description {':'.join(parts)} does not match any "
+            raise DError(tag, f"probe description {':'.join(parts)} does not match any "
                          f"probes{why}", specifier.place)
         if specifier is not clause.probes[0]:
             if clause is not self._repeats:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.program import ListedProbe
+from dtrace.d.program import ListedProbe, UnmatchedError
 from dtrace.d.spelled_types import spelled_type
 from dtrace.d.surroundings import Located
 from dtrace.d.types import Universe
@@ -35,7 +35,7 @@ from emu.progress import PROGRESS
 from emu.static_probe import StaticProbe, SystemCall
 from kinst.patterns import matches
 from kinst.pid import Pid
-from kinst.probe_table import ProbeTable
+from kinst.probe_table import ProbeError, ProbeTable
 from kinst.system_calls import arguments
 from kinst.traced_program import TracedProgram
 
@@ -92,7 +92,8 @@ class KernelProbes:
             made = create(self.breakpoints, Description(text, provider, module, function, name),
                           self.unsafe, self.index, self.types, self.program)
         except KinstError as error:
-            raise KinstError(str(error).removeprefix(f"invalid probe specifier {text}: ")) from None
+            raise UnmatchedError(str(error).removeprefix(f"invalid probe specifier {text}: "),
+                                 error.tag if isinstance(error, ProbeError) else "") from None
         self.reports += made.reports
         self.rewritten[parts] = made.text
         self._copies |= {copy.number: copy for found in made.copies.values() for copy in found}

@@ -124,9 +124,8 @@ def stack(content: bytes, symbols: Symbols, indent: int) -> str:
 
 
 def symbolic(how: str, value: int, symbols: Symbols) -> str:
-    """``mod()``, ``usym()`` and the like; ``sym()`` and ``func()`` show nothing."""
-    if how in ("sym", "func"):
-        return ""
+    """``mod()``, ``sym()``, ``usym()`` and the like.  (FreeBSD 15.0's own dtrace(1) prints nothing
+    for sym() and func(): its test of the output format is upside down.)"""
     text = (symbols.module(value) if how in ("mod", "umod") else symbols.address(value)
             if how == "uaddr" else symbols.symbol(value))
     return f"  {text:<50}"

@@ -510,7 +510,8 @@ class Session:
         assert self.guest is not None
         while timers.due is not None and timers.due <= self.guest.time and not self.stopped:
             self.now = max(self.now, timers.due)
-            self.fire(timers.take(), [self.guest.pc])
+            pc = self.guest.pc  # the kernel's, or the program's behind it
+            self.fire(timers.take(), [0, pc] if self.guest.outside else [pc])
         self._end_workload()
         return None if self.stopped else timers.due
 

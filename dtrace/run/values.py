@@ -28,9 +28,7 @@ def frames(content: bytes, symbols: Symbols) -> list[Value]:
 
 
 def symbol(how: str, address: int, symbols: Symbols) -> str:
-    """What ``mod()``, ``sym()`` and the like stand for; text would have nothing for two of them."""
-    if how in ("sym", "func"):
-        return symbols.symbol(address)
+    """What ``mod()``, ``sym()`` and the like stand for."""
     return render.symbolic(how, address, symbols).strip()
 
 
