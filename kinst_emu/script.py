@@ -246,6 +246,7 @@ class _Run:
         kernel = self.kernel
         if kernel is None:
             return session.run() & 0xFF
+        session.consumer.shell = lambda command: kernel.shell(command, rows)
         status = session.run(lambda: kernel.run(session, rows)) & 0xFF
         player = kernel.player
         if player is not None and player.recording.problem:

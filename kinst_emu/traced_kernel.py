@@ -36,6 +36,7 @@ from images.boots import LIMIT, BootError, at_start, boot_to_prompt, booted
 from images.recordings import from_start, played
 from images.shell import (
     CommandError,
+    check_command,
     compile_program,
     program_files,
     run_command,
@@ -54,6 +55,7 @@ from kinst_emu.workload import c_file_words
 
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
+MOST_COMMANDS = 1000  # by system()
 PERIOD = 0.25  # seconds between looks at what has fired
 NEWLINE = 0x0A
 
@@ -68,6 +70,8 @@ class TracedKernel:
         self.line, self.workload = line, line.workload
         self.player: Player | None = None
         self._resources = contextlib.ExitStack()
+        self._waiting: list[str] = []  # for the guest's shell
+        self._left, self._ended = MOST_COMMANDS, False
         if line.machine == QEMU:
             _check_qemu(line)
         if line.replay is not None:
@@ -223,6 +227,7 @@ class TracedKernel:
                 print("".join(f"{line}\n" for line in stack), end="")
             raise
         finally:
+            self._ended = True
             if rows is not None:
                 rows.end_line()  # a prompt has no newline
         if shown is not None:
@@ -244,6 +249,8 @@ class TracedKernel:
         if self._command is not None:
             assert isinstance(self.machine, UnicornMachine)
             self._run_command(self.machine, self._command)
+            while self._waiting:
+                self._run_command(self.machine, self._waiting.pop(0))
             return None
         if self._calls is None:
             assert isinstance(self.machine, UnicornMachine)
@@ -253,6 +260,31 @@ class TracedKernel:
         value = evaluation.run(self._calls)
         return evaluation.kind, value
 
+
+    def shell(self, command: str, rows: JsonLines | None) -> None:
+        """``system()``: the guest's shell runs the command when the workload's has ended, which
+        ``$target`` is; in END at once.
+
+        :raises KinstError: when there is no shell, or the command cannot be given.
+        """
+        if self._command is None or self.player is not None or not isinstance(
+                self.machine, UnicornMachine):
+            raise KinstError("system(): is for the guest's shell: give -c '$ COMMAND'")
+        self._left -= 1
+        if self._left < 0:
+            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
+        check_command(command)
+        if not self._ended:
+            self._waiting.append(command)
+            return
+        show: Callable[[int], None] = show_byte if rows is None else rows.byte
+        stream, self.machine.console.stream = self.machine.console.stream, shown_output(show)
+        try:
+            self._run_command(self.machine, command)
+        finally:
+            self.machine.console.stream = stream
+            if rows is not None:
+                rows.end_line()
 
     def _run_command(self, machine: UnicornMachine, command: str) -> None:
         """As dtrace(1) does, it says when a command has failed."""

@@ -83,6 +83,8 @@ class Consumer:
 
     def __post_init__(self) -> None:
         self.other: IO[str] | None = None
+        # Carries ``system()`` out in the guest, and shows what it prints; None: the host does.
+        self.shell: Callable[[str], None] | None = None
         self._headed = False
         self._indent = 0
         self._last: Enabled | None = None
@@ -228,6 +230,9 @@ class Consumer:
     def _system(self, _e: Enabled, action: Recorded, values: list[bytes]) -> None:
         self.out.flush()
         command = self._text(action, values).partition("\0")[0]
+        if self.shell is not None:
+            self.shell(command)
+            return
         subprocess.run(os.fsencode(command), shell=True, check=False)
 
     def _truncate_output(self, _e: Enabled, _action: Recorded, _values: list[bytes]) -> None:

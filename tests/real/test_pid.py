@@ -185,3 +185,38 @@ def test_every_instruction_of_freebsds_shell_can_be_probed_and_it_does_the_same(
         digests.append(re.search("digest .*", ran.stdout)[0])
     assert digests[0] == digests[1]
     assert int(re.search(r"^ +(\d+)$", ran.stdout, re.MULTILINE)[1]) > 100_000, "instructions"
+
+
+def test_destructive_actions_are_the_guests(kernel):
+    words = ("kdtrace", "-k", str(kernel.path), "-wq", "-n")
+    killed = run(*words, "pid$target::main:entry { raise(9); } proc:::exit { trace(arg0); }", "-c",
+                 "$ cat /etc/motd; echo status $?")
+    assert "status 137" in killed.stdout and "userland" not in killed.stdout, killed.stderr
+    written = run(*words, 'syscall::write:entry /execname == "cat"/ '
+                  '{ copyoutstr("Hello", arg1, 5); }', "-c", "$ cat /etc/motd")
+    assert written.stdout.startswith("Hellorland of a few"), written.stdout
+    kept = run(*words, "syscall::open:entry { copyout(execname, (uintptr_t)&`lastpid, 1); }", "-c",
+               "$ cat /etc/motd")
+    assert "invalid address" in kept.stderr and "A userland" in kept.stdout
+    for action in ("panic", "breakpoint"):
+        ended = run(*words, f"fbt::sys_open:entry {{ {action}(); }}", "-c", "$ cat /etc/motd")
+        assert ended.returncode == 1 and ended.stderr.splitlines()[-1] == (
+            f"dtrace: {action} action at probe fbt:kernel:sys_open:entry")
+        assert "sys_open" in ended.stdout and "unknown fault" not in ended.stderr
+    refused = run("kdtrace", "-k", str(kernel.path), "-qn", "BEGIN { raise(9); }", "-c", "$ true")
+    assert refused.returncode == 1 and "Destructive" in refused.stderr
+
+
+def test_system_runs_commands_in_the_guest(kernel):
+    ran = run("kdtrace", "-k", str(kernel.path), "-wq", "-n",
+              'BEGIN { system("echo first"); } '
+              'proc:::exec-success /execname == "cat"/ { system("echo %s; ls /etc", execname); } '
+              'END { system("echo last"); }', "-c", "$ cat /etc/motd; echo target")
+    assert ran.stdout.split("\n")[:7] == [
+        "A userland of a few hundred lines.", "target", "first", "cat", "motd", "last", ""]
+    for words, said in (
+            (("BEGIN { system(\"true\"); }", "-c", "strlen(0)"), "is for the guest's shell"),
+            (("proc:::exec-success { system(\"cat /etc/motd\"); }", "-c", "$ cat /etc/motd"),
+             "more than 1000 commands")):
+        refused = run("kdtrace", "-k", str(kernel.path), "-wqn", *words)
+        assert refused.returncode == 1 and said in refused.stderr
