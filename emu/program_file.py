@@ -7,6 +7,8 @@ from emu.elf_file import ET_EXEC, PT_LOAD, SHT_SYMTAB, ElfFile, read_file
 from emu.errors import ImageError
 from emu.symbols import Symbol, SymbolTable
 
+END = 1 << 47  # of the addresses that programs have
+
 
 class ProgramFile:
     """A statically linked program that is not moved.
@@ -36,6 +38,9 @@ class ProgramFile:
 
         :raises ImageError: when they are not in the file.
         """
+        if function.address + function.size > END:
+            raise ImageError(f"{self.path}: {function.name} lies at {function.address:#x}, where "
+                             "no program does")
         for segment in self._file.segments:
             at = function.address - segment.virtual
             if segment.kind == PT_LOAD and at >= 0 and at + function.size <= segment.in_file:

@@ -19,7 +19,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memmove, memset
 
 from emu.unicorn._engine import EngineError
 from emu.errors import MachineError
@@ -274,7 +274,7 @@ cdef class Dispatcher(CodeReader):
         d.owner = <void *>self
         d.visiting = d.reached = NONE
         d.split = self.split
-        d.programs.repeating = NONE
+        d.programs.repeating = d.programs.met = NONE
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -547,7 +547,8 @@ cdef class Dispatcher(CodeReader):
 
     cdef int hook_programs(self) except -1:
         self.d.programs.turn = 0
-        self.d.programs.repeating = NONE
+        self.d.programs.repeating = self.d.programs.met = NONE
+        self.d.programs.left = 0
         for begin, end in program_ranges(&self.d):
             self.program_hooks.append(self.engine.hook_range(
                 begin, end, <void *>on_instruction, &self.d))

@@ -354,6 +354,8 @@ cdef bint on_trap(void *data, uint32_t vector) noexcept nogil:
     cdef Dispatch *d = <Dispatch *>data
     cdef uint64_t pc
     cdef uint32_t second
+    if d.programs.count and d.programs.met != NONE:
+        left_program(d)
     if vector != d.vector:
         return False
     pc = register_read(d.clock, d.number[d.pc]) - d.bias

@@ -92,6 +92,37 @@ cdef bint repeated(Dispatch *d, uint32_t site, uint64_t now) noexcept nogil:
     return again
 
 
+cdef void left_program(Dispatch *d) noexcept nogil:
+    """An exception: where the instruction that was come to last is to be executed again behind it, its
+    probes do not fire again."""
+    cdef Programs *p = &d.programs
+    cdef Clock *c = d.clock
+    cdef uint64_t pc = register_read(c, c.pc_register) - c.pc_ahead
+    if p.met == NONE or c.address != p.met_block or c.instructions != p.met_base or (
+            pc != place_of(&d.sites[p.met])) or c.thread_word == NULL:
+        return
+    come_back_to(p, c.thread_word[0])
+    if p.left == MAX_LEFT:
+        memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
+        p.left -= 1
+    p.broken[p.left] = Left(c.thread_word[0], p.met)
+    p.left += 1
+    p.met = NONE
+
+
+cdef uint32_t come_back_to(Programs *p, uint64_t thread) noexcept nogil:
+    """The site that a thread has left in the middle, which is forgotten; NONE: there is none."""
+    cdef int i
+    cdef uint32_t site
+    for i in range(p.left):
+        if p.broken[i].thread == thread:
+            site = p.broken[i].site
+            p.left -= 1
+            p.broken[i] = p.broken[p.left]
+            return site
+    return NONE
+
+
 cdef void differs(Dispatch *d, int program, uint64_t address) noexcept with gil:
     cdef const Program *one = &d.programs.all[program - 1]
     name = (<bytes>one.name[:COMM]).partition(b"\0")[0].decode("utf-8", "replace")
@@ -106,6 +137,7 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     cdef Clock *c = d.clock
     cdef uint32_t i, behind
     cdef int program
+    cdef bint again
     cdef Site *s
     cdef uint8_t code[MAX_CODE]
     if c.frozen:
@@ -121,7 +153,9 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
         differs(d, program, address)
         return
     behind = behind_start(d, s, address)
-    if s.repeats and repeated(d, i, c.instructions + behind):
+    d.programs.met, d.programs.met_block, d.programs.met_base = i, c.address, c.instructions
+    again = s.repeats and repeated(d, i, c.instructions + behind)
+    if again or d.programs.left and come_back_to(&d.programs, c.thread_word[0]) == i:
         return
     d.framed = False
     d.at = address

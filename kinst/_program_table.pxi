@@ -5,12 +5,17 @@ cdef enum:
     MAX_PROGRAM_HOOKS = 48  # ranges of addresses: each is looked at for every instruction translated
     NEAR = 64  # bytes between probes that are no reason for another range
     PROGRAM_SHIFT = 56
+    MAX_LEFT = 64  # threads in the middle of an instruction that has faulted
     COMM = 20  # bytes of a process's name
 
 cdef struct Program:
     uint32_t process
     bint executed  # only what it has executed itself: not what it was made from
     uint8_t name[COMM]
+
+cdef struct Left:
+    uint64_t thread
+    uint32_t site
 
 cdef struct Programs:
     int count
@@ -24,6 +29,13 @@ cdef struct Programs:
     # The one that runs, and of which turn of ``Clock.turns`` that is true.
     uint64_t turn
     int running
+    # The site that was come to last, in which block; and those that threads have left by an exception
+    # before they were executed, to come back.
+    uint32_t met
+    uint64_t met_block
+    uint64_t met_base
+    int left
+    Left broken[MAX_LEFT]
     # What repeats itself, and the instructions before it.
     uint32_t repeating
     uint64_t repeated_at

@@ -16,6 +16,7 @@ from kinst._dispatch import Dispatcher
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.shared import TrapPath
+from kinst.traced_program import TracedProgram
 from kinst.trampoline import RESERVED, Trampolines
 from kinst.trap import CpuState
 
@@ -100,6 +101,11 @@ class Breakpoints(ProbeTable):
         if self.python:
             raise ProbeError("Python answers the double path only, and no static probes")
         return super().add_static(index, types)
+
+    def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
+        if self.python:
+            raise ProbeError("Python answers the double path only, and no probes in programs")
+        return super().add_program(program, types)
 
     # -- enabling -----------------------------------------------------------------------------
 
