@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from dtrace.bpf.assembler import Assembler
-from dtrace.bpf.encoding import SIZE, BpfInstruction, BpfJump, Class
+from dtrace.bpf.encoding import HELPER, SIZE, BpfInstruction, BpfJump, Class
 from dtrace.bpf.encoding import Alu as Operation
 from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Region
 
@@ -22,6 +22,12 @@ class Linked:
     offsets: dict[str, int]
     instructions: list[BpfInstruction]
     arguments: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def helpers(self) -> set[int]:
+        """The numbers of the helpers that are called."""
+        return {i.immediate for i in self.instructions
+                if i.opcode == Class.JMP | BpfJump.CALL and i.source == HELPER}
 
 
 @dataclass

@@ -19,7 +19,7 @@ from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Fault, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
 from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import KINDS
+from dtrace.d.identifiers import KINDS, SUBROUTINES
 from dtrace.d.program import Compiled, Compiler, ListedProbe
 from dtrace.d.records import Defaults
 from dtrace.run.consumer import Consumer, Enabled, Failure
@@ -201,7 +201,11 @@ class Session:
             self.now = self.guest.now
         self.runtime.thread = 1
         self.linked = linked
-        verify(linked.code, linked.offsets.values(), {*NATIVE, *self.hosted.helpers()})
+        helpers = {*NATIVE, *self.hosted.helpers()}
+        for name, function in SUBROUTINES.items():
+            if function.number not in helpers and function.number in linked.helpers:
+                raise KinstError(f"failed to enable program: {name}() is not here yet (docs/d.md)")
+        verify(linked.code, linked.offsets.values(), helpers)
         base = self._base = self.runtime.load(linked.code)
         for number, probe in probes.items():
             self._by_probe[number] = _Fired(
