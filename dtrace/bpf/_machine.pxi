@@ -101,6 +101,10 @@ cdef struct Machine:
     read_fn read
     void *read_data
     uint64_t thread
+    bint numbered  # threads have a number, and a process that has one, there:
+    uint64_t number_at
+    uint64_t process_at
+    uint64_t process_number_at
     bint thread_known  # it is looked up once a firing
     argument_fn read_register  # in a firing; NULL: none is
     void *interrupted

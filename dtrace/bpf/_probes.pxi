@@ -17,6 +17,21 @@ cdef uint64_t current_thread(Machine *m) noexcept nogil:
     return m.thread
 
 
+cdef uint64_t thread_key(Machine *m) noexcept nogil:
+    """What a thread's variables are known by: where it is, its number and its process's, since the
+    kernel uses a thread's place again, and its number with that, for another process."""
+    cdef uint64_t thread = current_thread(m)
+    cdef uint64_t process = 0
+    cdef uint32_t number = 0
+    cdef uint32_t process_number = 0
+    if not m.numbered or thread == 0 or not m.read(
+            m.read_data, thread + m.number_at, &number, sizeof(number)) or not m.read(
+            m.read_data, thread + m.process_at, &process, sizeof(process)) or not m.read(
+            m.read_data, process + m.process_number_at, &process_number, sizeof(process_number)):
+        return thread
+    return (<uint64_t>(process_number << 16 ^ number) << 32) | <uint64_t><uint32_t>(thread >> 4)
+
+
 cdef uint64_t host_thread(Machine *m) noexcept with gil:
     """The same of a guest that another process runs; 0 where nobody tells."""
     cdef Runtime runtime = <Runtime>m.owner

@@ -358,6 +358,13 @@ cdef class Runtime:
         m.read = read_clock
         m.read_data = <void *>m.clock
 
+    def number_threads(self, uint64_t number, uint64_t process, uint64_t process_number):
+        """Where in a thread its number and its process are, and in that the process's number (32 bits
+        each): a thread's variables are known by them, too."""
+        self.m.number_at, self.m.process_at, self.m.process_number_at = (
+            number, process, process_number)
+        self.m.numbered = True
+
     def attach_other(self, other, uint32_t probes):
         """Work on a guest that another process runs: ``fire_other`` says when its probes fire.
 

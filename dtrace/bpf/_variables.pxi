@@ -64,7 +64,7 @@ cdef bint key_at(Machine *m, uint64_t *r, uint8_t *held, const uint8_t **key,
         if r[3] > 4096:
             bad(m, TUPLE_OVERFLOW, 0)
             return False
-        thread = current_thread(m)
+        thread = thread_key(m)
         memcpy(held, &thread, 8)
         if r[3]:
             memcpy(held + 8, data, r[3])

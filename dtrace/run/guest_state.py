@@ -95,6 +95,11 @@ class GuestState(ABC):
         self._runtime = runtime
         self._attach(runtime)
         runtime.set_variable(HOSTED_NUMBERS["curthread"], [], 8, False)
+        paths = machine.guest.members
+        if {"tid", "pid"} <= paths.keys():
+            at = [self._member(*member) for member in (*paths["tid"], *paths["pid"])]
+            if None not in at and len(at) == 3:
+                runtime.number_threads(*(place[0] for place in at if place is not None))
         known = list(machine.arch.registers)
         for index, name in machine.guest.registers.places.items():
             if name in known:

@@ -220,3 +220,11 @@ def test_system_runs_commands_in_the_guest(kernel):
              "more than 1000 commands")):
         refused = run("kdtrace", "-k", str(kernel.path), "-wqn", *words)
         assert refused.returncode == 1 and said in refused.stderr
+
+
+def test_a_threads_variables_are_not_those_of_the_next_process_with_its_place(kernel):
+    ran = run("kdtrace", "-k", str(kernel.path), "-qn",
+              "syscall:::entry /!self->mine/ { self->mine = pid; @new = count(); }"
+              "syscall:::entry /self->mine != pid/ { @wrong[self->mine, pid] = count(); }",
+              "-c", "$ true; true; cat /etc/motd; true")
+    assert ran.stdout.split("\n")[1:] == ["", f"{5:17}", ""], ran.stdout
