@@ -86,6 +86,7 @@ class ProbeTable:
         self._static: dict[int, int] = {}  # numbers of probes, by what is declared
         self._gates = False  # have they been added
         self.programs: list[TracedProgram] = []
+        self._of_programs: set[int] = set()  # indices of functions
         self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
@@ -130,6 +131,17 @@ class ProbeTable:
         return self._added(self.dispatcher.add(
             instruction.address, instruction.code, self._function(function), kind
         ), instruction.address)
+
+    def _function_of_program(self, function: Symbol) -> int:
+        index = self._function(function)
+        self._of_programs.add(index)
+        return index
+
+    @property
+    def kernel_functions(self) -> list[Symbol]:
+        """Those with probes that are the kernel's."""
+        return [function for index, function in enumerate(self.functions)
+                if index not in self._of_programs]
 
     def _added(self, number: int, address: int) -> int:
         if number < 0:
@@ -287,7 +299,7 @@ class ProbeTable:
         """
         number = self.dispatcher.add_in_program(
             program, function.address + offset, code[offset : offset + LONGEST_CODE],
-            self._function(function), kind)
+            self._function_of_program(function), kind)
         if number < 0:
             raise ProbeError(f"{function.name}+{offset:#x} of {self.programs[program - 1].name} is "
                              "no instruction")
@@ -299,7 +311,7 @@ class ProbeTable:
         :return: their numbers.
         """
         return self.dispatcher.add_all_in_program(
-            program, function.address, code, self._function(function),
+            program, function.address, code, self._function_of_program(function),
             ProbeKind.PROGRAM_OFFSET)
 
     def program_of(self, number: int) -> TracedProgram | None:
@@ -460,6 +472,7 @@ class ProbeTable:
         self.functions.clear()
         self._static.clear()
         self.programs.clear()
+        self._of_programs.clear()
         self._tables.clear()
         self._gates = False
         self._function_index.clear()

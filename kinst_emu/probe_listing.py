@@ -68,7 +68,7 @@ def show_left_out(probes: KernelProbes, as_json: bool) -> None:
 def _left_out(probes: KernelProbes) -> Iterator[tuple[str, str, int | None, str | None, str]]:
     """(module, function, offset, instruction, reason); a whole function has neither of two."""
     table = probes.breakpoints
-    for function in table.functions:
+    for function in table.kernel_functions:
         for i in table.instructions(function):
             if isinstance(i.verdict, Refuse):
                 yield (function.module_name, function.name, i.offset,

@@ -25,6 +25,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
+FIRST_PAGE = 4096  # no code is below: where a program begins, its stack has a small number
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
 
@@ -234,7 +235,7 @@ class GuestState(ABC):
             # There the function has no frame record of its own.
             back = (self._machine.read_register(arch.link) if arch.link is not None
                     else word(self._machine.sp))
-            found[1:1] = [back] if back and back <= ADDRESS else []
+            found[1:1] = [back] if back and FIRST_PAGE <= back <= ADDRESS else []
         return found[:frames]
 
     def _execname(self) -> str:

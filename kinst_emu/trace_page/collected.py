@@ -120,7 +120,7 @@ class Collected:
         counts: dict[tuple[str, int], dict[int, int]] = {}
         for number in range(len(breakpoints.probes)):
             address, _code, index, _kind, count, _removed = breakpoints.dispatcher.probe(number)
-            if breakpoints.static(number) is not None:
+            if breakpoints.static(number) is not None or breakpoints.program_of(number) is not None:
                 self.fired += count > 0
                 continue
             function = breakpoints.functions[index]

@@ -228,3 +228,18 @@ def test_a_threads_variables_are_not_those_of_the_next_process_with_its_place(ke
               "syscall:::entry /self->mine != pid/ { @wrong[self->mine, pid] = count(); }",
               "-c", "$ true; true; cat /etc/motd; true")
     assert ran.stdout.split("\n")[1:] == ["", f"{5:17}", ""], ran.stdout
+
+
+def test_reports_and_listings_have_probes_of_programs(kernel, tmp_path):
+    words = ("kdtrace", "-k", str(kernel.path), "-c", "$ cat /etc/motd", "-n")
+    page = tmp_path / "page.html"
+    made = run(*words, "pid$target:::entry, fbt::vn_read:entry { @[ustack()] = count(); }",
+               "--report", str(page))
+    assert made.returncode == 0 and "pid" in page.read_text() and "cat`main" in made.stdout
+    assert "cat`0x" not in made.stdout, "where a program begins, it has no caller"
+    listed = run(*words, "pid$target::main:", "-l", "-v")
+    assert listed.returncode == 0 and " main entry" in listed.stdout
+    faulted = run(*words[:4], "$ work faults 40", "-qn",
+                  "pid$target::main: { @[probename] = count(); }")
+    counts = [int(line.split()[1]) for line in faulted.stdout.splitlines() if line.strip()]
+    assert max(counts) == 40 and counts.count(40) > 2, "each store faults, and fires once"
