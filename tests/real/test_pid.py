@@ -242,5 +242,5 @@ def test_reports_and_listings_have_probes_of_programs(kernel, tmp_path):
     faulted = run(*words[:4], "$ work faults 40", "-qn",
                   "pid$target::main: { @[probename] = count(); }")
     counts = [int(line.split()[1]) for line in faulted.stdout.splitlines() if line.strip()]
-    # The loop's instructions, two stores in some compilers'; each store faults, and fires once.
-    assert max(counts) in (20, 40) and counts.count(max(counts)) > 2
+    # The loop's instructions, several stores in a turn; each store faults, and fires once.
+    assert max(counts) in (10, 20, 40) and counts.count(max(counts)) > 3
