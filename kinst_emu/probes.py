@@ -6,8 +6,9 @@ from typing import Self
 from dtrace import description
 from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
+from emu.errors import KinstError
 from kinst.breakpoints import Breakpoints
-from kinst.probe_table import Probe
+from kinst.probe_table import Probe, ProbeError
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.firing import Fired, Firing, full_name
 from kinst_emu.inspected import Inspected
@@ -33,8 +34,12 @@ class Probes:
     def make(self, breakpoints: Breakpoints | SeamBreakpoints) -> list[int]:
         """Make the probes in a table."""
         kernel = breakpoints.image
-        made = description.create(breakpoints, description.parse(self._wanted), self._unsafe,
-                                  lambda: debug_index(kernel), lambda: kernel_types(kernel))
+        try:
+            made = description.create(
+                breakpoints, description.parse(self._wanted), self._unsafe,
+                lambda: debug_index(kernel), lambda: kernel_types(kernel))
+        except ProbeError as error:
+            raise KinstError(str(error)) from None
         self.names = [full_name(breakpoints.probe(number)) for number in made.numbers]
         return made.numbers
 
