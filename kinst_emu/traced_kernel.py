@@ -71,7 +71,7 @@ class TracedKernel:
         self.player: Player | None = None
         self._resources = contextlib.ExitStack()
         self._waiting: list[str] = []  # for the guest's shell
-        self._left, self._ended = MOST_COMMANDS, False
+        self._left, self._ended, self._done = MOST_COMMANDS, False, False
         if line.machine == QEMU:
             _check_qemu(line)
         if line.replay is not None:
@@ -251,6 +251,7 @@ class TracedKernel:
             self._run_command(self.machine, self._command)
             while self._waiting:
                 self._run_command(self.machine, self._waiting.pop(0))
+            self._done = True
             return None
         if self._calls is None:
             assert isinstance(self.machine, UnicornMachine)
@@ -274,6 +275,10 @@ class TracedKernel:
         if self._left < 0:
             raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
         check_command(command)
+        if self._ended and not self._done:
+            print(f"dtrace: system('{command[:60]}'): not run: tracing ended before the workload",
+                  file=sys.stderr)
+            return
         if not self._ended:
             self._waiting.append(command)
             return
