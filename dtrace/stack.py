@@ -8,6 +8,7 @@ data).
 import functools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
@@ -25,6 +26,37 @@ INDENT = " " * 14
 LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
 FAR = 1 << 20  # bytes from a label that say nothing any more
 MASK = (1 << 64) - 1
+MOST_STEPS = 1 << 17  # addresses whose callers' places are kept
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a frame's caller is found from the frame's registers: the caller's frame begins
+    ``offset`` bytes above what ``base`` holds; the stack pointer is there then.
+
+    :param saved: (register, bytes from the caller's frame, size), the program counter among them or
+        in ``link``.
+    :param floor: how far below its beginning the caller's frame may reach.
+    :param above: it must begin above this frame's, not at the same place.
+    :param trap: the registers are those in the frame of a trap, which may be on another stack.
+    """
+
+    base: str
+    offset: int
+    saved: tuple[tuple[str, int, int], ...]
+    link: str = ""
+    floor: int = 0
+    above: bool = False
+    trap: bool = False
+
+
+def trap_step(machine: Machine) -> Step:
+    """From the function that the kernel's vector has called when it had built a trap frame."""
+    arch, layout = machine.arch, machine.guest.trap_frame.fields
+    fields = TRAPS[arch.name].names
+    names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
+    return Step(arch.sp, 0, tuple((name, *layout[fields.get(name, name)]) for name in names
+                                  if fields.get(name, name) in layout), trap=True)
 
 
 class Stacks:
@@ -42,6 +74,7 @@ class Stacks:
         if self._sources.known:
             self._index = debug_index(machine.image)
         self._texts: dict[tuple[int, bool], list[str]] = {}
+        self._steps: dict[tuple[int, bool], Step | None] = {}
 
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES
@@ -68,16 +101,14 @@ class Stacks:
                 registers, is_return = back, True
                 continue
             yield pc, is_return
+            step = self.step(pc, is_return)
             try:
-                if is_return and self._function(pc - 1).name in guest.trap_entries:
-                    registers, is_return = self._interrupted(registers), False
-                    continue
-                caller = self._caller(registers, is_return)
+                caller = None if step is None else self._caller(step, registers)
             except MemoryAccessError:
                 return
-            if caller is None:
+            if step is None or caller is None:
                 return
-            registers, is_return = caller, True
+            registers, is_return = caller, not step.trap
 
     def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
         """The caller's registers where the kernel has called something that is no code, as through
@@ -94,54 +125,60 @@ class Stacks:
             return None
         return found if sp >> 63 and machine.image.holds_code(found[arch.pc]) else None
 
-    def _interrupted(self, registers: dict[str, int]) -> dict[str, int]:
-        """The registers in the trap frame that the kernel's vector has built."""
-        machine, layout = self._machine, self._machine.guest.trap_frame
-        fields = TRAPS[machine.arch.name].names
-        frame = registers[machine.arch.sp]
-        return {name: layout.read(machine, frame, fields.get(name, name))
-                if fields.get(name, name) in layout.fields else value
-                for name, value in registers.items()}
-
     def _function(self, address: int) -> Symbol:
         symbols = self._machine.image.symbols
         return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
 
-    def _caller(self, registers: dict[str, int], is_return: bool) -> dict[str, int] | None:
+    def _caller(self, step: Step, registers: dict[str, int]) -> dict[str, int] | None:
         """The caller's registers; None at the end of the stack."""
         arch, machine = self._machine.arch, self._machine
-        pc, sp = registers[arch.pc], registers[arch.sp]
-        rule = self._sources.rule(pc - is_return)
-        found = dict(registers)
-        if (rule is not None and rule.base < len(arch.dwarf_registers)
-                and arch.dwarf_registers[rule.base]):
-            frame = registers[arch.dwarf_registers[rule.base]] + rule.offset & MASK
-            for number, offset in rule.saved.items():
-                if number < len(arch.dwarf_registers) and arch.dwarf_registers[number]:
-                    found[arch.dwarf_registers[number]] = machine.read_u64(frame + offset & MASK)
+        frame, sp = registers[step.base] + step.offset & MASK, registers[arch.sp]
+        if not step.trap and (frame - step.floor & MASK < sp or (step.above and frame == sp)):
+            return None
+        found = registers | {
+            name: int.from_bytes(machine.read(frame + offset & MASK, size), "little")
+            for name, offset, size in step.saved}
+        if step.link:
+            found[arch.pc] = registers[step.link]
+        if not step.trap:
             found[arch.sp] = frame
+        return found
+
+    def step(self, pc: int, is_return: bool) -> Step | None:
+        """How to go to the caller from the kernel's code at an address; None: the stack ends there.
+
+        :param is_return: whether it is where a call returns to.
+        """
+        key = pc, is_return
+        if key not in self._steps:
+            if len(self._steps) > MOST_STEPS:
+                self._steps.clear()
+            self._steps[key] = self._find_step(pc, is_return)
+        return self._steps[key]
+
+    def _find_step(self, pc: int, is_return: bool) -> Step | None:
+        arch, guest = self._machine.arch, self._machine.guest
+        if is_return and self._function(pc - 1).name in guest.trap_entries:
+            return trap_step(self._machine)
+        rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
+        if rule is not None and rule.base < len(known) and known[rule.base]:
+            saved = [(known[number], offset, 8) for number, offset in rule.saved.items()
+                     if number < len(known) and known[number]]
             if rule.returns in rule.saved:
-                found[arch.pc] = machine.read_u64(frame + rule.saved[rule.returns] & MASK)
-            elif not is_return and arch.link is not None:
-                found[arch.pc] = registers[arch.link]
-            else:
+                saved.append((arch.pc, rule.saved[rule.returns], 8))
+            elif is_return or arch.link is None:
                 return None
-            return found if frame >= sp and (frame > sp or not is_return) else None
+            link = "" if rule.returns in rule.saved else arch.link or ""
+            return Step(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
         if not is_return and pc == self._function(pc).address:
             # At its first instruction a function has no frame of its own.
             if arch.link is not None:
-                found[arch.pc] = registers[arch.link]
-            else:
-                found[arch.pc], found[arch.sp] = machine.read_u64(sp), sp + 8
-            return found
-        register, saved, returns = arch.frame_record
-        frame = registers[register]
-        if frame < sp:
-            return None
-        found[arch.pc] = machine.read_u64(frame + returns & MASK)
-        found[register] = machine.read_u64(frame + saved & MASK)
-        found[arch.sp] = frame + max(0, 8 + returns)
-        return found
+                return Step(arch.sp, 0, (), arch.link)
+            return Step(arch.sp, 8, ((arch.pc, -8, 8),))
+        register, saved_at, returns = arch.frame_record
+        size = max(0, 8 + returns)
+        return Step(register, size, ((arch.pc, returns - size, 8), (register, saved_at - size, 8)),
+                    floor=size)
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
         """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""

@@ -27,10 +27,13 @@ class UserPrograms:
 
     def frame(self, name: str, address: int) -> int:
         """The word of a frame."""
+        return self.number(name) << 48 | address & ADDRESS
+
+    def number(self, name: str) -> int:
+        """That of a process's name."""
         if name not in self._names and len(self._names) < NUMBERS:
             self._names.append(name)
-        number = self._names.index(name) if name in self._names else 0
-        return number << 48 | address & ADDRESS
+        return self._names.index(name) if name in self._names else 0
 
     def is_frame(self, word: int) -> bool:
         return 0 < word >> 48 < len(self._names)

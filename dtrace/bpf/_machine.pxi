@@ -14,6 +14,15 @@ cdef enum:
     WALKS = 64
     PLACES = 64
     BUDGET = 1 << 24  # instructions of one run, by what jumps back and calls can repeat
+    WALKED = 40  # registers that a walk up the stack knows
+    SAVED = 16  # of a frame
+    STEP_BITS = 15
+    STEPS = 1 << STEP_BITS
+    STEP_FREE = 0
+    MAX_FRAMES = 1000
+    NAMES = 64  # of processes
+    NAME_BYTES = 32
+    ANCESTORS = 64
     HEAD = 24  # of a record: clause and size, time, size as DTrace counts and number of the CPU
 
 cdef struct Code:
@@ -64,11 +73,76 @@ cdef struct Walk:
     uint32_t steps
     uint64_t offset[WALK]
 
+# Where a register is saved: by its number on the walk, so many bytes from the caller's frame.
+cdef struct SavedRegister:
+    uint8_t register
+    uint8_t size  # bytes; 0: it is nowhere
+    int32_t offset
+
+# How to go from the code at an address to the caller: ``Step`` of ``dtrace/stack.py``.
+cdef struct KnownStep:
+    uint64_t address
+    uint8_t how
+    bint is_return
+    bint above
+    uint8_t count
+    int8_t link
+    uint8_t base
+    int32_t offset
+    int32_t floor
+    SavedRegister saved[SAVED]
+
+cdef struct ProcessName:
+    uint8_t text[NAME_BYTES]
+    int64_t number
+
+# What is known of stacks; by ``Runtime.walk_stacks``.
+cdef struct Walker:
+    KnownStep *step
+    uint32_t steps
+    int16_t place[WALKED]  # of a register on the walk among those of the dispatcher
+    int pc  # on the walk; -1: nothing is known
+    int sp
+    uint64_t low  # the kernel's code is from there to below ``high``
+    uint64_t high
+    uint64_t entry  # where injected calls return to
+    bint programs  # they may run
+    uint64_t skip  # frames of the probe that fires
+    uint64_t marks  # bits of an address that say what it is
+    uint64_t own_mark
+    uint64_t caller_mark
+    uint64_t marking
+    SavedRegister trap[WALKED]
+    int trap_count
+    # the program: where a thread has its trap frame, what that and a frame record hold
+    bint frames_known
+    uint64_t thread_frame
+    SavedRegister user[PLACES]  # by the numbers of uregs[]
+    SavedRegister user_pc
+    SavedRegister user_frame
+    int32_t record_saved
+    int32_t record_return
+    uint64_t name_variable
+    uint32_t name_size
+    ProcessName name[NAMES]
+    uint32_t names
+    # a process's number and parent
+    bint family_known
+    uint64_t process
+    uint64_t process_number
+    uint64_t parent
+    # the numbers of variables
+    uint64_t stackdepth
+    uint64_t ustackdepth
+    uint64_t caller
+    uint64_t ucaller
+
 # What the program of a kernel's probe is given, beside its arguments.
 cdef struct Entered:
     bint enabled
     uint8_t kind
     uint8_t wanted  # arguments that its program reads, from the first
+    uint8_t own_frames  # at the beginning of the stack, which stack() leaves out
     uint32_t entry
     uint64_t number
     uint64_t first
@@ -170,6 +244,7 @@ cdef struct Machine:
     uint64_t look  # the time at which the consumer wants to look
     bint failing
     Walk walk[WALKS]
+    Walker walker
     void *owner
 
 ctypedef uint64_t (*helper_fn)(Machine *, uint64_t *) noexcept nogil
@@ -195,8 +270,16 @@ cdef int CONTEXT_FIRST = layout.ContextOffset.FIRST
 cdef int CONTEXT_PROVIDER = layout.ContextOffset.PROVIDER
 cdef int VARIABLE = Helper.VARIABLE
 cdef uint64_t REGS = layout.REGS
+cdef uint64_t UREGS = layout.UREGS
+cdef int STEP_ON = StepKind.ON
+cdef int STEP_TRAP = StepKind.TRAP
+cdef int STEP_LAST = StepKind.LAST
+cdef int STEP_OUTSIDE = StepKind.OUTSIDE
+cdef int STACK_HELPER = Helper.STACK
+cdef int PROGENYOF = Helper.PROGENYOF
 cdef int CONTEXT_PROBE = layout.ContextOffset.PROBE
 cdef int FRAME_BYTES = STACK
 
 cdef uint32_t NONE = 0xFFFFFFFF
 cdef uint64_t LOW32 = 0xFFFFFFFF
+cdef uint64_t USER_ADDRESS = (<uint64_t>1 << 48) - 1  # a program's lie below that

@@ -82,6 +82,8 @@ cdef uint64_t h_variable(Machine *m, uint64_t *r) noexcept nogil:
     if r[1] == REGS and m.read_register != NULL and r[2] < PLACES and m.place[r[2]] >= 0:
         return m.read_register(m.interrupted, <uint32_t>(REGISTER + m.place[r[2]]))
     if r[1] >= WALKS or not m.walk[r[1]].known:
+        if of_stack(m, r, &value):
+            return value
         return call_host(m, VARIABLE, r)
     w = &m.walk[r[1]]
     value = current_thread(m)
@@ -143,6 +145,7 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
             return 1
     m.thread_known = False
     m.read_register, m.interrupted = read, source
+    m.walker.skip = e.own_frames
     execute(m, e.entry, address_of(R_CONTEXT, 0))
     m.read_register = NULL
     if not m.told and ended(m):

@@ -22,7 +22,7 @@ from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
     HELPER, LOCAL, REGION, SIZE, STACK, WIDE, Alu, Class, BpfJump, Mode, Size, X, decode,
 )
-from dtrace.bpf.layout import Aggregate, Fault, Helper, Policy, Region
+from dtrace.bpf.layout import Aggregate, Fault, Helper, Policy, Region, StepKind
 
 include "_machine.pxi"
 include "_instructions.pxi"
@@ -30,6 +30,7 @@ include "_memory.pxi"
 include "_variables.pxi"
 include "_aggregations.pxi"
 include "_records.pxi"
+include "_stacks.pxi"
 include "_probes.pxi"
 include "_execute.pxi"
 
@@ -71,6 +72,9 @@ cdef class Runtime:
     cdef public object failure  # an exception of a helper, which is none of the program's
     cdef Engine engine  # lives as long as its clock is used
     cdef object other  # a guest that another process runs
+    cdef object host_steps  # gives the step at an address
+    cdef object host_numbers  # gives the number of a process's name
+    cdef dict walked  # registers of a walk by name
     cdef Action action
     cdef public object look  # is called when it is time for the consumer to look, with the time
 
@@ -80,6 +84,7 @@ cdef class Runtime:
         self.m.error_entry = NONE
         for number in range(PLACES):
             self.m.place[number] = -1
+        self.m.walker.pc = -1
 
     def __dealloc__(self):
         cdef int i
@@ -102,6 +107,7 @@ cdef class Runtime:
             for n in range(self.m.speculation_count):
                 free(self.m.speculated[n].data)
         free(self.m.speculated)
+        free(self.m.walker.step)
 
     def __init__(self, sizes, bytes constants, variables, uint64_t dynamic, functions,
                  uint64_t aggregation_size, uint64_t buffer_size, int policy, speculations,
@@ -413,6 +419,7 @@ cdef class Runtime:
             raise ValueError("there is no such probe, or program")
         e = &self.m.entered[probe]
         e.enabled, e.kind, e.entry, e.number, e.first = True, kind, entry, number, first
+        e.own_frames = kind < 2
         e.offset = offset
         e.wanted = <uint8_t>min(wanted, 10)
         for n in range(4):
@@ -431,6 +438,101 @@ cdef class Runtime:
         w.known, w.text, w.size, w.steps = True, text_, size, len(offsets)
         for n, offset in enumerate(offsets):
             w.offset[n] = offset
+
+    def walk_stacks(self, shape, steps):
+        """Have stacks walked here, as the host would.
+
+        :param shape: a ``StackShape``.
+        :param steps: gives (kind, ``Step`` or None) of an address that is code: where a call returns
+            to, or not.
+        """
+        self.made()
+        cdef Walker *w = &self.m.walker
+        places = dict(shape.registers)
+        if self.engine is None or not 0 < len(places) <= WALKED:
+            raise ValueError("no stack that could be walked")
+        self.walked = {name: n for n, name in enumerate(places)}
+        for name, n in self.walked.items():
+            if not 0 <= places[name] < 256:
+                raise ValueError("no such register")
+            w.place[n] = <int16_t>places[name]
+        self.host_steps = steps
+        if w.step == NULL:
+            w.step = <KnownStep *>calloc(STEPS, sizeof(KnownStep))
+            if w.step == NULL:
+                raise MemoryError
+        if len(shape.trap) > WALKED:
+            raise ValueError("too many registers")
+        for n, row in enumerate(shape.trap):
+            self.saved_at(row, &w.trap[n])
+        w.trap_count = len(shape.trap)
+        w.low, w.high, w.entry = shape.low, shape.high, shape.entry
+        w.programs = shape.programs
+        w.marks, w.own_mark, w.caller_mark = shape.marks
+        w.stackdepth, w.caller = shape.stackdepth, shape.caller
+        w.ustackdepth, w.ucaller = shape.ustackdepth, shape.ucaller
+        w.sp = self.walked[shape.sp]
+        w.pc = self.walked[shape.pc]
+
+    def walk_programs(self, shape, numbers):
+        """Have the stacks of programs walked here, too; behind ``walk_stacks``.
+
+        :param shape: a ``ProgramShape``.
+        :param numbers: gives the number of a process's name, which is in bytes.
+        """
+        cdef Walker *w = &self.m.walker
+        if not shape.name_variable < WALKS or not self.m.walk[shape.name_variable].known or not (
+                0 < shape.name_size <= NAME_BYTES):
+            raise ValueError("a process has no name")
+        for index, (offset, size) in shape.registers.items():
+            if not 0 <= index < PLACES:
+                raise ValueError("no such register")
+            self.memory_at(offset, size, &w.user[index])
+        self.memory_at(shape.pc[0], shape.pc[1], &w.user_pc)
+        self.memory_at(shape.frame[0], shape.frame[1], &w.user_frame)
+        w.record_saved, w.record_return = shape.record
+        w.thread_frame = shape.thread_frame
+        w.name_variable, w.name_size = shape.name_variable, shape.name_size
+        self.host_numbers = numbers
+        w.frames_known = True
+
+    def know_family(self, uint64_t process, uint64_t number, uint64_t parent):
+        """Where a thread has its process, and that its number (32 bits) and its parent."""
+        cdef Walker *w = &self.m.walker
+        w.process, w.process_number, w.parent = process, number, parent
+        w.family_known = True
+
+    cdef int memory_at(self, offset, size, SavedRegister *to) except -1:
+        if not 0 < size <= 8 or not -1 << 31 <= offset < 1 << 31:
+            raise ValueError("no place of a register")
+        to.offset, to.size = offset, size
+        return 0
+
+    cdef int saved_at(self, row, SavedRegister *to) except -1:
+        name, offset, size = row
+        self.memory_at(offset, size, to)
+        to.register = <uint8_t>self.walked[name]
+        return 0
+
+    cdef bint find_step(self, uint64_t pc, bint is_return, KnownStep *to) except -1:
+        """Ask the host how to go on; false: here it cannot be kept."""
+        cdef int n
+        kind, step = self.host_steps(pc, is_return)
+        to.how, to.link, to.base = kind, -1, self.m.walker.sp
+        if kind != STEP_ON:
+            return True
+        if len(step.saved) > SAVED or not -1 << 31 <= step.offset < 1 << 31:
+            return False
+        to.offset, to.floor, to.above = step.offset, step.floor, step.above
+        to.base = <uint8_t>self.walked[step.base]
+        if step.link:
+            to.link = <int8_t>self.walked[step.link]
+        for n, row in enumerate(step.saved):
+            if not -1 << 31 <= row[1] < 1 << 31:
+                return False
+            self.saved_at(row, &to.saved[n])
+        to.count = len(step.saved)
+        return True
 
     def set_register(self, uint32_t number, int place):
         """Where ``regs[number]`` is among the registers of the dispatcher."""
@@ -561,5 +663,7 @@ HELPERS[<int>Helper.DISCARD_SPECULATION] = h_discard_speculation
 HELPERS[<int>Helper.ALLOCATE] = h_allocate
 HELPERS[<int>Helper.STOP] = h_stop
 HELPERS[<int>Helper.VARIABLE] = h_variable
+HELPERS[<int>Helper.STACK] = h_stack
+HELPERS[<int>Helper.PROGENYOF] = h_progenyof
 OTHER_RESULT, OTHER_REGISTER = RESULT, REGISTER  # numbers of what ``other.interrupted`` gives
 NATIVE = frozenset(n for n in range(MAX_HELPER) if HELPERS[n] != NULL)

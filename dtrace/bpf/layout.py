@@ -6,6 +6,8 @@ neither all zero nor all one.
 """
 
 import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 BASE = 0x0D7A_0000_0000_0000
 REGION_SHIFT = 32
@@ -92,12 +94,22 @@ class Helper(enum.IntEnum):
     DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/actions.py``
     VARIABLE = 32  # (index, argument): a variable that only the host knows
     STACK = 33  # (to, frames, user)
+    PROGENYOF = 34  # (pid): whether the process is that one, or descends from it
     SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/identifiers.py``
 
 
 # For VARIABLE: registers by index, of the firing and of the user; an address of the program that
 # runs, with the program.
 REGS, UREGS, IN_PROGRAM = 32, 33, 34
+
+
+class StepKind(enum.IntEnum):
+    """What a stack does at an address."""
+
+    ON = 1  # it goes on as a ``Step`` says
+    TRAP = 2  # it goes on where a trap has interrupted
+    LAST = 3  # it ends there
+    OUTSIDE = 4  # it has ended before
 
 
 class Aggregate(enum.IntEnum):
@@ -125,3 +137,52 @@ class Policy(enum.IntEnum):
     FILL = 1  # it is dropped, and tracing ends
     RING = 2  # the oldest give way
 
+
+
+@dataclass(frozen=True)
+class StackShape:
+    """What a runtime must know to walk a kernel's stack.
+
+    :param registers: those that matter, by name: their places among the dispatcher's.
+    :param trap: (register, offset, bytes) of the frame of a trap.
+    :param low: the kernel's code is from there on, below ``high``.
+    :param entry: where injected calls return to.
+    :param programs: whether what is interrupted may be a program.
+    :param marks: of a frame's address: the bits that say what it is, how they are for an
+        instruction, and for where a call returns to.
+    :param stackdepth: the number of that variable; so the others.
+    """
+
+    registers: Mapping[str, int]
+    pc: str
+    sp: str
+    trap: Sequence[tuple[str, int, int]]
+    low: int
+    high: int
+    entry: int
+    programs: bool
+    marks: tuple[int, int, int]
+    stackdepth: int
+    caller: int
+    ustackdepth: int
+    ucaller: int
+
+
+@dataclass(frozen=True)
+class ProgramShape:
+    """The same for the stack and the registers of the program whose thread is in the kernel.
+
+    :param thread_frame: where a thread has the address of its trap frame.
+    :param registers: (offset, bytes) in that by the numbers of ``uregs[]``; ``pc`` and ``frame``
+        are those of the program counter and the frame pointer.
+    :param record: where a frame record has the caller's frame, and the return address.
+    :param name_variable: the number of the variable with the process's name, of so many bytes.
+    """
+
+    thread_frame: int
+    registers: Mapping[int, tuple[int, int]]
+    pc: tuple[int, int]
+    frame: tuple[int, int]
+    record: tuple[int, int]
+    name_variable: int
+    name_size: int

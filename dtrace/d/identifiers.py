@@ -113,6 +113,7 @@ SUBROUTINES = _functions(Role.SUBROUTINE, """
     minor_t getminor(dev_t)
     file_t * getf(int)
 """, Helper.SUBROUTINE, destructive=("copyout", "copyoutstr"))
+SUBROUTINES["progenyof"] = replace(SUBROUTINES["progenyof"], number=Helper.PROGENYOF)
 
 AGGREGATING = _functions(Role.AGGREGATING, """
     void avg(@)

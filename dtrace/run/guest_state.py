@@ -128,6 +128,13 @@ class GuestState(ABC):
         self._runtime.add_probe(number, entry, probe.number, first, texts, kind, offset, wanted)
         return True
 
+    @abstractmethod
+    def walk_natively(self, marked: bool) -> None:
+        """Have the runtime walk stacks by itself, where it can.
+
+        :param marked: as of ``stack``.
+        """
+
     @property
     def pc(self) -> int:
         return self._machine.pc

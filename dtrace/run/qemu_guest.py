@@ -40,6 +40,9 @@ class QemuGuest(GuestState):
     def _attach(self, runtime: Runtime) -> None:
         runtime.attach_other(self, len(self._breakpoints.probes))
 
+    def walk_natively(self, marked: bool) -> None:
+        """Not of this guest: its registers and memory are another process's."""
+
     def memory(self, address: int, size: int) -> bytes | None:
         """For the runtime; None where there is none."""
         try:

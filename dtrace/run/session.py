@@ -197,6 +197,8 @@ class Session:
         self.runtime.faults = self._fault
         if self.guest is not None:
             self.guest.attach(self.runtime)
+            if not self.guest.by_line:
+                self.guest.walk_natively(options.given("stackinline"))
             self.runtime.look = self._looked
             self.now = self.guest.now
         self.runtime.thread = 1

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dtrace.bpf._runtime import Runtime
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes
+from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
 from emu.machine import Stop, StopReason
 from emu.replay.flow import thread_of, thread_word
@@ -47,6 +48,19 @@ class UnicornGuest(GuestState):
         machine.engine.watch_thread(thread_word(machine))
         number = machine.cpu.model.registers[machine.guest.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
+
+    def walk_natively(self, marked: bool) -> None:
+        runtime, machine = self._runtime, self._machine
+        assert runtime is not None
+        walk_kernel(runtime, machine, self._walk, marked)
+        frame, name = self._member("thread", machine.guest.threads.frame), self._member(
+            *machine.guest.members["execname"][-1])
+        if frame is not None and name is not None:
+            walk_program(runtime, machine, self.programs, frame[0], name[1])
+        family = [self._member(*member) for member in machine.guest.members["ppid"]]
+        if None not in family:
+            process, parent, number = (place[0] for place in family if place is not None)
+            runtime.know_family(process, number, parent)
 
     def begin(self) -> None:
         runtime, breakpoints = self._runtime, self._breakpoints

@@ -1,0 +1,270 @@
+"""Stacks of what is interrupted, the kernel's and the program's, and the registers of the program; part
+of the runtime (``_runtime.pyx`` includes it).
+
+How a frame's caller is found is asked once for each address (``Step`` of ``dtrace/stack.py``) and kept.
+``dtrace/run/guest_state.py`` is the slower truth, and is asked for what is not known here.
+"""
+
+
+cdef inline uint64_t interrupted(Machine *m, int place) noexcept nogil:
+    return m.read_register(m.interrupted, <uint32_t>(REGISTER + place))
+
+
+cdef inline bint in_kernel(Machine *m) noexcept nogil:
+    """Whether a probe of the kernel fires, and what it interrupts is the kernel, not a program."""
+    return (m.walker.pc >= 0 and m.read_register != NULL and m.clock != NULL and
+            not (m.walker.programs and not interrupted(m, m.walker.place[m.walker.pc]) >> 63))
+
+
+cdef bint word_at(Machine *m, uint64_t address, uint8_t size, uint64_t *value) noexcept nogil:
+    """A number of the guest's memory, without a fault where there is none."""
+    value[0] = 0
+    return not own(address) and m.read(m.read_data, address, value, size)
+
+
+cdef KnownStep *step_at(Machine *m, uint64_t pc, bint is_return) noexcept nogil:
+    """How to go on from there; NULL: it cannot be said, and the host is to be asked."""
+    cdef uint64_t at = ((pc << 1 | is_return) * <uint64_t>0x9E3779B97F4A7C15) >> (64 - STEP_BITS)
+    cdef KnownStep *s
+    while True:
+        s = &m.walker.step[at]
+        if s.how == STEP_FREE:
+            break
+        if s.address == pc and s.is_return == is_return:
+            return s
+        at = (at + 1) & (STEPS - 1)
+    if m.walker.steps >= STEPS / 2:  # a guest may have any addresses on its stack
+        memset(m.walker.step, 0, STEPS * sizeof(KnownStep))
+        m.walker.steps = 0
+        return step_at(m, pc, is_return)
+    if not ask_step(m, pc, is_return, s):
+        memset(s, 0, sizeof(KnownStep))
+        return NULL
+    s.address, s.is_return = pc, is_return
+    m.walker.steps += 1
+    return s
+
+
+cdef bint ask_step(Machine *m, uint64_t pc, bint is_return, KnownStep *s) noexcept with gil:
+    cdef Runtime runtime = <Runtime>m.owner
+    try:
+        return runtime.find_step(pc, is_return, s)
+    except BaseException as failure:
+        runtime.failed(failure)
+        return False
+
+
+cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most) noexcept nogil:
+    """Put the addresses of a stack from ``skip`` on where ``to`` points, if it does; how many they
+    are; -1: the host is to be asked."""
+    cdef uint64_t now[WALKED]
+    cdef uint64_t then[WALKED]
+    cdef bint known[WALKED]
+    cdef Walker *w = &m.walker
+    cdef KnownStep *s
+    cdef const SavedRegister *saved
+    cdef uint64_t pc, frame, sp, n, marked
+    cdef bint is_return = False
+    cdef int k, count
+    cdef uint64_t limit = skip + most
+    memset(known, 0, sizeof(known))
+    n = 0
+    while n < limit:
+        pc = walked(m, now, known, w.pc)
+        if is_return and pc == w.entry:
+            break
+        if not w.low <= pc < w.high:  # a program's, or nobody's
+            if is_return:
+                break
+            return -1
+        s = step_at(m, pc, is_return)
+        if s == NULL:
+            return -1
+        if s.how == STEP_OUTSIDE:
+            break
+        if n >= skip and to != NULL:
+            marked = pc
+            if w.marks:
+                marked = pc & ~w.marks | (w.caller_mark if is_return else w.own_mark)
+            memcpy(to + 8 * (n - skip), &marked, 8)
+        n += 1
+        if s.how == STEP_LAST:
+            break
+        sp = walked(m, now, known, w.sp)
+        frame = walked(m, now, known, s.base) + <uint64_t><int64_t>s.offset
+        if s.how == STEP_TRAP:
+            saved, count = w.trap, w.trap_count
+        else:
+            saved, count = s.saved, s.count
+            if frame - <uint64_t><int64_t>s.floor < sp or s.above and frame == sp:
+                break
+        for k in range(count):
+            if not word_at(m, frame + <uint64_t><int64_t>saved[k].offset, saved[k].size, &then[k]):
+                return n - skip if n > skip else 0
+        if s.how != STEP_TRAP:
+            if s.link >= 0:
+                now[w.pc] = walked(m, now, known, s.link)
+            now[w.sp] = frame
+        for k in range(count):
+            now[saved[k].register] = then[k]
+            known[saved[k].register] = True
+        known[w.pc] = known[w.sp] = True
+        is_return = s.how != STEP_TRAP
+    return n - skip if n > skip else 0
+
+
+cdef inline uint64_t walked(Machine *m, uint64_t *now, bint *known, int register) noexcept nogil:
+    """A register on the way: as it was saved, or still that of what is interrupted."""
+    if not known[register]:
+        now[register] = interrupted(m, m.walker.place[register])
+        known[register] = True
+    return now[register]
+
+
+cdef int64_t user_stack(Machine *m, uint8_t *to, uint64_t most) noexcept nogil:
+    """The same of the program whose thread is in the kernel, by its chain of frame records."""
+    cdef Walker *w = &m.walker
+    cdef uint64_t trap, pc, frame, back, outer
+    cdef uint64_t n = 0
+    if not w.frames_known:
+        return -1
+    if not (word_at(m, current_thread(m) + w.thread_frame, 8, &trap) and trap and
+            word_at(m, trap + w.user_pc.offset, w.user_pc.size, &pc) and
+            word_at(m, trap + w.user_frame.offset, w.user_frame.size, &frame)):
+        return 0
+    if pc == 0 or pc > USER_ADDRESS:
+        return 0
+    while n < most:
+        if to != NULL:
+            memcpy(to + 8 * n, &pc, 8)
+        n += 1
+        if n >= most or frame == 0 or frame & 7 or frame > USER_ADDRESS:
+            break
+        if not (word_at(m, frame + <uint64_t><int64_t>w.record_return, 8, &back) and
+                word_at(m, frame + <uint64_t><int64_t>w.record_saved, 8, &outer)):
+            break
+        if back == 0 or back > USER_ADDRESS or outer == 0:
+            break
+        pc = back
+        if outer <= frame:
+            if to != NULL:
+                memcpy(to + 8 * n, &pc, 8)
+            n += 1
+            break
+        frame = outer
+    return <int64_t>n
+
+
+cdef int64_t program_number(Machine *m) noexcept nogil:
+    """That of the running process's name, as the host counts names."""
+    cdef Walker *w = &m.walker
+    cdef Walk *walk = &m.walk[w.name_variable]
+    cdef uint64_t address = current_thread(m)
+    cdef uint8_t name[NAME_BYTES]
+    cdef uint32_t n
+    memset(name, 0, sizeof(name))
+    for n in range(walk.steps):
+        address += walk.offset[n]
+        if n + 1 < walk.steps and not word_at(m, address, 8, &address):
+            return 0
+    if own(address) or not m.read(m.read_data, address, name, w.name_size):
+        return 0
+    for n in range(w.names):
+        if memcmp(w.name[n].text, name, NAME_BYTES) == 0:
+            return w.name[n].number
+    return ask_number(m, name)
+
+
+cdef int64_t ask_number(Machine *m, const uint8_t *name) noexcept with gil:
+    cdef Runtime runtime = <Runtime>m.owner
+    cdef Walker *w = &m.walker
+    cdef int64_t number
+    try:
+        number = runtime.host_numbers(name[:w.name_size].partition(b"\0")[0])
+    except BaseException as failure:
+        runtime.failed(failure)
+        return 0
+    w.names = w.names % NAMES  # the oldest give way
+    memcpy(w.name[w.names].text, name, NAME_BYTES)
+    w.name[w.names].number = number
+    w.names += 1
+    return number
+
+
+cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
+    cdef int64_t n = -1
+    cdef int64_t k
+    cdef uint64_t number, address
+    cdef uint8_t *to
+    if not in_kernel(m) or r[2] > MAX_FRAMES:
+        return call_host(m, STACK_HELPER, r)
+    to = resolve(m, r[1], 8 * r[2], True)
+    if to == NULL:
+        return bad(m, BAD_ADDRESS, r[1])
+    if not r[3]:
+        n = kernel_stack(m, to, m.walker.skip, r[2])
+    elif m.walker.frames_known:
+        number = <uint64_t>program_number(m) << 48
+        n = user_stack(m, to, r[2])
+        for k in range(n):
+            memcpy(&address, to + 8 * k, 8)
+            address |= number
+            memcpy(to + 8 * k, &address, 8)
+    if n < 0:
+        return call_host(m, STACK_HELPER, r)
+    memset(to + 8 * n, 0, 8 * (r[2] - <uint64_t>n))
+    return 0
+
+
+cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
+    """Variables that a stack gives, and the program's registers: whether it is one, and known here."""
+    cdef uint64_t two[2]
+    cdef uint64_t trap
+    cdef int64_t n = -1
+    cdef SavedRegister *saved
+    if not in_kernel(m):
+        return False
+    if r[1] == m.walker.stackdepth:
+        n = kernel_stack(m, NULL, m.walker.skip, MAX_FRAMES)
+        value[0] = <uint64_t>n
+    elif r[1] == m.walker.caller:
+        two[1] = 0
+        m.walker.marking, m.walker.marks = m.walker.marks, 0
+        n = kernel_stack(m, <uint8_t *>two, 0, 2)
+        m.walker.marks = m.walker.marking
+        value[0] = two[1] if n > 1 else 0
+    elif r[1] == m.walker.ustackdepth:
+        n = user_stack(m, NULL, MAX_FRAMES)
+        value[0] = <uint64_t>n
+    elif r[1] == m.walker.ucaller:
+        two[1] = 0
+        n = user_stack(m, <uint8_t *>two, 2)
+        value[0] = two[1] if n > 1 else 0
+    elif r[1] == UREGS and r[2] < PLACES and m.walker.user[r[2]].size and m.walker.frames_known:
+        saved = &m.walker.user[r[2]]
+        if fetch(m, current_thread(m) + m.walker.thread_frame, &trap, 8):
+            if trap == 0:  # a thread that has never been outside the kernel
+                bad(m, BAD_ADDRESS, 0)
+            else:
+                value[0] = 0
+                fetch(m, trap + <uint64_t><int64_t>saved.offset, value, saved.size)
+        n = 0
+    return n >= 0
+
+
+cdef uint64_t h_progenyof(Machine *m, uint64_t *r) noexcept nogil:
+    cdef Walker *w = &m.walker
+    cdef uint64_t process, number
+    cdef int n
+    if not w.family_known or m.clock == NULL:
+        return call_host(m, PROGENYOF, r)
+    if not word_at(m, current_thread(m) + w.process, 8, &process):
+        return 0
+    for n in range(ANCESTORS):
+        if process == 0 or not word_at(m, process + w.process_number, 4, &number):
+            return 0
+        if number == r[1]:
+            return 1
+        if not word_at(m, process + w.parent, 8, &process):
+            return 0
+    return 0
