@@ -32,7 +32,8 @@ def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks]
 
     runtime.walk_stacks(StackShape(
         {name: places[name] for name in names}, arch.pc, arch.sp, trap_step(machine).saved,
-        min(begins), image.virtual_end, machine.guest.entry_address(image), bool(machine.guest.shell_prompt),
+        min(begins), image.virtual_end, machine.guest.entry_address(image),
+        bool(machine.guest.shell_prompt),
         (MARKS, INSTRUCTION, CALLER) if marked else (0, 0, 0), HOSTED_NUMBERS["stackdepth"],
         HOSTED_NUMBERS["caller"], HOSTED_NUMBERS["ustackdepth"], HOSTED_NUMBERS["ucaller"]), step)
 
