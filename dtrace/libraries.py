@@ -23,6 +23,9 @@ DEPENDS = re.compile(r"^\s*#\s*pragma\s+D\s+depends_on\s+library\s+(\S+)", re.MU
 MOST, MOST_BYTES = 1000, 1 << 20  # libraries of all directories, bytes of one
 # These need a kernel's types; one that another needs comes before it.
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
+# What one of -L may depend on: these, and those whose constants every program has.
+THERE = frozenset(f"{name}.d" for name in (
+    *KERNEL, "regs", "signal", "errno", "sched", "unistd", "socket", "mbuf"))
 
 
 def libraries(arch: str, types: bool) -> dict[str, str]:
@@ -86,10 +89,10 @@ def of_directories(directories: Sequence[Path]) -> list[tuple[Path, str]]:
         for name, (path, source) in waiting.items():
             needs = DEPENDS.findall(source)
             for other in needs:
-                if other not in found:
+                if other not in found and other not in THERE:
                     raise KinstError(f"{path}: depends on the library '{other}', which is in no "
                                      "directory of -L")
-            if all(other in order for other in needs):
+            if all(other in order or other not in found for other in needs):
                 ready.append(name)
         if not ready:
             raise KinstError(f"-L: libraries depend on each other in a circle: "

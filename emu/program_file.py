@@ -8,6 +8,7 @@ from emu.errors import ImageError
 from emu.symbols import Symbol, SymbolTable
 
 END = 1 << 47  # of the addresses that programs have
+MOST_COVERED = 16  # times the code that the file has: so much may all functions be together
 
 
 class ProgramFile:
@@ -27,6 +28,12 @@ class ProgramFile:
         self.path, self.machine, self._file = path, file.machine, file
         self.symbols = SymbolTable(
             file.content(table), file.content(file.sections[table.link]), path.stem)
+        sizes: dict[int, int] = {}
+        for function in self.symbols.functions():
+            sizes[function.address] = max(function.size, sizes.get(function.address, 0))
+        if sum(sizes.values()) > MOST_COVERED * sum(s.in_file for s in file.segments
+                                                    if s.kind == PT_LOAD):
+            raise ImageError(f"{path}: its functions lie over one another: the symbols are damaged")
 
     @property
     def digest(self) -> str:

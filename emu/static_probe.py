@@ -59,3 +59,7 @@ class StaticProbe:
     arguments: tuple[Argument, ...]
     tracepoints: tuple[Tracepoint, ...]
     call: SystemCall | None = None
+
+    @property
+    def text(self) -> str:
+        return f"{self.provider}:{self.module}:{self.function}:{self.name}"

@@ -107,7 +107,7 @@ def at_shell(machine: UnicornMachine) -> None:
 
 def check_command(command: str) -> str:
     """:raises CommandError: when it is no line."""
-    if not command.strip() or len(command.encode()) > MAX_COMMAND or not command.isprintable():
+    if not command.strip() or not command.isprintable() or len(command.encode()) > MAX_COMMAND:
         raise CommandError(f"a command is a line of at most {MAX_COMMAND} printable characters")
     return command
 

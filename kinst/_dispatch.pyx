@@ -142,6 +142,7 @@ cdef struct Dispatch:
     uint8_t result
     uint8_t frame_register
     uint8_t segment
+    uint8_t counter  # of what repeats itself
     int flag_bits[8]
     int flag_count
     # the breakpoint
@@ -274,7 +275,7 @@ cdef class Dispatcher(CodeReader):
         d.owner = <void *>self
         d.visiting = d.reached = NONE
         d.split = self.split
-        d.programs.repeating = d.programs.met = NONE
+        forget_left(&d.programs)
         d.count = self.registers
         d.frame_size = shape.frame_size
         if not 0 < d.frame_size <= 4096:
@@ -299,6 +300,7 @@ cdef class Dispatcher(CodeReader):
         d.link, d.result, d.frame_register = (
             self.known_register(r) for r in (shape.link, shape.result, shape.frame))
         d.segment = self.known_register(shape.segment)
+        d.counter = self.known_register(shape.repeat_counter)
         if len(shape.flag_bits) > MAX_FLAGS or any(not 0 <= b < 64 for b in shape.flag_bits):
             raise ValueError("too many flags")
         d.flag_count = len(shape.flag_bits)
@@ -547,8 +549,6 @@ cdef class Dispatcher(CodeReader):
 
     cdef int hook_programs(self) except -1:
         self.d.programs.turn = 0
-        self.d.programs.repeating = self.d.programs.met = NONE
-        self.d.programs.left = 0
         for begin, end in program_ranges(&self.d):
             self.program_hooks.append(self.engine.hook_range(
                 begin, end, <void *>on_instruction, &self.d))
@@ -715,6 +715,7 @@ cdef class Dispatcher(CodeReader):
             memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
         d.site_count = d.probe_count = 0
         d.programs.count = 0
+        forget_left(&d.programs)
         forget_calls(d)
 
     def __len__(self):
@@ -822,8 +823,10 @@ cdef class Dispatcher(CodeReader):
         self.unchanging()
         self.live()
         cdef bint one_by_one = self.d.site_count <= MANY
-        self.unhook_programs()
-        unpatch_all(&self.d, one_by_one)
+        try:
+            self.unhook_programs()
+        finally:
+            unpatch_all(&self.d, one_by_one)
         if not one_by_one:
             self.engine.flush_translations()
 
@@ -961,6 +964,8 @@ cdef class Dispatcher(CodeReader):
         for i in range(self.d.site_count):
             if self.d.sites[i].patched:
                 raise RuntimeError("breakpoints are in memory: disable the probes first")
+        if self.program_hooks:
+            raise RuntimeError("probes in programs are enabled: disable the probes first")
         return 0
 
     cdef void stuck(self, uint64_t pc):

@@ -101,26 +101,49 @@ cdef void left_program(Dispatch *d) noexcept nogil:
     if p.met == NONE or c.address != p.met_block or c.instructions != p.met_base or (
             pc != place_of(&d.sites[p.met])) or c.thread_word == NULL:
         return
-    come_back_to(p, c.thread_word[0])
-    if p.left == MAX_LEFT:
-        memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
-        p.left -= 1
-    p.broken[p.left] = Left(c.thread_word[0], p.met)
-    p.left += 1
+    left_at(p, Left(c.thread_word[0], p.met, False, 0))
     p.met = NONE
 
 
-cdef uint32_t come_back_to(Programs *p, uint64_t thread) noexcept nogil:
-    """The site that a thread has left in the middle, which is forgotten; NONE: there is none."""
+cdef void left_at(Programs *p, Left left) noexcept nogil:
+    """A thread may leave there in the middle of an instruction."""
+    come_back_to(p, left.thread)
+    if p.left == MAX_LEFT:
+        memmove(&p.broken[0], &p.broken[1], (MAX_LEFT - 1) * sizeof(Left))
+        p.left -= 1
+    p.broken[p.left] = left
+    p.left += 1
+
+
+cdef Left come_back_to(Programs *p, uint64_t thread) noexcept nogil:
+    """Where a thread has left in the middle, which is forgotten; site NONE: it has nowhere."""
     cdef int i
-    cdef uint32_t site
+    cdef Left found
     for i in range(p.left):
         if p.broken[i].thread == thread:
-            site = p.broken[i].site
+            found = p.broken[i]
             p.left -= 1
             p.broken[i] = p.broken[p.left]
-            return site
-    return NONE
+            return found
+    return Left(thread, NONE, False, 0)
+
+
+cdef bint goes_on_here(Dispatch *d, uint32_t site, uint64_t rest) noexcept nogil:
+    """Whether the thread comes back to an instruction that it has left in the middle: it is the first
+    behind the kernel, and what repeats itself has so many repetitions left."""
+    cdef Clock *c = d.clock
+    cdef Left left
+    if d.programs.left == 0:
+        return False
+    left = come_back_to(&d.programs, c.thread_word[0])
+    return (left.site == site and c.address == place_of(&d.sites[site]) and
+            c.instructions == c.program_began and
+            (not left.repeats or rest == left.rest or rest == left.rest - 1))
+
+
+cdef void forget_left(Programs *p) noexcept nogil:
+    p.repeating = p.met = NONE
+    p.left = 0
 
 
 cdef void differs(Dispatch *d, int program, uint64_t address) noexcept with gil:
@@ -137,6 +160,7 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     cdef Clock *c = d.clock
     cdef uint32_t i, behind
     cdef int program
+    cdef uint64_t rest = 0
     cdef bint again
     cdef Site *s
     cdef uint8_t code[MAX_CODE]
@@ -151,18 +175,37 @@ cdef void on_instruction(void *uc, uint64_t address, uint32_t size, void *data) 
     s = &d.sites[i]
     if not guest_read(c, address, code, s.length) or memcmp(code, s.code, s.length) != 0:
         differs(d, program, address)
+        left_in_block(c, address, behind_start(d, s, address))
         return
+    if c.instructions < d.programs.latest:
+        forget_left(&d.programs)
+    d.programs.latest = c.instructions
     behind = behind_start(d, s, address)
     d.programs.met, d.programs.met_block, d.programs.met_base = i, c.address, c.instructions
-    again = s.repeats and repeated(d, i, c.instructions + behind)
-    if again or d.programs.left and come_back_to(&d.programs, c.thread_word[0]) == i:
+    if s.repeats:
+        rest = register_read(c, d.number[d.counter])
+    again = goes_on_here(d, i, rest)
+    if s.repeats:
+        again |= repeated(d, i, c.instructions + behind)
+        if rest > 1:  # an interrupt may come behind this repetition
+            left_at(&d.programs, Left(c.thread_word[0], i, True, rest))
+    if again:
         return
     d.framed = False
     d.at = address
     c.instructions += behind
     fire(d, s)
     c.instructions -= behind
-    d.stop = False  # whoever failed has ended the run, before this instruction
+    if d.stop:  # whoever failed has ended the run, before this instruction
+        left_in_block(c, address, behind)
+        d.stop = False
+
+
+cdef void left_in_block(Clock *c, uint64_t address, uint32_t behind) noexcept nogil:
+    """The run ends before an instruction: of its block only so many were executed."""
+    c.instructions += behind
+    c.count = 0
+    resume(c, address)
 
 
 cdef uint32_t site_in_program(Dispatch *d, int program, uint64_t address, uint32_t template,

@@ -13,9 +13,12 @@ cdef struct Program:
     bint executed  # only what it has executed itself: not what it was made from
     uint8_t name[COMM]
 
+# An instruction in the middle of which a thread has left.
 cdef struct Left:
     uint64_t thread
     uint32_t site
+    bint repeats
+    uint64_t rest  # repetitions, when the last of them began
 
 cdef struct Programs:
     int count
@@ -29,8 +32,10 @@ cdef struct Programs:
     # The one that runs, and of which turn of ``Clock.turns`` that is true.
     uint64_t turn
     int running
-    # The site that was come to last, in which block; and those that threads have left by an exception
-    # before they were executed, to come back.
+    # When an instruction was last come to: time that goes back makes what is known here void.
+    uint64_t latest
+    # The site that was come to last, in which block; and those that threads have left before they
+    # were executed to their end, to come back.
     uint32_t met
     uint64_t met_block
     uint64_t met_base

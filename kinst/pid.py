@@ -12,7 +12,8 @@ from emu.errors import ImageError
 from emu.program_file import ProgramFile
 from emu.symbols import Symbol
 from kinst import fbt
-from kinst.code.listing import instructions
+from kinst.code.listing import DATA, NO_INSTRUCTION, ProbedInstruction, instructions
+from kinst.code.verdict import Refuse
 from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted
@@ -36,6 +37,8 @@ class Pid(Provider):
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         found = PROCESS.fullmatch(wanted.provider)
+        if found is not None and wanted.program is None:
+            raise ProbeError(f"{wanted.text}: pid is for D programs: kdtrace, or machine.trace()")
         if found is None or wanted.program is None:
             raise ProbeError(f"{wanted.text}: pid needs the number of a process, as in "
                              "pid$target:a.out:main:entry with -c '$ COMMAND', or pid1:::entry")
@@ -102,16 +105,17 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
     if matches(name, RETURN):
         _first, left, _framed, leaving = probes.dispatcher.boundaries(
             function.address, code, 0, len(code))
-        for at in sorted([*left, *leaving]):
+        away = set(leaving)
+        for at in sorted([*left, *away]):
             made.append(probes.add_in_program(program, function, KINDS[RETURN], at, code))
-            if at in leaving:
+            if at in away:
                 probes.dispatcher.fire_leaving(made[-1], function.address, len(code))
     if not name.strip("*"):
         return made + probes.add_all_in_program(program, function, code)
     if is_glob(name):
         return made + [probes.add_in_program(program, function, ProbeKind.PROGRAM_OFFSET, i.offset,
                                              code)
-                       for i in instructions(probes.trap, code, function)
+                       for i in _instructions(probes, code, function)
                        if matches(name, f"{i.offset:x}")]
     if made or name in KINDS:
         return made
@@ -122,13 +126,20 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
                                   _boundary(probes, function, code, int(name, 16), wanted), code)]
 
 
+def _instructions(probes: ProbeTable, code: bytes, function: Symbol) -> Iterator[ProbedInstruction]:
+    """Those of a function, without data between them; any can be probed."""
+    for one in instructions(probes.trap, code, function):
+        if not isinstance(one.verdict, Refuse) or one.verdict.reason not in (DATA, NO_INSTRUCTION):
+            yield one
+
+
 def _boundary(probes: ProbeTable, function: Symbol, code: bytes, offset: int, wanted: Wanted
               ) -> int:
     """:raises ProbeError: when no instruction begins at the offset."""
     if offset >= function.size:
         raise ProbeError(f"{wanted.text}: offset {offset:#x} outside of function "
                          f"'{function.name}', which has {function.size:#x} bytes", "D_PROC_OFF")
-    known = [i.offset for i in instructions(probes.trap, code, function)]
+    known = [i.offset for i in _instructions(probes, code, function)]
     if offset not in known:
         near = [at for at in known if at < offset][-1:] + [at for at in known if at > offset][:1]
         raise ProbeError(f"{wanted.text}: no instruction of {function.name} begins at {offset:x}; "

@@ -191,10 +191,14 @@ class ProbeTable:
                 raise ProbeError(
                     f"{self.image.symbols.where(address)}: a tracepoint is {wanted.hex()}, and "
                     f"there is {code[: len(wanted)].hex()}: another has patched it")
-        number = self._static[index] = self.dispatcher.add_static(index)
-        for address, code, target in points:
-            self.dispatcher.add_tracepoint(number, address, code, target)
-            self._add_guard(self.declared[index], address)
+        number = self.dispatcher.add_static(index)
+        try:
+            for address, code, target in points:
+                self.dispatcher.add_tracepoint(number, address, code, target)
+                self._add_guard(self.declared[index], address)
+        except ValueError as error:  # no code that a compiler makes
+            raise ProbeError(f"{self.declared[index].text}: {error}") from None
+        self._static[index] = number
         return number
 
     def _word(self, address: int) -> int:
@@ -228,8 +232,13 @@ class ProbeTable:
                 call.table.base, call.table.size, call.table.count)
         widths = [] if call.returns else [system_calls.width(member) for member in
                                           system_calls.arguments(known, self.image, call.function)]
-        number = self._static[index] = self.dispatcher.add_static(index)
-        self.dispatcher.add_call(self._tables[call.table], call.index, call.returns, number, widths)
+        number = self.dispatcher.add_static(index)
+        try:
+            self.dispatcher.add_call(self._tables[call.table], call.index, call.returns, number,
+                                     widths)
+        except ValueError as error:
+            raise ProbeError(f"{self.declared[index].text}: {error}") from None
+        self._static[index] = number
         return number
 
     def _add_call_sites(self, types: Types) -> None:

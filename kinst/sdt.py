@@ -34,7 +34,16 @@ class Sdt(Provider):
         if not found:
             raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel's is so "
                              "called")
-        return MadeProbes([probes.add_static(n, wanted.types) for n in found], [wanted.text], [])
+        made: list[int] = []
+        refusals: list[str] = []
+        for n in found:
+            try:
+                made.append(probes.add_static(n, wanted.types))
+            except ProbeError as error:
+                refusals.append(str(error))
+        if not made:
+            raise ProbeError(refusals[0])
+        return MadeProbes(made, [wanted.text], list(dict.fromkeys(refusals)))
 
 
 def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:

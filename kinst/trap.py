@@ -105,6 +105,7 @@ class GuestTrap(ABC):
         none, it is on the stack.
     :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
         each is.
+    :cvar repeat_counter: what an instruction that repeats itself counts down.
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
     """
 
@@ -126,6 +127,7 @@ class GuestTrap(ABC):
     saved: ClassVar[Mapping[str, str]] = {}
     return_register: ClassVar[str] = ""
     segment: ClassVar[str] = ""
+    repeat_counter: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0
     short_nop: ClassVar[bytes] = b""
     jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it

@@ -258,9 +258,12 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     complete(parser)
     if not arguments:
         raise UsageError("")
-    given, unknown = parser.parse_known_intermixed_args(arguments)
+    # What is behind "--" is no option, as getopt(3) has it: a number may be negative there.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    given, unknown = parser.parse_known_intermixed_args(arguments[:end])
     if not unknown:
         unknown = [word for word in given.words if FLAG.fullmatch(word)]  # not a number's sign
+    given.words += arguments[end + 1 :]
     if unknown:
         raise UsageError(f"illegal option -- {unknown[0].lstrip('-')}")
     for letter, why in given.refused or ():

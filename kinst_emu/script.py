@@ -106,22 +106,22 @@ class _Run:
         """Take in the libraries that the programs use."""
         if self.options.given("nolibs"):
             return
-        self._given_libraries()
+        named = self.options.text("libdir")
+        given = of_directories([*self.line.libraries, *([Path(named)] if named else [])])
         types = None if self.kernel is None else self.kernel.types
-        for name, text in needed(self._arch.name, types, programs).items():
+        words = [*programs, *(text for _path, text in given)]
+        for name, text in needed(self._arch.name, types, words).items():
             try:
                 self.compiler.library(text)
             except DError as error:
                 raise KinstError(f"failed to compile library {name}.d for this kernel: "
                                  f"{error.said(False)}") from None
-
-    def _given_libraries(self) -> None:
-        """Those of -L, and of the option libdir."""
-        named = self.options.text("libdir")
-        for path, text in of_directories([*self.line.libraries, *([Path(named)] if named else [])]):
+        for path, text in given:
             try:
                 self.compiler.library(text)
             except DError as error:
+                if error.tag == "D_PRAGMA_DEPEND":
+                    continue  # as dtrace(1) does: a library for another system
                 raise KinstError(f"failed to compile library {path}: {error.said(False)}"
                                  ) from None
 
@@ -247,7 +247,10 @@ class _Run:
         if kernel is None:
             return session.run() & 0xFF
         session.consumer.shell = lambda command: kernel.shell(command, rows)
-        status = session.run(lambda: kernel.run(session, rows)) & 0xFF
+        try:
+            status = session.run(lambda: kernel.run(session, rows)) & 0xFF
+        finally:
+            kernel.forget_commands()
         player = kernel.player
         if player is not None and player.recording.problem:
             say(f"the recording ends at {player.recording.last}: {player.recording.problem}")
@@ -316,7 +319,7 @@ class _Run:
     def _compile(self, letter: str, text: str, source: str) -> list[Compiled]:
         script = letter == "s"
         name = text if script else "dtrace"
-        macros = Macros([name, *self.line.words], self._variables(),
+        macros = Macros([name, *self.line.words], self._variables(source),
                         self.options.given("defaultargs"))
         self.sources.append(source)
         try:
@@ -360,10 +363,12 @@ class _Run:
         text = content.decode("utf-8", "surrogateescape")
         return text.replace("\r\n", "\n").replace("\r", "\n")
 
-    def _variables(self) -> dict[str, int]:
+    def _variables(self, source: str) -> dict[str, int]:
+        # Who the target is, is looked up where it is asked for: not every kernel can say.
+        target = self.kernel.target if self.kernel and "$target" in source else 0
         return {"egid": os.getegid(), "euid": os.geteuid(), "gid": os.getgid(),
                 "pid": os.getpid(), "pgid": os.getpgid(0), "ppid": os.getppid(), "projid": 0,
-                "sid": os.getsid(0), "target": self.kernel.target if self.kernel else 0,
+                "sid": os.getsid(0), "target": target,
                 "taskid": 0, "uid": os.getuid()}
 
     def _preprocessed(self, source: str, path: str) -> str:

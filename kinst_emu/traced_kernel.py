@@ -56,6 +56,7 @@ from kinst_emu.workload import c_file_words
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")
 MOST_COMMANDS = 1000  # by system()
+UNFINISHED = "tracing ended before the workload"
 PERIOD = 0.25  # seconds between looks at what has fired
 NEWLINE = 0x0A
 
@@ -112,11 +113,11 @@ class TracedKernel:
                 self._on_qemu(booted(self.image, memory))
             else:
                 self._on_unicorn(self._emulated(memory, runs))
+            for path in line.user_programs:
+                ProgramFile(path)  # what cannot be read is said at once
+            named = {path.name: path for path in line.user_programs}
+            self.guest.programs = UserPrograms(program_files(self.image, files) | named)
             undo.pop_all()
-        for path in line.user_programs:
-            ProgramFile(path)  # what cannot be read is said at once
-        named = {path.name: path for path in line.user_programs}
-        self.guest.programs = UserPrograms(program_files(self.image, files) | named)
 
     @property
     def symbols(self) -> KernelSymbols:
@@ -264,38 +265,53 @@ class TracedKernel:
 
     def shell(self, command: str, rows: JsonLines | None) -> None:
         """``system()``: the guest's shell runs the command when the workload's has ended, which
-        ``$target`` is; in END at once.
-
-        :raises KinstError: when there is no shell, or the command cannot be given.
-        """
+        ``$target`` is; in END at once.  What cannot be run is said, and ends nothing."""
+        machine = self.machine
         if self._command is None or self.player is not None or not isinstance(
-                self.machine, UnicornMachine):
-            raise KinstError("system(): is for the guest's shell: give -c '$ COMMAND'")
+                machine, UnicornMachine):
+            _not_run(command, "it is for the guest's shell: give -c '$ COMMAND'")
+            return
         self._left -= 1
         if self._left < 0:
-            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
-        check_command(command)
+            _not_run(command, f"there were {MOST_COMMANDS} commands before it")
+            return
+        try:
+            check_command(command)
+        except CommandError as error:
+            _not_run(command, str(error))
+            return
         if self._ended and not self._done:
-            print(f"dtrace: system('{command[:60]}'): not run: tracing ended before the workload",
-                  file=sys.stderr)
+            _not_run(command, UNFINISHED)
             return
         if not self._ended:
             self._waiting.append(command)
             return
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
-        stream, self.machine.console.stream = self.machine.console.stream, shown_output(show)
+        stream, machine.console.stream = machine.console.stream, shown_output(show)
         try:
-            self._run_command(self.machine, command)
+            self._run_command(machine, command)
+        except CommandError as error:
+            _not_run(command, str(error))
         finally:
-            self.machine.console.stream = stream
+            machine.console.stream = stream
             if rows is not None:
                 rows.end_line()
+
+    def forget_commands(self) -> None:
+        """Say which commands of ``system()`` are left, when tracing has ended."""
+        while self._waiting:
+            _not_run(self._waiting.pop(0), UNFINISHED)
 
     def _run_command(self, machine: UnicornMachine, command: str) -> None:
         """As dtrace(1) does, it says when a command has failed."""
         ran = run_command(machine, command, self.line.limit or LIMIT)
         if ran.status and not self.line.options.given("quiet"):
             print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
+
+
+def _not_run(command: str, why: str) -> None:
+    shown = command.encode("utf-8", "backslashreplace").decode()[:60]
+    print(f"dtrace: system('{shown}'): not run: {why}", file=sys.stderr)
 
 
 class _Console:
@@ -361,6 +377,8 @@ def _check_qemu(line: CommandLine) -> None:
         raise KinstError("--machine qemu runs calls on a booted kernel, by the guest's trap path, "
                          "with a trampoline for each probe: not -c boot, --trap-path=direct, "
                          "--trampolines=thread")
+    if line.disks or line.process is not None:
+        raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
     if line.digest or line.replay is not None or line.report is not None:
         raise KinstError("--machine qemu: no --digest, --replay or --report (its devices and its "
                          "clock are its own)")

@@ -174,8 +174,10 @@ class GuestState(ABC):
 
     def _fired_name(self) -> str:
         fired = self._fired()
-        return "" if fired is None else (
-            f"{fired.provider}:{fired.module}:{fired.function}:{fired.name}")
+        if fired is not None:
+            return f"{fired.provider}:{fired.module}:{fired.function}:{fired.name}"
+        number = 0 if self._runtime is None else self._runtime.probe
+        return next((own.text for own in self._probes.own.probes if own.number == number), "")
 
     def _read(self, register: str) -> int:
         if self._fired() is None:

@@ -74,5 +74,11 @@ def kernel_session(
     guest.programs = programs
     symbols = KernelSymbols(image, guest.lines, guest.programs)
     session = Session(compiler, options, symbols, io.StringIO(), say, guest, sink)
+    session.consumer.shell = _no_shell  # not the host's: the text may be the guest's
     session.link(compiled)
     return session
+
+
+def _no_shell(command: str) -> None:
+    raise KinstError(f"system('{command[:60]}'): a program of machine.trace() gives no commands: "
+                     "machine.command() does")

@@ -47,5 +47,8 @@ class GuestProcesses:
             there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
             raise KinstError(f"there is no process {process}; there are {there or 'none'}; the one "
                              "that a command is given to is $target")
-        return TracedProgram(process, name[:NAME], self._programs().file(name[:NAME]),
-                             process not in known)
+        file, kernel = self._programs().file(name[:NAME]), self._machine.image.machine
+        if file.machine != kernel:
+            raise KinstError(f"{file.path}: a program for {file.machine}; the kernel is for "
+                             f"{kernel}")
+        return TracedProgram(process, name[:NAME], file, process not in known)

@@ -392,8 +392,13 @@ class Session:
         :raises KinstError: what the workload raised, when all that was traced has been shown.
         """
         failure: KinstError | None = None
-        self._begin()
-        if workload is None or self.guest is None:
+        try:
+            self._begin()
+        except KinstError as error:
+            failure = error
+        if failure is not None:
+            pass
+        elif workload is None or self.guest is None:
             self._timers()
         elif not self.stopped:
             self.runtime.look_at(self.now + self._period)
@@ -472,12 +477,14 @@ class Session:
     def _end(self) -> None:
         self._wait_for_status()
         end = self._named("END")
-        if end is not None:
-            self.fire(end, [STATE_ADDRESS])
-        self._consume(last=True)
-        self.consumer.rest()
-        self.out.flush()
-        self.consumer.close_other()
+        try:
+            if end is not None:
+                self.fire(end, [STATE_ADDRESS])
+        finally:
+            self._consume(last=True)
+            self.consumer.rest()
+            self.out.flush()
+            self.consumer.close_other()
 
     def _wait_for_status(self) -> None:
         """The end is noticed when the status is looked at, once in a while."""

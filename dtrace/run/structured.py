@@ -68,13 +68,14 @@ class Structured(Consumer):
     def _system(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
         """What the command prints is an object of its own."""
         command = self._text(action, values_).partition("\0")[0]
+        shown = os.fsencode(command).decode("utf-8", "backslashreplace")
         if self.shell is not None:
-            self.sink({"system": command})
+            self.sink({"system": shown})
             self.shell(command)
             return
         done = subprocess.run(os.fsencode(command), shell=True, check=False,
                               stdout=subprocess.PIPE)
-        self.sink({"system": command, "output": done.stdout.decode("utf-8", "backslashreplace")})
+        self.sink({"system": shown, "output": done.stdout.decode("utf-8", "backslashreplace")})
 
     def _reopen(self, enabled: Enabled, action: Recorded, values_: list[bytes]) -> None:
         self._failed(enabled, "freopen() changes nothing where objects are printed")

@@ -297,6 +297,8 @@ cdef struct Clock:
     # Of the guest in user mode, or of a run: low addresses are of one address space meanwhile.  High
     # ones always are.
     uint64_t turns[2]
+    # Instructions executed when the guest last went from the kernel to a program.
+    uint64_t program_began
     FastBlock fast[FAST_BLOCKS]
     uint64_t no_execute  # of these entries
     uint64_t *walked[MAX_WALK]

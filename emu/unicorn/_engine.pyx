@@ -499,6 +499,9 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     cdef uint64_t total = c.instructions + c.count
     cdef uint64_t unusual, last
     cdef uint32_t n = 0
+    # A program's first block behind the kernel is of another turn, so it always comes here.
+    if c.address >> 63 and not address >> 63:
+        c.program_began = total
     memcpy(&unusual, c, sizeof(unusual))
     if not unusual and goes_on(c, fast, address, size, total):
         return
@@ -1275,6 +1278,7 @@ cdef class Engine:
         self.clock.stop = 0
         self.clock.turns[0] += 1
         self.clock.passing = True
+        self.clock.passed_at = ~<uint64_t>0
         self.clock.pass_by = pc
         self.clock.in_piece = piece
         self.clock.piece = pc

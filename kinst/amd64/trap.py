@@ -36,6 +36,7 @@ class Amd64Trap(GuestTrap):
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
     frame_register: ClassVar[str] = "rsp"
     segment: ClassVar[str] = "gs_base"
+    repeat_counter: ClassVar[str] = "rcx"
     saved: ClassVar[Mapping[str, str]] = {  # Intel SDM 3A, 6.14.2
         "rip": "the address behind INT3", "cs": "the code segment that was executed in",
         "rflags": "the flags before; at the vector IF (bit 9) is clear",

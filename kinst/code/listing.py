@@ -11,6 +11,7 @@ from kinst.trap import GuestTrap
 
 DATA = "is data that the function reads"
 EXCLUSIVE = "lies in an exclusive access"
+NO_INSTRUCTION = "is not an instruction"
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Pro
             # What comes behind what is no instruction, or has no sure length, cannot be known.
             whole, verdict = decoded.at(at)
             if whole or end:
-                verdict = Refuse(DATA if end else "is not an instruction")
+                verdict = Refuse(DATA if end else NO_INSTRUCTION)
             yield ProbedInstruction(at, address, code[at : end or at + 16], verdict)
             continue
         verdict = decoded.at(at)[1]

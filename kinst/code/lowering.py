@@ -44,6 +44,7 @@ class Shape:
     result: int
     frame: int
     segment: int
+    repeat_counter: int
     flag_bits: tuple[int, ...]
     called: bool
     frame_mask: int
@@ -78,7 +79,8 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
         names.index(arch.pc), names.index(arch.sp),
         names.index(trap.status), names.index(arch.link) if arch.link else 0,
         names.index(arch.result), names.index(trap.frame_register),
-        names.index(trap.segment) if trap.segment else 0, trap.flag_bits,
+        names.index(trap.segment) if trap.segment else 0,
+        names.index(trap.repeat_counter) if trap.repeat_counter else 0, trap.flag_bits,
         trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
         frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
