@@ -265,7 +265,10 @@ class TracedKernel:
 
     def shell(self, command: str, rows: JsonLines | None) -> None:
         """``system()``: the guest's shell runs the command when the workload's has ended, which
-        ``$target`` is; in END at once.  What cannot be run is said, and ends nothing."""
+        ``$target`` is; in END at once.  What cannot be run is said, and ends nothing.
+
+        :raises KinstError: when there were too many.
+        """
         machine = self.machine
         if self._command is None or self.player is not None or not isinstance(
                 machine, UnicornMachine):
@@ -273,8 +276,7 @@ class TracedKernel:
             return
         self._left -= 1
         if self._left < 0:
-            _not_run(command, f"there were {MOST_COMMANDS} commands before it")
-            return
+            raise KinstError(f"system(): more than {MOST_COMMANDS} commands")
         try:
             check_command(command)
         except CommandError as error:

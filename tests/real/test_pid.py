@@ -147,6 +147,52 @@ def test_d_traces_a_program_by_its_number_and_its_command(kernel, tmp_path):
     assert traced.stdout.split()[:4] == ["sum", "1", "45", "285"]
 
 
+ODD = """
+#include "system.h"
+static volatile char room[1 << 20];
+static void __attribute__((noinline)) fill(void)
+{
+#ifdef __x86_64__
+	volatile char *to = room; unsigned long rest = sizeof(room);
+	__asm__ volatile("rep stosb" : "+D"(to), "+c"(rest) : "a"(1) : "memory");
+#else
+	room[0] = 1;
+#endif
+}
+static long __attribute__((noinline)) ask(void)
+{
+	unsigned long word = 0;
+#if defined(__aarch64__) /* the kernel answers, and steps over it */
+	__asm__ volatile("mrs %0, id_aa64isar0_el1" : "=r"(word));
+#endif
+	return CALL0(SYS_getpid) + (word & 1);
+}
+int main(int argc, char **argv)
+{ for (int i = 0; i < 40; i++) { fill(); ask(); } return 0; }
+"""
+
+
+def test_an_instruction_that_the_kernel_is_entered_in_fires_once_for_each_execution(
+        kernel, tmp_path):
+    """A repeated one broken by interrupts and faults, a system call, one that the kernel steps over:
+    probed alone, each is seen 40 times."""
+    source = tmp_path / "odd.c"
+    source.write_text(ODD)
+
+    def counts(places):
+        found = run("kdtrace", "-k", str(kernel.path), "-q", "-c", str(source), "-n",
+                    ",".join(f"pid$target:a.out:{place}" for place in places)
+                    + ' { @[probefunc, probename] = count(); }'
+                    ' END { printa("%s:%s %@d\\n", @); }')
+        assert found.returncode == 0, found.stderr
+        return dict(row.split() for row in found.stdout.split("\n") if row)
+
+    together = counts(["fill:[0-9a-f]*", "ask:[0-9a-f]*"])
+    assert set(together.values()) == {"40"} and len(together) > 5
+    for place in together:
+        assert counts([place]) == {place: "40"}
+
+
 def test_what_is_no_place_in_a_program_is_said_in_one_line(kernel):
     for wanted, said in (
             ("pid$target::man:entry", "has no function 'man'; did you mean main"),
