@@ -45,6 +45,7 @@ class GuestState(ABC):
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
         self._stacks: Stacks | None = None
+        self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
 
     @property
@@ -263,7 +264,13 @@ class GuestState(ABC):
         return content.partition(b"\0")[0].decode("utf-8", "replace")
 
     def _member(self, structure: str, name: str) -> tuple[int, int] | None:
-        """Offset and size of a member."""
+        """Offset and size of a member; looked up once."""
+        key = structure, name
+        if key not in self._places:
+            self._places[key] = self._find_member(structure, name)
+        return self._places[key]
+
+    def _find_member(self, structure: str, name: str) -> tuple[int, int] | None:
         found = [] if self._types is None else self._types.named(f"struct {structure}")
         kind = strip(found[0]) if found else None
         member = find_member(kind, name) if isinstance(kind, Structure) else None
