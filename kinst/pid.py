@@ -22,6 +22,7 @@ from kinst.traced_program import TracedProgram
 
 ENTRY, RETURN = fbt.ENTRY, fbt.RETURN
 AOUT, ABSOLUTE = "a.out", "-"
+NUMBER = re.compile(r"[0-9]{1,9}$", re.ASCII)
 PROCESS = re.compile(r"pid([0-9]{1,9})", re.ASCII)
 OFFSET = re.compile(r"(?:0x)?[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 KINDS = {ENTRY: ProbeKind.PROGRAM_ENTRY, RETURN: ProbeKind.PROGRAM_RETURN}
@@ -33,10 +34,10 @@ class Pid(Provider):
     name = "pid"
 
     def matches(self, pattern: str) -> bool:
-        return pattern == self.name or PROCESS.fullmatch(pattern) is not None
+        return pattern == self.name or _named(pattern) is not None
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
-        found = PROCESS.fullmatch(wanted.provider)
+        found = _named(wanted.provider)
         if found is not None and wanted.program is None:
             raise ProbeError(f"{wanted.text}: pid is for D programs: kdtrace, or machine.trace()")
         if found is None or wanted.program is None:
@@ -58,6 +59,14 @@ class Pid(Provider):
         if not numbers:
             raise refusal or ProbeError(f"{wanted.text}: there is no such place in it")
         return MadeProbes(numbers, [wanted.text], [])
+
+
+def _named(provider: str) -> re.Match[str] | None:
+    """The process of ``pid17``, or of a pattern for it that has the whole number, ``p*d17``."""
+    number = NUMBER.search(provider) if is_glob(provider) else None
+    name = f"pid{number[0]}" if number is not None and matches(
+        provider, f"pid{number[0]}") else provider
+    return PROCESS.fullmatch(name)
 
 
 def _functions(program: TracedProgram, wanted: Wanted) -> Iterator[Symbol]:

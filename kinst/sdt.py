@@ -21,7 +21,7 @@ class Sdt(Provider):
     name = "sdt"
 
     def matches(self, pattern: str) -> bool:
-        return pattern not in OTHERS and not Pid().matches(pattern)
+        return pattern not in OTHERS and (is_glob(pattern) or not Pid().matches(pattern))
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         declared = probes.declared

@@ -21,6 +21,9 @@ ERRORS = {f"E{name}": number for number, name in enumerate(
     "NETDOWN NETUNREACH NETRESET CONNABORTED CONNRESET NOBUFS ISCONN NOTCONN SHUTDOWN TOOMANYREFS "
     "TIMEDOUT CONNREFUSED LOOP NAMETOOLONG HOSTDOWN HOSTUNREACH NOTEMPTY PROCLIM USERS DQUOT STALE "
     "REMOTE BADRPC RPCMISMATCH PROGUNAVAIL PROGMISMATCH PROCUNAVAIL NOLCK NOSYS".split(), 1)}
+# How a child has ended, in siginfo.
+CHILDREN = {f"CLD_{name}": number for number, name in enumerate(
+    "EXITED KILLED DUMPED TRAPPED STOPPED CONTINUED".split(), 1)}
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 28}
 CONSTANTS: dict[str, int] = {
-    name: int(value) for name, value in (FAULTS | SIGNALS | ERRORS | FAMILIES).items()}
+    name: int(value) for name, value in (FAULTS | SIGNALS | CHILDREN | ERRORS | FAMILIES).items()}

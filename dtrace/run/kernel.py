@@ -33,6 +33,7 @@ from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
 from emu.static_probe import StaticProbe, SystemCall
+from emu.symbols import KERNEL
 from kinst.patterns import matches
 from kinst.pid import Pid
 from kinst.probe_table import ProbeError, ProbeTable
@@ -367,4 +368,10 @@ class KernelSymbols:
         if self.programs.is_frame(value):
             return self.programs.name(value)
         function = self.image.symbols.function_at(value)
-        return f"{value:#x}" if function is None else function.module
+        if function is not None:
+            return function.module
+        module = self.image.module_at(value)
+        if module is not None:
+            return module.name
+        inside = any(s.virtual <= value < s.virtual_end for s in self.image.segments)
+        return KERNEL if inside else f"{value:#x}"

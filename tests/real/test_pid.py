@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 
 def test_an_instruction_that_the_kernel_is_entered_in_fires_once_for_each_execution(
         kernel, tmp_path):
-    """A repeated one broken by interrupts and faults, a system call, one that the kernel steps over:
+    """A repeated one broken by interrupts and faults, a system call, one the kernel steps over:
     probed alone, each is seen 40 times."""
     source = tmp_path / "odd.c"
     source.write_text(ODD)
