@@ -278,6 +278,7 @@ class Guest:
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
+    operations: tuple[str, str] = ("", "")
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -46,6 +46,8 @@ cdef enum:
     MAX_THREADS = 1024
     STACK_PAGE = 4096
     MAX_TABLES = 4  # of system calls
+    MAX_OPERATIONS = 512
+    MAX_PENDING = 4096  # calls of operations in progress
     MAX_CALLS = 1 << 16  # in one
     CALL_ARGUMENTS = 8  # of one
     CALL_BEGINS = 1
@@ -72,6 +74,7 @@ cdef struct Site:
     uint8_t patched
     uint8_t gate  # how many arguments of a static probe are there when the guest comes here
     uint8_t call  # a system call begins here, or has returned (CALL_BEGINS, CALL_ENDS)
+    uint32_t operation  # one of them is called here, or has returned; 0: none
     uint8_t repeats  # in a program: counted as often as it repeats itself
     uint32_t behind  # in a program: instructions before it in a block that starts at ``block``
     uint64_t block
@@ -91,6 +94,17 @@ cdef struct Probe:
     uint64_t low  # a return that a condition or an address decides: it fires where the next
     uint64_t high  # instruction is not behind the first of [low, high), the function; 0: always
     uint8_t told  # Python is told of its firings, whatever is done natively
+
+# The probes of an operation; NONE: it is not enabled.
+cdef struct Operation:
+    uint32_t entry
+    uint32_t returns
+
+# A call of one that is in progress.
+cdef struct Pending:
+    uint64_t sp
+    const Operation *operation
+    uint64_t arguments
 
 cdef struct Record:
     uint64_t time
@@ -124,6 +138,10 @@ include "_program_table.pxi"
 
 cdef struct Dispatch:
     Clock *clock
+    Operation operations[MAX_OPERATIONS]
+    int operation_count
+    Pending pending[MAX_PENDING]
+    int pending_count
     void *owner
     int path
     bint counting_only
@@ -217,6 +235,7 @@ include "_tables.pxi"
 include "_operations.pxi"
 include "_tracepoint.pxi"
 include "_system_call.pxi"
+include "_operation.pxi"
 include "_program.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
@@ -446,6 +465,39 @@ cdef class Dispatcher(CodeReader):
         cdef uint32_t site = self._site(address, code)
         self.d.sites[site].call = CALL_ENDS if returns else CALL_BEGINS
 
+    def add_operation(self):
+        """A function that is inline in its callers, whose calls are to be probed; its number."""
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        if d.operation_count == MAX_OPERATIONS:
+            raise ValueError(f"more than {MAX_OPERATIONS} operations")
+        d.operations[d.operation_count] = Operation(NONE, NONE)
+        d.operation_count += 1
+        return d.operation_count - 1
+
+    def add_operation_call(self, uint32_t operation, uint64_t address, bytes code, bint returned):
+        """Where an operation is called, or has returned."""
+        self.unchanging()
+        if operation >= <uint32_t>self.d.operation_count:
+            raise ValueError("no such operation")
+        cdef uint32_t site = self._site(address, code)
+        cdef uint32_t here = 2 * operation + returned + 1
+        if self.d.sites[site].operation not in (0, here):
+            raise ValueError("two operations are called there")
+        self.d.sites[site].operation = here
+
+    def set_operation(self, uint32_t operation, uint32_t probe, bint returned):
+        """A static probe is that of an operation, before it or where it has returned."""
+        self.unchanging()
+        cdef Dispatch *d = &self.d
+        if operation >= <uint32_t>d.operation_count or probe >= d.probe_count or (
+                d.probes[probe].site != NONE):
+            raise ValueError("no such operation, or no static probe")
+        if returned:
+            d.operations[operation].returns = probe
+        else:
+            d.operations[operation].entry = probe
+
     def add_call(self, int table, uint32_t index, bint returns, uint32_t probe, widths):
         """A static probe is that of a system call.
 
@@ -549,6 +601,7 @@ cdef class Dispatcher(CodeReader):
 
     cdef int hook_programs(self) except -1:
         self.d.programs.turn = 0
+        self.d.pending_count = 0
         for begin, end in program_ranges(&self.d):
             self.program_hooks.append(self.engine.hook_range(
                 begin, end, <void *>on_instruction, &self.d))
@@ -715,6 +768,7 @@ cdef class Dispatcher(CodeReader):
             memset(d.hash, 0xFF, (d.hash_mask + 1) * sizeof(uint32_t))
         d.site_count = d.probe_count = 0
         d.programs.count = 0
+        d.operation_count = d.pending_count = 0
         forget_left(&d.programs)
         forget_calls(d)
 

@@ -85,6 +85,8 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
     if s.call:
         fire_call(d, s.call)
+    if s.operation:
+        fire_operation(d, s)
     if d.reached != NONE:
         i = d.sites[d.reached].first
         d.reached = NONE

@@ -4,7 +4,8 @@
 
 cdef inline bint taken(const Site *s) noexcept nogil:
     """Whether a breakpoint stands there while probes are enabled."""
-    return s.first != NONE and not in_program(s) or s.gate or s.call or s.join or s.target != 0
+    return (s.first != NONE and not in_program(s) or s.gate or s.call or s.operation or s.join or
+            s.target != 0)
 
 
 cdef object find_changed(Dispatch *d):

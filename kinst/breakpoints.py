@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
@@ -97,10 +98,11 @@ class Breakpoints(ProbeTable):
         self._state = NativeState(self.dispatcher, self.templates.names)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
-    def add_static(self, index: int, types: Callable[[], Types] | None = None) -> int:
+    def add_static(self, index: int, types: Callable[[], Types] | None = None,
+                   debug: Callable[[], DebugIndex] | None = None) -> int:
         if self.python:
             raise ProbeError("Python answers the double path only, and no static probes")
-        return super().add_static(index, types)
+        return super().add_static(index, types, debug)
 
     def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
         if self.python:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dwarf.debug_file import DebugDataError
+from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
@@ -10,7 +12,7 @@ from emu.replay.flow import thread_word
 from emu.static_probe import CallTable, StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
-from kinst import guards, system_calls
+from kinst import guards, operations, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import Copy, Refuse, Rewrite
@@ -87,6 +89,7 @@ class ProbeTable:
         self._gates = False  # have they been added
         self.programs: list[TracedProgram] = []
         self._of_programs: set[int] = set()  # indices of functions
+        self._operations: dict[str, int] = {}  # numbers of operations, by the functions' names
         self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
 
@@ -160,11 +163,13 @@ class ProbeTable:
                               if read is not None for probe in read(self.image, self.machine)]
         return self._declared
 
-    def add_static(self, index: int, types: Callable[[], Types] | None = None) -> int:
+    def add_static(self, index: int, types: Callable[[], Types] | None = None,
+                   debug: Callable[[], DebugIndex] | None = None) -> int:
         """A static probe with all its tracepoints; asked for again, the same one.
 
         :param index: of ``declared``.
         :param types: gives the kernel's: a system call's probe needs them.
+        :param debug: gives the debug data, for calls that go by the tracepoints.
         :return: its number.
         :raises ProbeError: when its code is not as it should be.
         """
@@ -196,10 +201,29 @@ class ProbeTable:
             for address, code, target in points:
                 self.dispatcher.add_tracepoint(number, address, code, target)
                 self._add_guard(self.declared[index], address)
+            self._add_operation(self.declared[index], number, debug)
         except ValueError as error:  # no code that a compiler makes
             raise ProbeError(f"{self.declared[index].text}: {error}") from None
         self._static[index] = number
         return number
+
+    def _add_operation(self, probe: StaticProbe, number: int,
+                       debug: Callable[[], DebugIndex] | None) -> None:
+        if (probe.provider, probe.module) != self.machine.guest.operations or debug is None:
+            return
+        try:
+            index = debug()
+        except DebugDataError:
+            return  # who makes the probe says so
+        known = self._operations.get(probe.function)
+        if known is None:
+            known = self._operations[probe.function] = self.dispatcher.add_operation()
+            for call in operations.calls(self.trap, index, self.image.symbols, probe.function,
+                                         self.machine.read):
+                behind = call.address + len(call.code)
+                self.dispatcher.add_operation_call(known, call.address, call.code, False)
+                self.dispatcher.add_operation_call(known, behind, self._code_at(behind), True)
+        self.dispatcher.set_operation(known, number, probe.name == "return")
 
     def _word(self, address: int) -> int:
         try:
@@ -483,5 +507,6 @@ class ProbeTable:
         self.programs.clear()
         self._of_programs.clear()
         self._tables.clear()
+        self._operations.clear()
         self._gates = False
         self._function_index.clear()

@@ -5,6 +5,7 @@ Here a breakpoint stands there, the guest makes the arguments by that code of it
 clock stands still (``kinst/_tracepoint.pxi``), and goes on as if nothing had happened.
 """
 
+from dwarf.debug_file import DebugDataError
 from emu.static_probe import StaticProbe
 from kinst import fbt, kinst_provider
 from kinst.patterns import is_glob, matches
@@ -38,12 +39,25 @@ class Sdt(Provider):
         refusals: list[str] = []
         for n in found:
             try:
-                made.append(probes.add_static(n, wanted.types))
+                made.append(probes.add_static(n, wanted.types, wanted.index))
             except ProbeError as error:
                 refusals.append(str(error))
         if not made:
             raise ProbeError(refusals[0])
+        operations = [n for n in found if (declared[n].provider, declared[n].module)
+                      == probes.machine.guest.operations]
+        if operations and not _has_debug_data(wanted):
+            refusals.append(f"{wanted.text}: calls that go by the tracepoints of "
+                            f"{declared[operations[0]].provider}:{declared[operations[0]].module}: "
+                            "the kernel has no DWARF")
         return MadeProbes(made, [wanted.text], list(dict.fromkeys(refusals)))
+
+
+def _has_debug_data(wanted: Wanted) -> bool:
+    try:
+        return wanted.index is not None and wanted.index() is not None
+    except DebugDataError:
+        return False
 
 
 def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:

@@ -155,6 +155,15 @@ class GuestTrap(ABC):
         """
         return verdict.target if isinstance(verdict, Jump) else None
 
+    def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        """The function that an instruction calls, as far as its bytes tell.
+
+        :param before: as of ``jump_target``.
+        """
+        if isinstance(verdict, JumpAndLink):
+            return verdict.offset if verdict.link is not None and verdict.register is None else None
+        return None
+
     def links(self, verdict: Verdict) -> bool | None:
         """Of a jump to a register's or memory's word, or a call: whether it is a call; None: it is
         neither."""

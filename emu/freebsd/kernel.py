@@ -89,6 +89,7 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
+        operations=("vfs", "vop"),
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

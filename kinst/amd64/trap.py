@@ -67,6 +67,9 @@ class Amd64Trap(GuestTrap):
             return verdict.pushes is not None
         return True if isinstance(verdict, classify.DirectCall) else None
 
+    def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        return verdict.target if isinstance(verdict, classify.DirectCall) else None
+
     def is_return(self, code: bytes) -> bool:
         return code.lstrip(b"\xf3\xf2")[:1] in (b"\xc3", b"\xc2")
 

@@ -112,12 +112,15 @@ class Riscv64Trap(CalledSeam):
 
     def jump_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
         """Also AUIPC and JR through the same register: the far form of a tail call."""
-        if (
-            isinstance(verdict, classify.JumpEven) and verdict.jump.link is None
-            and isinstance(before, SetRegister) and before.register == verdict.jump.register
-        ):
-            return before.value + verdict.jump.offset & MASK & ~1
+        if isinstance(verdict, classify.JumpEven) and verdict.jump.link is None:
+            return _far(before, verdict)
         return super().jump_target(before, verdict)
+
+    def call_target(self, before: Verdict | None, verdict: Verdict) -> int | None:
+        """Also AUIPC and JALR through the same register."""
+        if isinstance(verdict, classify.JumpEven) and verdict.jump.link is not None:
+            return _far(before, verdict)
+        return super().call_target(before, verdict)
 
     def trampoline(
         self, at: int, code: bytes, verdict: Copy | Rewrite, after: int
@@ -135,3 +138,10 @@ _encoding.know([(*C_PROLOGUE, False), (*PROLOGUE, False),
                 *((mask, value, verdict is rows.copy)
                   for mask, value, verdict in (*classify.WIDE, *classify.COMPRESSED))])
 TRAP = Riscv64Trap()
+
+
+def _far(before: Verdict | None, verdict: classify.JumpEven) -> int | None:
+    """Where a jump to a register leads that AUIPC has made just before."""
+    if isinstance(before, SetRegister) and before.register == verdict.jump.register:
+        return before.value + verdict.jump.offset & MASK & ~1
+    return None

@@ -1,0 +1,61 @@
+"""Probes around calls that the kernel makes without coming to their tracepoints, as long as no static
+probe is enabled: those of vnode operations; part of the dispatcher (``_dispatch.pyx`` includes it).
+
+Such a function is inline in its callers, and calls the operation of a file system directly; else it
+would call one that has the tracepoints.  The probes fire before that direct call, and where it has
+returned.  Other ways may lead to where it returns to: a call in progress is known by its stack pointer.
+"""
+
+
+cdef void fire_operation(Dispatch *d, const Site *s) noexcept nogil:
+    """The probe of the operation that is called here, or has returned."""
+    cdef const Operation *o = &d.operations[(s.operation - 1) >> 1]
+    cdef bint returned = (s.operation - 1) & 1
+    cdef uint64_t sp = get(d, d.sp)
+    cdef uint64_t arguments = 0
+    cdef uint32_t probe = o.returns if returned else o.entry
+    if returned:
+        if not has_returned(d, sp, o, &arguments):
+            return
+    else:
+        arguments = get(d, d.arguments[0])
+        in_progress(d, sp, o, arguments)
+    if probe == NONE:
+        return
+    memset(d.made, 0, sizeof(d.made))
+    # As the tracepoints' own code has them: the object is the first that is in the arguments.
+    guest_read(d.clock, arguments + 8, &d.made[0], 8)
+    d.made[1] = arguments
+    if returned:
+        d.made[2] = narrowed(get(d, d.result), -32)
+    d.making = True
+    fire_one(d, probe)
+    d.making = False
+
+
+cdef void in_progress(Dispatch *d, uint64_t sp, const Operation *o, uint64_t arguments) noexcept nogil:
+    cdef Pending *p
+    cdef uint64_t ignored
+    has_returned(d, sp, o, &ignored)
+    if d.pending_count == MAX_PENDING:
+        memmove(&d.pending[0], &d.pending[1], (MAX_PENDING - 1) * sizeof(Pending))
+        d.pending_count -= 1
+    p = &d.pending[d.pending_count]
+    p.sp, p.operation, p.arguments = sp, o, arguments
+    d.pending_count += 1
+
+
+cdef bint has_returned(Dispatch *d, uint64_t sp, const Operation *o, uint64_t *arguments
+                       ) noexcept nogil:
+    """Whether the call of an operation was in progress there; what was, is forgotten."""
+    cdef bint found = False
+    cdef int i = d.pending_count - 1
+    while i >= 0:
+        if d.pending[i].sp == sp:
+            found = d.pending[i].operation == o
+            arguments[0] = d.pending[i].arguments
+            d.pending_count -= 1
+            memmove(&d.pending[i], &d.pending[i + 1], (d.pending_count - i) * sizeof(Pending))
+            break
+        i -= 1
+    return found

@@ -1,0 +1,106 @@
+"""Vnode operations that the kernel calls without coming to their tracepoints, held to the functions of
+file systems that carry them out."""
+
+import re
+from collections import Counter
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from dtrace.debug_index import debug_index
+from dtrace.kernel_types import kernel_types
+from images import boots
+from images.shell import run_command, with_userland
+from kinst import fbt
+from kinst.breakpoints import PATHS, Breakpoints
+from kinst.members import offset_of
+from kinst.probe_table import ProbeError
+from kinst.shared import ProbeKind
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
+
+COMMAND = ("cat /etc/motd; ls /; echo x > /tmp/y; cat /tmp/y | wc; rm /tmp/y; mkdir /tmp/d; "
+           "rmdir /tmp/d; cat /nope")
+LIMIT = 4_000_000_000
+VECTOR = re.compile(r"\w+_(vnodeops\d?|specops|fifoops\d?)")
+# Their functions are called by nobody else.
+OPERATIONS = ("vop_lookup vop_cachedlookup vop_create vop_mkdir vop_rmdir vop_remove vop_getattr "
+              "vop_readdir vop_inactive vop_open vop_close vop_read vop_write").split()
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+@pytest.fixture(scope="module")
+def untraced(kernel):
+    machine = boots.booted(kernel)
+    run_command(machine, COMMAND, LIMIT)
+    return machine.digest()
+
+
+def functions(machine, types, operation):
+    """The names of those that file systems have for an operation."""
+    at = offset_of(types, "struct vop_vector", operation)
+    with machine.image.path.open("rb") as file:
+        vectors = [s["st_value"] for s in ELFFile(file).get_section_by_name(".symtab").iter_symbols()
+                   if VECTOR.fullmatch(s.name)]
+    addresses = {machine.read_u64(vector + at) for vector in vectors}
+    return {machine.image.symbols.function_at(a).name for a in addresses if a}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_operations_fire_as_often_as_the_functions_of_file_systems_and_return_as_often(
+        kernel, untraced, path):
+    machine = boots.booted(kernel)
+    types = kernel_types(kernel)
+    breakpoints = Breakpoints(machine, path=path)
+    probes = {}
+    for n, declared in enumerate(breakpoints.declared):
+        if (declared.provider, declared.module) == ("vfs", "vop"):
+            number = breakpoints.add_static(n, lambda: types, lambda: debug_index(kernel))
+            probes[declared.function, declared.name] = number
+    carried_out = {}
+    for operation in OPERATIONS:
+        for name in functions(machine, types, operation):
+            try:
+                for number in fbt.create(breakpoints, name, fbt.ENTRY):
+                    carried_out[number] = operation
+            except ProbeError:  # it has no place for one: it does nothing
+                pass
+    breakpoints.enable()
+    run_command(machine, COMMAND, LIMIT)
+    breakpoints.disable()
+    assert machine.digest() == untraced
+
+    def count(number):
+        return breakpoints.dispatcher.probe(number)[4]
+
+    wanted = Counter()
+    for number, operation in carried_out.items():
+        wanted[operation] += count(number)
+    assert {operation: count(probes[operation, "entry"]) for operation in OPERATIONS} == wanted
+    assert all(wanted[operation] for operation in OPERATIONS if operation != "vop_write")
+    entries = {f: count(n) for (f, name), n in probes.items() if name == "entry"}
+    assert entries == {f: count(n) for (f, name), n in probes.items() if name == "return"}
+    assert sum(1 for n in entries.values() if n) > 15
+    assert ProbeKind.STATIC == breakpoints.dispatcher.probe(probes["vop_lookup", "entry"])[3]
+
+
+def test_their_arguments_are_those_that_the_file_systems_function_is_given(kernel):
+    """At an entry it comes next, at a return it came before."""
+    ran = run("kdtrace", "-k", str(kernel.path), "-qn", """
+        vfs:vop:vop_getattr:entry, vfs:vop:vop_lookup:entry { trace(arg0); trace(arg1); }
+        fbt::ufs_getattr:entry, fbt::vfs_cache_lookup:entry {
+            trace(((struct vop_getattr_args *)arg0)->a_vp); trace(arg0); printf("\\n"); }
+        fbt::ufs_getattr:return, fbt::vfs_cache_lookup:return { trace((int)arg1); }
+        vfs:vop:vop_getattr:return, vfs:vop:vop_lookup:return { trace((int)arg2); printf("\\n"); }
+        """.replace("\n        ", " "), "-c", "$ ls /; cat /nope; cat /etc/motd >/tmp/z")
+    assert ran.returncode == 0, ran.stderr
+    numbers = [[int(n) % (1 << 64) for n in re.findall(r"-?[0-9]+", row)]
+               for row in ran.stdout.splitlines() if re.fullmatch(r"[ 0-9-]+", row)]
+    entries = [row for row in numbers if len(row) == 4]
+    assert entries and all(row[:2] == row[2:] for row in entries), numbers
+    returns = [row for row in numbers if len(row) == 2]
+    assert returns and all(row[0] == row[1] for row in returns), numbers
