@@ -30,7 +30,7 @@ MOST_STEPS = 1 << 17  # addresses whose callers' places are kept
 
 
 @dataclass(frozen=True)
-class Step:
+class FrameStep:
     """How a frame's caller is found from the frame's registers: the caller's frame begins
     ``offset`` bytes above what ``base`` holds; the stack pointer is there then.
 
@@ -50,12 +50,12 @@ class Step:
     trap: bool = False
 
 
-def trap_step(machine: Machine) -> Step:
+def trap_step(machine: Machine) -> FrameStep:
     """From the function that the kernel's vector has called when it had built a trap frame."""
     arch, layout = machine.arch, machine.guest.trap_frame.fields
     fields = TRAPS[arch.name].names
     names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
-    return Step(arch.sp, 0, tuple((name, *layout[fields.get(name, name)]) for name in names
+    return FrameStep(arch.sp, 0, tuple((name, *layout[fields.get(name, name)]) for name in names
                                   if fields.get(name, name) in layout), trap=True)
 
 
@@ -74,7 +74,7 @@ class Stacks:
         if self._sources.known:
             self._index = debug_index(machine.image)
         self._texts: dict[tuple[int, bool], list[str]] = {}
-        self._steps: dict[tuple[int, bool], Step | None] = {}
+        self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES
@@ -129,7 +129,7 @@ class Stacks:
         symbols = self._machine.image.symbols
         return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
 
-    def _caller(self, step: Step, registers: dict[str, int]) -> dict[str, int] | None:
+    def _caller(self, step: FrameStep, registers: dict[str, int]) -> dict[str, int] | None:
         """The caller's registers; None at the end of the stack."""
         arch, machine = self._machine.arch, self._machine
         frame, sp = registers[step.base] + step.offset & MASK, registers[arch.sp]
@@ -144,7 +144,7 @@ class Stacks:
             found[arch.sp] = frame
         return found
 
-    def step(self, pc: int, is_return: bool) -> Step | None:
+    def step(self, pc: int, is_return: bool) -> FrameStep | None:
         """How to go to the caller from the kernel's code at an address; None: the stack ends there.
 
         :param is_return: whether it is where a call returns to.
@@ -156,7 +156,7 @@ class Stacks:
             self._steps[key] = self._find_step(pc, is_return)
         return self._steps[key]
 
-    def _find_step(self, pc: int, is_return: bool) -> Step | None:
+    def _find_step(self, pc: int, is_return: bool) -> FrameStep | None:
         arch, guest = self._machine.arch, self._machine.guest
         if is_return and self._function(pc - 1).name in guest.trap_entries:
             return trap_step(self._machine)
@@ -169,15 +169,15 @@ class Stacks:
             elif is_return or arch.link is None:
                 return None
             link = "" if rule.returns in rule.saved else arch.link or ""
-            return Step(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
+            return FrameStep(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
         if not is_return and pc == self._function(pc).address:
             # At its first instruction a function has no frame of its own.
             if arch.link is not None:
-                return Step(arch.sp, 0, (), arch.link)
-            return Step(arch.sp, 8, ((arch.pc, -8, 8),))
+                return FrameStep(arch.sp, 0, (), arch.link)
+            return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
         register, saved_at, returns = arch.frame_record
         size = max(0, 8 + returns)
-        return Step(register, size, ((arch.pc, returns - size, 8), (register, saved_at - size, 8)),
+        return FrameStep(register, size, ((arch.pc, returns - size, 8), (register, saved_at - size, 8)),
                     floor=size)
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:

@@ -231,6 +231,8 @@ class Guest:
     :param process_members: what a thread says of its process; None: there are none.
     :param call_probes: reads those of its system calls, in one that was started; ``call_members``:
         where a thread has what it says of one.
+    :param operations: provider and module of static probes of functions that are inline in their
+        callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
@@ -279,6 +281,7 @@ class Guest:
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
+    unseen: Mapping[str, str] = field(default_factory=dict)
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -50,6 +50,10 @@ class Sdt(Provider):
             refusals.append(f"{wanted.text}: calls that go by the tracepoints of "
                             f"{declared[operations[0]].provider}:{declared[operations[0]].module}: "
                             "the kernel has no DWARF")
+        for provider, what in probes.machine.guest.unseen.items():
+            if any(declared[n].provider == provider for n in found) and not is_glob(
+                    wanted.provider) and wanted.provider:
+                refusals.append(f"{wanted.text}: {what}")
         return MadeProbes(made, [wanted.text], list(dict.fromkeys(refusals)))
 
 

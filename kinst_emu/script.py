@@ -216,6 +216,7 @@ class _Run:
 
         if kernel is None:  # a machine that runs has its own way to be interrupted
             signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # as dtrace(1) ends, too
         if self.options.given("destructive") and not self.options.given("quiet"):
             say("allowing destructive actions")
         if line.report is not None and line.frames is not None:
@@ -320,7 +321,7 @@ class _Run:
         script = letter == "s"
         name = text if script else "dtrace"
         macros = Macros([name, *self.line.words], self._variables(source),
-                        self.options.given("defaultargs"))
+                        lambda: self.options.given("defaultargs"))
         self.sources.append(source)
         try:
             return self.compiler.compile(
@@ -404,9 +405,11 @@ class _Run:
 
     def _list(self, compiled: list[list[Compiled]]) -> int:
         shown = [] if compiled else list(probe_listing.every_probe(self.probes))
-        for one in (c for program in compiled for c in program):
+        for letter, one in ((letter, c) for (letter, _text), program in zip(
+                self.line.programs, compiled, strict=True) for c in program):
             if not one.probes:
-                parts = split(one.function.specifier.text)
+                parts = split(one.function.specifier.text,
+                              LAST.get(letter, "name") if letter != "i" else "name")
                 say(f"failed to match {':'.join(parts)}: "
                     f"{one.why or 'No probe matches description'}")
             shown += one.probes

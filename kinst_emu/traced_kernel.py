@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dtrace.calls import Evaluation, check
+from dtrace.calls import Evaluation, Statement, check
 from dtrace.calls import parse as parse_calls
 from dtrace.debug_index import debug_index
 from dtrace.prototypes import Prototypes, plain, result_line
@@ -20,6 +20,7 @@ from dtrace.run.qemu_guest import QemuGuest
 from dtrace.run.session import Session
 from dtrace.run.unicorn_guest import UnicornGuest
 from dtrace.stack import failure
+from dtrace.strings import CallSyntaxError
 from dtrace.user_programs import UserPrograms
 from dwarf.types import Type, declare
 from emu.call import DEFAULT_LIMIT, Caller, CallError
@@ -104,7 +105,7 @@ class TracedKernel:
             self.image = with_folder(with_userland(self.image), files)
         self._checked = None if line.unchecked else self.prototypes
         if self._command is None and self.workload not in (None, BOOT):
-            self._calls = parse_calls(self.workload)
+            self._calls = _parsed(self.workload)
             check(self.image, self._calls, self._checked)
         memory = parse_size(line.memory or "512M")
         with contextlib.ExitStack() as undo:
@@ -117,6 +118,8 @@ class TracedKernel:
                 ProgramFile(path)  # what cannot be read is said at once
             named = {path.name: path for path in line.user_programs}
             self.guest.programs = UserPrograms(program_files(self.image, files) | named)
+            if line.process is not None:
+                self.processes.check(line.process)
             undo.pop_all()
 
     @property
@@ -309,6 +312,17 @@ class TracedKernel:
         ran = run_command(machine, command, self.line.limit or LIMIT)
         if ran.status and not self.line.options.given("quiet"):
             print(f"dtrace: '{command}' exited with status {ran.status}", file=sys.stderr)
+
+
+def _parsed(workload: str) -> list[Statement]:
+    """:raises CallSyntaxError: with the way to give a command, where it looks like one."""
+    try:
+        return parse_calls(workload)
+    except CallSyntaxError as error:
+        if "(" in workload:
+            raise
+        raise CallSyntaxError(f"{error}; a command for the guest's shell begins with a dollar: "
+                              f"-c '$ {workload}'") from None
 
 
 def _not_run(command: str, why: str) -> None:

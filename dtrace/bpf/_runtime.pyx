@@ -443,7 +443,7 @@ cdef class Runtime:
         """Have stacks walked here, as the host would.
 
         :param shape: a ``StackShape``.
-        :param steps: gives (kind, ``Step`` or None) of an address that is code: where a call returns
+        :param steps: gives (kind, ``FrameStep`` or None) of an address that is code: where a call returns
             to, or not.
         """
         self.made()

@@ -106,7 +106,7 @@ REGS, UREGS, IN_PROGRAM = 32, 33, 34
 class StepKind(enum.IntEnum):
     """What a stack does at an address."""
 
-    ON = 1  # it goes on as a ``Step`` says
+    ON = 1  # it goes on as a ``FrameStep`` says
     TRAP = 2  # it goes on where a trap has interrupted
     LAST = 3  # it ends there
     OUTSIDE = 4  # it has ended before

@@ -70,12 +70,13 @@ class Macros:
 
     :param arguments: ``$0`` (the script's name), ``$1``, ...
     :param variables: ``$pid``, ``$target``, ...
-    :param default: whether an argument that is missing is 0 or "" (``-x defaultargs``).
+    :param default: says whether an argument that is missing is 0 or "" (``-x defaultargs``, which
+        the program itself may set).
     """
 
     arguments: Sequence[str] = ("",)
     variables: Mapping[str, int] = field(default_factory=dict)
-    default: bool = False
+    default: Callable[[], bool] = lambda: False
     used: set[int] = field(default_factory=set)
 
 
@@ -331,7 +332,7 @@ class Lexer:
         """The text of an argument; None: it is missing, and that is allowed."""
         number = int(digits[:9])
         if number >= len(self.macros.arguments):
-            if not self.macros.default:
+            if not self.macros.default():
                 raise DError("D_MACRO_UNDEF", f"macro argument {text} is not defined", place)
             return None
         self.macros.used.add(number)

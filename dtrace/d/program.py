@@ -197,7 +197,7 @@ class Compiler:
 
         self._in_library = True
         try:
-            Parser(source, Macros([], {}, False), self.universe, self.checker.knows,
+            Parser(source, Macros([], {}), self.universe, self.checker.knows,
                    self._pragma).program(piece)
         finally:
             self._in_library = False

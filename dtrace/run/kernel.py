@@ -342,7 +342,8 @@ class KernelSymbols:
             return self.programs.line(value)
         function = self.image.symbols.function_at(value)
         if function is None:
-            return f"{value:#x}"
+            inside = self.image.holds_code(value)
+            return f"{self.module(value)}`{value:#x}" if inside else f"{value:#x}"
         offset = value - function.address
         return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
 

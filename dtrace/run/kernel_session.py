@@ -67,7 +67,8 @@ def kernel_session(
                                [source, *words]).values():
                 compiler.library(text)
         variables = {"target": processes.made_next} if target else {}
-        compiled = compiler.compile(source, Macros(list(words), variables, False))
+        compiled = compiler.compile(source, Macros(
+            list(words), variables, lambda: options.given("defaultargs")))
     except DError as error:
         raise KinstError(f"the program does not compile: {error.said(True)}") from None
     guest = UnicornGuest(breakpoints, probes, types, stops=False)

@@ -6,12 +6,12 @@ from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import ProgramShape, StackShape, StepKind
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
-from dtrace.stack import Stacks, Step, trap_step
+from dtrace.stack import FrameStep, Stacks, trap_step
 from dtrace.user_programs import UserPrograms
 from emu.machine import Machine
 from kinst.trap import TRAPS
 
-Steps = tuple[int, Step | None]
+Steps = tuple[int, FrameStep | None]
 
 
 def walk_kernel(runtime: Runtime, machine: Machine, stacks: Callable[[], Stacks],

@@ -1,6 +1,6 @@
 """The guest's processes, as a D program names them: ``$target``, and by their numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dtrace.symbols import find_symbol
 from dtrace.threads import Threads
@@ -34,6 +34,12 @@ class GuestProcesses:
         last = int.from_bytes(self._machine.read(made, 4), "little")
         return last + 1 if last else 0
 
+    def check(self, process: int) -> None:
+        """:raises KinstError: when there is no such process."""
+        known = {thread.pid: thread.process for thread in Threads(self._machine).all()}
+        if process not in known:
+            raise KinstError(f"failed to grab pid {process}: {_missing(process, known)}")
+
     def program(self, process: int) -> TracedProgram:
         """What a process runs that is there, or that is made next.
 
@@ -44,11 +50,15 @@ class GuestProcesses:
         if not name and process == self.made_next:
             name = self._next_program()
         if not name:
-            there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
-            raise KinstError(f"there is no process {process}; there are {there or 'none'}; the one "
-                             "that a command is given to is $target")
+            raise KinstError(f"{_missing(process, known)}; the one that a command is given to is "
+                             "$target")
         file, kernel = self._programs().file(name[:NAME]), self._machine.image.machine
         if file.machine != kernel:
             raise KinstError(f"{file.path}: a program for {file.machine}; the kernel is for "
                              f"{kernel}")
         return TracedProgram(process, name[:NAME], file, process not in known)
+
+
+def _missing(process: int, known: Mapping[int, str]) -> str:
+    there = ", ".join(f"{pid} ({known[pid]})" for pid in sorted(known)[:MOST_LISTED] if pid)
+    return f"there is no process {process}; there are {there or 'none'}"

@@ -36,8 +36,12 @@ THREADS = ThreadLists(
     tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
     frame="td_frame",
 )
-# Not priv(9)'s and mac(9)'s: the code that they guard does more than make arguments.
-GUARDED = frozenset({("proc", "exit"), ("sched", "preempt")})
+# Not what priv(9) grants for lookups without asking: there the guarded code does more than make
+# arguments.
+GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
+                     ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
+                                              for asked in ("check", "grant")
+                                              for answer in ("ok", "err")})
 # TDP_NERRNO of sys/sys/proc.h.
 CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
                            "td_errno", "td_pflags", 0x08000000)
@@ -89,7 +93,8 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
-        operations=("vfs", "vop"),
+        operations=("vfs", "vop"), unseen={
+            "lockstat": "locks that are taken or released at once: the kernel goes by its tracepoints"},
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

@@ -1,5 +1,5 @@
-"""Vnode operations that the kernel calls without coming to their tracepoints, held to the functions of
-file systems that carry them out."""
+"""Vnode operations that the kernel calls without coming to their tracepoints, held to the functions
+of file systems that carry them out."""
 
 import re
 from collections import Counter
@@ -44,8 +44,8 @@ def functions(machine, types, operation):
     """The names of those that file systems have for an operation."""
     at = offset_of(types, "struct vop_vector", operation)
     with machine.image.path.open("rb") as file:
-        vectors = [s["st_value"] for s in ELFFile(file).get_section_by_name(".symtab").iter_symbols()
-                   if VECTOR.fullmatch(s.name)]
+        symbols = ELFFile(file).get_section_by_name(".symtab")
+        vectors = [s["st_value"] for s in symbols.iter_symbols() if VECTOR.fullmatch(s.name)]
     addresses = {machine.read_u64(vector + at) for vector in vectors}
     return {machine.image.symbols.function_at(a).name for a in addresses if a}
 
@@ -85,7 +85,7 @@ def test_operations_fire_as_often_as_the_functions_of_file_systems_and_return_as
     entries = {f: count(n) for (f, name), n in probes.items() if name == "entry"}
     assert entries == {f: count(n) for (f, name), n in probes.items() if name == "return"}
     assert sum(1 for n in entries.values() if n) > 15
-    assert ProbeKind.STATIC == breakpoints.dispatcher.probe(probes["vop_lookup", "entry"])[3]
+    assert breakpoints.dispatcher.probe(probes["vop_lookup", "entry"])[3] == ProbeKind.STATIC
 
 
 def test_their_arguments_are_those_that_the_file_systems_function_is_given(kernel):

@@ -15,6 +15,7 @@ from kinst.breakpoints import PATHS, Breakpoints
 from kinst.code.listing import ProbedInstruction
 from kinst.shared import ProbeKind
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
 
 COMMAND = "cat /etc/motd | wc; work faults 100"
 LIMIT = 4_000_000_000
@@ -154,6 +155,28 @@ def test_processes_exit_as_often_and_for_the_reason_that_the_kernels_own_tracepo
     run_command(machine, command, LIMIT)
     assert breakpoints.dispatcher.probe(own)[4] == len(reasons) >= 4
     assert reasons[:2] == [1, 1] and set(reasons) == {1, 2}  # CLD_EXITED, CLD_KILLED
+
+
+def test_privileges_and_policies_fire_as_often_as_the_functions_that_decide_return(kernel):
+    """Their code looks whether probes are enabled.  What priv(9) grants for lookups without asking
+    returns by another way."""
+    ran = run("kdtrace", "-k", str(kernel.path), "-qn", """
+        mac_framework:::mac-check-ok, mac_framework:::mac-check-err {
+            @mac[strjoin("mac_", probefunc)] = sum(1); }
+        fbt::mac_*_check_*:return { @mac[probefunc] = sum(-1); @every[probefunc] = count(); }
+        priv::: { @priv = sum(1); }
+        fbt::priv_check_cred:return { @priv = sum(-1); @asked = count(); }
+        END { printa("mac %s %@d\\n", @mac); printa("every %s %@d\\n", @every);
+              printa("priv %@d\\n", @priv); printa("asked %@d\\n", @asked); }
+        """, "-c", "$ check")
+    assert ran.returncode == 0, ran.stderr
+    rows = [row.split() for row in ran.stdout.splitlines()]
+    differ = {row[1]: int(row[2]) for row in rows if row[:1] == ["mac"] and row[2] != "0"}
+    # The one has no such probe; the other returns at once where there is no policy.
+    assert differ.keys() <= {"mac_inet_check_add_addr", "mac_inpcb_check_deliver"}, differ
+    assert sum(1 for row in rows if row[:1] == ["every"]) > 8
+    assert ["priv", "0"] in rows
+    assert [int(row[1]) > 100 for row in rows if row[:1] == ["asked"]] == [True]
 
 
 def instruction(breakpoints, address):
