@@ -177,9 +177,8 @@ class Stacks:
             return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
         register, saved_at, returns = arch.frame_record
         size = max(0, 8 + returns)
-        saved = ((arch.pc, returns - size, 8), (register, saved_at - size, 8))
-        return FrameStep(register, size, saved,
-                    floor=size)
+        record = ((arch.pc, returns - size, 8), (register, saved_at - size, 8))
+        return FrameStep(register, size, record, floor=size)
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
         """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""
