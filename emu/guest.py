@@ -233,6 +233,7 @@ class Guest:
         where a thread has what it says of one.
     :param operations: provider and module of static probes of functions that are inline in their
         callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
+    :param interrupts: the functions that handle them.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
@@ -282,6 +283,7 @@ class Guest:
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())
     operations: tuple[str, str] = ("", "")
     unseen: Mapping[str, str] = field(default_factory=dict)
+    interrupts: tuple[str, ...] = ()
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

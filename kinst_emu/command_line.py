@@ -181,6 +181,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="write a page of the whole trace: code with counts, a timeline, stacks")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="a tree with the kernel's source, whose lines --report shows; may be repeated")
+    add("--tracks", metavar="FILE",
+        help="trace no probes of yours: write what the kernel and its programs do, for "
+        "https://ui.perfetto.dev: processes, threads, system calls, page faults, interrupts and "
+        "the time off the CPU, as tracks")
     add("--plot", metavar="FILE", help="draw the aggregations at the end: .svg or .png")
     add("--emit-elf", metavar="FILE", help="write the code of the programs as a BPF ELF object")
     add("--digest", action="store_true",
@@ -238,6 +242,7 @@ class CommandLine:
     report: Path | None
     sources: list[Path]
     plot: str | None
+    tracks: str | None
     emit_elf: str | None
     digest: bool
     machine: str
@@ -282,7 +287,11 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         raise UsageError("only one of the [-lV] options can be specified at a time")
     if given.listing:
         options.values["zdefs"] = 1
-    elif not given.programs and not given.version and not given.compile_only:
+    elif given.tracks is not None and (given.programs or given.compile_only or given.json
+                                       or given.report is not None or given.emit_elf is not None):
+        raise KinstError("--tracks: is a trace of its own; give no probes, -e, --json, --report or "
+                         "--emit-elf with it")
+    elif not (given.programs or given.version or given.compile_only or given.tracks is not None):
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     line = CommandLine(
         given.programs, given.words, options, given.preprocess, given.kernel, given.module,
@@ -293,6 +302,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         None if given.process is None else parse_count(given.process, "-p"),
         given.listing, given.verbose, given.rewritten, given.output, given.compile_only,
         given.show_code, given.version, frames, given.json, given.report, given.sources, given.plot,
+        given.tracks,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
         None if given.limit is None else parse_count(given.limit, "--limit"))
@@ -300,7 +310,7 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         ("-c", line.workload is not None), ("--files", line.files is not None),
         ("--disk", bool(line.disks)), ("--program", bool(line.user_programs)),
         ("-p", line.process is not None),
-        ("--digest", line.digest),
+        ("--tracks", line.tracks is not None), ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),
         ("--module", bool(line.module)), ("--memory", line.memory is not None),
         ("--limit", line.limit is not None), ("--unsafe", line.unsafe),

@@ -27,6 +27,7 @@ from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
 from dtrace.run.values import recorded
+from dtrace.tracks import TrackWriter, tracks_program
 from emu.appending import appending
 from emu.arch import Arch
 from emu.architectures import ARCHITECTURES
@@ -42,6 +43,8 @@ from kinst_emu.shared_output import shared
 from kinst_emu.terminal import check_writable, end_line
 from kinst_emu.trace_page.page import write
 from kinst_emu.traced_kernel import IDLE, TracedKernel
+
+TRACKS_BUFFER = "64m"  # of records between two looks
 
 BEGIN = "dtrace:::BEGIN"
 MAX_SCRIPT = 1 << 22  # bytes
@@ -87,6 +90,7 @@ class _Run:
         self.options, self.line, self.kernel = line.options, line, kernel
         options = self.options
         self.sources: list[str] = []
+        self._tracks: TrackWriter | None = None
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
         surroundings: Surroundings = Nowhere()
@@ -136,7 +140,7 @@ class _Run:
         if isinstance(self.probes, KernelProbes):
             for report in self.probes.reports:
                 say(f"not probed: {report}")
-        with self._output() as out:
+        with self._output() as out, self._tracked():
             if line.rewritten:
                 self._show_rewritten(compiled)
             if line.listing:
@@ -161,6 +165,16 @@ class _Run:
             raise KinstError("--sources: is for --report")
         if line.plot is not None:
             plot.check(line.plot)
+        if line.tracks is not None and kernel is not None:
+            if kernel.types is None or kernel.breakpoints is None or not any(
+                    one.provider == "sched" for one in kernel.breakpoints.declared):
+                raise KinstError("--tracks: is for FreeBSD's kernels, with debug data or CTF, on "
+                                 "our own machine")
+            check_writable(Path(line.tracks), "--tracks")
+            line.programs.append(("n", tracks_program(kernel.machine.guest.interrupts)))
+            line.options.set("quiet", None)
+            if not line.options.given("bufsize"):
+                line.options.set("bufsize", TRACKS_BUFFER)
 
     @contextlib.contextmanager
     def _output(self) -> Iterator[IO[str]]:
@@ -183,6 +197,27 @@ class _Run:
             finally:
                 sys.stdout = shown
 
+    @contextlib.contextmanager
+    def _tracked(self) -> Iterator[None]:
+        """The file of --tracks, which is there when it is whole."""
+        if self.line.tracks is None or self.kernel is None:
+            yield
+            return
+        path = Path(self.line.tracks)
+        failure = None
+        with replacing(path) as file:
+            self._tracks = TrackWriter(file, self.kernel.machine.guest.interrupts)
+            try:
+                yield
+            except KinstError as error:  # what was seen before it is kept
+                failure = error
+            self._tracks.finish()
+        if failure is not None:
+            raise failure
+        left_out = self._tracks.left_out
+        say(f"wrote {path}" + (f"; {left_out} events were too many" * bool(left_out))
+            + "; https://ui.perfetto.dev shows it")
+
     def _linked(self, compiled: list[list[Compiled]], out: IO[str]) -> int:
         """Link and run what was compiled; the exit status."""
         line, kernel = self.line, self.kernel
@@ -194,11 +229,12 @@ class _Run:
         if not any(one.probes for one in everything) and not self.options.given("zdefs"):
             raise KinstError("no probes matched")
         rows = JsonLines(out) if line.json else None
+        sink = self._tracks.row if self._tracks else None if rows is None else rows.row
         session = Session(
             self.compiler, self.options,
             NoSymbols() if kernel is None else kernel.symbols,
             out, say,
-            None if kernel is None else kernel.guest, None if rows is None else rows.row)
+            None if kernel is None else kernel.guest, sink)
         session.link(everything)
         if line.emit_elf is not None:
             try:

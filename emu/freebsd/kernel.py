@@ -68,6 +68,7 @@ def freebsd(
     releases: str,
     entry_path: frozenset[str],
     tracepoint: bytes,
+    interrupts: tuple[str, ...],
     entry_prefixes: tuple[str, ...] = (),
     seam_word: str = "",
 ) -> Guest:
@@ -92,7 +93,7 @@ def freebsd(
         call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
         signal_members=SIGNAL_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
-        tracepoint=tracepoint, guard=("sdt_probes_enabled", GUARDED),
+        tracepoint=tracepoint, interrupts=interrupts, guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks that are taken or released at once go by its tracepoints"},
         readers=("cngets", "cncheckc", "cngetc"),

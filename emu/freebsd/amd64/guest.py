@@ -72,6 +72,7 @@ GUEST = freebsd(
     per_cpu=("gs_base", "kernel_gs_base", False),
     releases="amd64/amd64",
     tracepoint=bytes.fromhex("660f1f0400"),  # machine/sdt_machdep.h
+    interrupts=("intr_execute_handlers", "lapic_handle_timer"),
     entry_path=frozenset({"Xbpt", "alltraps", "calltrap", "trap"}),
     seam_word="dtrace_invop_calltrap_addr",
 )

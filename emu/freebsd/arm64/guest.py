@@ -63,6 +63,7 @@ GUEST = freebsd(
     per_cpu=("x18", "tpidr_el1", False),
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
+    interrupts=("intr_irq_handler",),
     entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),
     entry_prefixes=("handle_el",),
 )

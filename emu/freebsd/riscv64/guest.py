@@ -63,6 +63,7 @@ GUEST = freebsd(
     per_cpu=("tp", "sscratch", True),
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # machine/sdt_machdep.h
+    interrupts=("intr_irq_handler",),
     entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )

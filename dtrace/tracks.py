@@ -1,0 +1,179 @@
+"""What a kernel and its programs did, as tracks: processes, threads with their system calls, page
+faults and the time that they were off the CPU, the CPU with its interrupts.
+
+The format is that of Chrome's trace viewer ("Trace Event Format"), which https://ui.perfetto.dev
+reads; times are virtual.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+MOST_EVENTS = 1 << 24
+CPUS = 1 << 24  # the number of the process that stands for them
+OFF = "off the CPU"
+WHO = "trace(timestamp); trace(tid); trace(pid); trace(execname);"
+
+
+def tracks_program(interrupts: Sequence[str]) -> str:
+    """The D program whose rows a ``TrackWriter`` takes.
+
+    :param interrupts: functions that handle them.
+    """
+    handlers = {end: ",".join(f"fbt::{name}:{end}" for name in interrupts)
+                for end in ("entry", "return")}
+    return f"""
+        sched:::on-cpu {{ {WHO} trace(stringof(curthread->td_name)); }}
+        sched:::off-cpu {{ {WHO}
+            trace(curthread->td_wmesg == NULL ? "" : stringof(curthread->td_wmesg));
+            trace(curthread->td_state == TDS_INHIBITED); }}
+        syscall:::entry {{ {WHO} trace(arg0); trace(arg1); trace(arg2); }}
+        syscall:::return {{ {WHO} trace(arg1); trace(errno); }}
+        fbt::vm_fault_trap:entry {{ {WHO} trace(arg1); }}
+        fbt::vm_fault_trap:return {{ {WHO} }}
+        proc:::exec-success, proc:::exit {{ {WHO} }}
+        proc:::signal-send {{ {WHO} trace(arg2); trace(args[1]->p_pid); }}
+        {handlers["entry"]} {{ {WHO} }}
+        {handlers["return"]} {{ {WHO} }}
+    """
+
+
+@dataclass
+class _Track:
+    """A thread, or what else slices lie on.
+
+    :param open: the names of those that have begun.
+    """
+
+    process: int
+    number: int
+    open: list[str] = field(default_factory=list)
+    name: str = ""
+
+
+class TrackWriter:
+    """Writes rows of a trace as they come; ``finish`` makes the file whole.
+
+    :param interrupts: functions that handle them.
+    """
+
+    def __init__(self, file: IO[bytes], interrupts: Sequence[str]) -> None:
+        self._file, self._interrupts = file, frozenset(interrupts)
+        self._threads: dict[int, _Track] = {}
+        self._processes: dict[int, str] = {}
+        self._cpus: dict[int, tuple[_Track, _Track]] = {}
+        self._events = self.left_out = self._latest = 0
+        self._file.write(b'{"displayTimeUnit": "ns", "traceEvents": [\n')
+
+    def row(self, row: Mapping[str, object]) -> None:
+        """A firing, as ``--json`` has it."""
+        probe, actions = row.get("probe"), row.get("actions")
+        if not isinstance(probe, str) or not isinstance(actions, list):
+            return
+        _provider, _module, function, name = probe.split(":", 3)
+        values = [action.get("value") for action in actions]
+        time, thread, process, program_name, *more = values
+        cpu = row.get("cpu")
+        assert isinstance(time, int) and isinstance(thread, int) and isinstance(process, int)
+        assert isinstance(cpu, int)
+        self._latest = max(self._latest, time)
+        self._processes[process] = str(program_name)
+        track = self._thread(thread, process)
+        if name == "on-cpu":
+            self._named(track, str(more[0]))
+            self._end(track, time, OFF)
+            self._runs(cpu, time, f"{more[0]} ({process})")
+        elif name == "off-cpu":
+            message, waits = more
+            why = f": {message}" if message and waits else ": waits" if waits else ": can run"
+            self._begin(track, time, OFF, OFF + why, {})
+            self._runs(cpu, time, "")
+        elif function == "vm_fault_trap" or probe.startswith("syscall"):
+            shown = "page fault" if function == "vm_fault_trap" else function
+            if name == "entry":
+                self._begin(track, time, shown, shown, {
+                    f"arg{n}": f"{value % (1 << 64):#x}" if isinstance(value, int) else value
+                    for n, value in enumerate(more)})
+            else:
+                self._end(track, time, shown, dict(zip(("returns", "errno"), more, strict=False)))
+        elif function in self._interrupts:
+            handled = self._cpu(cpu)[1]
+            if name == "entry":
+                where = f"{program_name} ({process})"
+                self._begin(handled, time, function, function, {"in": where})
+            else:
+                self._end(handled, time, function)
+        else:
+            what = {"signal": more[0], "to": more[1]} if more else {}
+            self._event("i", time, track, name=name, s="t", args=what)
+
+    def finish(self) -> None:
+        """End what has begun, and write what processes are called."""
+        for track in (*self._threads.values(), *(t for pair in self._cpus.values() for t in pair)):
+            while track.open:
+                track.open.pop()
+                self._event("E", self._latest, track)
+        for process, name in self._processes.items():
+            self._meta("process_name", process, 0, f"{name} ({process})")
+        self._meta("process_name", CPUS, 0, "CPUs")
+        self._file.write(b'{"ph": "M", "name": "process_sort_index", "pid": %d, "args": '
+                         b'{"sort_index": -1}}\n]}\n' % CPUS)
+
+    def _thread(self, thread: int, process: int) -> _Track:
+        found = self._threads.get(thread)
+        if found is None or found.process != process:  # the kernel uses numbers again
+            if found is not None:
+                while found.open:
+                    found.open.pop()
+                    self._event("E", self._latest, found)
+            found = self._threads[thread] = _Track(process, thread)
+        return found
+
+    def _cpu(self, cpu: int) -> tuple[_Track, _Track]:
+        """(what runs on it, its interrupts)."""
+        if cpu not in self._cpus:
+            self._cpus[cpu] = _Track(CPUS, CPUS + 2 * cpu), _Track(CPUS, CPUS + 2 * cpu + 1)
+            for track, name in zip(self._cpus[cpu], ("", " interrupts"), strict=True):
+                self._meta("thread_name", CPUS, track.number, f"CPU {cpu}{name}")
+        return self._cpus[cpu]
+
+    def _runs(self, cpu: int, time: int, name: str) -> None:
+        track = self._cpu(cpu)[0]
+        if track.open:
+            self._end(track, time, track.open[-1])
+        if name:
+            self._begin(track, time, name, name, {})
+
+    def _named(self, track: _Track, name: str) -> None:
+        if name != track.name:
+            track.name = name
+            self._meta("thread_name", track.process, track.number, name)
+
+    def _begin(self, track: _Track, time: int, key: str, name: str, arguments: Mapping[str, object]
+               ) -> None:
+        track.open.append(key)
+        self._event("B", time, track, name=name, args=arguments)
+
+    def _end(self, track: _Track, time: int, key: str, arguments: Mapping[str, object] | None = None
+             ) -> None:
+        """End a slice, and what has begun within it; what has not begun is of before the trace."""
+        if key not in track.open:
+            return
+        while track.open.pop() != key:
+            self._event("E", time, track)
+        self._event("E", time, track, **({"args": arguments} if arguments else {}))
+
+    def _event(self, phase: str, time: int, track: _Track, **more: object) -> None:
+        if self._events >= MOST_EVENTS and phase != "E":
+            self.left_out += 1
+            return
+        self._events += 1
+        row = {"ph": phase, "pid": track.process, "tid": track.number, **more}
+        # Microseconds, to the nanosecond: a binary fraction would not have it.
+        text = json.dumps(row)[:-1] + f', "ts": {time // 1000}.{time % 1000:03}}},\n'
+        self._file.write(text.encode())
+
+    def _meta(self, what: str, process: int, thread: int, name: str) -> None:
+        row = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+        self._file.write((json.dumps(row) + ",\n").encode())
