@@ -43,13 +43,15 @@ def tracks_program(interrupts: Sequence[str]) -> str:
 class _Track:
     """A thread, or what else slices lie on.
 
-    :param open: the names of those that have begun.
+    :param open: the names of those that have begun, and whether they were written.
+    :param ends: whether the thread is about to end.
     """
 
     process: int
     number: int
-    open: list[str] = field(default_factory=list)
+    open: list[tuple[str, bool]] = field(default_factory=list)
     name: str = ""
+    ends: bool = False
 
 
 class TrackWriter:
@@ -80,14 +82,19 @@ class TrackWriter:
         self._latest = max(self._latest, time)
         self._processes[process] = str(program_name)
         track = self._thread(thread, process)
+        track.ends |= function == "thr_exit" or (probe.startswith("proc:") and name == "exit")
         if name == "on-cpu":
             self._named(track, str(more[0]))
             self._end(track, time, OFF)
             self._runs(cpu, time, f"{more[0]} ({process})")
         elif name == "off-cpu":
             message, waits = more
-            why = f": {message}" if message and waits else ": waits" if waits else ": can run"
-            self._begin(track, time, OFF, OFF + why, {})
+            if track.ends:
+                self._end_all(track, time)
+                track.ends = False
+            else:
+                why = f": {message}" if message and waits else ": waits" if waits else ": can run"
+                self._begin(track, time, OFF, OFF + why, {})
             self._runs(cpu, time, "")
         elif function == "vm_fault_trap" or probe.startswith("syscall"):
             shown = "page fault" if function == "vm_fault_trap" else function
@@ -111,9 +118,7 @@ class TrackWriter:
     def finish(self) -> None:
         """End what has begun, and write what processes are called."""
         for track in (*self._threads.values(), *(t for pair in self._cpus.values() for t in pair)):
-            while track.open:
-                track.open.pop()
-                self._event("E", self._latest, track)
+            self._end_all(track, self._latest)
         for process, name in self._processes.items():
             self._meta("process_name", process, 0, f"{name} ({process})")
         self._meta("process_name", CPUS, 0, "CPUs")
@@ -124,9 +129,7 @@ class TrackWriter:
         found = self._threads.get(thread)
         if found is None or found.process != process:  # the kernel uses numbers again
             if found is not None:
-                while found.open:
-                    found.open.pop()
-                    self._event("E", self._latest, found)
+                self._end_all(found, self._latest)
             found = self._threads[thread] = _Track(process, thread)
         return found
 
@@ -141,7 +144,7 @@ class TrackWriter:
     def _runs(self, cpu: int, time: int, name: str) -> None:
         track = self._cpu(cpu)[0]
         if track.open:
-            self._end(track, time, track.open[-1])
+            self._end_all(track, time)
         if name:
             self._begin(track, time, name, name, {})
 
@@ -152,27 +155,37 @@ class TrackWriter:
 
     def _begin(self, track: _Track, time: int, key: str, name: str, arguments: Mapping[str, object]
                ) -> None:
-        track.open.append(key)
-        self._event("B", time, track, name=name, args=arguments)
+        track.open.append((key, self._event("B", time, track, name=name, args=arguments)))
+
+    def _end_all(self, track: _Track, time: int) -> None:
+        while track.open:
+            if track.open.pop()[1]:
+                self._event("E", time, track)
 
     def _end(self, track: _Track, time: int, key: str, arguments: Mapping[str, object] | None = None
              ) -> None:
         """End a slice, and what has begun within it; what has not begun is of before the trace."""
-        if key not in track.open:
+        if not any(one == key for one, _written in track.open):
             return
-        while track.open.pop() != key:
-            self._event("E", time, track)
-        self._event("E", time, track, **({"args": arguments} if arguments else {}))
+        while track.open:
+            one, written = track.open.pop()
+            if written:
+                ends = one == key and arguments
+                self._event("E", time, track, **({"args": arguments} if ends else {}))
+            if one == key:
+                return
 
-    def _event(self, phase: str, time: int, track: _Track, **more: object) -> None:
+    def _event(self, phase: str, time: int, track: _Track, **more: object) -> bool:
+        """Whether it was written: the end of what has begun always is."""
         if self._events >= MOST_EVENTS and phase != "E":
             self.left_out += 1
-            return
+            return False
         self._events += 1
         row = {"ph": phase, "pid": track.process, "tid": track.number, **more}
         # Microseconds, to the nanosecond: a binary fraction would not have it.
         text = json.dumps(row)[:-1] + f', "ts": {time // 1000}.{time % 1000:03}}},\n'
         self._file.write(text.encode())
+        return True
 
     def _meta(self, what: str, process: int, thread: int, name: str) -> None:
         row = {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}

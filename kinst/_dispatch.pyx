@@ -141,6 +141,7 @@ cdef struct Dispatch:
     Operation operations[MAX_OPERATIONS]
     int operation_count
     Pending pending[MAX_PENDING]
+    uint64_t latest  # when one of them was called last: time that goes back makes them void
     int pending_count
     void *owner
     int path
@@ -601,7 +602,6 @@ cdef class Dispatcher(CodeReader):
 
     cdef int hook_programs(self) except -1:
         self.d.programs.turn = 0
-        self.d.pending_count = 0
         for begin, end in program_ranges(&self.d):
             self.program_hooks.append(self.engine.hook_range(
                 begin, end, <void *>on_instruction, &self.d))

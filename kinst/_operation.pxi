@@ -14,6 +14,9 @@ cdef void fire_operation(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint64_t sp = get(d, d.sp)
     cdef uint64_t arguments = 0
     cdef uint32_t probe = o.returns if returned else o.entry
+    if d.clock.instructions < d.latest:
+        d.pending_count = 0
+    d.latest = d.clock.instructions
     if returned:
         if not has_returned(d, sp, o, &arguments):
             return

@@ -9,14 +9,15 @@ debug data of the inline copies.
 from collections.abc import Callable, Iterator
 
 from dwarf.index import DebugIndex
-from emu.symbols import Symbol, SymbolTable
+from emu.elf import Image
+from emu.symbols import Symbol
 from kinst.code.listing import ProbedInstruction, instructions
 from kinst.trap import GuestTrap
 
 SLOW = "_APV"  # behind the name of the function that has the tracepoints
 
 
-def calls(trap: GuestTrap, index: DebugIndex, symbols: SymbolTable, function: str,
+def calls(trap: GuestTrap, index: DebugIndex, image: Image, function: str,
           code_at: Callable[[int, int], bytes]) -> Iterator[ProbedInstruction]:
     """The direct calls in all copies of an operation's function.
 
@@ -24,15 +25,17 @@ def calls(trap: GuestTrap, index: DebugIndex, symbols: SymbolTable, function: st
     :param code_at: gives the kernel's code at an address, of so many bytes.
     """
     name = function.upper()
-    slow = symbols.find(name + SLOW)
+    slow = image.symbols.find(name + SLOW)
     if slow is None:
         return
     # A caller may have it as a function of its file's own.
-    own = [((f.address, f.address + f.size),) for f in symbols.named(name)]
+    own = [((f.address, f.address + f.size),) for f in image.symbols.named(name)]
     for pieces in [*(copy.pieces for copy in index.copies(name)), *own]:
         direct: list[ProbedInstruction] = []
         found = False
         for low, high in pieces:
+            if not (image.holds_code(low) and image.holds_code(high - 1)):
+                continue  # damaged
             before = None
             for i in instructions(trap, code_at(low, high - low), Symbol(name, low, high - low, 0)):
                 if trap.links(i.verdict):

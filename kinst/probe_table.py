@@ -217,12 +217,17 @@ class ProbeTable:
             return  # who makes the probe says so
         known = self._operations.get(probe.function)
         if known is None:
-            known = self._operations[probe.function] = self.dispatcher.add_operation()
-            for call in operations.calls(self.trap, index, self.image.symbols, probe.function,
-                                         self.machine.read):
-                behind = call.address + len(call.code)
-                self.dispatcher.add_operation_call(known, call.address, call.code, False)
-                self.dispatcher.add_operation_call(known, behind, self._code_at(behind), True)
+            try:
+                calls = [(call.address, call.code, self._code_at(call.address + len(call.code)))
+                         for call in operations.calls(self.trap, index, self.image,
+                                                      probe.function, self.machine.read)]
+            except (MemoryAccessError, DebugDataError) as error:
+                raise ProbeError(f"{probe.text}: {error}") from None
+            known = self.dispatcher.add_operation()
+            for address, code, behind in calls:
+                self.dispatcher.add_operation_call(known, address, code, False)
+                self.dispatcher.add_operation_call(known, address + len(code), behind, True)
+            self._operations[probe.function] = known
         self.dispatcher.set_operation(known, number, probe.name == "return")
 
     def _word(self, address: int) -> int:

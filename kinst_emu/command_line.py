@@ -285,12 +285,14 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         options.set("stackinline", None)
     if given.listing and given.version:
         raise UsageError("only one of the [-lV] options can be specified at a time")
+    if given.tracks is not None and (
+            given.programs or given.listing or given.compile_only or given.json
+            or given.stack is not None or given.report is not None
+            or given.emit_elf is not None):
+        raise KinstError("--tracks: is a trace of its own; give no probes, -l, -e, --json, "
+                         "--stack, --report or --emit-elf with it")
     if given.listing:
         options.values["zdefs"] = 1
-    elif given.tracks is not None and (given.programs or given.compile_only or given.json
-                                       or given.report is not None or given.emit_elf is not None):
-        raise KinstError("--tracks: is a trace of its own; give no probes, -e, --json, --report or "
-                         "--emit-elf with it")
     elif not (given.programs or given.version or given.compile_only or given.tracks is not None):
         raise KinstError("no probes specified; give one, like: -n 'kinst::strlen:'")
     line = CommandLine(

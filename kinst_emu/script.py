@@ -91,6 +91,7 @@ class _Run:
         options = self.options
         self.sources: list[str] = []
         self._tracks: TrackWriter | None = None
+        self._ran = False
         self.probes: OwnProbes | KernelProbes = OwnProbes()
         universe = Universe()
         surroundings: Surroundings = Nowhere()
@@ -140,7 +141,7 @@ class _Run:
         if isinstance(self.probes, KernelProbes):
             for report in self.probes.reports:
                 say(f"not probed: {report}")
-        with self._output() as out, self._tracked():
+        with self._output() as out:
             if line.rewritten:
                 self._show_rewritten(compiled)
             if line.listing:
@@ -209,8 +210,10 @@ class _Run:
             self._tracks = TrackWriter(file, self.kernel.machine.guest.interrupts)
             try:
                 yield
-            except KinstError as error:  # what was seen before it is kept
-                failure = error
+            except KinstError as error:
+                if not self._ran:
+                    raise
+                failure = error  # what was seen before it is kept
             self._tracks.finish()
         if failure is not None:
             raise failure
@@ -220,7 +223,7 @@ class _Run:
 
     def _linked(self, compiled: list[list[Compiled]], out: IO[str]) -> int:
         """Link and run what was compiled; the exit status."""
-        line, kernel = self.line, self.kernel
+        kernel = self.kernel
         everything = [one for program in compiled for one in program]
         if kernel is not None and kernel.idle and not any(
                 probe.text == BEGIN for one in everything for probe in one.probes):
@@ -228,6 +231,11 @@ class _Run:
         self._matched(compiled)
         if not any(one.probes for one in everything) and not self.options.given("zdefs"):
             raise KinstError("no probes matched")
+        with self._tracked():
+            return self._run_linked(everything, out)
+
+    def _run_linked(self, everything: list[Compiled], out: IO[str]) -> int:
+        line, kernel = self.line, self.kernel
         rows = JsonLines(out) if line.json else None
         sink = self._tracks.row if self._tracks else None if rows is None else rows.row
         session = Session(
@@ -252,11 +260,11 @@ class _Run:
 
         if kernel is None:  # a machine that runs has its own way to be interrupted
             signal.signal(signal.SIGINT, interrupted)
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # as dtrace(1) ends, too
         if self.options.given("destructive") and not self.options.given("quiet"):
             say("allowing destructive actions")
         if line.report is not None and line.frames is not None:
             session.seen = self._seen
+        self._ran = True
         try:
             return self._traced(session, rows)
         finally:

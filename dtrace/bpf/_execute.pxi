@@ -230,6 +230,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     cdef uint64_t scratch = m.scratch_at
     cdef int fault = m.fault
     cdef uint64_t value = m.fault_value
+    cdef uint64_t skip
     m.fault = -1
     if m.in_error:
         m.error_faults += 1
@@ -239,6 +240,8 @@ cdef void faulted(Machine *m) noexcept nogil:
         return
     memcpy(kept, context, CONTEXT_SIZE)
     m.in_error = True
+    skip = m.walker.skip
+    m.walker.skip = 0  # it is another probe that fires
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)
     context[CONTEXT_ARGUMENTS / 8 + 1] = clause
@@ -249,6 +252,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     execute(m, m.error_entry, address_of(R_CONTEXT, 0))
     memcpy(context, kept, CONTEXT_SIZE)
     m.in_error = False
+    m.walker.skip = skip
     call_error(m, clause, fault, value)
     m.scratch_at = scratch
 

@@ -63,7 +63,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
     cdef Walker *w = &m.walker
     cdef KnownStep *s
     cdef const SavedRegister *saved
-    cdef uint64_t pc, frame, sp, n, marked
+    cdef uint64_t pc, frame, sp, n, marked, back
     cdef bint is_return = False
     cdef int k, count
     cdef uint64_t limit = skip + most
@@ -74,14 +74,16 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
         if is_return and pc == w.entry:
             break
         if not w.low <= pc < w.high:  # a program's, or nobody's
-            if is_return:
+            if is_return or n and not walked(m, now, known, w.sp) >> 63:
                 break
             return -1
         s = step_at(m, pc, is_return)
         if s == NULL:
             return -1
         if s.how == STEP_OUTSIDE:
-            break
+            if is_return:
+                break
+            return -1
         if n >= skip and to != NULL:
             marked = pc
             if w.marks:
@@ -101,14 +103,16 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
         for k in range(count):
             if not word_at(m, frame + <uint64_t><int64_t>saved[k].offset, saved[k].size, &then[k]):
                 return n - skip if n > skip else 0
-        if s.how != STEP_TRAP:
-            if s.link >= 0:
-                now[w.pc] = walked(m, now, known, s.link)
-            now[w.sp] = frame
+        back = walked(m, now, known, s.link) if s.link >= 0 else 0
         for k in range(count):
             now[saved[k].register] = then[k]
             known[saved[k].register] = True
-        known[w.pc] = known[w.sp] = True
+        if s.link >= 0:
+            now[w.pc] = back
+            known[w.pc] = True
+        if s.how != STEP_TRAP:
+            now[w.sp] = frame
+            known[w.sp] = True
         is_return = s.how != STEP_TRAP
     return n - skip if n > skip else 0
 
@@ -222,6 +226,7 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
     cdef uint64_t trap
     cdef int64_t n = -1
     cdef SavedRegister *saved
+    value[0] = 0
     if not in_kernel(m):
         return False
     if r[1] == m.walker.stackdepth:

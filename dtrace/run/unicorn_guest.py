@@ -12,6 +12,8 @@ from emu.replay.flow import thread_of, thread_word
 from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 
+LONGEST_NAME = 32  # bytes of a process's name that the runtime compares
+
 
 class UnicornGuest(GuestState):
     """:param stops: what runs ends when tracing does."""
@@ -53,10 +55,10 @@ class UnicornGuest(GuestState):
         runtime, machine = self._runtime, self._machine
         assert runtime is not None
         walk_kernel(runtime, machine, self._walk, marked)
-        frame, name = self._member("thread", machine.guest.threads.frame), self._member(
-            *machine.guest.members["execname"][-1])
-        if frame is not None and name is not None:
-            walk_program(runtime, machine, self.programs, frame[0], name[1])
+        frame = self._member("thread", machine.guest.threads.frame)
+        name = [self._member(*member) for member in machine.guest.members["execname"]]
+        if frame is not None and None not in name and 0 < (name[-1] or (0, 0))[1] <= LONGEST_NAME:
+            walk_program(runtime, machine, self.programs, frame[0], (name[-1] or (0, 0))[1])
         family = [self._member(*member) for member in machine.guest.members["ppid"]]
         if None not in family:
             process, parent, number = (place[0] for place in family if place is not None)

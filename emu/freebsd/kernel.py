@@ -95,7 +95,8 @@ def freebsd(
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
-            "lockstat": "locks taken or released at once, and times spent waiting, go by its tracepoints"},
+            "lockstat": "locks taken or released at once, and times of waiting, go by its "
+            "tracepoints"},
         readers=("cngets", "cncheckc", "cngetc"),
         panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
         allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),

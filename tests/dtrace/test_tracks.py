@@ -94,9 +94,21 @@ def test_events_are_bounded_and_what_is_left_out_is_counted(monkeypatch):
     writer = TrackWriter(file, ())
     for n in range(5):
         writer.row(row("syscall:freebsd:read:entry", n, 0, 0, 0))
+    for n in range(5, 10):
+        writer.row(row("syscall:freebsd:read:return", n, 0, 0))
     writer.finish()
     assert writer.left_out == 2
-    json.loads(file.getvalue())
+    assert len(slices(json.loads(file.getvalue())["traceEvents"])) == 3
+
+
+def test_a_thread_that_ends_leaves_nothing_behind_for_the_next_of_its_number():
+    found = slices(written([
+        row("syscall:freebsd:thr_exit:entry", 1000, 0, 0, 0),
+        row("sched:kernel:none:off-cpu", 2000, "", 1),
+        row("sched:kernel:none:on-cpu", 8000, "cat"),
+        row("syscall:freebsd:read:entry", 8500, 0, 0, 0),
+        row("syscall:freebsd:read:return", 9000, 0, 0)]))
+    assert [one[2:] for one in found if one[0] == 3] == [("thr_exit", 1.0, 2.0), ("read", 8.5, 9.0)]
 
 
 def test_what_does_not_go_with_tracks_is_one_line(tmp_path):
@@ -104,7 +116,9 @@ def test_what_does_not_go_with_tracks_is_one_line(tmp_path):
     for words, says in ((("--tracks", file), "about a kernel"),
                         (("--tracks", file, "-n", "BEGIN", "-k", "teaching/amd64"), "no probes"),
                         (("--tracks", file, "-k", "teaching/amd64", "-c", "strlen(\"a\")"),
-                         "FreeBSD's kernels")):
+                         "FreeBSD's kernels"),
+                        (("--tracks", file, "-l", "-k", "teaching/amd64"), "no probes"),
+                        (("--tracks", file, "--stack", "-k", "teaching/amd64"), "no probes")):
         refused(run("kdtrace", *words), says, "dtrace")
     assert not (tmp_path / "x.json").exists()
 
