@@ -94,6 +94,10 @@ class TracedKernel:
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
         self._command, source = _command_of(line)
+        for option in ("setenv", "unsetenv"):
+            if self._command is not None and line.options.given(option):
+                raise KinstError(f"-x {option}: the guest's shell gives its own variables to all "
+                                 "commands")
         files = line.files
         if line.disks and (source is not None or files is not None):
             raise KinstError("--disk: has the programs that it has; leave out --files, or compile "

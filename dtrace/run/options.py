@@ -187,6 +187,8 @@ class Options:
             if inside and name in ("setenv", "unsetenv"):
                 raise OptionError(BAD_CONTEXT)
             parsed = COMPILE[name](value)
+            if name == "unsetenv" and "=" in str(parsed):
+                raise OptionError(BAD_VALUE)
             if inside and name in OUTSIDE:
                 raise OptionError(BAD_CONTEXT)
             if self.active:
