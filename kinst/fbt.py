@@ -15,7 +15,7 @@ from kinst.code.verdict import ConditionalJump, Jump, Op, Refuse
 from kinst.functions import functions
 from kinst.patterns import matches
 from kinst.probe_table import ProbeError, ProbeTable
-from kinst.provider import MadeProbes, Provider, Wanted
+from kinst.provider import MadeProbes, Provider, Wanted, inlined_only
 from kinst.trap import GuestTrap
 
 PROVIDER = "fbt"
@@ -28,7 +28,10 @@ class Fbt(Provider):
     name = PROVIDER
 
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
-        numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
+        try:
+            numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
+        except ProbeError as error:
+            raise ProbeError(f"{error}{inlined_only(probes, wanted)}") from None
         return MadeProbes(numbers, [wanted.text], [])
 
 

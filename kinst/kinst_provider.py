@@ -13,7 +13,7 @@ from kinst.code.verdict import Refuse
 from kinst.functions import functions
 from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeError, ProbeTable
-from kinst.provider import MadeProbes, Provider, Wanted
+from kinst.provider import MadeProbes, Provider, Wanted, inlined_only
 from kinst.shared import ProbeKind
 
 PROVIDER = "kinst"
@@ -35,7 +35,10 @@ class Kinst(Provider):
         if not wanted.function:
             raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
         if wanted.name not in inline.NAMES or is_glob(wanted.function) or wanted.index is None:
-            numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
+            try:
+                numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
+            except ProbeError as error:
+                raise ProbeError(f"{error}{inlined_only(probes, wanted)}") from None
             return MadeProbes(numbers, [wanted.text], [])
         try:
             index = wanted.index()

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex, Function
 from dwarf.types import Types
-from kinst.patterns import matches
+from kinst.patterns import is_glob, matches
 from kinst.probe_table import ProbeTable
 from kinst.traced_program import TracedProgram
 
@@ -49,6 +50,20 @@ class MadeProbes:
     text: list[str]
     reports: list[str]
     copies: dict[int, list[Function]] = field(default_factory=dict)
+
+
+def inlined_only(probes: ProbeTable, wanted: Wanted) -> str:
+    """What to do about a function that is missing because it is inline in all its callers; empty:
+    it is not, or that is not known."""
+    if wanted.index is None or is_glob(wanted.function) or probes.image.symbols.named(
+            wanted.function):
+        return ""
+    try:
+        copies = len(wanted.index().copies(wanted.function))
+    except DebugDataError:
+        return ""
+    return (f"; it is inline in {copies} places: kinst::{wanted.function}:entry and :return probe "
+            "these" if copies else "")
 
 
 class Provider(ABC):

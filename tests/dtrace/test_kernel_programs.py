@@ -80,6 +80,12 @@ def test_what_cannot_be_probed_is_said():
     assert len(said.splitlines()) == 1
 
 
+def test_a_function_that_is_inline_everywhere_is_said_to_be(arch):
+    for description in ("fbt::charge:entry", "kinst::charge:"):
+        status, _out, said = traced(arch, f"{description} {{ trace(1); }}")
+        assert status == 1 and "it is inline in 5 places: kinst::charge:entry and :return" in said
+
+
 def test_without_a_workload_there_is_nothing_to_run():
     status, _out, said = run("-k", "teaching/amd64", "-n", "fbt::strlen:entry { trace(1); }")
     assert status == 1 and said.startswith("dtrace: nothing to run")
