@@ -275,6 +275,7 @@ cdef int STEP_ON = StepKind.ON
 cdef int STEP_TRAP = StepKind.TRAP
 cdef int STEP_LAST = StepKind.LAST
 cdef int STEP_OUTSIDE = StepKind.OUTSIDE
+cdef uint64_t MAX_USER_FRAMES = layout.MAX_USER_FRAMES
 cdef int STACK_HELPER = Helper.STACK
 cdef int PROGENYOF = Helper.PROGENYOF
 cdef int CONTEXT_PROBE = layout.ContextOffset.PROBE

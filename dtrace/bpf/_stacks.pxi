@@ -239,8 +239,10 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
         m.walker.marks = m.walker.marking
         value[0] = two[1] if n > 1 else 0
     elif r[1] == m.walker.ustackdepth:
-        n = user_stack(m, NULL, MAX_FRAMES)
+        n = user_stack(m, NULL, MAX_USER_FRAMES + 1)
         value[0] = <uint64_t>n
+        if n > <int64_t>MAX_USER_FRAMES:
+            return False  # the host says where
     elif r[1] == m.walker.ucaller:
         two[1] = 0
         n = user_stack(m, <uint8_t *>two, 2)

@@ -48,6 +48,7 @@ class ContextOffset(enum.IntEnum):
 
 
 ARGUMENTS = 10
+MAX_USER_FRAMES = 2048  # dtrace_ustackdepth_max of FreeBSD's dtrace(1)
 
 
 class Fault(enum.IntEnum):

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
-from dtrace.bpf.layout import Fault
+from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
 from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import ListedProbe
 from dtrace.run.destructive import DestructiveActions
@@ -248,6 +248,13 @@ class GuestState(ABC):
             found[1:1] = [back] if back and FIRST_PAGE <= back <= ADDRESS else []
         return found[:frames]
 
+    def _user_depth(self) -> int:
+        """:raises RuntimeFault: when there are more frames than DTrace follows."""
+        found = self._user_stack(MAX_USER_FRAMES + 1)
+        if len(found) > MAX_USER_FRAMES:
+            raise RuntimeFault(Fault.BAD_STACK, found[-1])
+        return len(found)
+
     def _execname(self) -> str:
         """The name of the thread's process."""
         address = self.thread
@@ -284,7 +291,7 @@ class GuestState(ABC):
             "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)),
             "ucaller": lambda: [*self._user_stack(2), 0, 0][1],
             "ancestors": self._ancestors,
-            "ustackdepth": lambda: len(self._user_stack(MAX_FRAMES)),
+            "ustackdepth": self._user_depth,
             **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
 
     def _ancestors(self) -> bytes:

@@ -65,3 +65,29 @@ def test_stacks_of_a_kernel_with_programs_are_those_walked_in_python(name, monke
         "$ cat /etc/motd; ls / | wc")
     assert native == slow
     assert native[0] == 0 and len(native[1].splitlines()) > 500
+
+
+DEEP = """
+#include "system.h"
+static __attribute__((noinline)) long down(long left)
+{
+	long found = left ? down(left - 1) : (long)CALL0(SYS_getpid);
+	__asm__ volatile("" : "+r"(found));
+	return found;
+}
+int main(int argc, char **argv) { down(1000); return down(3000) == 0; }
+"""
+
+
+@pytest.mark.parametrize("name", ARCHES)
+def test_a_program_s_stack_that_is_deeper_than_dtrace_follows_is_a_fault(name, tmp_path):
+    kernel, source = with_userland(real_kernel(name)), tmp_path / "deep.c"
+    source.write_text(DEEP)
+    status, out, said = traced(
+        "-q", "-k", str(kernel.path), "-c", str(source), "-n", """
+        syscall::getpid:entry /pid == $target/ { printf("depth %d\\n", ustackdepth); }
+        ERROR { printf("fault %d\\n", arg4 == DTRACEFLT_BADSTACK); }""")
+    assert status == 0 and "bad stack" in said
+    rows = [line.split() for line in out.splitlines()]
+    depth, fault = [row for row in rows if row[:1] in (["depth"], ["fault"])]
+    assert depth[0] == "depth" and 1000 < int(depth[1]) < 1010 and fault == ["fault", "1"]
