@@ -56,6 +56,33 @@ Loader = Callable[[BareMachine, Image], None]
 
 
 @dataclass(frozen=True)
+class LockKind:
+    """:param word: the member of ``kind`` that has the owner's address, or how many share the lock.
+    :param flags: of that word, what is neither; ``shared``: it is shared.
+    """
+
+    kind: str
+    word: str
+    flags: int
+    shared: int
+    spins: bool = False
+
+
+@dataclass(frozen=True)
+class LockMembers:
+    """How a lock says what it is: a number in ``flags`` of ``kind``, which all locks begin with.
+
+    :param kinds: by that number; None: of it nothing is known.
+    """
+
+    kind: str
+    flags: str
+    shift: int
+    mask: int
+    kinds: tuple[LockKind | None, ...]
+
+
+@dataclass(frozen=True)
 class Allocator:
     """The kernel's own: ``function(size, &kind, flags)``."""
 
@@ -278,6 +305,7 @@ class Guest:
     call_members: CallMembers | None = None
     process_members: ProcessMembers | None = None
     signal_members: SignalMembers | None = None
+    lock_members: LockMembers | None = None
     gates: Mapping[str, int] = field(default_factory=dict)
     tracepoint: bytes = b""
     guard: tuple[str, frozenset[tuple[str, str]]] = ("", frozenset())

@@ -10,6 +10,7 @@ from dtrace.d.identifiers import HOSTED_NUMBERS
 from dtrace.d.program import ListedProbe
 from dtrace.run.destructive import DestructiveActions
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
+from dtrace.run.locks import Locks, LockState
 from dtrace.stack import MAX_FRAMES, Stacks
 from dtrace.user_programs import ADDRESS, UserPrograms, walk
 from dwarf.types import Structure, Types, find_member, size_of, strip
@@ -332,6 +333,14 @@ class GuestState(ABC):
         if array == "regs":
             return self._read(name) if name in self._machine.arch.registers else None
         return self._user_register(name)
+
+    @property
+    def lock(self) -> Callable[[int], LockState | None] | None:
+        """Gives the state of a lock, by its address; None: nothing is known of locks."""
+        members = self._machine.guest.lock_members
+        if members is None or self._types is None:
+            return None
+        return Locks(self._types, members, self._number).state
 
     def _user_register(self, name: str) -> int | None:
         """One of the program's that the thread runs, by name, of the machine or the trap frame.

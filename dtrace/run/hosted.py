@@ -12,10 +12,22 @@ from dtrace.d.actions import ON_HOST
 from dtrace.d.code import ABSENT
 from dtrace.d.identifiers import HOSTED, SUBROUTINES
 from dtrace.run import subroutines
+from dtrace.run.locks import LockState
 
 Values = dict[str, Callable[[], int | bytes | None]]
 MAX_MEMSTR = 4096
 MAX_ANCESTORS = 1024
+LOCKS: dict[str, Callable[[LockState, int], int]] = {  # of a lock's state and the thread
+    "mutex_owned": lambda lock, _thread: lock.held,
+    "mutex_owner": lambda lock, _thread: lock.owner,
+    "mutex_type_adaptive": lambda lock, _thread: lock.sleeps,
+    "mutex_type_spin": lambda lock, _thread: lock.spins,
+    **dict.fromkeys(("rw_read_held", "sx_shared_held"),
+                    lambda lock, _thread: lock.held and not lock.owner),
+    **dict.fromkeys(("rw_write_held", "sx_exclusive_held"),
+                    lambda lock, thread: lock.owner == thread),
+    **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, _thread: lock.owner != 0),
+}
 REGISTER_ARRAYS = {REGS: "regs", UREGS: "uregs"}
 
 
@@ -35,6 +47,7 @@ class Hosted:
     destructive: Callable[[str, int], None] | None = None
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
+    lock: Callable[[int], LockState | None] | None = None
     token: list[bytes | None] = field(default_factory=lambda: [None])
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -54,6 +67,8 @@ class Hosted:
             Helper.COPY_REFERENCE: self._copy_reference}
         for name, function in SUBROUTINES.items():
             method = getattr(self, f"_{name}", None)
+            if name in LOCKS and self.lock is not None:
+                found[function.number] = self._of_lock(LOCKS[name])
             if method is not None:
                 found[function.number] = self._guarded(method)
         for number, name in enumerate(ON_HOST):
@@ -67,6 +82,15 @@ class Hosted:
                 return method(a, b, c, d, e)
             except subroutines.SubroutineFault as fault:
                 raise RuntimeFault(fault.fault, fault.value) from None
+        return call
+
+    def _of_lock(self, tell: Callable[[LockState, int], int]
+                 ) -> Callable[[int, int, int, int, int], int]:
+        def call(a: int, *_rest: int) -> int:
+            state = None if self.lock is None else self.lock(a)
+            if state is None:
+                raise RuntimeFault(Fault.ILLEGAL_OPERATION)
+            return int(tell(state, self.rt.thread))
         return call
 
     def _destroying(self, name: str) -> Callable[[int, int, int, int, int], int]:

@@ -178,6 +178,7 @@ class Session:
                 self.guest.stack, marked=self.guest.by_line or options.given("stackinline"))
             self.hosted.registers = self.guest.register
             self.hosted.in_program = self.guest.in_program
+            self.hosted.lock = self.guest.lock
             self.hosted.copy_out = self.guest.destructive.copy_out
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {

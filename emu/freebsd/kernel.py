@@ -9,6 +9,8 @@ from emu.guest import (
     Guest,
     GuestRegisters,
     Loader,
+    LockKind,
+    LockMembers,
     ProcessMembers,
     SignalMembers,
     SystemCalls,
@@ -54,6 +56,13 @@ PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_p
 SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
                                "td_ast", 15, stop=17, count=128)
 
+# sys/lock.h, mutex.h, sx.h, rwlock.h; the order of lock_classes[]: spin and sleep mutexes, sx, rm,
+# rm_sleepable, rw, lockmgr.
+LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
+    LockKind("struct mtx", "mtx_lock", 7, 0, spins=True), LockKind("struct mtx", "mtx_lock", 7, 0),
+    LockKind("struct sx", "sx_lock", 31, 1), None, None,
+    LockKind("struct rwlock", "rw_lock", 31, 1), None))
+
 
 def freebsd(
     load: Loader,
@@ -91,7 +100,7 @@ def freebsd(
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
         call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
-        signal_members=SIGNAL_MEMBERS,
+        signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={

@@ -1,0 +1,76 @@
+"""What D says of the kernel's locks is what the kernel's own functions say of them."""
+
+import pytest
+
+from dtrace.kernel_types import kernel_types
+from dtrace.run.locks import Locks
+from emu.call import Caller
+from images import boots
+from images.shell import with_userland
+from kinst.members import offset_of
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
+
+PROGRAM = """
+    fbt::sched_add:entry {
+        this->lock = (struct mtx *)((struct thread *)arg0)->td_lock;
+        @[mutex_owned(this->lock), mutex_owner(this->lock) == curthread,
+          mutex_type_spin(this->lock), mutex_type_adaptive(this->lock)] = count(); }
+    fbt::proc_reparent:entry, fbt::fork1:entry {
+        this->tree = (struct sx *)&`proctree_lock;
+        @tree[probefunc, sx_exclusive_held(this->tree), sx_isexclusive(this->tree),
+              sx_shared_held(this->tree)] = count(); }
+    BEGIN { trace(mutex_owned((struct mtx *)0)); }
+    END { printa("sched %d %d %d %d %@d\\n", @); printa("%s %d %d %d %@d\\n", @tree); }
+"""
+# A lock of each class that is known, its word, and the kernel's own function.
+LOCKS = {"proctree_lock": ("sx_lock", "owner_sx"), "Giant": ("mtx_lock", "owner_mtx"),
+         "blocked_lock": ("mtx_lock", "owner_mtx"), "uma_rwlock": ("rw_lock", "owner_rw"),
+         "in_ifaddr_lock": ("rw_lock", "owner_rw")}
+STRUCTURES = {"sx_lock": "struct sx", "mtx_lock": "struct mtx", "rw_lock": "struct rwlock"}
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return with_userland(real_kernel(request.param))
+
+
+def test_a_threads_lock_is_a_spin_mutex_of_its_own_and_the_process_tree_is_locked_to_change(kernel):
+    ran = run("kdtrace", "-k", str(kernel.path), "-qn", PROGRAM, "-c", "$ cat /etc/motd | wc")
+    assert ran.returncode == 0, ran.stderr
+    assert "invalid address (0x" in ran.stderr, "no lock is at 0"
+    rows = [row.split() for row in ran.stdout.splitlines() if row.count(" ") >= 4]
+    scheduled = [row for row in rows if row[0] == "sched"]
+    assert [row[1:5] for row in scheduled] == [["1", "1", "1", "0"]]
+    assert [row[1:4] for row in rows if row[0] == "proc_reparent"] in ([["1", "1", "0"]], [])
+    assert [row[1:4] for row in rows if row[0] == "fork1"] == [["0", "0", "0"]]
+
+
+def test_owners_are_those_that_the_kernels_own_functions_find(kernel):
+    """Of words as locks have them: free, owned with each flag, shared by some."""
+    machine, types = boots.booted(kernel), kernel_types(kernel)
+    thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+    locks = Locks(types, machine.guest.lock_members, lambda address, size: int.from_bytes(
+        machine.read(address, size), "little"))
+    kept, seen = machine.snapshot(), set()
+    for name, (word, function) in LOCKS.items():
+        lock, own = machine.image.symbols.find(name), machine.image.symbols.find(function)
+        if lock is None or own is None:
+            continue
+        at = lock.address + offset_of(types, STRUCTURES[word], word)
+        shared = [] if word == "mtx_lock" else [1, 33, 65, 32 * 1000 + 1, 3, 35, 9]
+        for value in (0, thread, *(thread | 1 << bit for bit in range(3)), *shared,
+                      machine.read_u64(at)):
+            if word != "mtx_lock" and value == thread | 1:
+                continue  # no such lock is both
+            machine.write_u64(at, value)
+            found = locks.state(lock.address)
+            room = machine.sp - 4096 & ~15
+            machine.write_u64(room, 0)
+            held = Caller(machine).call(own.address, [lock.address, room], function) & 0xFFFFFFFF
+            owner = machine.read_u64(room)
+            machine.restore(kept)
+            assert (found.held, found.owner) == (bool(held), owner), (name, hex(value))
+            seen.add((word, found.held, bool(found.owner)))
+    assert {("mtx_lock", True, True), ("mtx_lock", False, False), ("sx_lock", True, True),
+            ("sx_lock", True, False), ("sx_lock", False, False)} <= seen
