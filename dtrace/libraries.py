@@ -25,7 +25,7 @@ MOST, MOST_BYTES = 1000, 1 << 20  # libraries of all directories, bytes of one
 KERNEL = ("psinfo", "io", "ip", "tcp", "udp")
 # What one of -L may depend on: these, and those whose constants every program has.
 THERE = frozenset(f"{name}.d" for name in (
-    *KERNEL, "regs", "signal", "errno", "sched", "unistd", "socket", "mbuf"))
+    *KERNEL, "regs", "signal", "errno", "socket"))
 
 
 def libraries(arch: str, types: bool) -> dict[str, str]:

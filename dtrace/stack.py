@@ -55,8 +55,9 @@ def trap_step(machine: Machine) -> FrameStep:
     arch, layout = machine.arch, machine.guest.trap_frame.fields
     fields = TRAPS[arch.name].names
     names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
-    return FrameStep(arch.sp, 0, tuple((name, *layout[fields.get(name, name)]) for name in names
-                                  if fields.get(name, name) in layout), trap=True)
+    saved = tuple((name, *layout[fields.get(name, name)]) for name in names
+                  if fields.get(name, name) in layout)
+    return FrameStep(arch.sp, 0, saved, trap=True)
 
 
 class Stacks:

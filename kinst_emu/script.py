@@ -23,6 +23,7 @@ from dtrace.d.types import Universe
 from dtrace.libraries import needed, of_directories
 from dtrace.run.consumer import Enabled
 from dtrace.run.kernel import KernelProbes, KernelSurroundings
+from dtrace.run.options import DEFAULTS
 from dtrace.run.render import NoSymbols
 from dtrace.run.session import Session, defaults
 from dtrace.run.timers import OwnProbes
@@ -44,7 +45,7 @@ from kinst_emu.terminal import check_writable, end_line
 from kinst_emu.trace_page.page import write
 from kinst_emu.traced_kernel import IDLE, TracedKernel
 
-TRACKS_BUFFER = "64m"  # of records between two looks
+TRACKS_BUFFER = "16m"  # of records between two looks
 
 BEGIN = "dtrace:::BEGIN"
 MAX_SCRIPT = 1 << 22  # bytes
@@ -174,7 +175,7 @@ class _Run:
             check_writable(Path(line.tracks), "--tracks")
             line.programs.append(("n", tracks_program(kernel.machine.guest.interrupts)))
             line.options.set("quiet", None)
-            if not line.options.given("bufsize"):
+            if line.options.number("bufsize") == DEFAULTS["bufsize"]:
                 line.options.set("bufsize", TRACKS_BUFFER)
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ cdef enum:
     STEP_FREE = 0
     MAX_FRAMES = 1000
     NAMES = 64  # of processes
-    NAME_BYTES = 32
+    NAME_BYTES = 32  # ``LONGEST_NAME`` of layout.py
     ANCESTORS = 64
     HEAD = 24  # of a record: clause and size, time, size as DTrace counts and number of the CPU
 
@@ -111,7 +111,6 @@ cdef struct Walker:
     uint64_t marks  # bits of an address that say what it is
     uint64_t own_mark
     uint64_t caller_mark
-    uint64_t marking
     SavedRegister trap[WALKED]
     int trap_count
     # the program: where a thread has its trap frame, what that and a frame record hold

@@ -223,6 +223,7 @@ cdef uint64_t h_stack(Machine *m, uint64_t *r) noexcept nogil:
 cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
     """Variables that a stack gives, and the program's registers: whether it is one, and known here."""
     cdef uint64_t two[2]
+    cdef uint64_t marks
     cdef uint64_t trap
     cdef int64_t n = -1
     cdef SavedRegister *saved
@@ -234,9 +235,9 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
         value[0] = <uint64_t>n
     elif r[1] == m.walker.caller:
         two[1] = 0
-        m.walker.marking, m.walker.marks = m.walker.marks, 0
+        marks, m.walker.marks = m.walker.marks, 0
         n = kernel_stack(m, <uint8_t *>two, 0, 2)
-        m.walker.marks = m.walker.marking
+        m.walker.marks = marks
         value[0] = two[1] if n > 1 else 0
     elif r[1] == m.walker.ustackdepth:
         n = user_stack(m, NULL, MAX_USER_FRAMES + 1)

@@ -48,6 +48,7 @@ class ContextOffset(enum.IntEnum):
 
 
 ARGUMENTS = 10
+LONGEST_NAME = 32  # bytes of a process's name that the runtime compares
 MAX_USER_FRAMES = 2048  # dtrace_ustackdepth_max of FreeBSD's dtrace(1)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from dtrace.bpf._runtime import Runtime
+from dtrace.bpf.layout import LONGEST_NAME
 from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
@@ -11,8 +12,6 @@ from emu.machine import Stop, StopReason
 from emu.replay.flow import thread_of, thread_word
 from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
-
-LONGEST_NAME = 32  # bytes of a process's name that the runtime compares
 
 
 class UnicornGuest(GuestState):
@@ -57,8 +56,9 @@ class UnicornGuest(GuestState):
         walk_kernel(runtime, machine, self._walk, marked)
         frame = self._member("thread", machine.guest.threads.frame)
         name = [self._member(*member) for member in machine.guest.members["execname"]]
-        if frame is not None and None not in name and 0 < (name[-1] or (0, 0))[1] <= LONGEST_NAME:
-            walk_program(runtime, machine, self.programs, frame[0], (name[-1] or (0, 0))[1])
+        *_path, last = name
+        if frame and last and None not in name and 0 < last[1] <= LONGEST_NAME:
+            walk_program(runtime, machine, self.programs, frame[0], last[1])
         family = [self._member(*member) for member in machine.guest.members["ppid"]]
         if None not in family:
             process, parent, number = (place[0] for place in family if place is not None)
