@@ -14,6 +14,7 @@ ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
 MAX_DISKS = 4
+MAX_CPUS = 8
 SECTOR = 512
 
 
@@ -36,12 +37,14 @@ class BootOptions:
     :param flags: letters, as behind ``boot -`` at a loader's prompt.
     :param memory_disk: what the loader puts in memory: the root file system.
     :param disks: what is attached to the computer; without a memory disk, the first is the root.
+    :param cpus: how many the computer has.
     """
 
     environment: tuple[str, ...] = ()
     flags: str = ""
     memory_disk: DiskImage | None = None
     disks: tuple[DiskImage, ...] = ()
+    cpus: int = 1
 
     @property
     def programs(self) -> bool:
@@ -60,7 +63,8 @@ class BootOptions:
             return ""
         disk = "" if self.memory_disk is None else self.memory_disk.digest
         said = "\n".join((*self.environment, f"-{self.flags}", disk,
-                          *(one.digest for one in self.disks)))
+                          *(one.digest for one in self.disks),
+                          *([f"{self.cpus} CPUs"] if self.cpus > 1 else [])))
         return hashlib.sha256(said.encode()).hexdigest()
 
 

@@ -60,12 +60,16 @@ class Device(ABC):
     def write(self, offset: int, size: int, value: int) -> None:
         """Set the register at byte ``offset``."""
 
+    def kept(self) -> tuple[str, ...]:
+        """The names of the attributes that a snapshot has of it."""
+        return self.STATE
+
     def state(self) -> dict[str, Any]:
         """JSON-able state; bytes-like attributes as hexadecimal text."""
         return {
             name: {"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray)
             else copy.deepcopy(value)  # it goes on changing in the device
-            for name in self.STATE
+            for name in self.kept()
             for value in (getattr(self, name),)
         }
 
@@ -76,7 +80,7 @@ class Device(ABC):
         :raises KeyError: when something is missing.
         """
         own = self.state()
-        for name in self.STATE:
+        for name in self.kept():
             value = state[name]
             if not _alike(own[name], value):
                 raise ValueError(f"{name} is not what it should be")

@@ -49,6 +49,16 @@ class DeviceNode:
         return self
 
 
+def cpu_node(number: int, count: int, **properties: Value) -> DeviceNode:
+    """A node of /cpus (Devicetree Specification, 3.8)."""
+    node = DeviceNode(f"cpu@{number}", device_type="cpu", reg=number, **properties)
+    if count > 1:
+        # Spelled otherwise, a kernel finds no CPU, and takes the one that it runs on: so it was
+        # with one, and what was recorded holds.
+        node.properties["device_type"] = node.properties.pop("device-type")
+    return node
+
+
 def flatten(root: DeviceNode) -> bytes:
     """The blob a boot loader hands to a kernel."""
     strings = bytearray()

@@ -28,7 +28,7 @@ from kinst.shared import ProbeKind, TrapPath
 from emu.unicorn._engine cimport (
     SLOT, STOP_IN_PLACE, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, register_read, register_write,
-    request_stop, resume, stops_at, wipe_footprint,
+    request_stop, resume, stops_at, time_at, wipe_footprint,
 )
 
 from kinst._action cimport ARGUMENTS, DECLARED, DECLARED_ARGUMENTS, REGISTER, Action

@@ -39,7 +39,7 @@ cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
 cdef void act(Dispatch *d, uint32_t probe) noexcept nogil:
     """Carry the action of a firing out, without Python."""
     d.firing = True
-    if d.action.run(d.action.data, probe, argument, d, d.clock.instructions + d.clock.skew):
+    if d.action.run(d.action.data, probe, argument, d, time_at(d.clock, d.clock.instructions)):
         action_failed(d)
     d.firing = False
 
@@ -55,7 +55,7 @@ cdef void keep(Dispatch *d, uint32_t probe) noexcept nogil:
     r.probe = probe
     r.cpu = d.clock.cpu
     r.time = d.clock.instructions
-    r.skew = d.clock.skew
+    r.skew = time_at(d.clock, d.clock.instructions) - d.clock.instructions
     for k in range(ARGUMENTS):
         r.arguments[k] = d.made[k] if d.making else get(d, d.arguments[k])
     if d.probes[probe].provider == AT_RETURN or d.probes[probe].provider == PROGRAM_RETURN:

@@ -25,8 +25,7 @@ class UnicornGuest(GuestState):
 
     @property
     def now(self) -> int:
-        engine = self._emulated.engine
-        return int(engine.instructions + engine.skew)
+        return int(self._emulated.engine.time)
 
     @property
     def time(self) -> int:

@@ -28,6 +28,7 @@ cdef int CR3 = uc.UC_X86_REG_CR3
 
 cdef enum:
     PRESENT = 1
+    PROTECTED = 1  # of CR0
     LARGE = 1 << 7
     LEVELS = 4
 
@@ -35,14 +36,16 @@ cdef uint64_t FRAME = 0xFFFFFFFFFF000
 
 
 cdef bint walk(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
-    cdef uint64_t table, entry, offset
+    cdef uint64_t table, entry, offset, control
     cdef uint64_t *place
     cdef int level
     cdef int shift = 39
     c.walked_count = 0
     table = register_read(c, CR3) & FRAME
     # In 64-bit mode there is paging: a CPU without it has not been given tables yet.
-    if table == 0 and not register_read(c, CR0) >> 31 & 1:
+    # In real mode, where another CPU begins, it may have been given some.
+    control = register_read(c, CR0)
+    if not control & PROTECTED or table == 0 and not control >> 31 & 1:
         physical[0] = address
         return True
     if address >> 47 != 0 and address >> 47 != 0x1FFFF:

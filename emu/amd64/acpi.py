@@ -1,4 +1,4 @@
-"""The ACPI tables GENERIC insists on (ACPI 6.5, chapter 5): one processor, one I/O APIC."""
+"""The ACPI tables GENERIC insists on (ACPI 6.5, chapter 5): processors, one I/O APIC."""
 
 import struct
 
@@ -19,11 +19,16 @@ from emu.amd64.aml import (
 )
 
 RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
-LAPIC_BASE, IOAPIC_BASE, IOAPIC_ID = 0xFEE00000, 0xFEC00000, 1
+LAPIC_BASE, IOAPIC_BASE = 0xFEE00000, 0xFEC00000
 UART_PORT, UART_IRQ = 0x3F8, 4
 PCI_PORTS, PCI_IRQ = 0xC000, 16  # of the first device; the first interrupt
 PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
 HEADER = struct.Struct("<4sIBB6s8sI4sI")
+
+
+def ioapic_id(cpus: int) -> int:
+    """Behind those of the processors' local APICs."""
+    return cpus
 
 
 def _table(signature: bytes, revision: int, body: bytes) -> bytes:
@@ -52,10 +57,11 @@ def _fadt(facs: int, dsdt: int) -> bytes:
     return _table(b"FACP", 1, bytes(body))
 
 
-def _madt() -> bytes:
+def _madt(cpus: int) -> bytes:
     body = struct.pack("<II", LAPIC_BASE, 0)
-    body += struct.pack("<BBBBI", 0, 8, 0, 0, 1)  # processor 0, APIC 0, enabled
-    body += struct.pack("<BBBBII", 1, 12, IOAPIC_ID, 0, IOAPIC_BASE, 0)
+    for i in range(cpus):
+        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor, its APIC, enabled
+    body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
     body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is on pin 2
     return _table(b"APIC", 1, body)
 
@@ -81,7 +87,7 @@ def _definitions(devices: int) -> bytes:
     return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port, *bridge)
 
 
-def tables(programs: bool = False, devices: int = 0) -> bytes:
+def tables(programs: bool = False, devices: int = 0, cpus: int = 1) -> bytes:
     """The area from RSDP_BASE on.
 
     :param programs: whether there is a disk, and so programs, which need more to be told of.
@@ -101,7 +107,7 @@ def tables(programs: bool = False, devices: int = 0) -> bytes:
     facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)
     dsdt = place(_table(b"DSDT", 1, _definitions(devices) if programs else b""))
     fadt = place(_fadt(facs, dsdt))
-    madt = place(_madt())
+    madt = place(_madt(cpus))
     rsdt = place(_table(b"RSDT", 1, struct.pack("<II", fadt, madt)))
     rsdp = bytearray(struct.pack("<8sB6sBI", b"RSD PTR ", 0, b"KINST ", 0, rsdt))
     rsdp[8] = -sum(rsdp) & 0xFF

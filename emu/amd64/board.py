@@ -3,6 +3,8 @@
 Local APIC, I/O APIC, PIT, CMOS, 8259s, 16550, PCI configuration space, as QEMU's ``pc`` has them.
 """
 
+import functools
+
 import unicorn.x86_const as uc
 
 from emu.amd64 import acpi
@@ -40,9 +42,12 @@ class Amd64Board(Board):
             raise MachineError("amd64 takes at most 3072 MiB of memory: devices lie above")
         Amd64Cpu.prepare(machine)
         native = machine.engine
-        self.lapic = LocalApic(machine)
-        self.cpus = (Amd64Cpu(machine, 0, self.lapic),)
-        self.ioapic = IoApic(self.lapic.request, acpi.IOAPIC_ID)
+        count = machine.image.options.cpus
+        self.lapics = [
+            LocalApic(machine, i, functools.partial(self._send, i) if count > 1 else None)
+            for i in range(count)]
+        self.cpus = tuple(Amd64Cpu(machine, i, lapic) for i, lapic in enumerate(self.lapics))
+        self.ioapic = IoApic(functools.partial(self._send, None), acpi.ioapic_id(count))
         pin = self.ioapic.set_line
         self.uart = Ns16550(machine, Line(pin, acpi.UART_IRQ), needs_out2=True)
         self.pit = I8254(machine, Line(pin, 2))
@@ -58,10 +63,11 @@ class Amd64Board(Board):
             for i, disk in enumerate(self.disks)])
         self.pics = I8259(), I8259()
         self.devices = {
-            "lapic": self.lapic, "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
+            "lapic": self.lapics[0], "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
             "cmos": self.cmos, "power": self.power, "pic0": self.pics[0], "pic1": self.pics[1],
             "pci": self.pci,
         }
+        self.devices |= {f"lapic{i}": self.lapics[i] for i in range(1, count)}
         ports: list[tuple[int, Device]] = [
             (acpi.UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
             (0xCF8, self.pci), (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]),
@@ -70,7 +76,7 @@ class Amd64Board(Board):
         self._ports = {
             base + i: (device, i) for base, device in ports for i in range(device.size)
         }
-        native.map_device(acpi.LAPIC_BASE, 0x1000, self.lapic.read, self._lapic_write)
+        native.map_device(acpi.LAPIC_BASE, 0x1000, self._lapic_read, self._lapic_write)
         native.map_device(acpi.IOAPIC_BASE, 0x1000, self.ioapic.read, self.ioapic.write)
         native.hook_ports(uc.UC_X86_INS_IN, uc.UC_X86_INS_OUT, self._port_read, self._port_write,
                           self._refused)
@@ -117,16 +123,49 @@ class Amd64Board(Board):
         else:
             self.machine.spend(PORT_COST)
 
+    def _lapic_read(self, offset: int, size: int) -> int:
+        return self.lapics[self.machine.engine.cpu].read(offset, size)
+
     def _lapic_write(self, offset: int, size: int, value: int) -> None:
-        if offset & ~15 == lapic.EOI and self.lapic.isr:
-            self.ioapic.end_of_interrupt(self.lapic.isr.bit_length() - 1)
-        self.lapic.write(offset, size, value)
+        own = self.lapics[self.machine.engine.cpu]
+        if offset & ~15 == lapic.EOI and own.isr:
+            self.ioapic.end_of_interrupt(own.isr.bit_length() - 1)
+        own.write(offset, size, value)
+
+    def _send(self, sender: int | None, command: int, destination: int) -> None:
+        """A message on the APICs' bus.
+
+        :param sender: the CPU; None: the I/O APIC.
+        :param command: as in an interrupt command register, or an entry of the I/O APIC's.
+        """
+        shorthand = command >> 18 & 3 if sender is not None else 0
+        if shorthand == 0:
+            logical = bool(command & lapic.LOGICAL)
+            targets = [i for i, one in enumerate(self.lapics)
+                       if len(self.lapics) == 1 or one.is_meant(destination, logical)]
+        elif shorthand == 1:
+            targets = [i for i in range(len(self.lapics)) if i == sender]
+        else:
+            targets = [i for i in range(len(self.lapics)) if i != sender or shorthand == 2]
+        delivery = command >> 8 & 7
+        for target in targets[:1] if delivery == lapic.LOWEST else targets:
+            one, cpu = self.lapics[target], self.cpus[target]
+            if delivery in (lapic.FIXED, lapic.LOWEST):
+                one.request(command & 0xFF)
+            elif delivery == lapic.NMI:
+                one.urge()
+            elif delivery == lapic.INIT and target != sender:
+                cpu.on = False
+                one.reset()
+            elif delivery == lapic.START and not cpu.on:
+                cpu.post((command & 0xFF) << 12, 0)
+                self.machine.schedule.changed()
 
     def firmware(self) -> bytes:
         """ACPI's tables; the CPU is as the boot loader makes it."""
         programs = self.machine.image.options.programs
         self.machine.write_physical(
-            acpi.RSDP_BASE, acpi.tables(programs, len(self.disks)))
+            acpi.RSDP_BASE, acpi.tables(programs, len(self.disks), len(self.cpus)))
         return b""
 
     def type(self, data: bytes) -> None:

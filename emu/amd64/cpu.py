@@ -29,7 +29,8 @@ from emu.unicorn.engine_probe import (
 )
 from emu.unicorn.machine import UnicornMachine
 
-BREAKPOINT, INVALID_OPCODE, DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 3, 6, 8, 13, 14
+NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
+DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
 WRITE, RESERVED_BIT = 2, 8  # of a page fault's error code; WRITE is also a page table entry's
 NO_EXECUTE = 1 << 63  # of an entry
 MASK = (1 << 64) - 1
@@ -37,6 +38,8 @@ RESERVED = 0xFFF << 40  # of one: the CPU model has 40 bits of physical address
 WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
 STI = 0xFB
 INT3 = b"\xcc"
+PAUSE = b"\xf3\x90"
+NMI_MASKED = 1 << 2  # of hflags2: HF2_NMI_MASK
 HLT = 0xF4
 PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
 MWAIT = b"\x0f\x01\xc9"
@@ -89,7 +92,7 @@ def _shadow_field() -> StateFields:
             f"this version of Unicorn ({unicorn.__version__}) keeps the interrupt shadow of amd64 "
             f"in {len(found) or 'no'} places; version 2.1.4 is known to work"
         )
-    return StateFields({"hflags": (found[0], "<I")})
+    return StateFields({"hflags": (found[0], "<I"), "hflags2": (found[0] + 4, "<I")})
 
 
 @functools.cache
@@ -170,10 +173,11 @@ class Amd64Cpu(Cpu):
         unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
     )
     wakes_masked = False
-
+    yields = (PAUSE,)
 
     def __init__(self, machine: UnicornMachine, number: int, lapic: LocalApic) -> None:
-        self.machine, self.number, self.lapic = machine, number, lapic
+        super().__init__(number)
+        self.machine, self.lapic = machine, lapic
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
@@ -192,6 +196,17 @@ class Amd64Cpu(Cpu):
 
     def reset(self) -> None:
         """As it was made: the boot loader enters long mode."""
+
+    def start(self, address: int, argument: int) -> None:
+        """INIT, and a start-up message: real mode (SDM volume 3, "MP Initialization Protocol").  An
+        engine that was made for 64-bit mode comes into it by what one made for real mode is."""
+        engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_16)
+        engine.ctl_set_cpu_model(self.model.cpu_model)
+        engine.reg_write(uc.UC_X86_REG_CS, address >> 4)
+        engine.reg_write(uc.UC_X86_REG_IP, 0)
+        self.machine.uc.context_restore(engine.context_save())
+        self.machine.engine.write_bytes(
+            uc.UC_X86_REG_IDTR, MMR.pack(0, 0, 0x3FF, 0))
 
     # -- system registers -------------------------------------------------------------------------
 
@@ -370,10 +385,16 @@ class Amd64Cpu(Cpu):
     # -- interrupts -------------------------------------------------------------------------------
 
     def interrupt_pending(self) -> bool:
-        return self.lapic.pending() is not None
+        return self.lapic.urgent or self.lapic.pending() is not None
+
+    def unmaskable(self) -> bool:
+        flags = _shadow_field()
+        return self.lapic.urgent and not flags.read(self.machine.uc)["hflags2"] & NMI_MASKED
 
     def deliver_interrupt(self) -> bool:
         m = self.machine
+        if self.lapic.urgent and self.unmaskable():
+            return self._deliver_nmi()
         if self.lapic.pending() is None or not m.read_register("rflags") & RFLAGS_IF:
             return False
         pc = m.pc
@@ -383,6 +404,17 @@ class Amd64Cpu(Cpu):
         trouble = self._enter(self.lapic.acknowledge(), pc, None)
         if trouble is not None:
             m.request_stop(Stop(StopReason.UNHANDLED, pc, trouble))
+        return True
+
+    def _deliver_nmi(self) -> bool:
+        """Others are kept away until IRET, of which the model knows."""
+        self.lapic.urgent = False
+        fields = _shadow_field()
+        fields.write(self.machine.uc, {
+            "hflags2": fields.read(self.machine.uc)["hflags2"] | NMI_MASKED})
+        trouble = self._enter(NON_MASKABLE, self.machine.pc, None)
+        if trouble is not None:
+            self.machine.request_stop(Stop(StopReason.UNHANDLED, self.machine.pc, trouble))
         return True
 
     # -- instructions -----------------------------------------------------------------------------
@@ -416,6 +448,8 @@ class Amd64Cpu(Cpu):
         state |= _segment_fields().read(m.uc)
         flags = _shadow_field().read(m.uc)["hflags"]
         state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
+        if m.schedule.several:  # others start in real mode, and NMIs are sent
+            state |= _shadow_field().read(m.uc)
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -443,7 +477,10 @@ class Amd64Cpu(Cpu):
         flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT | CPL) | state["cs"] & CPL
         for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
             flags |= bit if state[name] else 0
-        _shadow_field().write(m.uc, {"hflags": flags})
+        if m.schedule.several:
+            _shadow_field().write(m.uc, {name: state[name] for name in ("hflags", "hflags2")})
+        else:
+            _shadow_field().write(m.uc, {"hflags": flags})
 
 
 CPU = Amd64Cpu

@@ -1,5 +1,7 @@
 """The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as in QEMU's ``virt``."""
 
+import functools
+
 from emu.arm64 import psci
 from emu.arm64.cpu import ArmCpu
 from emu.arm64.generic_timer import PPI_PHYSICAL, PPI_VIRTUAL
@@ -8,7 +10,7 @@ from emu.devices.gicv2 import CpuInterface, Distributor
 from emu.devices.pl011 import Pl011
 from emu.devices.virtio_block import VirtioBlock
 from emu.devices.virtio_mmio import VirtioMmio
-from emu.devicetree import DeviceNode, cells64, flatten
+from emu.devicetree import DeviceNode, cells64, cpu_node, flatten
 from emu.unicorn.board import Board
 from emu.unicorn.machine import UnicornMachine
 
@@ -27,14 +29,18 @@ class ArmBoard(Board):
         self.machine = machine
         ArmCpu.prepare(machine)
         changed = machine.interrupts_changed
-        self.distributor = Distributor(changed)
-        self.interface = CpuInterface(self.distributor, changed)
+        count = machine.image.options.cpus
+        self.distributor = Distributor(changed, count, lambda: machine.engine.cpu)
+        self.interfaces = [CpuInterface(self.distributor, changed, i) for i in range(count)]
         self.uart = Pl011(machine, Line(self.distributor.set_line, 32 + UART_SPI))
-        self.devices = {"gicd": self.distributor, "gicc": self.interface, "uart": self.uart}
+        self.devices = {"gicd": self.distributor, "gicc": self.interfaces[0], "uart": self.uart}
+        self.devices |= {f"gicc{i}": self.interfaces[i] for i in range(1, count)}
         windows: tuple[tuple[int, Device], ...] = (
-            (GICD_BASE, self.distributor), (GICC_BASE, self.interface), (UART_BASE, self.uart))
+            (GICD_BASE, self.distributor), (UART_BASE, self.uart))
         for base, device in windows:
             machine.engine.map_device(base, device.size, device.read, device.write)
+        machine.engine.map_device(GICC_BASE, CpuInterface.size, self._interface_read,
+                                  self._interface_write)
         line = self.distributor.set_line
         self.disks = tuple(
             VirtioBlock(machine, f"disk{i}", image.content, Line(line, 32 + DISK_SPI + i))
@@ -43,11 +49,19 @@ class ArmBoard(Board):
             device = self.devices[f"disk{i}"] = VirtioMmio(disk)
             machine.engine.map_device(
                 DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
-        self.cpus = (ArmCpu(machine, 0, self.interface, lambda n, up: line(16 + n, up)),)
+        private = self.distributor.set_private
+        self.cpus = tuple(
+            ArmCpu(machine, i, self.interfaces[i], functools.partial(private, i))
+            for i in range(count))
+
+    def _interface_read(self, offset: int, size: int) -> int:
+        return self.interfaces[self.machine.engine.cpu].read(offset, size)
+
+    def _interface_write(self, offset: int, size: int, value: int) -> None:
+        self.interfaces[self.machine.engine.cpu].write(offset, size, value)
 
     def firmware(self) -> bytes:
-        for cpu in self.cpus:
-            cpu.reset()
+        self.cpus[0].reset()
         return flatten(self.device_tree())
 
     def device_tree(self) -> DeviceNode:
@@ -63,8 +77,8 @@ class ArmBoard(Board):
                        method="hvc",
                  cpu_off=psci.CPU_OFF, cpu_on=psci.CPU_ON_64),
             DeviceNode("cpus", N_address_cells=1, N_size_cells=0).add(
-                DeviceNode("cpu@0", device_type="cpu", reg=0, compatible="arm,cortex-a57",
-                     enable_method="psci")
+                *(cpu_node(i, len(self.cpus), compatible="arm,cortex-a57", enable_method="psci")
+                  for i in range(len(self.cpus)))
             ),
             DeviceNode("timer", compatible=["arm,armv8-timer", "arm,armv7-timer"], always_on=None,
                  interrupts=[1, 13, high, 1, PPI_PHYSICAL, high, 1, PPI_VIRTUAL, high,

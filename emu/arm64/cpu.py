@@ -40,6 +40,8 @@ from emu.unicorn.engine_probe import (
 )
 from emu.unicorn.machine import UnicornMachine
 
+MPIDR = registers.key(3, 0, 0, 0, 5)
+SCTLR_OFF = 0x30D00800  # its bits that are 1 when the MMU is off
 PMCCNTR = registers.key(3, 3, 9, 13, 0)  # the cycle counter: a cycle is a nanosecond
 CLOCK_READ_COST = 100  # ns
 # Unicorn's numbers of exceptions (QEMU target/arm/cpu.h).
@@ -55,6 +57,7 @@ FP_ACCESS = 0x07 << 26 | 1 << 25 | 1 << 24 | 0xE << 20  # a syndrome: any condit
 # Instructions that it traps: bits 27 and 26 (Arm ARM C4.1); FPCR and FPSR.
 FLOATING_POINT = ((0x0C000000, 0x0C000000), (0xFFDFFFC0, 0xD51B4400))
 A32 = "the guest has gone to AArch32 code (SPSR_EL1.M[4]), which is not executed here"
+YIELD, WFE = bytes.fromhex("3f2003d5"), bytes.fromhex("5f2003d5")
 NOP, WFI = bytes.fromhex("1f2003d5"), bytes.fromhex("7f2003d5")
 LDXR = bytes.fromhex("207c5fc8")  # ldxr x0, [x1]
 LDXP = bytes.fromhex("20087fc8")  # ldxp x0, x2, [x1]
@@ -154,24 +157,26 @@ class ArmCpu(Cpu):
     )
     vectors = registers.VECTORS
     wakes_masked = True
-
+    yields = (YIELD, WFE)
 
     def __init__(self, machine: UnicornMachine, number: int, interface: CpuInterface,
                  line: Callable[[int, bool], None]) -> None:
         """:param line: sets one of its own interrupts (PPIs), by number from 0."""
-        self.machine, self.number, self.interface = machine, number, interface
+        super().__init__(number)
+        self.machine, self.interface = machine, interface
+        which = str(number) if number else ""
         self.timers = {
-            VIRTUAL: GenericTimer(machine, "cntv", lambda up: line(PPI_VIRTUAL, up)),
-            PHYSICAL: GenericTimer(machine, "cntp", lambda up: line(PPI_PHYSICAL, up)),
+            VIRTUAL: GenericTimer(machine, f"cntv{which}", lambda up: line(PPI_VIRTUAL, up)),
+            PHYSICAL: GenericTimer(machine, f"cntp{which}", lambda up: line(PPI_PHYSICAL, up)),
         }
-        for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
-            self.write_system(name, value)
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
         """Make the engine for CPUs of this kind."""
         machine.make_engine(cls.model, uc.UC_ARM64_REG_PC)
         native = machine.engine
+        for name, value in (("scr_el3", 0x501), ("hcr_el2", 1 << 31)):
+            native.write_system(uc.UC_ARM64_REG_CP_REG, *registers.SYSTEM[name], value)
         native.set_breakpoint_exception(_cpu)
         native.set_exceptions(
             _cpu, [*_exception_fields(), _execution_state().fields["aarch64"][0]])
@@ -193,13 +198,21 @@ class ArmCpu(Cpu):
             return cpu._system_write(number, value)
 
         native.hook_system(
-            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS, [CNTFRQ, PMCCNTR, *REGISTERS],
+            uc.UC_ARM64_INS_MRS, uc.UC_ARM64_INS_MSR, COUNTERS,
+            [CNTFRQ, PMCCNTR, *REGISTERS, *([MPIDR] if machine.image.options.cpus > 1 else [])],
             read, write, CLOCK_READ_COST, 1, TICK,
         )
 
     def reset(self) -> None:
         """EL1, exceptions masked."""
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
+
+    def start(self, address: int, argument: int) -> None:
+        """PSCI, CPU_ON: the MMU is off."""
+        self.reset()
+        self.write_system("sctlr_el1", SCTLR_OFF)
+        self.machine.engine.write(registers.UNICORN["x0"], argument)
+        self.machine.engine.write(registers.UNICORN["pc"], address)
 
     # -- system registers -------------------------------------------------------------------------
 
@@ -220,6 +233,8 @@ class ArmCpu(Cpu):
             return FREQUENCY
         if number == PMCCNTR:  # the model would read the host's clock
             return self.machine.now
+        if number == MPIDR:
+            return 1 << 31 | self.number
         timer, name = REGISTERS[number]
         return self.timers[timer].read(name)
 
@@ -239,8 +254,9 @@ class ArmCpu(Cpu):
         if vector != BKPT or not machine.at_breakpoint(pc):
             pc = machine.left_at(pc)
         if vector in (HVC, SMC):
-            arguments = [machine.read_register(f"x{i}") for i in range(2)]
-            result = psci.call(arguments[0], arguments[1], self._shutdown)
+            result = psci.call([machine.read_register(f"x{i}") for i in range(4)], machine.cpus,
+                               machine.schedule.off, self._shutdown)
+            machine.schedule.changed()
             machine.write_register("x0", result)
             if vector == SMC:  # pc is at it
                 machine.pc = pc + 4

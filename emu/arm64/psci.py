@@ -1,6 +1,8 @@
 """Power State Coordination Interface (DEN0022), as firmware answers HVC and SMC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from emu.unicorn.cpu import Cpu
 
 SUCCESS, NOT_SUPPORTED, INVALID, ALREADY_ON = 0, -1, -2, -4
 VERSION, CPU_OFF, MIGRATE_INFO, SYSTEM_OFF, SYSTEM_RESET, FEATURES = (
@@ -9,21 +11,39 @@ CPU_ON, CPU_ON_64, AFFINITY_INFO, AFFINITY_INFO_64 = (
     0x84000003, 0xC4000003, 0x84000004, 0xC4000004)
 KNOWN = {VERSION, CPU_OFF, MIGRATE_INFO, SYSTEM_OFF, SYSTEM_RESET, FEATURES, CPU_ON, CPU_ON_64,
          AFFINITY_INFO, AFFINITY_INFO_64}
+IS_ON, IS_OFF = 0, 1
+AFFINITY = 0xFF00FFFFFF  # of MPIDR: the CPU's number is all of it
 
 
-def call(function: int, argument: int, shutdown: Callable[[bool], None]) -> int:
-    """One call: the function's number, its first argument; there is one CPU, number 0."""
-    function &= 0xFFFFFFFF
+def call(arguments: Sequence[int], cpus: Sequence[Cpu], off: Callable[[], None],
+         shutdown: Callable[[bool], None]) -> int:
+    """One call: the function's number, and three arguments.
+
+    :param off: switches off the CPU that calls.
+    :param shutdown: ends the machine; the argument tells whether to start again.
+    """
+    function = arguments[0] & 0xFFFFFFFF
+    target = arguments[1] & AFFINITY
     if function == VERSION:
         return 0x10000
     if function == FEATURES:
-        return SUCCESS if argument & 0xFFFFFFFF in KNOWN else NOT_SUPPORTED
+        return SUCCESS if arguments[1] & 0xFFFFFFFF in KNOWN else NOT_SUPPORTED
     if function in (CPU_ON, CPU_ON_64):
-        return ALREADY_ON if argument == 0 else INVALID
+        if target >= len(cpus):
+            return INVALID
+        if cpus[target].on:
+            return ALREADY_ON
+        cpus[target].post(arguments[2], arguments[3])
+        return SUCCESS
     if function in (AFFINITY_INFO, AFFINITY_INFO_64):
-        return SUCCESS if argument == 0 else INVALID
+        if target >= len(cpus):
+            return INVALID
+        return IS_ON if cpus[target].on else IS_OFF
     if function == MIGRATE_INFO:
         return 2
+    if function == CPU_OFF and len(cpus) > 1:
+        off()
+        return SUCCESS
     if function in (SYSTEM_OFF, CPU_OFF):
         shutdown(False)
         return SUCCESS

@@ -1,120 +1,216 @@
-"""Arm Generic Interrupt Controller v2 (IHI 0048B) with one CPU interface.
+"""Arm Generic Interrupt Controller v2 (IHI 0048B), with an interface for each CPU.
 
 Interrupts are level-sensitive, or edge-triggered where GICD_ICFGR says so.  Sets of interrupts
-are integers, one bit each.
+are integers, one bit each.  The first 32 are each CPU's own: the registers that tell of them are
+banked (3.1.2).
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from emu.device import Device
 
 LINES = 128
+OWN = 32  # interrupts that every CPU has for itself: 16 that CPUs send, 16 of its peripherals
+SENT = 16
 SPURIOUS = 1023
 CTLR, TYPER, IIDR, IGROUPR, ISENABLER, ICENABLER = 0, 4, 8, 0x80, 0x100, 0x180
 ISPENDR, ICPENDR, ISACTIVER, ICACTIVER = 0x200, 0x280, 0x300, 0x380
 IPRIORITYR, ITARGETSR, ICFGR, SGIR, PIDR2 = 0x400, 0x800, 0xC00, 0xF00, 0xFE8
 C_CTLR, C_PMR, C_BPR, C_IAR, C_EOIR, C_RPR, C_HPPIR, C_IIDR, C_DIR = (
     0, 4, 8, 0xC, 0x10, 0x14, 0x18, 0xFC, 0x1000)
+OWN_BITS = (1 << OWN) - 1
+SETS = ("enabled", "pending", "active", "levels", "edge", "group")
 
 
 class Distributor(Device):
-    """GICD: which interrupts there are, and their state."""
+    """GICD: which interrupts there are, and their state.
 
-    STATE = ("control", "enabled", "pending", "active", "levels", "edge", "priority", "group",
-             "targets")
+    :param cpus: how many CPUs there are.
+    :param present: gives the number of the one whose turn it is.
+    """
+
+    # Of the banked ones, what these have is the first CPU's; ``others`` is the others'.
+    STATE = ("control", *SETS, "priority", "targets")
     size = 0x1000
 
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
+    def __init__(self, changed: Callable[[], None], cpus: int = 1,
+                 present: Callable[[], int] = lambda: 0) -> None:
+        self._changed, self._cpus, self._present = changed, cpus, present
         self.control = 0
         self.enabled = 0xFFFF  # SGIs are always enabled
         self.pending = self.active = self.levels = self.group = 0
         self.edge = 0xFFFF
         self.priority = [0] * LINES
         self.targets = [1] * LINES
+        self.others: list[dict[str, Any]] = [
+            {**dict.fromkeys(SETS, 0), "enabled": 0xFFFF, "edge": 0xFFFF, "priority": [0] * OWN}
+            for _ in range(cpus - 1)]
+        # Of the interrupts that CPUs have sent to each: a set of senders.
+        self.senders = [{"of": [0] * SENT} for _ in range(cpus)]
+
+    def kept(self) -> tuple[str, ...]:
+        return (*self.STATE, "others", "senders") if self.others else self.STATE
+
+    def bits(self, name: str, cpu: int) -> int:
+        """A set, as a CPU sees it."""
+        bits: int = getattr(self, name)
+        return bits if cpu == 0 else bits & ~OWN_BITS | self.others[cpu - 1][name]
+
+    def put(self, name: str, cpu: int, bits: int) -> None:
+        if cpu == 0:
+            setattr(self, name, bits)
+        else:
+            setattr(self, name, bits & ~OWN_BITS | getattr(self, name) & OWN_BITS)
+            self.others[cpu - 1][name] = bits & OWN_BITS
 
     def set_line(self, number: int, level: bool) -> None:
-        bit = 1 << number
-        if level and not self.levels & bit and self.edge & bit:
-            self.pending |= bit
-        self.levels = self.levels | bit if level else self.levels & ~bit
+        """A peripheral's interrupt that all CPUs share."""
+        self._set_line(0, number, level)
+
+    def set_private(self, cpu: int, number: int, level: bool) -> None:
+        """A CPU's own peripheral's, by number from 0."""
+        self._set_line(cpu, SENT + number, level)
+
+    def _set_line(self, cpu: int, number: int, level: bool) -> None:
+        bit, levels = 1 << number, self.bits("levels", cpu)
+        if level and not levels & bit and self.bits("edge", cpu) & bit:
+            self.put("pending", cpu, self.bits("pending", cpu) | bit)
+        self.put("levels", cpu, levels | bit if level else levels & ~bit)
         self._changed()
 
-    @property
-    def waiting(self) -> int:
+    def waiting(self, cpu: int) -> int:
         """Pending in the specification's sense: latched, or a level that is up."""
-        return self.pending | self.levels & ~self.edge
+        return self.bits("pending", cpu) | self.bits("levels", cpu) & ~self.bits("edge", cpu)
 
-    def best(self) -> tuple[int, int]:
-        """Number and priority of the highest waiting, enabled, inactive interrupt."""
+    def priority_of(self, cpu: int, number: int) -> int:
+        if cpu and number < OWN:
+            return int(self.others[cpu - 1]["priority"][number])
+        return self.priority[number]
+
+    def best(self, cpu: int) -> tuple[int, int]:
+        """Number and priority of the highest waiting, enabled, inactive interrupt of a CPU."""
         best, level = SPURIOUS, 0x100
         if self.control & 1:
-            ready = self.waiting & self.enabled & ~self.active
+            ready = (self.waiting(cpu) & self.bits("enabled", cpu)
+                     & ~self.bits("active", cpu))
             while ready:
                 number = (ready & -ready).bit_length() - 1
                 ready &= ready - 1
-                if self.priority[number] < level:
-                    best, level = number, self.priority[number]
+                priority = self.priority_of(cpu, number)
+                if priority < level and self._is_for(cpu, number):
+                    best, level = number, priority
         return best, level
+
+    def _is_for(self, cpu: int, number: int) -> bool:
+        return number < OWN or self._cpus == 1 or bool(self.targets[number] >> cpu & 1)
+
+    def acknowledge(self, cpu: int, number: int) -> int:
+        """A CPU takes a waiting interrupt.
+
+        :return: its number, and who has sent it (GICC_IAR).
+        """
+        sender = 0
+        self.put("active", cpu, self.bits("active", cpu) | 1 << number)
+        if number < SENT and self.senders[cpu]["of"][number]:
+            senders = self.senders[cpu]["of"][number]
+            sender = (senders & -senders).bit_length() - 1
+            self.senders[cpu]["of"][number] = senders & senders - 1
+            if self.senders[cpu]["of"][number]:
+                return number | sender << 10
+        self.put("pending", cpu, self.bits("pending", cpu) & ~(1 << number))
+        return number | sender << 10
+
+    def deactivate(self, cpu: int, number: int) -> None:
+        self.put("active", cpu, self.bits("active", cpu) & ~(1 << number))
 
     def _word(self, bits: int, offset: int) -> int:
         return bits >> offset * 8 & 0xFFFFFFFF
 
     def read(self, offset: int, size: int) -> int:
-        bank, at = offset & ~0x7F, offset & 0x7F
-        words = {IGROUPR: self.group, ISENABLER: self.enabled, ICENABLER: self.enabled,
-                 ISPENDR: self.waiting, ICPENDR: self.waiting, ISACTIVER: self.active,
-                 ICACTIVER: self.active}
+        bank, at, cpu = offset & ~0x7F, offset & 0x7F, self._present()
+        words = {IGROUPR: "group", ISENABLER: "enabled", ICENABLER: "enabled",
+                 ISACTIVER: "active", ICACTIVER: "active"}
         if offset == CTLR:
             return self.control
         if offset == TYPER:
-            return LINES // 32 - 1
+            return LINES // 32 - 1 | self._cpus - 1 << 5
         if offset == IIDR:
             return 0x0200143B
         if bank in words:
-            return self._word(words[bank], at)
-        if IPRIORITYR <= offset < ITARGETSR or ITARGETSR <= offset < ICFGR:
-            table = self.priority if offset < ITARGETSR else self.targets
-            start = offset - (IPRIORITYR if offset < ITARGETSR else ITARGETSR)
-            return int.from_bytes(bytes(table[start : start + size]), "little")
+            return self._word(self.bits(words[bank], cpu), at)
+        if bank in (ISPENDR, ICPENDR):
+            return self._word(self.waiting(cpu), at)
+        if IPRIORITYR <= offset < ITARGETSR:
+            numbers = range(offset - IPRIORITYR, offset - IPRIORITYR + size)
+            return int.from_bytes(
+                bytes(self.priority_of(cpu, n) for n in numbers if n < LINES), "little")
+        if ITARGETSR <= offset < ICFGR:
+            start = offset - ITARGETSR
+            if start < OWN and self._cpus > 1:
+                return int.from_bytes(bytes((1 << cpu,)) * size, "little")
+            return int.from_bytes(bytes(self.targets[start : start + size]), "little")
         if ICFGR <= offset < ICFGR + LINES // 4:
-            start = (offset - ICFGR) * 4
-            return sum(2 << 2 * i for i in range(16) if self.edge >> start + i & 1)
+            start, edge = (offset - ICFGR) * 4, self.bits("edge", cpu)
+            return sum(2 << 2 * i for i in range(16) if edge >> start + i & 1)
         if offset == PIDR2:
             return 0x2B
         return 0
 
     def write(self, offset: int, size: int, value: int) -> None:
         bank, bits = offset & ~0x7F, value << (offset & 0x7F) * 8 & (1 << LINES) - 1
+        cpu = self._present()
         if offset == CTLR:
             self.control = value & 3
         elif bank == ISENABLER:
-            self.enabled |= bits
+            self.put("enabled", cpu, self.bits("enabled", cpu) | bits)
         elif bank == ICENABLER:
-            self.enabled &= ~bits | 0xFFFF
+            self.put("enabled", cpu, self.bits("enabled", cpu) & (~bits | 0xFFFF))
         elif bank == ISPENDR:
-            self.pending |= bits
+            self.put("pending", cpu, self.bits("pending", cpu) | bits)
         elif bank == ICPENDR:
-            self.pending &= ~bits
+            self.put("pending", cpu, self.bits("pending", cpu) & ~bits)
         elif bank == ISACTIVER:
-            self.active |= bits
+            self.put("active", cpu, self.bits("active", cpu) | bits)
         elif bank == ICACTIVER:
-            self.active &= ~bits
+            self.put("active", cpu, self.bits("active", cpu) & ~bits)
         elif IPRIORITYR <= offset < ICFGR:
-            table = self.priority if offset < ITARGETSR else self.targets
-            start = offset - (IPRIORITYR if offset < ITARGETSR else ITARGETSR)
-            if table is self.priority or start >= 32:
-                for i, byte in enumerate(value.to_bytes(8, "little")[:size]):
-                    if start + i < LINES:
-                        table[start + i] = byte
+            self._write_bytes(cpu, offset, value.to_bytes(8, "little")[:size])
         elif ICFGR + 4 <= offset < ICFGR + LINES // 4:
-            start = (offset - ICFGR) * 4
+            start, edge = (offset - ICFGR) * 4, self.bits("edge", cpu)
             for i in range(16):
                 bit = 1 << start + i
-                self.edge = self.edge | bit if value >> 2 * i & 2 else self.edge & ~bit
-        elif offset == SGIR and (value >> 24 & 3 in (1, 2) or value >> 16 & 1):
-            self.pending |= 1 << (value & 15)
+                edge = edge | bit if value >> 2 * i & 2 else edge & ~bit
+            self.put("edge", cpu, edge)
+        elif offset == SGIR:
+            self._send(cpu, value)
         self._changed()
+
+    def _write_bytes(self, cpu: int, offset: int, data: bytes) -> None:
+        for i, byte in enumerate(data):
+            if offset < ITARGETSR:
+                number = offset - IPRIORITYR + i
+                if cpu and number < OWN:
+                    self.others[cpu - 1]["priority"][number] = byte
+                elif number < LINES:
+                    self.priority[number] = byte
+            elif OWN <= offset - ITARGETSR + i < LINES:
+                self.targets[offset - ITARGETSR + i] = byte
+
+    def _send(self, sender: int, value: int) -> None:
+        """A CPU sends an interrupt (4.3.15): to those in a list, all others, or itself."""
+        everybody = (1 << self._cpus) - 1
+        filtered = value >> 24 & 3
+        targets = {0: value >> 16 & 0xFF, 1: everybody & ~(1 << sender), 2: 1 << sender}.get(
+            filtered, 0) & everybody
+        if self._cpus == 1 and filtered == 1:
+            targets = 1
+        number = value & 15
+        for cpu in range(self._cpus):
+            if targets >> cpu & 1:
+                self.put("pending", cpu, self.bits("pending", cpu) | 1 << number)
+                if self._cpus > 1:
+                    self.senders[cpu]["of"][number] |= 1 << sender
 
 
 class CpuInterface(Device):
@@ -123,14 +219,15 @@ class CpuInterface(Device):
     STATE = ("control", "mask", "binary_point", "running")
     size = 0x2000
 
-    def __init__(self, distributor: Distributor, changed: Callable[[], None]) -> None:
-        self._distributor = distributor
+    def __init__(self, distributor: Distributor, changed: Callable[[], None],
+                 cpu: int = 0) -> None:
+        self._distributor, self._cpu = distributor, cpu
         self._changed = changed
         self.control = self.mask = self.binary_point = 0
         self.running: list[list[int]] = []  # number and priority, innermost last
 
     def _candidate(self) -> int:
-        number, priority = self._distributor.best()
+        number, priority = self._distributor.best(self._cpu)
         limit = self.running[-1][1] if self.running else 0x100
         if number != SPURIOUS and priority < self.mask and priority < limit:
             return number
@@ -150,17 +247,17 @@ class CpuInterface(Device):
             return self.binary_point
         if offset == C_IAR:
             number = self._candidate()
-            if number != SPURIOUS:
-                d = self._distributor
-                d.active |= 1 << number
-                d.pending &= ~(1 << number)
-                self.running.append([number, d.priority[number]])
-                self._changed()
-            return number
+            if number == SPURIOUS:
+                return number
+            d = self._distributor
+            told = d.acknowledge(self._cpu, number)
+            self.running.append([number, d.priority_of(self._cpu, number)])
+            self._changed()
+            return told
         if offset == C_RPR:
             return self.running[-1][1] if self.running else 0xFF
         if offset == C_HPPIR:
-            return self._distributor.best()[0]
+            return self._distributor.best(self._cpu)[0]
         if offset == C_IIDR:
             return 0x0202143B
         return 0
@@ -179,7 +276,7 @@ class CpuInterface(Device):
                     del self.running[at]
                     break
             if not self.control & 0x200 and number < LINES:
-                self._distributor.active &= ~(1 << number)
+                self._distributor.deactivate(self._cpu, number)
         elif offset == C_DIR and value & 0x3FF < LINES:
-            self._distributor.active &= ~(1 << (value & 0x3FF))
+            self._distributor.deactivate(self._cpu, value & 0x3FF)
         self._changed()

@@ -1,4 +1,4 @@
-"""I/O APIC (Intel 82093AA data sheet): 24 pins, sent to the one local APIC."""
+"""I/O APIC (Intel 82093AA data sheet): 24 pins, sent to local APICs."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,8 @@ class IoApic(Device):
     STATE = ("select", "redirection", "levels", "identity")
     size = 0x1000
 
-    def __init__(self, send: Callable[[int], None], identity: int) -> None:
+    def __init__(self, send: Callable[[int, int], None], identity: int) -> None:
+        """:param send: is given a pin's entry, the low half and the destination of the high one."""
         self._send = send
         self.select = 0
         self.identity = identity << 24
@@ -28,13 +29,16 @@ class IoApic(Device):
         if entry & LEVEL:
             self._level(pin)
         elif level and not before and not entry & MASKED:
-            self._send(entry & 0xFF)
+            self._message(entry)
+
+    def _message(self, entry: int) -> None:
+        self._send(entry & 0xFFFFFFFF, entry >> 56)
 
     def _level(self, pin: int) -> None:
         entry = self.redirection[pin]
         if self.levels >> pin & 1 and not entry & (MASKED | REMOTE_IRR):
             self.redirection[pin] |= REMOTE_IRR
-            self._send(entry & 0xFF)
+            self._message(entry)
 
     def end_of_interrupt(self, vector: int) -> None:
         """A local APIC ended this vector."""

@@ -1,9 +1,13 @@
 """Local APIC (SDM volume 3, chapter "Advanced Programmable Interrupt Controller"), xAPIC mode."""
 
+from collections.abc import Callable
+
 from emu.device import Bus, Device
 
 TICK = 10  # ns: a bus clock of 100 MHz
 ID, VERSION, TPR, PPR, EOI, LDR, DFR, SVR = 0x20, 0x30, 0x80, 0xA0, 0xB0, 0xD0, 0xE0, 0xF0
+LOGICAL = 1 << 11  # of a message's destination
+FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # what is delivered
 ISR, TMR, IRR, ESR, ICR_LOW, ICR_HIGH = 0x100, 0x180, 0x200, 0x280, 0x300, 0x310
 LVT_TIMER, LVT_FIRST, LVT_LAST, INITIAL, CURRENT, DIVIDE = 0x320, 0x320, 0x370, 0x380, 0x390, 0x3E0
 MASKED, PERIODIC = 1 << 16, 1 << 17
@@ -11,12 +15,27 @@ SOFTWARE_ENABLE = 1 << 8
 
 
 class LocalApic(Device):
+    """One CPU's.
+
+    :param number: of the CPU, which is its ID.
+    :param send: sends a message to other CPUs: what is in the interrupt command register.
+    """
+
     STATE = ("registers", "irr", "isr", "timer_start", "timer_initial")
     size = 0x1000
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._alarm = bus.timer("lapic", self._ring)
+    def __init__(self, bus: Bus, number: int = 0,
+                 send: Callable[[int, int], None] | None = None) -> None:
+        self._bus, self.number, self._send = bus, number, send
+        self.urgent = False  # an NMI waits
+        self._alarm = bus.timer(f"lapic{number or ''}", self._ring)
+        self.reset()
+
+    def kept(self) -> tuple[str, ...]:
+        return self.STATE if self._send is None else (*self.STATE, "urgent")
+
+    def reset(self) -> None:
+        """As it is at power-on, or behind INIT."""
         self.registers = {str(r): 0 for r in (TPR, LDR, ICR_LOW, ICR_HIGH, DIVIDE, ESR)}
         self.registers |= {str(r): MASKED for r in range(LVT_FIRST, LVT_LAST + 1, 0x10)}
         self.registers |= {str(DFR): 0xFFFFFFFF, str(SVR): 0xFF}
@@ -30,6 +49,20 @@ class LocalApic(Device):
         if vector >= 16 and self.registers[str(SVR)] & SOFTWARE_ENABLE:
             self.irr |= 1 << vector
             self._bus.interrupts_changed()
+
+    def urge(self) -> None:
+        """An NMI arrives."""
+        self.urgent = True
+        self._bus.interrupts_changed()
+
+    def is_meant(self, destination: int, logical: bool) -> bool:
+        """Whether a message is for it (SDM, "Determining IPI Destination")."""
+        if not logical:
+            return destination in (self.number, 0xFF)
+        own = self.registers[str(LDR)] >> 24
+        if self.registers[str(DFR)] >> 28 == 0xF:
+            return own & destination != 0
+        return own >> 4 == destination >> 4 and own & destination & 0xF != 0
 
     @property
     def _priority(self) -> int:
@@ -78,6 +111,8 @@ class LocalApic(Device):
 
     def read(self, offset: int, size: int) -> int:
         offset &= ~15
+        if offset == ID:
+            return self.number << 24
         if offset == VERSION:
             return 0x14 | (LVT_LAST - LVT_FIRST >> 4) << 16
         if offset == PPR:
@@ -107,6 +142,10 @@ class LocalApic(Device):
             self.registers[str(ESR)] = 0
         elif offset == ICR_LOW:
             self.registers[str(ICR_LOW)] = value & ~(1 << 12)
+            if self._send is not None:
+                self._send(value, self.registers[str(ICR_HIGH)] >> 24)
+                self._bus.interrupts_changed()
+                return
             to_self = value >> 18 & 3 in (1, 2) or (
                 value >> 18 & 3 == 0 and self.registers[str(ICR_HIGH)] >> 24 == 0
             )

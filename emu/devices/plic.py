@@ -1,26 +1,36 @@
-"""RISC-V platform-level interrupt controller (PLIC specification 1.0.0), one context: hart 0, S."""
+"""RISC-V platform-level interrupt controller (PLIC specification 1.0.0): of each hart, a context of
+M-mode, which nobody uses here, and one of S-mode."""
 
 from collections.abc import Callable
 
 from emu.device import Device
 
 SOURCES = 64
-PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2080, 0x201000
+PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2000, 0x200000
+ENABLE_STEP, CONTEXT_STEP = 0x80, 0x1000  # bytes a context
 
 
 class Plic(Device):
-    """Registers of context 1 (S-mode of hart 0); level-triggered sources with a gateway each."""
+    """Level-triggered sources with a gateway each.
 
+    :param harts: how many there are.
+    """
+
+    # What ``enabled`` and ``threshold`` have is the first hart's; ``others`` is the others'.
     STATE = ("priority", "levels", "claimed", "enabled", "threshold")
     size = 0x600000
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], harts: int = 1) -> None:
         self._changed = changed
         self.priority = [0] * SOURCES
         self.levels = 0
         self.claimed = 0
         self.enabled = 0
         self.threshold = 0
+        self.others = [{"enabled": 0, "threshold": 0} for _ in range(harts - 1)]
+
+    def kept(self) -> tuple[str, ...]:
+        return (*self.STATE, "others") if self.others else self.STATE
 
     def set_line(self, source: int, level: bool) -> None:
         old = self.levels
@@ -28,49 +38,74 @@ class Plic(Device):
         if old != self.levels:
             self._changed()
 
-    def _best(self) -> int:
-        ready = self.levels & ~self.claimed & self.enabled
+    def _of(self, hart: int) -> tuple[int, int]:
+        if hart == 0:
+            return self.enabled, self.threshold
+        return self.others[hart - 1]["enabled"], self.others[hart - 1]["threshold"]
+
+    def _put(self, hart: int, enabled: int, threshold: int) -> None:
+        if hart == 0:
+            self.enabled, self.threshold = enabled, threshold
+        else:
+            self.others[hart - 1] = {"enabled": enabled, "threshold": threshold}
+
+    def _best(self, hart: int) -> int:
+        enabled, threshold = self._of(hart)
+        ready = self.levels & ~self.claimed & enabled
         best = 0
-        for source in range(1, SOURCES):
+        for source in range(1, SOURCES if ready else 0):
             if (
                 ready >> source & 1
-                and self.priority[source] > self.threshold
+                and self.priority[source] > threshold
                 and (not best or self.priority[source] > self.priority[best])
             ):
                 best = source
         return best
 
-    @property
-    def asserted(self) -> bool:
-        """The external interrupt line of the hart."""
-        return self._best() != 0
+    def asserted(self, hart: int) -> bool:
+        """The external interrupt line of a hart."""
+        return self._best(hart) != 0
+
+    def _hart(self, offset: int, step: int) -> tuple[int | None, int]:
+        """Whose S-mode context is at an offset, and the offset in it."""
+        context = offset // step
+        hart = context // 2 if context % 2 and context // 2 <= len(self.others) else None
+        return hart, offset % step
 
     def read(self, offset: int, size: int) -> int:
         if offset < PENDING:
             return self.priority[offset // 4] if offset // 4 < SOURCES else 0
         if offset in (PENDING, PENDING + 4):
             return (self.levels & ~self.claimed) >> (offset - PENDING) * 8 & 0xFFFFFFFF
-        if offset in (ENABLE, ENABLE + 4):
-            return self.enabled >> (offset - ENABLE) * 8 & 0xFFFFFFFF
-        if offset == CONTEXT:
-            return self.threshold
-        if offset == CONTEXT + 4:
-            source = self._best()
-            self.claimed |= 1 << source if source else 0
-            self._changed()
-            return source
+        if ENABLE <= offset < CONTEXT:
+            hart, at = self._hart(offset - ENABLE, ENABLE_STEP)
+            if hart is not None and at in (0, 4):
+                return self._of(hart)[0] >> at * 8 & 0xFFFFFFFF
+        if offset >= CONTEXT:
+            hart, at = self._hart(offset - CONTEXT, CONTEXT_STEP)
+            if hart is not None and at == 0:
+                return self._of(hart)[1]
+            if hart is not None and at == 4:
+                source = self._best(hart)
+                self.claimed |= 1 << source if source else 0
+                self._changed()
+                return source
         return 0
 
     def write(self, offset: int, size: int, value: int) -> None:
         if offset < PENDING:
             if 0 < offset // 4 < SOURCES:
                 self.priority[offset // 4] = value & 7
-        elif offset in (ENABLE, ENABLE + 4):
-            shift = (offset - ENABLE) * 8
-            self.enabled = self.enabled & ~(0xFFFFFFFF << shift) | value << shift
-            self.enabled &= (1 << SOURCES) - 2
-        elif offset == CONTEXT:
-            self.threshold = value & 7
-        elif offset == CONTEXT + 4 and value < SOURCES:
-            self.claimed &= ~(1 << value)
+        elif ENABLE <= offset < CONTEXT:
+            hart, at = self._hart(offset - ENABLE, ENABLE_STEP)
+            if hart is not None and at in (0, 4):
+                enabled, threshold = self._of(hart)
+                enabled = enabled & ~(0xFFFFFFFF << at * 8) | value << at * 8
+                self._put(hart, enabled & (1 << SOURCES) - 2, threshold)
+        elif offset >= CONTEXT:
+            hart, at = self._hart(offset - CONTEXT, CONTEXT_STEP)
+            if hart is not None and at == 0:
+                self._put(hart, self._of(hart)[0], value & 7)
+            elif hart is not None and at == 4 and value < SOURCES:
+                self.claimed &= ~(1 << value)
         self._changed()

@@ -64,7 +64,7 @@ def position_of(machine: UnicornMachine) -> Position:
     """
     engine, waiting = machine.engine, machine.waiting
     return Position(engine.instructions,
-                    engine.now if waiting else engine.instructions + engine.skew, not waiting,
+                    engine.now if waiting else engine.time, not waiting,
                     machine.cpu.number)
 
 

@@ -18,6 +18,7 @@ from emu.riscv64 import registers
 from emu.unicorn._engine cimport (
     DECLINED, DELIVERED, EXECUTED, Answer,
     Clock, guest_read, host_physical, in_context, native, register_read, register_write,
+    time_at,
 )
 
 cdef int SATP = uc.UC_RISCV_REG_SATP
@@ -142,7 +143,7 @@ cdef Answer read_time(Clock *c, uint64_t pc) noexcept nogil:
     c.skew += COST
     c.horizon = 0
     if code >> 7 & 31:
-        register_write(c, X0 + <int>(code >> 7 & 31), (c.moment + c.skew) // TICK)
+        register_write(c, X0 + <int>(code >> 7 & 31), time_at(c, c.moment) // TICK)
     return EXECUTED
 
 

@@ -19,7 +19,15 @@ from emu.machine import Stop, StopReason
 from emu.riscv64 import registers
 from emu.riscv64._counters import counter_reads
 from emu.riscv64.registers import CLOCK_READ_COST, TICK
-from emu.riscv64.sbi import Sbi
+from emu.riscv64.sbi import (
+    ALREADY_AVAILABLE,
+    INVALID_PARAM,
+    START_PENDING,
+    STARTED,
+    STOPPED,
+    SUCCESS,
+    Sbi,
+)
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.engine_probe import (
     CODE,
@@ -36,6 +44,7 @@ SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
+PAUSE = (0x0100000F).to_bytes(4, "little")
 NOP = (0x00000013).to_bytes(4, "little")
 MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
@@ -80,6 +89,19 @@ def _control_places() -> dict[str, int]:
         held.append({name: engine.reg_read(register) for name, register in wanted.items()})
     return {name: find_field(states, [h[name] for h in held], "<Q", f"{name} of riscv64")
             for name in wanted}
+
+
+@functools.cache
+def _software_field() -> StateFields:
+    """Where a context holds the pending interrupts that are the guest's own to clear (mip)."""
+    states, values = [], (0x222, 0x20, 0x202, 0x220)
+    for value in values:
+        engine = scratch()
+        engine.reg_write(uc.UC_RISCV_REG_PRIV, MACHINE_MODE)
+        engine.reg_write(uc.UC_RISCV_REG_MIDELEG, 0)
+        engine.reg_write(uc.UC_RISCV_REG_MIP, value)
+        states.append(context_bytes(engine))
+    return StateFields({"mip": (find_field(states, values, "<I", "mip of riscv64"), "<I")})
 
 
 @functools.cache
@@ -149,13 +171,17 @@ class RiscvCpu(Cpu):
     )
     wakes_masked = True
     guarded = frozenset(registers.SUPERVISOR)
+    yields = (PAUSE,)
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:
-        self.machine, self.number, self.plic = machine, number, plic
-        self.timer = machine.timer("sbi", machine.interrupts_changed)
+        super().__init__(number)
+        self.machine, self.plic = machine, plic
+        self.timer = machine.timer(f"sbi{number or ''}", machine.interrupts_changed)
+        self.told = False  # another hart has sent an interrupt, which comes when it has its turn
         self.timer_at = (1 << 64) - 1  # ns
         self._cycle_reads: list[int] | None = None  # of the image, once they are looked for
-        self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown)
+        self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
+                       self._start_hart, self._stop_hart, self._status)
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
@@ -180,6 +206,14 @@ class RiscvCpu(Cpu):
         m.write_register("medeleg", 0xB1FF)
         m.write_register("mcounteren", 7)
         m.write_register("priv", 1)
+
+    def start(self, address: int, argument: int) -> None:
+        """SBI, hart_start: address translation is off."""
+        engine = self.machine.engine
+        self.reset()
+        for name, value in (("satp", 0), ("sstatus", 0), ("sie", 0), ("a0", self.number),
+                            ("a1", argument), ("pc", address)):
+            engine.write(registers.UNICORN[name], value)
 
     def watch(self, image: Image) -> None:
         """The model answers RDCYCLE and RDINSTRET from the host's clock and cannot be told to
@@ -306,6 +340,48 @@ class RiscvCpu(Cpu):
             m.write_register("a1", value)
         return None
 
+    # -- what firmware does for other harts (SBI: HSM, IPI) ---------------------------------------
+
+    def _send(self, harts: int) -> None:
+        """Supervisor software interrupts, to a set of harts."""
+        for cpu in self.machine.cpus:
+            assert isinstance(cpu, RiscvCpu)
+            if harts >> cpu.number & 1:
+                cpu.told = True
+        if self.told:
+            self._be_told()
+        self.machine.interrupts_changed()
+
+    def _start_hart(self, hart: int, address: int, argument: int) -> int:
+        if hart >= len(self.machine.cpus):
+            return INVALID_PARAM
+        if self.machine.cpus[hart].on:
+            return ALREADY_AVAILABLE
+        self.machine.cpus[hart].post(address, argument)
+        self.machine.schedule.changed()
+        return SUCCESS
+
+    def _stop_hart(self) -> None:
+        self.machine.schedule.off()
+
+    def _status(self, hart: int) -> tuple[int, int]:
+        if hart >= len(self.machine.cpus):
+            return INVALID_PARAM, 0
+        cpu = self.machine.cpus[hart]
+        return SUCCESS, START_PENDING if cpu.posted else STARTED if cpu.on else STOPPED
+
+    def came_in(self) -> bool:
+        started = super().came_in()
+        if self.told:
+            self._be_told()
+        return started
+
+    def _be_told(self) -> None:
+        """The interrupt is the hart's to clear."""
+        self.told = False
+        fields = _software_field()
+        fields.write(self.machine.uc, {"mip": fields.read(self.machine.uc)["mip"] | 1 << SSI})
+
     def _shutdown(self, again: bool) -> None:
         reason = StopReason.RESET if again else StopReason.POWER_OFF
         self.machine.request_stop(Stop(reason, 0))
@@ -318,8 +394,7 @@ class RiscvCpu(Cpu):
         m = self.machine
         if csr == CSR_TIME:
             m.spend(CLOCK_READ_COST)
-            value = m.engine.instructions + m.engine.skew
-            value //= TICK
+            value = m.engine.time // TICK
         elif csr in HOST_COUNTERS:
             value = m.engine.instructions
         else:
@@ -340,11 +415,18 @@ class RiscvCpu(Cpu):
 
     def _lines(self) -> int:
         lines = 1 << STI if self.machine.now >= self.timer_at else 0
-        return lines | (1 << SEI if self.plic.asserted else 0)
+        lines |= 1 << SEI if self.plic.asserted(self.number) else 0
+        if self.machine.schedule.several:
+            if self.told:
+                lines |= 1 << SSI
+            elif self.machine.engine.cpu == self.number:
+                lines |= _software_field().read(self.machine.uc)["mip"] & 1 << SSI
+        return lines
 
     def interrupt_pending(self) -> bool:
         lines = self._lines()
-        self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
+        if self.machine.engine.cpu == self.number:
+            self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
         return lines != 0
 
     def deliver_interrupt(self) -> bool:
@@ -354,7 +436,7 @@ class RiscvCpu(Cpu):
             return False
         if m.read_register("priv") != USER_MODE and not m.read_register("sstatus") & SIE:
             return False
-        cause = SEI if lines >> SEI & 1 else STI
+        cause = next(one for one in (SEI, SSI, STI) if lines >> one & 1)
         trouble = self._trap(INTERRUPT | cause, m.pc, 0)
         if trouble is not None:
             m.request_stop(Stop(StopReason.UNHANDLED, m.pc, trouble))
@@ -380,6 +462,9 @@ class RiscvCpu(Cpu):
             state["fcsr"] = m.read_register("fcsr")
         state |= _reservation().read(m.uc)
         state["timer_at"] = self.timer_at
+        if m.schedule.several:
+            state["told"] = self.told
+            state |= _software_field().read(m.uc)
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -392,6 +477,9 @@ class RiscvCpu(Cpu):
         self.watch(m.image)
         _reservation().write(m.uc, {name: state[name] for name in _reservation().fields})
         self.timer_at = number(state["timer_at"], 1 << 64)
+        if m.schedule.several:
+            self.told = bool(state["told"])
+            _software_field().write(m.uc, {"mip": number(state["mip"], 1 << 12)})
 
     @contextlib.contextmanager
     def _float_unit(self) -> Iterator[None]:

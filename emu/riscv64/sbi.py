@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SUCCESS, FAILED, NOT_SUPPORTED = 0, -1, -2
+SUCCESS, FAILED, NOT_SUPPORTED, INVALID_PARAM, ALREADY_AVAILABLE = 0, -1, -2, -3, -6
+STARTED, STOPPED, START_PENDING = 0, 1, 2
+EVERYBODY = (1 << 64) - 1  # as the first hart of a mask: all harts
 BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
 LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
 EXTENSIONS = (BASE, TIME, IPI, RFENCE, HSM, SRST)
@@ -17,12 +19,20 @@ class Sbi:
     :param putchar: write a console byte.
     :param getchar: a typed byte, or -1.
     :param shutdown: end the machine; the argument tells whether to start again.
+    :param send: interrupts to a set of harts.
+    :param start: a hart at an address, with an argument; gives an error or SUCCESS.
+    :param stop: the hart that calls.
+    :param status: of a hart: an error or SUCCESS, and what it is.
     """
 
     set_timer: Callable[[int], None]
     putchar: Callable[[int], None]
     getchar: Callable[[], int]
     shutdown: Callable[[bool], None]
+    send: Callable[[int], None]
+    start: Callable[[int, int, int], int]
+    stop: Callable[[], None]
+    status: Callable[[int], tuple[int, int]]
 
     def call(self, extension: int, function: int, arguments: list[int]) -> tuple[int, int | None]:
         """One ECALL from S-mode.
@@ -40,7 +50,7 @@ class Sbi:
         if extension == LEGACY_SHUTDOWN:
             self.shutdown(False)
             return SUCCESS, None
-        if extension < 16:  # the other legacy calls: interprocessor; there is one hart
+        if extension < 16:  # the other legacy calls: interprocessor, as long as there was one hart
             return SUCCESS, None
         if extension == BASE:
             answers = {0: 2 << 24, 1: 0x6B, 2: 1, 4: 0, 5: 0, 6: 0}
@@ -51,11 +61,20 @@ class Sbi:
         elif extension == TIME and function == 0:
             self.set_timer(arguments[0])
             return SUCCESS, 0
-        elif extension in (IPI, RFENCE):
+        elif extension == IPI:
+            mask, base = arguments[0], arguments[1]
+            self.send(EVERYBODY if base == EVERYBODY else mask << (base & 63))
+            return SUCCESS, 0
+        elif extension == RFENCE:  # each hart comes to its turn with nothing kept of page tables
             return SUCCESS, 0
         elif extension == HSM:
-            if function == 2:  # hart_get_status: hart 0 is started, there is no other
-                return (SUCCESS, 0) if arguments[0] == 0 else (-3, 0)
+            if function == 0:
+                return self.start(arguments[0], arguments[1], arguments[2]), 0
+            if function == 1:
+                self.stop()
+                return SUCCESS, 0
+            if function == 2:
+                return self.status(arguments[0])
         elif extension == SRST and function == 0:
             self.shutdown(arguments[0] != 0)
             return SUCCESS, 0

@@ -13,6 +13,7 @@ cdef void freeze(Clock *c) noexcept nogil:
     d.sp_register = 0
     d.deferred = 0
     d.status_bits = 0
+    d.gives_away = False
 
 
 cdef void keep_footprint(Clock *c, uint64_t sp) noexcept nogil:
@@ -132,6 +133,9 @@ cdef void thaw_now(Clock *c) noexcept nogil:
     c.resumed = d.resumed and not (d.slot and d.slot_ended)
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1
+    if d.gives_away:
+        c.turn_end = c.instructions
+        c.horizon = 0
 
 
 cdef void abandon(Clock *c) noexcept nogil:
@@ -152,8 +156,10 @@ cdef void abandon(Clock *c) noexcept nogil:
 cdef bint repetition_due(Clock *c) noexcept nogil:
     """Between two repetitions in a trampoline: whether an interrupt or event comes first."""
     cdef uint64_t at = c.instructions + c.detour.slot_entries - 1
-    if at + c.skew >= c.deadline:
+    if time_at(c, at) >= c.deadline:
         c.stop = STOP_DEADLINE
+    elif at >= c.turn_end and turn_over(c, at):
+        c.stop = STOP_TURN
     elif c.pending:
         if not interruptible(c):
             return False

@@ -77,12 +77,16 @@ cpdef enum EngineStop:
     STOP_UNSURE = 10  # whether the block before this one ended by itself is not known yet
     STOP_ADDRESS = 11  # the instruction at a stop address is about to be executed
     STOP_TRAPPED = 12  # a program's block has an instruction that is trapped, and the model lets pass
+    STOP_TURN = 13  # the CPU's turn is over, and another one may have something to do
 
 cpdef enum TrampolineSize:
     SLOT = 32  # bytes
 
 cpdef enum StopLimit:
     MAX_STOPS = 256  # addresses at once
+
+cpdef enum CpuLimit:
+    MAX_CPUS = 8
 
 
 cdef enum:
@@ -94,6 +98,7 @@ cdef enum:
     MAX_WALK = 8  # levels of page tables
     MAX_PLACES = 8
     MAX_TRAPPED = 4
+    MAX_YIELDS = 4
     FAST_BLOCKS = 4096  # blocks that the short cut knows
     CODE_PAGES = 256  # of low addresses whose frame is remembered
     PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
@@ -187,6 +192,26 @@ cdef struct DetourState:
     int deferred_register[MAX_DEFERRED]
     uint64_t deferred_value[MAX_DEFERRED]
     uint64_t frozen_blocks  # entered on the way
+    bint gives_away  # the displaced instruction ends the CPU's turn
+
+
+# What belongs to one of several CPUs, while another has its turn.
+cdef struct CpuPart:
+    void *context  # its registers
+    uint8_t shadow
+    uint8_t resumed
+    uint8_t program_traps
+    uint64_t resume_at
+    uint64_t address  # of its last block, which is settled
+    uint32_t size
+    uint64_t program_began
+    uint64_t *thread_word
+
+
+# The last instruction of a block, with which a CPU gives its turn away: its last bytes.
+cdef struct Yield:
+    uint32_t size
+    uint32_t value
 
 
 cdef struct Clock:
@@ -213,8 +238,23 @@ cdef struct Clock:
     # A block that starts here may be one that the model has cut off from the block in progress.
     uint64_t cut_at
     unusual_fn unusual  # a block that the short cut is not for; a pointer keeps it out of line
-    # The number of the CPU whose turn it is: whose registers the engine has.
+    # The number of the CPU whose turn it is: whose registers the engine has; and how many there are.
     uint32_t cpu
+    uint32_t cpus
+    # The turn is over at the first canonical block start at or after this count of instructions; it
+    # began at another one, and is as long as ``turn_length`` when the CPU does not give it away.
+    uint64_t turn_end
+    uint64_t turn_began
+    uint64_t turn_length
+    # Until this count time stands still: another CPU has run as long in this round, at that time.
+    uint64_t still
+    # Instructions of the longest turn before this one in the round.
+    uint64_t longest
+    bint urgent  # the pending interrupt is taken whatever masks it
+    bint others  # another CPU may have something to do
+    CpuPart parts[MAX_CPUS]
+    int yield_count
+    Yield yields[MAX_YIELDS]
     # Instructions executed before the block in progress.
     uint64_t instructions
     # The block in progress: its first address, bytes, instructions (0: none).
@@ -365,6 +405,11 @@ cdef struct SystemRegisters:
     uint32_t trap_key  # the register that says whether programs' floating point is trapped:
     uint64_t trap_bits  # it is not where these bits are set
     void *engine
+
+
+cdef inline uint64_t time_at(Clock *c, uint64_t count) noexcept nogil:
+    """Virtual nanoseconds when so many instructions were executed, of the present turn."""
+    return (count if count > c.still else c.still) + c.skew
 
 
 cdef uint8_t *host_physical(Clock *c, uint64_t physical, uint64_t size) noexcept nogil

@@ -53,6 +53,9 @@ cdef enum:
     PROT_READ = 1
     UC_ERR_EXCEPTION = 21
 
+cdef uint64_t NEVER = 0xFFFFFFFFFFFFFFFF
+
+
 cdef inline unsigned int ctl_word(int kind, int count, int direction) noexcept nogil:
     return kind | (count << 26) | (<unsigned int>direction << 30)
 
@@ -160,6 +163,8 @@ cdef inline bint in_user_mode(Clock *c) noexcept nogil:
 cdef bint interruptible(Clock *c) noexcept nogil:
     """Whether a pending interrupt is taken."""
     cdef uint64_t value = 0
+    if c.urgent:
+        return True
     if c.gate_place and in_user_mode(c):  # no mask counts
         c.context_save(c.uc, c.context)
         return in_context(c, c.gate_place)[0] & c.gate_bits != 0
@@ -404,6 +409,9 @@ cdef void go_to(Clock *c, uint64_t pc) noexcept nogil:
         c.reg_write(c.uc, c.pc_register, &pc)
 
 
+include "_turns.pxi"
+
+
 include "_detour.pxi"
 
 
@@ -464,8 +472,10 @@ cdef inline void resume(Clock *c, uint64_t address) noexcept nogil:
 cdef inline int canonical_start(Clock *c) noexcept nogil:
     """The guest has come to a canonical block start: what is to be done first, or STOP_NONE."""
     c.canonical = c.instructions
-    if c.instructions + c.skew >= c.deadline:
+    if time_at(c, c.instructions) >= c.deadline:
         return STOP_DEADLINE
+    if c.instructions >= c.turn_end and turn_over(c, c.instructions):
+        return STOP_TURN
     if c.shadow:
         c.shadow = False
     elif c.pending:
@@ -506,7 +516,8 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     if not unusual and goes_on(c, fast, address, size, total):
         return
     unusual |= may_be_cut(c, address)
-    if not unusual and not (c.program_traps and not address >> 63 and holds_trapped(c, address, size)):
+    if not unusual and not (c.program_traps and not address >> 63 and holds_trapped(c, address, size)
+                            ) and not gives_away(c, address, size):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
     last = address + size
     c.cut_at = last
@@ -578,9 +589,12 @@ cdef void look_ahead(Clock *c) noexcept nogil:
     c.horizon = c.instructions + SIGNALS
     if c.limit < c.horizon:
         c.horizon = c.limit
-    if c.deadline <= c.skew:
+    cdef uint64_t now = time_at(c, c.instructions)
+    if c.turn_end <= c.horizon:
+        c.horizon = c.turn_end - 1
+    if c.deadline <= now:
         c.horizon = 0
-    elif c.deadline - c.skew - 1 < c.horizon:
+    elif c.deadline != NEVER and c.deadline - c.skew - 1 < c.horizon:
         c.horizon = c.deadline - c.skew - 1
 
 
@@ -605,6 +619,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if address == c.detour.slot:
             c.detour.slot_entries += 1  # a REP instruction enters its block for every repetition
             if c.detour.slot_entries == 1:
+                c.detour.gives_away = gives_away(c, address, size)
                 wipe_footprint(c)
             elif repetition_due(c):
                 return
@@ -655,6 +670,8 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         request_stop(c, STOP_LIMIT)
         return
     c.count = n
+    if gives_away(c, address, size):
+        c.turn_end = c.instructions + n
     look_ahead(c)
 
 
@@ -844,7 +861,7 @@ cdef inline uint64_t ticks(ClockRead *r) noexcept nogil:
     cdef uint64_t now
     r.clock.skew += r.cost
     r.clock.horizon = 0
-    now = r.clock.canonical + r.clock.skew
+    now = time_at(r.clock, r.clock.canonical)
     if r.denominator == 1:
         return now * r.numerator
     return (now // r.denominator * r.numerator
@@ -954,6 +971,9 @@ cdef class Engine:
             free(self.clock.regions[i].code)
         if self.clock.context != NULL:
             self.clock.context_free(self.clock.context)
+        for i in range(MAX_CPUS):
+            if self.clock.parts[i].context != NULL:
+                self.clock.context_free(self.clock.parts[i].context)
 
     def __init__(self, owner, dict symbols, int pc_register, uint32_t fixed):
         cdef uintptr_t handle = owner._uch.value or 0
@@ -994,7 +1014,8 @@ cdef class Engine:
         self.context_size = <context_size_fn><uintptr_t>symbols["uc_context_size"]
         self.clock.context_free = <context_free_fn><uintptr_t>symbols["uc_context_free"]
         self.clock.deadline = 0xFFFFFFFFFFFFFFFF
-        self.clock.limit = 0xFFFFFFFFFFFFFFFF
+        self.clock.limit = self.clock.turn_end = 0xFFFFFFFFFFFFFFFF
+        self.clock.cpus = 1
         if fixed not in (0, 4):
             raise ValueError("instructions are of four bytes, or of different lengths (0)")
         self.clock.fixed = fixed
@@ -1574,16 +1595,17 @@ cdef class Engine:
     @property
     def now(self):
         """Virtual nanoseconds, as devices see them."""
-        return self.clock.canonical + self.clock.skew
+        return time_at(&self.clock, self.clock.canonical)
+
+    @property
+    def time(self):
+        """Virtual nanoseconds behind the instructions that were executed."""
+        return time_at(&self.clock, self.clock.instructions)
 
     @property
     def cpu(self):
         """The number of the CPU whose turn it is."""
         return self.clock.cpu
-
-    @cpu.setter
-    def cpu(self, uint32_t value):
-        self.clock.cpu = value
 
     @property
     def instructions(self):
@@ -1607,11 +1629,13 @@ cdef class Engine:
 
     @property
     def skew(self):
+        """What time is ahead of the instructions by, modulo 2^64: where several CPUs run, it is
+        behind them."""
         return self.clock.skew
 
     @skew.setter
-    def skew(self, uint64_t value):
-        self.clock.skew = value
+    def skew(self, value):
+        self.clock.skew = <uint64_t>(value & 0xFFFFFFFFFFFFFFFF)
         self.clock.horizon = 0
 
     @property
@@ -1639,6 +1663,15 @@ cdef class Engine:
     @pending.setter
     def pending(self, bint value):
         self.clock.pending = value
+
+    @property
+    def urgent(self):
+        """The pending interrupt cannot be masked."""
+        return bool(self.clock.urgent)
+
+    @urgent.setter
+    def urgent(self, bint value):
+        self.clock.urgent = value
 
     @property
     def frozen(self):

@@ -69,8 +69,9 @@ cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noex
         if thread != f.thread:
             f.thread = thread
             flow_put(f, thread, 0, FLOW_THREAD)
-    if f.clock.skew != f.skew:
-        f.skew = f.clock.skew
+    cdef uint64_t skew = time_at(f.clock, now) - now
+    if skew != f.skew:
+        f.skew = skew
         flow_put(f, f.skew, 0, FLOW_SKEW)
 
 

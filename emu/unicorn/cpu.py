@@ -31,7 +31,15 @@ class Cpu(ABC):
     # Of the model's, those that Unicorn shows to who may see them alone: by ``read_system``.
     guarded: ClassVar[frozenset[str]] = frozenset()
     wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
-    number: int
+    # Instructions with which it lets another CPU run, that it waits for; each ends its block.
+    yields: ClassVar[tuple[bytes, ...]]
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.on = number == 0
+        # Where another CPU has told it to start, and with which argument, when its turn comes;
+        # empty: it was not told.
+        self.posted: list[int] = []
 
     @abstractmethod
     def reset(self) -> None:
@@ -39,6 +47,23 @@ class Cpu(ABC):
 
     def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
         """An image was put into memory: stop at what the CPU model cannot do by itself."""
+
+    @abstractmethod
+    def start(self, address: int, argument: int) -> None:
+        """It is switched on by another CPU; it has its turn."""
+
+    def post(self, address: int, argument: int) -> None:
+        """Another CPU switches it on."""
+        self.on, self.posted = True, [address, argument]
+
+    def came_in(self) -> bool:
+        """Its turn has come: do what other CPUs have asked for; whether it is started."""
+        if not self.posted:
+            return False
+        address, argument = self.posted
+        self.posted = []
+        self.start(address, argument)
+        return True
 
     @abstractmethod
     def exception(self, vector: int) -> str | None:
@@ -81,6 +106,10 @@ class Cpu(ABC):
     @abstractmethod
     def interrupt_pending(self) -> bool:
         """Whether some interrupt waits for the CPU, masked or not."""
+
+    def unmaskable(self) -> bool:
+        """Whether one waits that no mask keeps away; the CPU has its turn."""
+        return False
 
     @abstractmethod
     def deliver_interrupt(self) -> bool:

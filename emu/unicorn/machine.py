@@ -21,6 +21,7 @@ from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.guest_memory import PAGE, GuestMemory
 from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import Alarm, RunLoop
+from emu.unicorn.schedule import Schedule
 from emu.unicorn.state import MachineState, Snapshot
 
 LARGE = 1 << 16  # bytes: more are not read at once
@@ -85,6 +86,7 @@ class UnicornMachine(Machine):
         self.alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
         self.runner: Runner | None = None  # so here
         self.board = BOARDS[self.arch.name](self)
+        self.schedule = Schedule(self)
         self._physical = PhysicalMemory(
             self.engine, self.memory_part, self.board.ram_base, self.board.hidden_base)
         self.console_sink = self.console.output
@@ -139,7 +141,10 @@ class UnicornMachine(Machine):
         return self.events.timer(name, callback)
 
     def interrupts_changed(self) -> None:
-        self.engine.pending = self.cpu.interrupt_pending()
+        cpu = self.cpu
+        self.engine.pending = cpu.on and cpu.interrupt_pending()
+        self.engine.urgent = self.engine.pending and cpu.unmaskable()
+        self.schedule.changed()
 
     # -- registers and memory -----------------------------------------------------------------
 
@@ -386,10 +391,11 @@ class UnicornMachine(Machine):
         self._between_instructions("its state is not the guest's")
         with self.unrecorded():
             cpu = self.cpu.state()
+            turns = self.schedule.state()
         return MachineState(
             cpu, self.board.state(), self.events.state(), self.instructions,
             self.engine.canonical, self.engine.skew, self.engine.stands_at(self.pc),
-            self.waiting, self._loop.asked, self._loop.panicking, bytes(self.console.text),
+            self.waiting, self._loop.asked, self._loop.panicking, bytes(self.console.text), turns,
         )
 
     def _between_instructions(self, why: str) -> None:
@@ -404,7 +410,7 @@ class UnicornMachine(Machine):
         self.engine.instructions = state.instructions
         self.engine.canonical = state.canonical
         self.engine.skew = state.skew
-        self.cpu.restore(state.cpu)
+        self.schedule.restore(state.turns, state.cpu, state.waiting)
         self.board.restore(state.devices)
         self.events.restore(state.timers)
         pc = self.pc
@@ -418,7 +424,7 @@ class UnicornMachine(Machine):
     @property
     def waiting(self) -> bool:
         """Whether the CPU waits for an interrupt."""
-        return self._loop.waiting is not None and self._loop.waiting == self.pc
+        return self.schedule.waiting is not None and self.schedule.waiting == self.pc
 
     @property
     def running(self) -> bool:
@@ -470,5 +476,8 @@ class UnicornMachine(Machine):
                 if data != zero:
                     h.update(page.to_bytes(8, "little"))
                     h.update(data)
-        h.update(repr(self.state()).encode())
+        state = self.state()
+        h.update(repr(state).encode())
+        if state.turns is not None:
+            h.update(repr(state.turns).encode())
         return h.hexdigest()

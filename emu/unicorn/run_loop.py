@@ -14,6 +14,7 @@ from emu.guest import Guest
 from emu.machine import ConsoleLog, Stop, StopReason, Until
 from emu.unicorn._engine import Engine, EngineStop, ExceptionLimit, StopLimit
 from emu.unicorn.cpu import Cpu
+from emu.unicorn.schedule import Schedule
 from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
@@ -42,6 +43,7 @@ class RunnableMachine(Protocol):
     console: ConsoleLog
     engine: Engine
     events: EventQueue
+    schedule: Schedule
     alarm: Alarm | None
     patches: int  # not 0: breakpoints are in memory,
     breakpoints: Container[int]  # at these addresses,
@@ -76,7 +78,6 @@ class RunLoop:
         self.running = False
         self.handlers: dict[int, Callable[[], None]] = {}
         self.handling = False  # between two instructions, somebody else than the guest
-        self.waiting: int | None = None  # where the CPU waits for an interrupt
         self.panicking: tuple[int, int] | None = None
         self._stop: Stop | None = None  # asked for, and not reported yet
         self._ending = False  # what was due first was done
@@ -166,7 +167,6 @@ class RunLoop:
 
     def restore(self, state: MachineState, pc: int) -> None:
         self.engine.forget_exceptions()
-        self.waiting = pc if state.waiting else None
         self._stop = None
         if state.stop is not None:
             self._stop = Stop(StopReason[state.stop[0]], pc, state.stop[1])
@@ -255,7 +255,7 @@ class RunLoop:
             if engine.frozen:
                 engine.detour.thaw_if_at(machine.pc)
             pc = machine.pc
-            if self.waiting == pc:
+            if machine.schedule.waiting == pc:
                 first = False
                 stop = self._wait(pc)
             elif why := engine.arrive(pc):
@@ -367,6 +367,8 @@ class RunLoop:
             trouble = self._taken(lambda: cpu.exception(detail))
         elif why == EngineStop.STOP_DEADLINE:
             self._due()
+        elif why == EngineStop.STOP_TURN:
+            machine.schedule.over()
         elif why == EngineStop.STOP_INTERRUPT:
             cpu.deliver_interrupt()
             engine.taken()
@@ -416,7 +418,7 @@ class RunLoop:
         if last and self.machine.cpu.is_wait(last[0]):
             self.machine.settle(pc)  # on riscv64 the block may go on behind the wait
             engine.synchronize()
-            self.waiting = pc
+            self.machine.schedule.waiting = pc
         elif answered:
             self.machine.settle(pc)
         else:
@@ -485,9 +487,14 @@ class RunLoop:
         self.machine.interrupts_changed()
 
     def _wait(self, pc: int) -> Stop | None:
-        """The CPU waits for an interrupt: skip to what wakes it."""
-        engine, cpu, rung = self.engine, self.machine.cpu, 0
-        while not cpu.interrupt_pending():
+        """The CPU waits for an interrupt: another one has its turn, or, where all wait, skip to
+        what wakes one."""
+        engine, schedule, rung = self.engine, self.machine.schedule, 0
+        if schedule.several and not self.machine.cpu.interrupt_pending():
+            if schedule.over():
+                return None
+            schedule.new_round()
+        while not schedule.anybody():
             rung += 1
             if rung > MAX_RUNG:
                 return Stop(StopReason.HALT, pc,
@@ -503,11 +510,19 @@ class RunLoop:
             self.deadline_changed()
             if engine.now >= self._time_limit:
                 return Stop(StopReason.TIME, pc)
+        if rung and schedule.several:
+            return None  # whose interrupt it is says the schedule
+        cpu = self.machine.cpu
         delivered = cpu.deliver_interrupt()
         self.machine.interrupts_changed()
+        if not delivered and not cpu.wakes_masked and schedule.several:
+            schedule.off()
+            if schedule.over():
+                return None
         if not delivered and not cpu.wakes_masked:
             return Stop(StopReason.HALT, pc, "interrupts are masked")
-        self.waiting = None
+        schedule.waiting = None
+        schedule.woke()
         engine.taken()
         engine.synchronize()
         return None

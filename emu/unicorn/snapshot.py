@@ -46,6 +46,7 @@ def to_json(state: MachineState) -> dict[str, Any]:
         "instructions": state.instructions, "canonical": state.canonical, "skew": state.skew,
         "arrived": state.arrived, "waiting": state.waiting, "stop": state.stop,
         "panic": state.panic, "console": state.console.hex(),
+        **({} if state.turns is None else {"turns": state.turns}),
     }
 
 
@@ -56,17 +57,19 @@ def from_json(state: dict[str, Any]) -> MachineState:
     """
     stop, panic = state["stop"], state["panic"]
     console = bytes.fromhex(state["console"])
+    turns, skew = state.get("turns"), state["skew"]
     instructions, canonical = number(state["instructions"]), number(state["canonical"])
-    if len(console) > MAX_CONSOLE or canonical > instructions:
+    if len(console) > MAX_CONSOLE or canonical > instructions or not (
+            turns is None or isinstance(turns, dict)):
         raise ValueError("a state of no kind")
     return MachineState(
         state["cpu"], state["devices"],
         {str(name): number(when, 1 << 64) for name, when in state["timers"].items()},
-        instructions, canonical, number(state["skew"]), bool(state["arrived"]),
-        bool(state["waiting"]),
+        instructions, canonical, number(skew, 1 << 64 if turns else 1 << 63),
+        bool(state["arrived"]), bool(state["waiting"]),
         None if stop is None else (str(stop[0]), str(stop[1])),
         None if panic is None else (int(panic[0]), int(panic[1])),
-        console,
+        console, turns,
     )
 
 
@@ -110,6 +113,7 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "architecture": machine.arch.name,
         "build_id": machine.image.identity,
         "memory": machine.memory,
+        "cpus": len(machine.cpus),
         "pages": pages,
         "image": same,
         "state": to_json(state),

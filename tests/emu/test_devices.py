@@ -171,7 +171,7 @@ def test_lapic_holds_back_what_the_task_priority_masks(bus):
 
 def test_ioapic_resends_a_level_that_stays_up_after_the_end_of_interrupt():
     sent = []
-    apic = IoApic(sent.append, 1)
+    apic = IoApic(lambda entry, _destination: sent.append(entry & 0xFF), 1)
     apic.write(0, 4, 0x10 + 2 * 5)
     apic.write(0x10, 4, 0x8031)
     apic.set_line(5, True)
@@ -216,12 +216,12 @@ def test_plic_claims_once_until_completed():
     plic.write(4 * 10, 4, 1)
     plic.write(0x2080, 4, 1 << 10)
     plic.set_line(10, True)
-    assert plic.asserted and plic.read(0x201004, 4) == 10
-    assert not plic.asserted and plic.read(0x201004, 4) == 0
+    assert plic.asserted(0) and plic.read(0x201004, 4) == 10
+    assert not plic.asserted(0) and plic.read(0x201004, 4) == 0
     plic.write(0x201004, 4, 10)
-    assert plic.asserted
+    assert plic.asserted(0)
     plic.write(0x201000, 4, 1)
-    assert not plic.asserted
+    assert not plic.asserted(0)
 
 
 def test_cmos_calendar_follows_virtual_time_in_bcd(bus):

@@ -1,0 +1,163 @@
+"""Which CPU of a machine runs, and for how long: turns of so many instructions, one CPU behind the
+other, all of a round at the same virtual time (``_turns.pxi``)."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from emu.device import number
+from emu.unicorn._engine import Engine, Turns
+from emu.unicorn.cpu import Cpu
+
+TURN = 20_000  # instructions
+
+
+class ScheduledMachine(Protocol):
+    """A machine, as far as its schedule needs to know one."""
+
+    engine: Engine
+    pc: int
+
+    @property
+    def cpus(self) -> Sequence[Cpu]: ...
+
+    def interrupts_changed(self) -> None: ...
+
+
+class Schedule:
+    """:param machine: with its engine and CPUs as they are at power-on."""
+
+    def __init__(self, machine: ScheduledMachine) -> None:
+        self._machine, self._engine = machine, machine.engine
+        cpus = machine.cpus
+        self._turns = Turns(machine.engine, len(cpus), TURN, cpus[0].yields)
+        # Where a CPU waits for an interrupt; None: it does not.
+        self._waiting: list[int | None] = [None] * len(cpus)
+
+    @property
+    def several(self) -> bool:
+        return len(self._waiting) > 1
+
+    @property
+    def waiting(self) -> int | None:
+        """Where the CPU whose turn it is waits for an interrupt."""
+        return self._waiting[self._engine.cpu]
+
+    @waiting.setter
+    def waiting(self, pc: int | None) -> None:
+        self._waiting[self._engine.cpu] = pc
+
+    def _can_run(self, cpu: Cpu) -> bool:
+        return cpu.on and (self._waiting[cpu.number] is None or cpu.interrupt_pending()
+                           or bool(cpu.posted))
+
+    def _next(self) -> tuple[Cpu | None, bool]:
+        """Who can run next, and whether that begins a new round."""
+        cpus, present = self._machine.cpus, self._engine.cpu
+        for cpu in cpus[present + 1 :]:
+            if self._can_run(cpu):
+                return cpu, False
+        for cpu in cpus[: present + 1]:
+            if self._can_run(cpu):
+                return cpu, True
+        return None, True
+
+    def over(self) -> bool:
+        """The CPU's turn is over: give it to the next that can run; whether there is one."""
+        cpu, anew = self._next()
+        if cpu is None:
+            return False
+        self.give(cpu.number, 0 if anew else self._turns.longest)
+        if anew and not any(self._can_run(other) for other in self._machine.cpus
+                            if other is not cpu):
+            self._turns.alone()
+        return True
+
+    def give(self, cpu: int, longest: int = 0) -> None:
+        """It is a CPU's turn from here on.
+
+        :param longest: instructions of the longest turn before it in the round.
+        """
+        self._turns.give(cpu, longest)
+        if self._machine.cpus[cpu].came_in():
+            self._turns.stands = False, 0, False
+            self._waiting[cpu] = None
+        self._machine.interrupts_changed()
+
+    def woke(self) -> None:
+        """The CPU's wait is over.  Where it was none, as in a loop that waits for another CPU, its
+        turn is over, too."""
+        if self.several and self._turns.begun:
+            self._turns.end_here()
+
+    def changed(self) -> None:
+        """An interrupt line of some CPU has changed, or something was posted."""
+        if self.several:
+            self._turns.others_may_run()
+
+    def new_round(self) -> None:
+        """All wait: time that passes now passes for all."""
+        if self.several:
+            self._turns.give(self._engine.cpu, 0)
+
+    def anybody(self) -> bool:
+        """Whether some CPU has an interrupt to take."""
+        return any(cpu.on and (cpu.interrupt_pending() or bool(cpu.posted))
+                   for cpu in self._machine.cpus)
+
+    def off(self) -> None:
+        """The CPU whose turn it is runs no more: it was switched off, or waits for an interrupt
+        that it has masked."""
+        self._machine.cpus[self._engine.cpu].on = False
+        self._turns.others_may_run()
+
+    @property
+    def nobody(self) -> bool:
+        """Whether all CPUs are off."""
+        return not any(cpu.on for cpu in self._machine.cpus)
+
+    # -- its part of the machine's state ----------------------------------------------------------
+
+    def state(self) -> dict[str, Any] | None:
+        """What there is beside the state of the CPU whose turn it is; None: there is no other."""
+        if not self.several:
+            return None
+        present, clock = self._engine.cpu, self._turns.clock
+        rows: list[dict[str, Any]] = []
+        for cpu in self._machine.cpus:
+            own = cpu.number == present
+            self._turns.look_at(cpu.number)
+            pc = self._machine.pc
+            rows.append({
+                "on": cpu.on, "posted": list(cpu.posted),
+                "waiting": self._waiting[cpu.number] == pc,
+                "registers": None if own else cpu.state(),
+                "arrived": False if own else self._engine.stands_at(pc),
+            })
+        self._turns.look_at(present)
+        return {"cpu": present, "clock": list(clock), "cpus": rows}
+
+    def restore(self, state: dict[str, Any] | None, own: dict[str, Any], waiting: bool) -> None:
+        """:param own: the state of the CPU whose turn it is; ``waiting``: whether it waits.
+        :raises ValueError: when it is no state of such a machine.
+        """
+        cpus = self._machine.cpus
+        if not self.several:
+            if state is not None:
+                raise ValueError("a state of several CPUs")
+            cpus[0].restore(own)
+            self._waiting[0] = self._machine.pc if waiting else None
+            return
+        if state is None or len(state["cpus"]) != len(cpus):
+            raise ValueError("a state of another number of CPUs")
+        present = number(state["cpu"], len(cpus))
+        for cpu, row in zip(cpus, state["cpus"], strict=True):
+            self._turns.look_at(cpu.number)
+            cpu.restore(own if cpu.number == present else row["registers"])
+            cpu.on = bool(row["on"])
+            cpu.posted = [number(value, 1 << 64) for value in row["posted"]]
+            pc = self._machine.pc
+            self._waiting[cpu.number] = pc if row["waiting"] else None
+            self._turns.stands = bool(row["arrived"]), pc, False
+        self._turns.look_at(present)
+        began, end, longest = (number(value) for value in state["clock"])
+        self._turns.clock = began, end, longest
