@@ -15,6 +15,8 @@ MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
 MAX_DISKS = 4
 MAX_CPUS = 8
+TURN = 20_000
+MAX_TURN = 1 << 40
 SECTOR = 512
 
 
@@ -37,7 +39,8 @@ class BootOptions:
     :param flags: letters, as behind ``boot -`` at a loader's prompt.
     :param memory_disk: what the loader puts in memory: the root file system.
     :param disks: what is attached to the computer; without a memory disk, the first is the root.
-    :param cpus: how many the computer has.
+    :param cpus: how many the computer has; with several, ``turn`` is how many instructions one of
+        them executes before it is another's turn.
     """
 
     environment: tuple[str, ...] = ()
@@ -45,6 +48,7 @@ class BootOptions:
     memory_disk: DiskImage | None = None
     disks: tuple[DiskImage, ...] = ()
     cpus: int = 1
+    turn: int = TURN
 
     @property
     def programs(self) -> bool:
@@ -64,7 +68,7 @@ class BootOptions:
         disk = "" if self.memory_disk is None else self.memory_disk.digest
         said = "\n".join((*self.environment, f"-{self.flags}", disk,
                           *(one.digest for one in self.disks),
-                          *([f"{self.cpus} CPUs"] if self.cpus > 1 else [])))
+                          *([f"{self.cpus} CPUs, {self.turn}"] if self.cpus > 1 else [])))
         return hashlib.sha256(said.encode()).hexdigest()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.architectures import arch_of
-from emu.boot_options import BootOptions, boot_options
+from emu.boot_options import MAX_CPUS, BootOptions, boot_options
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
@@ -35,6 +35,34 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
                         help="set a variable of the kernel's environment; may be repeated")
     parser.add_argument("--append", default="", metavar="FLAGS",
                         help="boot flags, as behind 'boot' at a loader's prompt: -s, -v")
+    cpus_option(parser)
+
+
+def cpus_option(parser: argparse.ArgumentParser) -> None:
+    """``--cpus``."""
+    parser.add_argument("--cpus", type=_count, default=1, metavar="N",
+                        help=f"give the computer N CPUs, at most {MAX_CPUS}; they take turns, the "
+                        "same ones in every run (default: 1)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_CPUS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of CPUs: give 1 to {MAX_CPUS}")
+    return int(text)
+
+
+def with_cpus(image: Image, cpus: int) -> Image:
+    """The image, for a computer with so many CPUs.
+
+    :raises KinstError: for a kernel that starts no others, and when there cannot be so many.
+    """
+    if cpus == 1:
+        return image
+    if not 1 <= cpus <= MAX_CPUS:
+        raise KinstError(f"{cpus} CPUs: 1 to {MAX_CPUS} are possible")
+    if catalog.is_teaching(image):
+        raise KinstError("--cpus: the teaching kernel runs on one CPU; give a FreeBSD kernel")
+    return replace(image, options=replace(image.options, cpus=cpus))
 
 
 def files_option(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +93,9 @@ def with_options(image: Image, arguments: argparse.Namespace) -> Image:
         if len({path.resolve() for path in arguments.disk}) < len(arguments.disk):
             raise KinstError("--write: a file is given for two disks")
     base = [catalog.base(image)] if arguments.base else []
-    return _told(image, boot_options(
+    told = _told(image, boot_options(
         arguments.env, arguments.append, arguments.memory_disk, [*base, *arguments.disk]))
+    return with_cpus(told, arguments.cpus)
 
 
 def with_disks(image: Image, disks: Sequence[Path]) -> Image:

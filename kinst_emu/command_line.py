@@ -13,6 +13,7 @@ from emu.call import DEFAULT_LIMIT
 from emu.errors import KinstError
 from kinst.breakpoints import PATHS, PER_PROBE, THREAD
 from kinst.breakpoints import Path as TrapPath
+from kinst_emu.boot_words import cpus_option
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
 from kinst_emu.terminal import parse_count
@@ -136,6 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--disk", action="append", default=[], metavar="FILE",
         help="the image of a disk; the first is the root file system.  What is written to it is "
         "forgotten in the end.  May be repeated")
+    cpus_option(parser)
     add("--program", action="append", default=[], metavar="FILE",
         help="the file of a user's program, statically linked and with symbols: ustack() names its "
         "functions where a process has the file's name; our userland's are known; may be repeated")
@@ -252,6 +254,7 @@ class CommandLine:
     unsafe: bool
     memory: str | None
     limit: int | None
+    cpus: int = 1
     of_kernel: list[str] = field(default_factory=list)  # what was given that needs a kernel
 
 
@@ -307,10 +310,11 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         given.tracks,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
-        None if given.limit is None else parse_count(given.limit, "--limit"))
+        None if given.limit is None else parse_count(given.limit, "--limit"), given.cpus)
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--disk", bool(line.disks)), ("--program", bool(line.user_programs)),
+        ("--disk", bool(line.disks)), ("--cpus", line.cpus > 1),
+        ("--program", bool(line.user_programs)),
         ("-p", line.process is not None),
         ("--tracks", line.tracks is not None), ("--digest", line.digest),
         ("--machine", line.machine != UNICORN), ("--report", line.report is not None),

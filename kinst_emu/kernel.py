@@ -7,6 +7,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_folder, with_userland
+from kinst_emu.boot_words import with_cpus
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.machine import TracedMachine
 from kinst_emu.terminal import parse_size
@@ -56,18 +57,20 @@ class Kernel(KernelFile):
 
 
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,
-                files: str | Path | None = None) -> Kernel:
+                files: str | Path | None = None, cpus: int = 1) -> Kernel:
     """Open a kernel.
 
     :param userland: with our userland: it boots to a shell, to which ``machine.command`` gives
         commands.
     :param files: a folder whose files it has in /files; then with our userland, too.
+    :param cpus: how many the computer has, at most 8.
     :param modules: to be loaded behind it, with those that they depend on: files, or names of files
         beside it (``kinst.ko``).
     :param name: a file, or a name that ``kinst images`` lists.
     :raises ImageError: when there is none, or it is no kernel for amd64, arm64 or riscv64.
+    :raises KinstError: for a kernel that has no more than one CPU, and too many of them.
     """
-    image = catalog.find(str(name), [str(module) for module in modules])
+    image = with_cpus(catalog.find(str(name), [str(module) for module in modules]), cpus)
     if userland or files is not None:
         image = with_folder(with_userland(image), None if files is None else Path(files))
     return Kernel(image)

@@ -47,7 +47,7 @@ from images.shell import (
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
-from kinst_emu.boot_words import with_disks
+from kinst_emu.boot_words import with_cpus, with_disks
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
@@ -78,7 +78,8 @@ class TracedKernel:
             _check_qemu(line)
         if line.replay is not None:
             for option, given in (("--memory", line.memory), ("-c", line.workload),
-                                  ("--disk", line.disks or None)):
+                                  ("--disk", line.disks or None),
+                                  ("--cpus", line.cpus if line.cpus > 1 else None)):
                 if given is not None:
                     raise KinstError(f"{option}: cannot be used with --replay, which runs the "
                                      "recording, on the recording's own machine")
@@ -86,7 +87,8 @@ class TracedKernel:
             self.image = self.player.machine.image
         else:
             assert line.kernel is not None
-            self.image = with_disks(catalog.find(line.kernel, line.module), line.disks)
+            self.image = with_cpus(
+                with_disks(catalog.find(line.kernel, line.module), line.disks), line.cpus)
         self.limit = line.limit or DEFAULT_LIMIT
         self.prototypes = Prototypes(self.image)
         self.types = self.prototypes.types()
@@ -399,6 +401,8 @@ def _check_qemu(line: CommandLine) -> None:
                          "--trampolines=thread")
     if line.disks or line.process is not None:
         raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
+    if line.cpus > 1:
+        raise KinstError("--machine qemu: has one CPU; leave out --cpus")
     if line.digest or line.replay is not None or line.report is not None:
         raise KinstError("--machine qemu: no --digest, --replay or --report (its devices and its "
                          "clock are its own)")

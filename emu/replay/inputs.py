@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from emu.boot_options import MAX_CPUS
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
@@ -18,7 +19,6 @@ from emu.unicorn.machine import UnicornMachine
 TYPE, REGISTER, VECTOR, MEMORY, STUCK = "type", "register", "vector", "memory", "stuck"
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, STUCK)
 MAX_INPUT = 64 << 20  # bytes
-MAX_CPUS = 64
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 

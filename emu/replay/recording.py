@@ -18,9 +18,12 @@ from typing import Any
 from emu.architectures import ARCHITECTURES
 from emu.boot_options import (
     ASSIGNMENT,
+    MAX_CPUS,
     MAX_DISKS,
     MAX_ENVIRONMENT,
+    MAX_TURN,
     NOTHING,
+    TURN,
     BootOptions,
     DiskImage,
     is_disk,
@@ -73,6 +76,7 @@ class Start:
     :param schedule: which CPU's turn it was from which count of instructions on.
     :param environment: what the boot loader was told; ``flags`` also.
     :param memory_disk: whether there is one; and how many other ``disks``.  The file has them.
+    :param cpus: how many the machine has, and ``turn``, the instructions of one's turn.
     :param kernel: where the kernel's file was; empty: not known.  A hint from outside: what is
         there counts only when its build id is this one.
     """
@@ -91,6 +95,8 @@ class Start:
     flags: str = ""
     memory_disk: bool = False
     disks: int = 0
+    cpus: int = 1
+    turn: int = TURN
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,8 @@ class Recorder:
             tuple((module.name, module.file.build_id) for module in machine.image.modules),
             kernel=os.path.abspath(machine.image.path),
             environment=options.environment, flags=options.flags,
-            memory_disk=options.memory_disk is not None, disks=len(options.disks))
+            memory_disk=options.memory_disk is not None, disks=len(options.disks),
+            cpus=options.cpus, turn=options.turn)
         self._first: dict[int, bytes] = {}
         if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
             raise ReplayError(f"{path}: a recording has its disks, of at most "
@@ -297,6 +304,7 @@ def _start_to_json(start: Start) -> bytes:
         **({"environment": start.environment, "flags": start.flags,
             "memory_disk": start.memory_disk, "disks": start.disks}
            if start.environment or start.flags or start.memory_disk or start.disks else {}),
+        **({"cpus": start.cpus, "turn": start.turn} if start.cpus > 1 else {}),
         **({"kernel": start.kernel} if 0 < len(start.kernel) <= MAX_KERNEL else {})}).encode()
 
 
@@ -307,7 +315,8 @@ def _start_from_json(row: Any) -> Start:
                   row.get("kernel", ""),
                   tuple((at, cpu) for at, cpu in row.get("schedule", ONE_CPU)),
                   tuple(row.get("environment", ())), row.get("flags", ""),
-                  row.get("memory_disk", False), row.get("disks", 0))
+                  row.get("memory_disk", False), row.get("disks", 0),
+                  row.get("cpus", 1), row.get("turn", TURN))
     if start.kind not in STARTS or start.architecture not in ARCHITECTURES or not (
             isinstance(start.memory, int) and BUILD_ID.fullmatch(start.build_id)
             and isinstance(row["workload"], str) and isinstance(start.digest, str | None)
@@ -316,6 +325,8 @@ def _start_from_json(row: Any) -> Start:
             and all(ASSIGNMENT.fullmatch(one) for one in start.environment)
             and FLAGS.fullmatch(start.flags) and type(start.memory_disk) is bool
             and type(start.disks) is int and 0 <= start.disks <= MAX_DISKS
+            and type(start.cpus) is int and 1 <= start.cpus <= MAX_CPUS
+            and type(start.turn) is int and 0 < start.turn < MAX_TURN
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)
                     for name, build_id in start.modules)):
@@ -419,7 +430,8 @@ class Recording:
                 raise ReplayError(f"{self.path}: has a disk that there cannot be; {AGAIN}")
             disks.append(DiskImage(self.path, memoryview(content)))
         first = disks.pop(0) if start.memory_disk else None
-        found = BootOptions(start.environment, start.flags, first, tuple(disks))
+        found = BootOptions(start.environment, start.flags, first, tuple(disks), start.cpus,
+                            start.turn)
         return NOTHING if found == NOTHING else found
 
     def _on(self, there: Position) -> None:

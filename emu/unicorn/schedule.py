@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from emu.device import number
+from emu.elf import Image
 from emu.unicorn._engine import Engine, Turns
 from emu.unicorn.cpu import Cpu
-
-TURN = 20_000  # instructions
 
 
 class ScheduledMachine(Protocol):
     """A machine, as far as its schedule needs to know one."""
 
     engine: Engine
+    image: Image
     pc: int
 
     @property
@@ -29,7 +29,8 @@ class Schedule:
     def __init__(self, machine: ScheduledMachine) -> None:
         self._machine, self._engine = machine, machine.engine
         cpus = machine.cpus
-        self._turns = Turns(machine.engine, len(cpus), TURN, cpus[0].yields)
+        self._turns = Turns(machine.engine, len(cpus), machine.image.options.turn,
+                            cpus[0].yields)
         # Where a CPU waits for an interrupt; None: it does not.
         self._waiting: list[int | None] = [None] * len(cpus)
 

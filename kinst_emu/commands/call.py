@@ -13,6 +13,7 @@ from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootAhead, BootError, settle_at_reader, unbooted
+from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import (
@@ -37,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     parser.add_argument("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     parser.add_argument("call", metavar="CALL", help="e.g. 'strlen(\"hello\")'")
+    cpus_option(parser)
     parser.add_argument("--no-boot", action="store_true", help="call into the unbooted image")
     parser.add_argument("--snapshot", type=Path, metavar="FILE", help="call in this snapshot")
     parser.add_argument("--show", action="append", default=[], metavar="ARG",
@@ -54,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     limit = parse_count(arguments.limit, "--limit")
     memory = parse_size(arguments.memory)
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
     # While it restores: they know of types, and take as long to load.
     from dtrace.calls import Evaluation, check, parse

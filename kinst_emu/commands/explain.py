@@ -12,6 +12,7 @@ from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT
 from emu.errors import KinstError
 from images import catalog
+from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain.beside import beside
 from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
@@ -51,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "share one trampoline")
     add("--hit", default="1", metavar="N", help="explain its Nth firing (%(default)s)")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    cpus_option(parser)
     add("--limit", default=str(DEFAULT_LIMIT), metavar="N",
         help="instructions after which the call is given up (%(default)s)")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
@@ -74,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
         return _system_call(arguments, hit, limit)
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
-    explained = explain(catalog.find(arguments.kernel, arguments.module), asked)
+    explained = explain(
+        with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
     if arguments.html:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
     if arguments.json:
@@ -96,7 +99,8 @@ def _system_call(arguments: argparse.Namespace, hit: int, limit: int) -> int:
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
     explained = explain_call(
-        catalog.find(arguments.kernel, arguments.module), arguments.place,
+        with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus),
+        arguments.place,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
     if arguments.html:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
