@@ -15,7 +15,7 @@ MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
 MAX_DISKS = 4
 MAX_CPUS = 8
-TURN = 20_000
+TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512
 

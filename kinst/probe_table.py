@@ -8,7 +8,7 @@ from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Machine
-from emu.replay.flow import thread_word
+from emu.replay.flow import thread_word, watch_threads
 from emu.static_probe import CallTable, StaticProbe
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
@@ -316,7 +316,7 @@ class ProbeTable:
         if word is None:
             raise ProbeError("probes in programs are for a kernel that runs some: this one has not "
                              "come so far")
-        machine.engine.watch_thread(word)
+        watch_threads(machine)
         self.dispatcher.use_programs(process=found.process, number=found.number, flags=found.flags,
                                      executed=members.executed, name=found.name)
         try:

@@ -25,15 +25,20 @@ class KernelThreads:
         self._machine, self._threads = machine, Threads(machine)
 
     def now(self) -> list[GuestThread]:
-        running = thread_of(self._machine)
-        found: list[GuestThread] = []
+        machine, found = self._machine, list[GuestThread]()
+        present, running = machine.cpu, dict[int, tuple[int, dict[str, int] | None]]()
+        for cpu in machine.schedule.each():
+            if cpu.on:
+                running[thread_of(machine)] = (
+                    cpu.number, None if cpu is present else machine.registers())
         for thread in self._threads.all():
             text = f"{thread.process}/{thread.name} (pid {thread.pid})"
             if thread.tid <= 0:
                 continue
-            if thread.address == running:
-                cpu = self._machine.cpu.number
-                found.insert(0, GuestThread(thread.tid, f"{text}, running on CPU {cpu}", None))
+            if thread.address in running:
+                number, registers = running[thread.address]
+                found.insert(0 if registers is None else len(found), GuestThread(
+                    thread.tid, f"{text}, running on CPU {number}", registers))
             else:
                 found.append(GuestThread(thread.tid, text, self._threads.saved(thread)))
         # The running one is not on the kernel's lists early in a boot.

@@ -73,7 +73,7 @@ class _Instructions:
             return
         for value, count, kind in ENTRY.iter_unpack(piece):
             if kind == SKEW:
-                self._skew = value
+                self._skew = value if value < 1 << 63 else value - (1 << 64)
             elif kind == PIECE:
                 addresses = self._code.addresses(value, count)
                 for n, address in enumerate(addresses):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dtrace.flow.code import LONGEST
 from emu.errors import KinstError
 from emu.machine import StopReason, Until
-from emu.replay.flow import Executed, Piece, thread_word
+from emu.replay.flow import Executed, Piece, thread_words
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._engine import Flow, StepKind, Steps
@@ -34,8 +34,8 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
     names = [name for name in machine.arch.registers if name != machine.arch.pc]
     flow: list[bytes] = []
     found: list[bytes] = []
-    word = thread_word(machine)
-    collected = Flow(machine.engine, flow.append, word)
+    words = thread_words(machine)
+    collected = Flow(machine.engine, flow.append, words)
     looked = Steps(machine.engine, found.append, [numbers[name] for name in names])
     try:
         while (here := player.position) < end:
@@ -49,9 +49,9 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
                 raise KeyboardInterrupt
             collected.flush()
             looked.flush()
-            if (now := thread_word(machine)) != word and now is not None:
-                word = now
-                collected.watch_word(word)
+            if (now := thread_words(machine)) != words and None not in now:
+                words = now
+                collected.watch_words(words)
             yield from flow
             done = _read(machine, b"".join(found), names, before, player.position.instructions)
             yield [Executed(s.position, s.pc, s.registers if registers else {},

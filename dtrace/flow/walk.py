@@ -81,7 +81,7 @@ class Walk:
             if kind == PIECE:
                 self._piece(value, count)
             elif kind == SKEW:
-                self._skew = value
+                self._skew = value if value < 1 << 63 else value - (1 << 64)
             elif kind == THREAD:
                 self._switch(value)
             elif kind == TAKEN:

@@ -9,7 +9,7 @@ from dtrace.run.kernel import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
 from emu.machine import Stop, StopReason
-from emu.replay.flow import thread_of, thread_word
+from emu.replay.flow import thread_of, watch_threads
 from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 
@@ -45,7 +45,7 @@ class UnicornGuest(GuestState):
 
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
-        machine.engine.watch_thread(thread_word(machine))
+        watch_threads(machine)
         number = machine.cpu.model.registers[machine.guest.per_cpu]
         runtime.attach(machine.engine, number, len(self._breakpoints.probes))
 

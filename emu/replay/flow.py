@@ -74,6 +74,17 @@ def thread_word(machine: UnicornMachine) -> int | None:
     return physical if physical is not None and ram <= physical < ram + machine.memory else None
 
 
+def thread_words(machine: UnicornMachine) -> list[int | None]:
+    """The same of each CPU."""
+    return [thread_word(machine) for _cpu in machine.schedule.each()]
+
+
+def watch_threads(machine: UnicornMachine) -> None:
+    """Tell the engine where each CPU's is."""
+    for _cpu in machine.schedule.each():
+        machine.engine.watch_thread(thread_word(machine))
+
+
 def thread_of(machine: UnicornMachine) -> int:
     """The address of the running thread's ``struct thread``; 0: there is none yet."""
     word = thread_word(machine)
@@ -88,8 +99,8 @@ def flow(player: Player, end: Position | int) -> Iterator[bytes]:
     """
     machine = player.machine
     found: list[bytes] = []
-    word = thread_word(machine)
-    collected = Flow(machine.engine, found.append, word)
+    words = thread_words(machine)
+    collected = Flow(machine.engine, found.append, words)
     try:
         last = end.instructions if isinstance(end, Position) else end
         while (here := player.position).instructions < last or (
@@ -101,9 +112,9 @@ def flow(player: Player, end: Position | int) -> Iterator[bytes]:
                 stop = player.advance(end)
             if stop is not None and stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
-            if (now := thread_word(machine)) != word and now is not None:
-                word = now
-                collected.watch_word(word)
+            if (now := thread_words(machine)) != words and None not in now:
+                words = now
+                collected.watch_words(words)
             yield from found
             found.clear()
     finally:

@@ -44,6 +44,8 @@ ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 
 # The guest is about to execute the instruction at the seam.
 ctypedef void (*seam_fn)(void *data) noexcept nogil
+# Another CPU's registers come into the engine: before, and after.
+ctypedef void (*exchanging_fn)(void *data, bint after) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
@@ -251,6 +253,8 @@ cdef struct Clock:
     # Instructions of the longest turn before this one in the round.
     uint64_t longest
     bint urgent  # the pending interrupt is taken whatever masks it
+    exchanging_fn exchanging  # somebody who looks at registers is told; NULL: nobody
+    void *exchanging_data
     bint others  # another CPU may have something to do
     CpuPart parts[MAX_CPUS]
     int yield_count

@@ -26,7 +26,7 @@ cdef struct FlowState:
     void *flow
     uint64_t address  # of the piece in progress
     uint64_t begun  # instructions at its start
-    const uint8_t *word  # watched; NULL: nothing is
+    const uint8_t *words[MAX_CPUS]  # of each CPU, watched; NULL: nothing is
     uint64_t thread
     uint64_t skew
     uint64_t taken
@@ -64,8 +64,8 @@ cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noex
     if f.clock.taken != f.taken:
         f.taken = f.clock.taken
         flow_put(f, 0, 0, FLOW_TAKEN)
-    if f.word != NULL:
-        memcpy(&thread, f.word, sizeof(thread))
+    if f.words[f.clock.cpu] != NULL:
+        memcpy(&thread, f.words[f.clock.cpu], sizeof(thread))
         if thread != f.thread:
             f.thread = thread
             flow_put(f, thread, 0, FLOW_THREAD)
@@ -81,7 +81,8 @@ cdef class Flow:
 
     :param sink: is given bytes now and then: entries of u64 value, u32 count, u32 kind (FlowKind),
         in the host's order (little-endian).
-    :param word: physical address of eight bytes of RAM that are looked at; None: none are.
+    :param words: of each CPU, the physical address of eight bytes of RAM that are looked at; None:
+        none are.
     :raises ValueError: when that is not RAM.
     """
 
@@ -96,13 +97,13 @@ cdef class Flow:
         if self.f == NULL:
             raise MemoryError
 
-    def __init__(self, Engine engine not None, sink, word=None):
+    def __init__(self, Engine engine not None, sink, words=()):
         if self.engine is not None:
             raise RuntimeError("a flow is collected once")
         engine._still()
         self.f.clock = &engine.clock
         self.f.flow = <void *>self
-        self.watch(engine, word)
+        self.watch(engine, words)
         self.engine, self.sink = engine, sink
         self.f.begun = engine.clock.instructions
         self.f.skew = ~<uint64_t>0
@@ -113,22 +114,27 @@ cdef class Flow:
         self.open = True
         engine.flush_translations()
 
-    cdef int watch(self, Engine engine, word) except -1:
-        cdef uint8_t *host = NULL
-        if word is not None:
-            host = host_physical(&engine.clock, word, 8)
-            if host == NULL:
-                raise ValueError("not RAM")
-        self.f.word = host
+    cdef int watch(self, Engine engine, words) except -1:
+        cdef const uint8_t *hosts[MAX_CPUS]
+        cdef int i
+        memset(hosts, 0, sizeof(hosts))
+        if len(words) > MAX_CPUS:
+            raise ValueError("more words than CPUs")
+        for i in range(<int>len(words)):
+            if words[i] is not None:
+                hosts[i] = host_physical(&engine.clock, words[i], 8)
+                if hosts[i] == NULL:
+                    raise ValueError("not RAM")
+        memcpy(self.f.words, hosts, sizeof(hosts))
         self.f.thread = 0
         return 0
 
-    def watch_word(self, word):
-        """Look at another word from now on; the machine stands still."""
+    def watch_words(self, words):
+        """Look at other words from now on; the machine stands still."""
         if self.engine is None:
             raise RuntimeError("a flow that is not collected")
         self.engine._still()
-        self.watch(self.engine, word)
+        self.watch(self.engine, words)
 
     cdef int give(self) except -1:
         cdef uint64_t used = self.f.used

@@ -96,6 +96,11 @@ cdef void step_code(void *uc, uint64_t address, uint32_t size, void *data) noexc
     s.next = s.begun + s.index
 
 
+cdef void step_exchange(void *data, bint after) noexcept nogil:
+    """What is another CPU's register is no change."""
+    step_changes(<StepState *>data, not after)
+
+
 cdef void step_access(void *uc, int kind, uint64_t address, int size, int64_t value, void *data
                      ) noexcept nogil:
     cdef StepState *s = <StepState *>data
@@ -145,7 +150,10 @@ cdef class Steps:
         kinds = (HOOK_BLOCK, HOOK_CODE, HOOK_MEM_WRITE | (HOOK_MEM_READ if loads else 0))
         cdef void *calls[3]
         calls[0], calls[1], calls[2] = <void *>step_block, <void *>step_code, <void *>step_access
+        if engine.clock.exchanging != NULL:
+            raise RuntimeError("somebody looks at steps already")
         self.open = True
+        engine.clock.exchanging, engine.clock.exchanging_data = step_exchange, self.s
         for i in range(3):
             engine._ok("look at steps", engine.hook_add(
                 engine.uc, &self.hooks[i], kinds[i], calls[i], self.s, <uint64_t>1, <uint64_t>0))
@@ -174,6 +182,7 @@ cdef class Steps:
         if self.open:
             self.flush()
             self.open = False
+            self.engine.clock.exchanging = NULL
             for i in range(3):
                 self.engine.unhook(self.hooks[i])
 
@@ -181,6 +190,7 @@ cdef class Steps:
         cdef int i
         if self.open:  # its hooks lead here: the engine must not run again
             for i in range(3):
+                self.engine.clock.exchanging = NULL
                 if self.hooks[i]:
                     self.engine.hook_del(self.engine.uc, self.hooks[i])
         free(self.s)

@@ -103,6 +103,8 @@ cdef class Turns:
         cdef CpuPart *other = &c.parts[number]
         if number == c.cpu:
             return 0
+        if c.exchanging != NULL:
+            c.exchanging(c.exchanging_data, False)
         self.engine._ok("save the CPU", c.context_save(c.uc, own.context))
         own.shadow, own.resumed, own.resume_at = c.shadow, c.resumed, c.resume_at
         own.program_traps, own.thread_word = c.program_traps, c.thread_word
@@ -116,6 +118,8 @@ cdef class Turns:
         c.cpu = number
         c.exceptions = 0
         c.turns[0] += 1
+        if c.exchanging != NULL:
+            c.exchanging(c.exchanging_data, True)
         return 0
 
     def look_at(self, uint32_t number):

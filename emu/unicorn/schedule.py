@@ -1,7 +1,7 @@
 """Which CPU of a machine runs, and for how long: turns of so many instructions, one CPU behind the
 other, all of a round at the same virtual time (``_turns.pxi``)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from emu.device import number
@@ -115,6 +115,19 @@ class Schedule:
     def nobody(self) -> bool:
         """Whether all CPUs are off."""
         return not any(cpu.on for cpu in self._machine.cpus)
+
+    def each(self) -> Iterator[Cpu]:
+        """Have the registers of each CPU in the engine, one behind the other, to be looked at."""
+        if not self.several:
+            yield self._machine.cpus[0]
+            return
+        present = self._engine.cpu
+        try:
+            for cpu in self._machine.cpus:
+                self._turns.look_at(cpu.number)
+                yield cpu
+        finally:
+            self._turns.look_at(present)
 
     # -- its part of the machine's state ----------------------------------------------------------
 

@@ -448,7 +448,7 @@ def test_what_looked_at_instructions_leaves_nothing_behind_in_a_program(kernel):
     states = []
     for looking in (False, True):
         machine.restore(begin)
-        flow = Flow(machine.engine, bytes, None) if looking else None
+        flow = Flow(machine.engine, bytes) if looking else None
         seen = Steps(machine.engine, bytes, range(1, 4)) if looking else None
         machine.run(Until(instructions=machine.instructions + 3000))
         while machine.pc >> 63:

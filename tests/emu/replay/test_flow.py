@@ -83,7 +83,7 @@ def test_a_collector_is_made_once_and_closed_twice_without_harm(fresh):
     collected.close()
     collected.close()
     with pytest.raises(ValueError, match="not RAM"):
-        Flow(fresh.engine, print, 1 << 60)
+        Flow(fresh.engine, print, [1 << 60])
     with pytest.raises(RuntimeError):
         Flow.__new__(Flow).flush()
     with pytest.raises(RuntimeError):
