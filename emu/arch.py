@@ -111,6 +111,11 @@ class Arch(ABC):
         """The same, of what the CPU models execute: more than there are instructions."""
         return self.instruction_length(code)
 
+    def is_atomic(self, code: bytes) -> bool:
+        """Whether an instruction's accesses to memory are atomic, or order others (exclusive,
+        locked, acquire and release)."""
+        raise NotImplementedError
+
     def split(self, code: bytes) -> list[bytes]:
         """The instructions of a piece of code; the last one may end behind it."""
         found, at = [], 0

@@ -61,10 +61,11 @@ class Caller:
     no caller is left.
 
     :param limit: instructions after which a call is taken to never return.
+    :param on_stack: False: the interrupted thread goes on, and what is placed is kept elsewhere.
     """
 
-    def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT) -> None:
-        self.machine = machine
+    def __init__(self, machine: Machine, limit: int = DEFAULT_LIMIT, on_stack: bool = True) -> None:
+        self.machine, self._on_stack = machine, on_stack
         self.limit = limit
         self._held = _room(machine)
         self._back = machine.guest.entry_address(machine.image)
@@ -105,7 +106,7 @@ class Caller:
         Small ones go on the stack, others into memory from the guest's own ``malloc``.
         """
         size, room = (len(data) + 15) & ~15, self._room
-        if size <= room.left:
+        if self._on_stack and size <= room.left:
             room.left -= size
             room.free -= size
             address = room.free

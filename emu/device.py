@@ -73,6 +73,14 @@ class Device(ABC):
             for value in (getattr(self, name),)
         }
 
+    def keep(self) -> list[Any]:
+        """What ``put_back`` takes: the same as ``state``, for memory only, and quicker."""
+        return [copied(getattr(self, name)) for name in self.kept()]
+
+    def put_back(self, kept: list[Any]) -> None:
+        for name, value in zip(self.kept(), kept, strict=True):
+            setattr(self, name, copied(value))
+
     def restore(self, state: dict[str, Any]) -> None:
         """Take on a state.
 
@@ -87,6 +95,16 @@ class Device(ABC):
             if isinstance(value, dict) and "hex" in value:
                 value = bytearray.fromhex(value["hex"])
             setattr(self, name, copy.deepcopy(value))
+
+
+def copied(value: Any) -> Any:
+    """A copy of what a device's state is made of, down to its numbers."""
+    if isinstance(value, list):
+        return [copied(item) for item in value] if value and not isinstance(value[0], int) \
+            else value[:]
+    if isinstance(value, dict):
+        return {key: item if isinstance(item, int) else copied(item) for key, item in value.items()}
+    return value[:] if isinstance(value, bytearray) else value
 
 
 def number(value: object, end: int = 1 << 63) -> int:

@@ -229,6 +229,34 @@ class ThreadLists:
 
 
 @dataclass(frozen=True)
+class ThreadStart:
+    """How a thread of the kernel's own is made to run on one CPU.
+
+    :param stands: a function that a program's system call enters, with no lock held: from there
+        threads are made.
+    :param create: makes one that does not run yet, with ``stopped`` among its flags.
+    :param lock: locks it; ``add`` has it run.
+    :param exit: ends the thread that calls it.
+    :param thread: the type of one; behind it lies ``scheduler``'s: with the number of its
+        ``cpu``, and ``flags``, of which ``bound`` says that it stays there, as the thread's
+        ``pinned`` does.
+    """
+
+    stands: str
+    create: str
+    stopped: int
+    lock: str
+    add: str
+    exit: str
+    thread: str
+    pinned: str
+    scheduler: str
+    cpu: str
+    flags: str
+    bound: int
+
+
+@dataclass(frozen=True)
 class Guest:
     """A kernel on an architecture.  Names are those of its symbols, types and members.
 
@@ -261,6 +289,8 @@ class Guest:
     :param operations: provider and module of static probes of functions that are inline in their
         callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
     :param interrupts: the functions that handle them.
+    :param thread_start: how threads are made; None: there are none, and CPUs run what they are
+        given.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
@@ -312,6 +342,7 @@ class Guest:
     operations: tuple[str, str] = ("", "")
     unseen: Mapping[str, str] = field(default_factory=dict)
     interrupts: tuple[str, ...] = ()
+    thread_start: ThreadStart | None = None
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

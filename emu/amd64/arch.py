@@ -29,6 +29,10 @@ def _decoder() -> "capstone.Cs":
     return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
 
 
+LOCK, REX, XCHG = 0xF0, 0x40, (b"\x86", b"\x87")
+LEGACY_PREFIXES = frozenset((LOCK, 0xF2, 0xF3, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0x66, 0x67))
+
+
 @functools.cache
 def _detailed() -> "capstone.Cs":
     import capstone
@@ -114,6 +118,17 @@ class Amd64(Arch):
                     relative = pc + insn.size if op.mem.base else 0
                     found.append((segment, op.mem.disp + relative & (1 << 64) - 1))
         return found
+
+    def is_atomic(self, code: bytes) -> bool:
+        """LOCK, or XCHG with memory (SDM volume 3, "Bus Locking")."""
+        at = 0
+        while at < len(code) and code[at] in LEGACY_PREFIXES:
+            if code[at] == LOCK:
+                return True
+            at += 1
+        if at < len(code) and code[at] & 0xF0 == REX:
+            at += 1
+        return code[at : at + 1] in XCHG and len(code) > at + 1 and code[at + 1] >> 6 != 3
 
     def split(self, code: bytes) -> list[bytes]:
         found, at = list[bytes](), 0

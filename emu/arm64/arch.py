@@ -17,6 +17,9 @@ READ_ONLY = 1 << 7  # AP[2]
 CONTIGUOUS = 1 << 52
 
 
+ATOMIC = ((0x3F000000, 0x08000000), (0x3B200C00, 0x38200000), (0x3F200C00, 0x19000000))
+
+
 @functools.cache
 def _decoder() -> "capstone.Cs":
     import capstone  # takes 30 ms, and not every command decodes
@@ -71,6 +74,12 @@ class Arm64(Arch):
 
     def decoder(self) -> "capstone.Cs":
         return _decoder()
+
+    def is_atomic(self, code: bytes) -> bool:
+        """Exclusive, acquire and release (Arm ARM C4.1, "Load/store exclusive"), atomic memory
+        operations, and those of release consistency without scaling."""
+        word = int.from_bytes(code, "little")
+        return any(word & mask == value for mask, value in ATOMIC)
 
     def instruction_length(self, code: bytes) -> int:
         return 4

@@ -207,6 +207,9 @@ class ArmCpu(Cpu):
         """EL1, exceptions masked."""
         self._set_pstate(PSTATE_D | PSTATE_A | PSTATE_I | PSTATE_F | EL1H)
 
+    def monitor_place(self) -> int:
+        return _monitor().fields["exclusive_addr"][0]
+
     def start(self, address: int, argument: int) -> None:
         """PSCI, CPU_ON: the MMU is off."""
         self.reset()
@@ -369,6 +372,14 @@ class ArmCpu(Cpu):
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------
+
+    def keep(self) -> Any:
+        return super().keep(), [(t.control, t.compare) for t in self.timers.values()]
+
+    def put_back(self, kept: Any) -> None:
+        super().put_back(kept[0])
+        for timer, (control, compare) in zip(self.timers.values(), kept[1], strict=True):
+            timer.control, timer.compare = control, compare
 
     def state(self) -> dict[str, Any]:
         m = self.machine

@@ -15,6 +15,7 @@ from emu.guest import (
     SignalMembers,
     SystemCalls,
     ThreadLists,
+    ThreadStart,
     TrapFrame,
 )
 from emu.hole import FindHole
@@ -63,6 +64,12 @@ LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
     LockKind("struct sx", "sx_lock", 31, 1), None, None,
     LockKind("struct rwlock", "rw_lock", 31, 1), None))
 
+# sys/unistd.h: RFSTOPPED; kern/sched_ule.c: TSF_BOUND, td_get_sched().
+THREAD_START = ThreadStart(
+    stands="sys_read", create="kthread_add", stopped=1 << 17, lock="thread_lock_flags_",
+    add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
+    scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
+
 
 def freebsd(
     load: Loader,
@@ -102,7 +109,8 @@ def freebsd(
         call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
-        tracepoint=tracepoint, interrupts=interrupts, guard=("sdt_probes_enabled", GUARDED),
+        tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
+        guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks taken or released at once, and times of waiting, go by its "
             "tracepoints"},

@@ -24,6 +24,9 @@ def _decoder() -> "capstone.Cs":
     )
 
 
+AMO = 0x2F  # an opcode: LR, SC and the others
+
+
 class Riscv64(Arch):
     name = "riscv64"
     elf_machine = "RISCV"
@@ -64,6 +67,10 @@ class Riscv64(Arch):
 
     def decoder(self) -> "capstone.Cs":
         return _decoder()
+
+    def is_atomic(self, code: bytes) -> bool:
+        """LR, SC and the other atomic operations (RISC-V unprivileged, "A")."""
+        return len(code) == 4 and code[0] & 0x7F == AMO
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2

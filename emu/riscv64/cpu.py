@@ -172,6 +172,7 @@ class RiscvCpu(Cpu):
     wakes_masked = True
     guarded = frozenset(registers.SUPERVISOR)
     yields = (PAUSE,)
+    spins_aloud = False
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:
         super().__init__(number)
@@ -206,6 +207,9 @@ class RiscvCpu(Cpu):
         m.write_register("medeleg", 0xB1FF)
         m.write_register("mcounteren", 7)
         m.write_register("priv", 1)
+
+    def monitor_place(self) -> int:
+        return _reservation().fields["load_res"][0]
 
     def start(self, address: int, argument: int) -> None:
         """SBI, hart_start: address translation is off."""
@@ -454,6 +458,13 @@ class RiscvCpu(Cpu):
         return code == WFI
 
     # -- snapshots --------------------------------------------------------------------------------
+
+    def keep(self) -> Any:
+        return super().keep(), self.timer_at, self.told
+
+    def put_back(self, kept: Any) -> None:
+        own, self.timer_at, self.told = kept
+        super().put_back(own)
 
     def state(self) -> dict[str, Any]:
         m = self.machine

@@ -101,6 +101,9 @@ cdef enum:
     MAX_PLACES = 8
     MAX_TRAPPED = 4
     MAX_YIELDS = 4
+    MAX_TRANSLATED = 1024  # pages of code that are told as translated of late
+    CODE_KNOWN = 1  # of a page: code was translated of it,
+    CODE_NEW = 2  # since it was last asked
     FAST_BLOCKS = 4096  # blocks that the short cut knows
     CODE_PAGES = 256  # of low addresses whose frame is remembered
     PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
@@ -144,7 +147,7 @@ cdef struct Region:
     uint64_t physical
     uint64_t size
     uint8_t *host
-    uint8_t *code  # a byte a page: whether code was translated of it since the last flush
+    uint8_t *code  # a byte a page: whether code was translated of it since the last flush (CODE_KNOWN)
 
 
 # unicorn.h: uc_arm64_cp_reg, as the system-instruction hook and UC_ARM64_REG_CP_REG take it
@@ -255,6 +258,8 @@ cdef struct Clock:
     bint urgent  # the pending interrupt is taken whatever masks it
     exchanging_fn exchanging  # somebody who looks at registers is told; NULL: nobody
     void *exchanging_data
+    # Where a context holds what an exclusive access has reserved; 0: it holds no such thing.
+    uint32_t monitor_place
     bint others  # another CPU may have something to do
     CpuPart parts[MAX_CPUS]
     int yield_count
@@ -350,6 +355,10 @@ cdef struct Clock:
     # Guest RAM on the host.
     Region regions[MAX_REGIONS]
     int region_count
+    # The pages of CODE_NEW, where somebody asks for them.
+    bint asks_translated
+    uint32_t translated_used
+    uint64_t translated[MAX_TRANSLATED]
     # Code was translated of a page that could not be told.
     bint code_anywhere
     # The owner of breakpoints, and the architecture's breakpoint exception.

@@ -214,6 +214,15 @@ cdef bint flat(Clock *c, uint64_t address, uint64_t *physical) noexcept nogil:
 # -- what was made of memory ----------------------------------------------------------------------
 # The guest's own stores are seen by the CPU model.  Whoever else writes RAM tells ``written``.
 
+cdef void note_translated(Clock *c, Region *region, uint64_t physical) noexcept nogil:
+    cdef uint8_t *code = &region.code[(physical - region.physical) >> 12]
+    if code[0] != CODE_NEW:
+        code[0] = CODE_NEW
+        if c.translated_used < MAX_TRANSLATED:
+            c.translated[c.translated_used] = physical & ~<uint64_t>4095
+            c.translated_used += 1
+
+
 cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     """Code was translated of the virtual [address, address + size): at most two pages."""
     cdef uint64_t physical = 0
@@ -224,7 +233,10 @@ cdef void translated(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if region == NULL:
             c.code_anywhere = True
         else:
-            region.code[(physical - region.physical) >> 12] = 1
+            if c.asks_translated:
+                note_translated(c, region, physical)
+            else:
+                region.code[(physical - region.physical) >> 12] = CODE_KNOWN
         if (address ^ last) >> 12 == 0:
             return
         address = last
@@ -1850,3 +1862,6 @@ include "_flow.pxi"
 
 
 include "_steps.pxi"
+
+
+include "_accesses.pxi"

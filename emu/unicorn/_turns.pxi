@@ -8,6 +8,9 @@ everybody who looks, time stands still until then, and never goes back.
 """
 
 
+cdef uint64_t MAX_TURN = <uint64_t>1 << 40  # instructions
+
+
 cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     """Whether the block ends with an instruction of a CPU that waits for another one (PAUSE): its
     turn ends there."""
@@ -61,18 +64,24 @@ cdef class Turns:
         at power-on.
     :param length: instructions of a turn.
     :param yields: the instructions with which a CPU gives its turn away; each ends its block.
+    :param monitor: where a context holds the address that an exclusive access has reserved: it is
+        lost with the turn, as another CPU may store there; 0: there is no such thing.
     """
 
     cdef Engine engine
 
-    def __init__(self, Engine engine not None, uint32_t count, uint64_t length, yields=()):
+    def __init__(self, Engine engine not None, uint32_t count, uint64_t length, yields=(),
+                 size_t monitor=0):
         cdef uint32_t i
         cdef Clock *c = &engine.clock
         engine._still()
         if c.cpus != 1 or self.engine is not None:
             raise RuntimeError("CPUs are made once")
-        if not 1 <= count <= MAX_CPUS or not 0 < length < 1 << 40 or len(yields) > MAX_YIELDS:
+        if not 1 <= count <= MAX_CPUS or not 0 < length <= MAX_TURN or len(yields) > MAX_YIELDS:
             raise ValueError(f"1 to {MAX_CPUS} CPUs are possible, and turns of an instruction or more")
+        if monitor and not CONTEXT_HEADER <= monitor <= engine.context_size(engine.uc) - 8:
+            raise ValueError("the monitor lies outside the context")
+        c.monitor_place = <uint32_t>monitor
         for i in range(count if count > 1 else 0):
             engine._ok("context", engine.context_alloc(engine.uc, &c.parts[i].context))
             engine._ok("context", c.context_save(engine.uc, c.parts[i].context))
@@ -137,8 +146,11 @@ cdef class Turns:
         self._ready(number)
         if c.count:
             raise RuntimeError("a block is in progress")
-        if number != c.cpu:
+        cdef uint32_t before = c.cpu
+        if number != before:
             self._load(number)
+            if c.monitor_place:
+                (<uint64_t *>(<uint8_t *>c.parts[before].context + c.monitor_place))[0] = NEVER
             self.engine._ok("flush TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
         begin_turn(c, c.instructions, longest)
         c.canonical = c.instructions
@@ -170,15 +182,19 @@ cdef class Turns:
 
     @property
     def clock(self):
-        """What a snapshot has to keep of the turn: (began, end, longest before it)."""
+        """What a snapshot has to keep of the turn: (began, end, longest before it, instructions of
+        one that is not given away)."""
         cdef Clock *c = &self.engine.clock
-        return c.turn_began, c.turn_end, c.longest
+        return c.turn_began, c.turn_end, c.longest, c.turn_length
 
     @clock.setter
     def clock(self, value):
         """Behind the count of instructions, and the skew."""
         cdef Clock *c = &self.engine.clock
-        c.turn_began, c.turn_end, c.longest = value
+        began, end, longest, length = value
+        if not 0 < length <= MAX_TURN:
+            raise ValueError("a turn is of an instruction or more")
+        c.turn_began, c.turn_end, c.longest, c.turn_length = began, end, longest, length
         c.still = c.turn_began + c.longest
         c.others = c.cpus > 1
         c.horizon = 0
@@ -193,3 +209,93 @@ cdef class Turns:
     @stands.setter
     def stands(self, value):
         self.engine.clock.resumed, self.engine.clock.resume_at, self.engine.clock.shadow = value
+
+
+cdef void watch_code(Clock *c) noexcept nogil:
+    """From now on it is noted what code is translated of."""
+    c.asks_translated = True
+
+
+@cython.no_gc_clear
+cdef class Moment:
+    """All that the engine is at one moment, but memory: the registers of all CPUs, the clock and the turn.
+    It is a good deal faster than to read and write registers by their names."""
+
+    cdef Engine engine
+    cdef void *contexts[MAX_CPUS]
+    cdef CpuPart parts[MAX_CPUS]
+    cdef uint64_t numbers[12]
+
+    def __init__(self, Engine engine not None):
+        cdef Clock *c = &engine.clock
+        cdef uint32_t i
+        if self.engine is not None:
+            raise RuntimeError("a moment is kept once")
+        engine._still()
+        if c.frozen or c.count:
+            raise MachineError("the machine is in the middle of an instruction")
+        self.engine = engine
+        for i in range(c.cpus):
+            engine._ok("context", engine.context_alloc(engine.uc, &self.contexts[i]))
+            if i == c.cpu:
+                engine._ok("save the CPU", c.context_save(engine.uc, self.contexts[i]))
+            else:
+                memcpy(self.contexts[i], c.parts[i].context, engine.context_size(engine.uc))
+        memcpy(self.parts, c.parts, sizeof(c.parts))
+        self.parts[c.cpu] = CpuPart(NULL, c.shadow, c.resumed, c.program_traps, c.resume_at,
+                                    c.address, c.size, c.program_began, c.thread_word)
+        self.numbers = [c.cpu, c.instructions, c.canonical, c.skew, c.turn_end, c.turn_began,
+                        c.turn_length, c.still, c.longest, c.taken, 0, 0]
+        watch_code(c)
+
+    def put_back(self):
+        """The engine is what it was; its memory is so already."""
+        cdef Clock *c = &self.engine.clock
+        cdef CpuPart *own
+        cdef uint32_t i
+        cdef void *context
+        self.engine._still()
+        if c.frozen:
+            raise MachineError("a probe is firing: the machine cannot go back")
+        for i in range(c.cpus):
+            if i != <uint32_t>self.numbers[0]:
+                context = c.parts[i].context
+                c.parts[i] = self.parts[i]
+                c.parts[i].context = context
+                memcpy(context, self.contexts[i], self.engine.context_size(self.engine.uc))
+        c.cpu = <uint32_t>self.numbers[0]
+        own = &self.parts[c.cpu]
+        self.engine._ok("restore a CPU", c.context_restore(c.uc, self.contexts[c.cpu]))
+        c.shadow, c.resumed, c.resume_at = own.shadow, own.resumed, own.resume_at
+        c.program_traps, c.thread_word = own.program_traps, own.thread_word
+        c.program_began, c.address, c.size = own.program_began, own.address, own.size
+        c.instructions, c.canonical, c.skew = self.numbers[1], self.numbers[2], self.numbers[3]
+        c.turn_end, c.turn_began, c.turn_length = self.numbers[4], self.numbers[5], self.numbers[6]
+        c.still, c.longest, c.taken = self.numbers[7], self.numbers[8], self.numbers[9]
+        c.count = c.exceptions = 0
+        c.cut_at = c.horizon = c.heard = 0
+        c.others = c.cpus > 1
+        c.turns[0] += 1
+        self.engine._ok("flush TLB", c.ctl(c.uc, ctl_word(CTL_TLB_FLUSH, 0, CTL_WRITE)))
+
+    def translated_since(self):
+        """Physical addresses of the pages of which code was translated since some moment was kept, or
+        this was asked: where they were written to since, that is to be dropped."""
+        cdef Clock *c = &self.engine.clock
+        cdef Region *region
+        cdef uint32_t i
+        found = []
+        for i in range(c.translated_used):
+            region = region_of(c, c.translated[i], 1)
+            if region != NULL:
+                region.code[(c.translated[i] - region.physical) >> 12] = CODE_KNOWN
+                found.append(c.translated[i])
+        overflow = c.translated_used == MAX_TRANSLATED
+        c.translated_used = 0
+        return None if overflow else found
+
+    def __dealloc__(self):
+        cdef uint32_t i
+        for i in range(MAX_CPUS):
+            if self.contexts[i] != NULL:
+                self.engine.clock.context_free(self.contexts[i])

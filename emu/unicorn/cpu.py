@@ -33,6 +33,7 @@ class Cpu(ABC):
     wakes_masked: ClassVar[bool]  # a masked interrupt ends the wait instruction
     # Instructions with which it lets another CPU run, that it waits for; each ends its block.
     yields: ClassVar[tuple[bytes, ...]]
+    spins_aloud: ClassVar[bool] = True  # kernels that wait for another CPU say so by these
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -47,6 +48,11 @@ class Cpu(ABC):
 
     def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
         """An image was put into memory: stop at what the CPU model cannot do by itself."""
+
+    def monitor_place(self) -> int:
+        """Where a context holds the address that an exclusive access has reserved, eight bytes; 0:
+        it is no such CPU."""
+        return 0
 
     @abstractmethod
     def start(self, address: int, argument: int) -> None:
@@ -128,6 +134,14 @@ class Cpu(ABC):
     def write_system(self, name: str, value: int) -> None:
         """:raises MachineError: when there is none of that name."""
         raise MachineError(f"there is no register '{name}'")
+
+    def keep(self) -> Any:
+        """What of it is not in the engine's registers, for ``put_back``."""
+        return self.on, list(self.posted)
+
+    def put_back(self, kept: Any) -> None:
+        self.on, posted = kept
+        self.posted = list(posted)
 
     @abstractmethod
     def state(self) -> dict[str, Any]:

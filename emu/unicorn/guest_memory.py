@@ -75,6 +75,17 @@ class GuestMemory:
         return [PAGE * page for first, count in _runs(self._changed())
                 for page in range(first, first + count)]
 
+    def is_written(self, page: int) -> bool:
+        """Whether a page was written since the last snapshot.
+
+        :raises IndexError: when there is none of that number.
+        """
+        if not 0 <= page < self.size // PAGE:
+            raise IndexError(page)
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            file.seek((self.address // PAGE + page) * ENTRY)
+            return bool(_CHANGED[file.read(ENTRY)[-1]])
+
     def page(self, number: int) -> bytes:
         """A page's content."""
         return self._area[PAGE * number : PAGE * (number + 1)]

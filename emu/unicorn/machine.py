@@ -15,10 +15,12 @@ from emu.errors import MachineError
 from emu.events import EventQueue, Timer
 from emu.guests import guest_of
 from emu.machine import ConsoleLog, Machine, Stop, Until
+from emu.unicorn import mark
 from emu.unicorn._engine import Engine, EngineError
 from emu.unicorn.board import BOARDS
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.guest_memory import PAGE, GuestMemory
+from emu.unicorn.mark import Mark
 from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
@@ -310,6 +312,19 @@ class UnicornMachine(Machine):
         """Whether the guest has not read all that was typed."""
         return self.board.keys_left
 
+    def give_turn(self, cpu: int) -> None:
+        """It is a CPU's turn from here on, and a new round.
+
+        :raises MachineError: while it runs, or when there is no such CPU.
+        """
+        if self.running:
+            raise MachineError("the machine is running: it gives the turns itself")
+        if not 0 <= cpu < len(self.cpus):
+            raise MachineError(f"there is no CPU {cpu}")
+        self._entered("turn", str(cpu), b"")
+        if self.schedule.several:
+            self.schedule.give(cpu)
+
     def step(self) -> None:
         self.run(Until(instructions=self.instructions + 1))
 
@@ -457,14 +472,41 @@ class UnicornMachine(Machine):
         :raises MachineError: when probes were enabled or disabled since: their breakpoints are part
             of memory.
         """
+        self._may_go_back(snapshot.patches)
+        self.memory_part.restore(snapshot.memory)
+        self.restore_state(snapshot.state)
+
+    def _may_go_back(self, patches: int) -> None:
         if self.engine.running:
             raise MachineError("the machine is running: a snapshot cannot be restored here")
         if self.runner is not None:
             raise MachineError("the machine is recorded: it cannot go back")
-        if snapshot.patches != self.patches:
+        if patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
-        self.memory_part.restore(snapshot.memory)
-        self.restore_state(snapshot.state)
+
+    def mark(self) -> Mark:
+        """Keep the present state, to go back to it quickly (``back_to``).
+
+        :raises MachineError: in the middle of an instruction.
+        """
+        self._between_instructions("it is not marked here")
+        return mark.keep(self)
+
+    def back_to(self, kept: Mark) -> None:
+        """Go back to a state kept by ``mark``.
+
+        :raises MachineError: as ``restore`` does.
+        """
+        self._may_go_back(kept.patches)
+        self.engine.detour.thaw()
+        mark.go_back(self, kept)
+
+    def keep_loop(self) -> tuple[Stop | None, tuple[int, int] | None]:
+        """What the run loop remembers of the guest, for a ``Mark``."""
+        return self._loop.keep()
+
+    def put_loop_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
+        self._loop.put_back(kept)
 
     def digest(self) -> str:
         """SHA-256 over memory, CPU, devices, clock and console output."""

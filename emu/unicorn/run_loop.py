@@ -165,6 +165,14 @@ class RunLoop:
             return None
         return self._stop.reason.name, self._stop.detail
 
+    def keep(self) -> tuple[Stop | None, tuple[int, int] | None]:
+        """What ``put_back`` takes."""
+        return self._stop, self.panicking
+
+    def put_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:
+        self.engine.forget_exceptions()
+        self._stop, self.panicking = kept
+
     def restore(self, state: MachineState, pc: int) -> None:
         self.engine.forget_exceptions()
         self._stop = None

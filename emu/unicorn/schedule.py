@@ -30,13 +30,32 @@ class Schedule:
         self._machine, self._engine = machine, machine.engine
         cpus = machine.cpus
         self._turns = Turns(machine.engine, len(cpus), machine.image.options.turn,
-                            cpus[0].yields)
+                            cpus[0].yields, cpus[0].monitor_place() if len(cpus) > 1 else 0)
         # Where a CPU waits for an interrupt; None: it does not.
         self._waiting: list[int | None] = [None] * len(cpus)
+        self.held: set[int] = set()  # whom somebody keeps from having a turn
+
+    @property
+    def length(self) -> int:
+        """Instructions of a turn that is not given away; what is set holds from the next one."""
+        return self._turns.clock[3]
+
+    @length.setter
+    def length(self, instructions: int) -> None:
+        self._turns.clock = *self._turns.clock[:3], instructions
 
     @property
     def several(self) -> bool:
         return len(self._waiting) > 1
+
+    @property
+    def waits(self) -> list[int | None]:
+        """Where each CPU waits for an interrupt."""
+        return list(self._waiting)
+
+    @waits.setter
+    def waits(self, where: list[int | None]) -> None:
+        self._waiting = list(where)
 
     @property
     def waiting(self) -> int | None:
@@ -48,8 +67,8 @@ class Schedule:
         self._waiting[self._engine.cpu] = pc
 
     def _can_run(self, cpu: Cpu) -> bool:
-        return cpu.on and (self._waiting[cpu.number] is None or cpu.interrupt_pending()
-                           or bool(cpu.posted))
+        return cpu.on and cpu.number not in self.held and (
+            self._waiting[cpu.number] is None or cpu.interrupt_pending() or bool(cpu.posted))
 
     def _next(self) -> tuple[Cpu | None, bool]:
         """Who can run next, and whether that begins a new round."""
@@ -173,5 +192,5 @@ class Schedule:
             self._waiting[cpu.number] = pc if row["waiting"] else None
             self._turns.stands = bool(row["arrived"]), pc, False
         self._turns.look_at(present)
-        began, end, longest = (number(value) for value in state["clock"])
-        self._turns.clock = began, end, longest
+        began, end, longest, length = (number(value) for value in state["clock"])
+        self._turns.clock = began, end, longest, length

@@ -24,6 +24,7 @@ COMMANDS = {
     "diff": "where two recorded runs part",
     "explain": "explain one firing of a probe, step by step",
     "quiz": "exercises: what a breakpoint, a trap frame, a trampoline hold",
+    "explore": "try the orders in which a few calls can run on several CPUs",
     "disas": "show a function's instructions and their verdicts",
     "inline": "list the inline copies of a function, or the inline calls in one",
     "line": "the code of a source line, or the source lines of an instruction",

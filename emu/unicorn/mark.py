@@ -1,0 +1,84 @@
+"""A state that a machine goes back to again and again, a good deal quicker than to a ``Snapshot``:
+the registers are kept as the engine has them, and what the CPU model has translated stays."""
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from emu.device import Device
+from emu.machine import Stop
+from emu.unicorn._engine import Moment
+from emu.unicorn.guest_memory import PAGE, MemoryImage
+
+if TYPE_CHECKING:
+    from emu.unicorn.machine import UnicornMachine
+
+
+@dataclass(frozen=True)
+class Mark:
+    """:param console: bytes that the guest had written.
+    :param loop: what the run loop had to remember (``RunLoop.keep``).
+    """
+
+    memory: MemoryImage
+    moment: Moment
+    devices: tuple[tuple[Device, Any], ...]
+    cpus: tuple[Any, ...]
+    timers: dict[str, int]
+    waiting: list[int | None]
+    console: int
+    loop: tuple[Stop | None, tuple[int, int] | None]
+    patches: int
+
+
+def _is_plain(device: Device) -> bool:
+    """Whether all its state is in its attributes."""
+    return type(device).state is Device.state and type(device).restore is Device.restore
+
+
+def keep(machine: "UnicornMachine") -> Mark:
+    """Keep the present state.  It is good as long as the machine is."""
+    devices = tuple(
+        (one, one.keep() if _is_plain(one) else one.state())
+        for _name, one in sorted(machine.board.devices.items()))
+    return Mark(
+        machine.memory_part.snapshot(), Moment(machine.engine), devices,
+        tuple(cpu.keep() for cpu in machine.cpus), machine.events.state(),
+        machine.schedule.waits, len(machine.console.text), machine.keep_loop(), machine.patches)
+
+
+def go_back(machine: "UnicornMachine", mark: Mark) -> None:
+    """Make a machine what it was."""
+    changed = _code_changed(machine, mark)
+    machine.memory_part.restore(mark.memory)
+    mark.moment.put_back()
+    for page in changed:
+        machine.engine.written(page, PAGE)
+    for device, kept in mark.devices:
+        if _is_plain(device):
+            device.put_back(kept)
+        else:
+            device.restore(kept)
+    for cpu, kept in zip(machine.cpus, mark.cpus, strict=True):
+        cpu.put_back(kept)
+    machine.events.restore(mark.timers)
+    machine.schedule.waits = mark.waiting
+    del machine.console.text[mark.console :]
+    machine.put_loop_back(mark.loop)
+    machine.interrupts_changed()
+
+
+def _code_changed(machine: "UnicornMachine", mark: Mark) -> list[int]:
+    """Physical addresses of pages of code that is not what it was translated from, once memory is
+    what it was."""
+    pages = mark.moment.translated_since()
+    if pages is None:
+        machine.engine.flush_translations()
+        return []
+    memory, base = machine.memory_part, machine.ram_base
+    found = []
+    for page in pages:
+        with contextlib.suppress(IndexError):  # what is no RAM is not written either
+            if memory.is_written((page - base) // PAGE):
+                found.append(page)
+    return found

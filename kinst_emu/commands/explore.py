@@ -1,0 +1,151 @@
+"""``kinst explore``: the orders in which a few runs can be executed, tried; which of them go
+wrong."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from emu.call import DEFAULT_LIMIT
+from emu.errors import KinstError
+from emu.progress import PROGRESS
+from emu.replacing import replacing
+from images import catalog
+from kinst_emu.completion import kernel_option
+from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
+from kinst_emu.explore.explorer import Asked, Explored, Explorer, Finding
+from kinst_emu.explore.order import read_order
+from kinst_emu.explore.stage import Stage
+from kinst_emu.explore.strategies import STRATEGIES
+from kinst_emu.sweeps import progress_bar
+from kinst_emu.terminal import check_writable, parse_count, parse_size
+
+EXAMPLES = (
+    "kinst explore -k races/amd64 --setup 'counter_reset()' --run 'counter_add()' "
+    "--run 'counter_add()' --check 'counter_value() == 2'",
+    "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
+    "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
+)
+FOUND = 1  # exit status: an order goes wrong
+MOST_PREEMPTIONS, MOST_ORDERS = 8, 100_000_000
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    kernel_option(parser)
+    add = parser.add_argument
+    add("--run", action="append", default=[], metavar="CALL", dest="runs",
+        help="what one of them does, a call like 'f(1)'; twice or more, the first is A")
+    add("--setup", default="", metavar="CALLS", help="calls that are done before all orders")
+    add("--check", default="", metavar="CALL",
+        help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'")
+    add("--preemptions", default="2", metavar="N",
+        help="orders with at most so many preemptions (%(default)s)")
+    add("--strategy", choices=STRATEGIES, default=STRATEGIES[0],
+        help="all: every order with so few preemptions that can differ; pct: random priorities "
+        "with so many changes; random: preemptions anywhere (%(default)s)")
+    add("--limit", default="100000", metavar="N", help="orders that are tried (%(default)s)")
+    add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
+    add("--no-races", action="store_true", help="do not look for data races")
+    add("--all-findings", action="store_true", help="go on behind the first finding")
+    add("--schedule", metavar="ORDER", help="one order, like 'A120 B A': run it, and show it")
+    add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
+    add("--unchecked", action="store_true",
+        help="pass the arguments as they are, whatever the functions' types are")
+    add("--junit", type=Path, metavar="FILE", help="write the findings as JUnit's XML")
+    add("--json", action="store_true", help="print what was found as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check)
+    runs.parsed()
+    preemptions = parse_count(arguments.preemptions, "--preemptions")
+    if not 1 <= preemptions <= MOST_PREEMPTIONS:
+        raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
+    asked = Asked(arguments.strategy, preemptions,
+                  min(parse_count(arguments.limit, "--limit"), MOST_ORDERS),
+                  parse_count(arguments.seed, "--seed"), not arguments.no_races,
+                  arguments.all_findings)
+    order = None if arguments.schedule is None else read_order(
+        arguments.schedule, len(arguments.runs))
+    if arguments.junit is not None:
+        check_writable(arguments.junit, "--junit")
+    image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs))
+    with PROGRESS.working("starting the runs"):
+        stage, judge = stage_of(image, runs, parse_size(arguments.memory), DEFAULT_LIMIT,
+                                arguments.unchecked)
+    with progress_bar(asked.limit, "orders") as advance:
+        explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1))
+        explored = explorer.only(order) if order is not None else explorer.run()
+    if arguments.junit is not None:
+        _write_junit(arguments.junit, explored)
+    if arguments.json:
+        print(json.dumps(_as_json(explored), indent=2))
+    else:
+        print(f"runs:\n{names_of(arguments.runs)}")
+        for line in _told(stage, explored, order is not None):
+            print(line)
+    return FOUND if explored.findings else 0
+
+
+def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
+    for number, finding in enumerate(explored.findings, 1):
+        yield ""
+        yield f"{number}. {finding.kind}: {finding.said}"
+        yield (f"   schedule '{finding.schedule}' ({finding.preemptions} preemption"
+               f"{'' if finding.preemptions == 1 else 's'})")
+        yield from (f"   {line}" for line in _lines(stage, finding))
+    yield ""
+    yield _seen(explored) if not one else (
+        "that schedule goes wrong" if explored.findings else "nothing goes wrong with it")
+
+
+def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
+    """The two sides by source lines."""
+    from dtrace.debug_data import Sources
+    from dwarf.debug_file import DebugDataError
+    from kinst_emu.explore.telling import of_race, rows, side_by_side
+
+    machine, runs = stage.machine, len(stage.runs)
+    try:
+        sources = Sources(machine.image)
+        if finding.race is not None:
+            yield from of_race(machine, sources, finding.race)
+            return
+        played = stage.play(finding.order, look=True)
+        yield from side_by_side(list(rows(machine, sources, played.accesses, runs)), runs)
+    except DebugDataError as error:
+        yield f"(no source lines: {error})"
+
+
+def _seen(explored: Explored) -> str:
+    """How much of the space was seen; never that there are no races."""
+    space = "; ".join(f"about {count} with {n}" for n, count in sorted(explored.space.items()))
+    whole = "all of them were tried, but for" if explored.whole else "of which not all were tried:"
+    text = (f"{explored.tried} orders were executed in {explored.seconds:.1f} s "
+            f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second)")
+    if explored.space:
+        text += (f"; {explored.shared} places of 8 bytes are shared; orders by preemptions: "
+                 f"{space}; {whole} {explored.left_out} that bring the accesses into the same order")
+    if not explored.findings:
+        text += ".  Nothing went wrong in these"
+    return text
+
+
+def _as_json(explored: Explored) -> dict[str, object]:
+    return {
+        "tried": explored.tried, "left_out": explored.left_out, "whole": explored.whole,
+        "space": explored.space, "shared": explored.shared,
+        "seconds": round(explored.seconds, 3), "serial": sorted(explored.results),
+        "findings": [{"kind": one.kind, "said": one.said, "schedule": one.schedule,
+                      "preemptions": one.preemptions} for one in explored.findings]}
+
+
+def _write_junit(path: Path, explored: Explored) -> None:
+    cases = "".join(
+        f'<testcase name={quoteattr(one.kind)}><failure message={quoteattr(one.said)}>'
+        f'{one.schedule}</failure></testcase>' for one in explored.findings)
+    cases = cases or '<testcase name="orders"/>'
+    with replacing(path) as file:
+        file.write(f'<testsuite name="kinst explore" tests="{max(1, len(explored.findings))}" '
+                   f'failures="{len(explored.findings)}">{cases}</testsuite>\n'.encode())

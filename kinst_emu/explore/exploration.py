@@ -1,0 +1,120 @@
+"""A kernel, a few runs, and all orders of them: what the command and the Python interface share."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.prototypes import Prototypes
+from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.elf import Image
+from emu.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
+from images import boots, catalog
+from images.shell import with_userland
+from kinst_emu.explore.explorer import Judge
+from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.stage import Played, Stage
+from kinst_emu.explore.threads import stand_in_thread, start_runs
+
+MIN_RUNS, MAX_RUNS = 2, len(LETTERS)
+COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
+                      r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
+COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
+CHECK_LIMIT = 5_000_000  # instructions of a check
+
+
+@dataclass(frozen=True)
+class Check:
+    """:param text: as it was given: a call, which is to give something but 0, or how it
+    compares."""
+
+    text: str
+    program: list[Statement]
+    how: str
+    value: int
+
+
+def read_check(text: str) -> Check:
+    """:raises KinstError: when it is none."""
+    match = COMPARED.fullmatch(text)
+    if match is None:
+        return Check(text, parse(text), "!=", 0)
+    return Check(text, parse(match["call"]), match["how"], int(match["value"], 0))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """:param texts: of the runs; ``setup``: calls that are done before; ``check``: and behind
+    them."""
+
+    texts: tuple[str, ...]
+    setup: str = ""
+    check: str = ""
+
+    def parsed(self) -> list[tuple[str, list[Statement]]]:
+        """:raises KinstError: for what is none."""
+        if not MIN_RUNS <= len(self.texts) <= MAX_RUNS:
+            raise KinstError(f"--run: {len(self.texts)} given; {MIN_RUNS} to {MAX_RUNS} are "
+                             "possible, each a call, like --run 'strlen(\"a\")'")
+        return [(text, parse(text)) for text in self.texts]
+
+
+def for_runs(image: Image, count: int) -> Image:
+    """The kernel, on a computer that has a CPU for each run."""
+    options = replace(image.options, cpus=count)
+    told = replace(image, options=options)
+    return told if catalog.is_teaching(image) else with_userland(told)
+
+
+def stage_of(image: Image, runs: Runs, memory: int, limit: int = DEFAULT_LIMIT,
+             unchecked: bool = False) -> tuple[Stage, Judge | None]:
+    """Boot the kernel and have the runs begin.
+
+    :param image: of ``for_runs``.
+    :raises KinstError: for runs that are none, or that cannot be started.
+    """
+    parsed = runs.parsed()
+    setup = parse(runs.setup) if runs.setup else []
+    asked = read_check(runs.check) if runs.check else None
+    prototypes = None if unchecked else Prototypes(image)
+    names = {one.target for one in setup if one.target}
+    for _text, program in parsed:
+        check(image, [*setup, *program], prototypes)
+    if asked is not None:
+        check(image, [*setup, *asked.program], prototypes)
+    machine = boots.booted(image, memory)
+    bare = machine.guest.thread_start is None
+    if not bare:
+        stand_in_thread(machine)
+    caller = Caller(machine, on_stack=bare)
+    evaluation = Evaluation(caller, prototypes)
+    if setup:
+        evaluation.run(setup)
+    back = machine.guest.entry_address(machine.image) + 32
+    started = start_runs(machine, parsed, evaluation, prototypes, back)
+    stage = Stage(machine, started, back, limit)
+    known = {name: evaluation.names[name] for name in names if name in evaluation.names}
+    return stage, None if asked is None else _judge(machine, asked, prototypes, known)
+
+
+def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
+           names: dict[str, int]) -> Judge:
+    def judge(played: Played) -> str | None:
+        evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
+        try:
+            value = evaluation.run(asked.program)
+        except CallError as error:
+            return f"{asked.text}: {error}"
+        signed = value - (1 << 64) if value >> 63 and asked.value < 0 else value
+        if COMPARE[asked.how](signed, asked.value):
+            return None
+        return f"{asked.text} does not hold: it is {signed}"
+    return judge
+
+
+def names_of(runs: Sequence[str]) -> str:
+    """The runs, each behind its letter."""
+    return "\n".join(f"  {LETTERS[n]}  {text}" for n, text in enumerate(runs))

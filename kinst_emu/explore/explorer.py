@@ -1,0 +1,234 @@
+"""Tries the orders of a few runs, and says which of them go wrong."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from emu.machine import StopReason
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.accesses import RunAccesses, of_serial
+from kinst_emu.explore.order import Order, OrderTurn, order_text
+from kinst_emu.explore.races import DataRace, data_races
+from kinst_emu.explore.stage import Played, Stage
+from kinst_emu.explore.strategies import (
+    Preemptions,
+    priority_orders,
+    random_orders,
+    serial_orders,
+)
+
+PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
+    "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
+KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
+# Where a run did not come to its end: what that is taken for.
+ENDS = {
+    StopReason.PANIC: PANIC, StopReason.UNHANDLED: FAULT, StopReason.RESET: FAULT,
+    StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
+    StopReason.INSTRUCTIONS: LIVELOCK,
+}
+FACTOR, LEAST_LIMIT = 40, 2_000_000  # how much longer than a serial order one may take
+
+Judge = Callable[[Played], str | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """:param kind: one of KINDS.
+    :param said: what is wrong, in a line.
+    :param preemptions: that the order needs.
+    """
+
+    kind: str
+    said: str
+    order: Order
+    preemptions: int
+    race: DataRace | None = None
+
+    @property
+    def schedule(self) -> str:
+        return order_text(self.order)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """:param strategy: one of STRATEGIES.
+    :param limit: orders that are tried at the most.
+    :param races: whether data races are looked for.
+    :param all_findings: go on behind the first.
+    """
+
+    strategy: str = "all"
+    preemptions: int = 2
+    limit: int = 100_000
+    seed: int = 1
+    races: bool = True
+    all_findings: bool = False
+
+
+@dataclass
+class Explored:
+    """:param tried: orders that were executed, the serial ones among them.
+    :param left_out: that cannot differ from one that was tried.
+    :param space: about how many there are, by preemptions; empty: it is not counted.
+    :param results: what the serial orders gave.
+    """
+
+    tried: int = 0
+    left_out: int = 0
+    whole: bool = False
+    space: dict[int, int] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    results: set[tuple[int, ...]] = field(default_factory=set)
+    shared: int = 0
+    seconds: float = 0.0
+
+
+def preemptions_of(order: Sequence[OrderTurn]) -> int:
+    """How often a run is taken its turn before its end."""
+    return sum(turn.count is not None for turn in order)
+
+
+class Explorer:
+    """:param judge: what is wrong with an order in which all runs were done; None: nothing.  The
+    machine is where they ended.
+    :param progress: is told how many orders were tried, and of about how many (0: not known).
+    """
+
+    def __init__(self, stage: Stage, asked: Asked, judge: Judge | None = None,
+                 progress: Callable[[int, int], None] = lambda tried, of: None) -> None:
+        self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
+        self.explored = Explored()
+        self._atomic: dict[int, bool] = {}
+        self._known = set[tuple[object, ...]]()
+
+    def run(self) -> Explored:
+        """Try the orders."""
+        began, explored = time.monotonic(), self.explored
+        try:
+            runs = self._serial()
+            if runs is not None:
+                for order in self._orders(runs):
+                    if explored.tried >= self.asked.limit:
+                        break
+                    self._try(order)
+                    if explored.findings and not self.asked.all_findings:
+                        break
+                else:
+                    explored.whole = True
+        finally:
+            explored.seconds = time.monotonic() - began
+        return explored
+
+    def only(self, order: Order) -> Explored:
+        """Try one order, behind the serial ones."""
+        began = time.monotonic()
+        if self._serial() is not None:
+            self._try(order)
+        self.explored.seconds = time.monotonic() - began
+        return self.explored
+
+    # -- what there is to try ---------------------------------------------------------------------
+
+    def _serial(self) -> list[RunAccesses] | None:
+        """The serial orders: their results are the truth; what each run did where it was first.
+
+        :return: None where one of them goes wrong already.
+        """
+        stage, explored, count = self.stage, self.explored, len(self.stage.runs)
+        found: dict[int, RunAccesses] = {}
+        longest, wrong = 0, False
+        for order in serial_orders(count):
+            played = stage.play(order, look=True)
+            explored.tried += 1
+            self._progress(explored.tried, 0)
+            if played.end is not None:
+                self._add(ENDS.get(played.end.reason, FAULT), str(played.end), order)
+                wrong = True
+                continue
+            explored.results.add(self._result(played))
+            self._judged(played)
+            longest = max(longest, played.instructions)
+            of_each = of_serial(played.accesses, count, stage.begin)
+            found.setdefault(order[0].run, of_each[order[0].run])
+            if self.asked.races:
+                self._races(played)
+        stage.limit = min(stage.limit, max(LEAST_LIMIT, FACTOR * longest))
+        return None if wrong else [found[run] for run in range(count)]
+
+    def _orders(self, runs: list[RunAccesses]) -> Iterator[Order]:
+        asked, explored = self.asked, self.explored
+        if asked.strategy == "pct":
+            yield from priority_orders(runs, asked.preemptions + 1, asked.seed)
+        elif asked.strategy == "random":
+            yield from random_orders(runs, max(1, asked.preemptions), asked.seed)
+        else:
+            tree = Preemptions(runs, asked.preemptions)
+            explored.shared = len(tree.shared)
+            for preemptions in range(1, asked.preemptions + 1):
+                explored.space[preemptions] = tree.estimate(preemptions)
+            for preemptions in range(1, asked.preemptions + 1):
+                for order in tree.orders(preemptions, asked.seed):
+                    yield order
+                    explored.left_out = tree.left_out
+
+    # -- one order --------------------------------------------------------------------------------
+
+    def _try(self, order: Order) -> None:
+        explored = self.explored
+        played = self.stage.play(order)
+        explored.tried += 1
+        self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
+        if played.end is not None:
+            self._add(ENDS.get(played.end.reason, FAULT), self._said(played), order)
+        elif self._result(played) not in explored.results:
+            self._add(RESULT, self._said_result(played), order)
+        else:
+            self._judged(played)
+
+    def _result(self, played: Played) -> tuple[int, ...]:
+        return tuple(played.results[run] for run in sorted(played.results))
+
+    def _judged(self, played: Played) -> None:
+        said = None if self._judge is None else self._judge(played)
+        if said is not None:
+            self._add(CHECK, said, played.order)
+
+    def _said(self, played: Played) -> str:
+        assert played.end is not None
+        return str(played.end)
+
+    def _said_result(self, played: Played) -> str:
+        given = ", ".join(
+            f"{run.text} = {_number(played.results[n])}" for n, run in enumerate(self.stage.runs))
+        serial = " or ".join(
+            "(" + ", ".join(map(_number, one)) + ")" for one in sorted(self.explored.results))
+        return f"{given}; no serial order gives that, they give {serial}"
+
+    def _add(self, kind: str, said: str, order: Order, race: DataRace | None = None) -> None:
+        key: tuple[object, ...] = (kind, said) if race is None else (kind, *race.places)
+        if key not in self._known:
+            self._known.add(key)
+            self.explored.findings.append(Finding(kind, said, order, preemptions_of(order), race))
+
+    # -- data races -------------------------------------------------------------------------------
+
+    def is_atomic(self, pc: int) -> bool:
+        known = self._atomic.get(pc)
+        if known is None:
+            machine: UnicornMachine = self.stage.machine
+            arch = machine.arch
+            code = machine.read(pc, 15 if machine.translate(pc + 15) is not None else 4)
+            known = self._atomic[pc] = arch.is_atomic(code[: arch.executed_length(code) or 1])
+        return known
+
+    def _races(self, played: Played) -> None:
+        symbols = self.stage.machine.image.symbols
+        for race in data_races(played.accesses, len(self.stage.runs), self.is_atomic):
+            one, other = (f"{'store' if a.stores else 'load'} at {symbols.where(a.pc)}"
+                          for a in (race.first, race.second))
+            self._add(RACE, f"{one}, {other}: {race.first.size} bytes at physical "
+                      f"{race.first.physical:#x}, with no order between them", played.order, race)
+
+
+def _number(value: int) -> str:
+    return str(value) if value < 1 << 32 else f"{value:#x}"

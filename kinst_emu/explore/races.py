@@ -1,0 +1,92 @@
+"""Data races in what was executed: two accesses of different CPUs to the same bytes, one of them a
+store, neither atomic, and nothing between them that orders them.
+
+Order comes from places that some instruction uses atomically, as locks are: who reads such a place
+goes on behind whoever has written it before (vector clocks; Lamport's happens-before).  A run that
+was not preempted at all shows a race, too, where nothing but luck has ordered it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kinst_emu.explore.accesses import Access, read_accesses
+
+MAX_RACES = 1000  # of one order; more are not told
+
+
+@dataclass(frozen=True)
+class DataRace:
+    """:param first: the access that came first in the order that was executed."""
+
+    first: Access
+    second: Access
+
+    @property
+    def places(self) -> tuple[int, int]:
+        """The two instructions, the lower address first: what it is known by."""
+        low, high = sorted((self.first.pc, self.second.pc))
+        return low, high
+
+
+@dataclass
+class _Place:
+    """Of a granule: the last store and the last loads, with the clocks of their CPUs."""
+
+    stores: dict[int, tuple[int, Access]] = field(default_factory=dict)
+    loads: dict[int, tuple[int, Access]] = field(default_factory=dict)
+
+
+def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> list[DataRace]:
+    """The races of an order, one for each pair of instructions.
+
+    :param is_atomic: whether the instruction at an address is.
+    """
+    accesses = list(read_accesses(entries))
+    atomic = {pc: is_atomic(pc) for pc in {access.pc for access in accesses}}
+    ordering = {place for access in accesses if atomic[access.pc] for place in access.places}
+    clocks = [[1 if cpu == other else 0 for other in range(cpus)] for cpu in range(cpus)]
+    released: dict[int, list[int]] = {}
+    places: dict[int, _Place] = {}
+    found: dict[tuple[int, int], DataRace] = {}
+    users: dict[int, int] = {}
+    for access in accesses:
+        for place in access.places:
+            users[place] = users.get(place, 0) | 1 << access.cpu
+    for access in accesses:
+        if access.cpu >= cpus:
+            continue
+        own = clocks[access.cpu]
+        for place in access.places:
+            if place in ordering:
+                _order(own, access, released, place)
+            elif users[place] & users[place] - 1:
+                known = places.setdefault(place, _Place())
+                for race in _against(known, own, access):
+                    if len(found) < MAX_RACES:
+                        found.setdefault(race.places, race)
+    return sorted(found.values(), key=lambda race: race.second.position)
+
+
+def _order(own: list[int], access: Access, released: dict[int, list[int]], place: int) -> None:
+    """A place that orders: what was released there is behind, and with a store more is."""
+    there = released.get(place)
+    if there is not None:
+        own[:] = map(max, own, there)
+    if access.stores:
+        released[place] = list(own) if there is None else list(map(max, own, there))
+        own[access.cpu] += 1
+
+
+def _overlap(a: Access, b: Access) -> bool:
+    return a.physical < b.physical + b.size and b.physical < a.physical + a.size
+
+
+def _against(place: _Place, own: list[int], access: Access) -> Iterable[DataRace]:
+    """The races of an access with those before it; it is then one of them."""
+    others = [place.stores] if not access.stores else [place.stores, place.loads]
+    for table in others:
+        for cpu, (clock, before) in table.items():
+            if cpu != access.cpu and clock > own[cpu] and _overlap(before, access):
+                yield DataRace(before, access)
+    table = place.stores if access.stores else place.loads
+    table[access.cpu] = own[access.cpu], access

@@ -1,0 +1,112 @@
+"""One order after the other, from one state: the runs are executed as an order says, to their
+end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from emu.machine import Stop, StopReason, Until
+from emu.unicorn._engine import Accesses
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.order import Order, OrderTurn
+from kinst_emu.explore.threads import StartedRun
+
+PATIENCE = 10_000_000_000  # virtual nanoseconds in which the runs are done: longer than who sleeps
+LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
+BRIEF_TURN = 20_000  # where a CPU does not say that it waits for another one
+
+
+@dataclass
+class Played:
+    """What came of an order.
+
+    :param results: of each run that is done, what its function gave.
+    :param end: why it ended before all were; None: all are done.
+    :param instructions: executed in all.
+    :param accesses: what was read and written, where it was looked at (``_accesses.pxi``).
+    """
+
+    order: Order
+    results: dict[int, int] = field(default_factory=dict)
+    end: Stop | None = None
+    instructions: int = 0
+    accesses: bytes = b""
+
+
+class Stage:
+    """:param machine: with the runs about to be executed, one on each CPU.
+    :param back: the address that each comes to when it is done.
+    :param limit: instructions after which the runs are taken to never end.
+    """
+
+    def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], back: int,
+                 limit: int) -> None:
+        self.machine, self.runs, self.limit = machine, runs, limit
+        self._back = back
+        start = machine.guest.thread_start
+        leave = None if start is None else machine.image.symbols.find(start.exit)
+        self._leave = None if leave is None else leave.address
+        machine.schedule.length = LONG_TURN if machine.cpu.spins_aloud else BRIEF_TURN
+        machine.give_turn(0)
+        self.mark = machine.mark()
+        self.begin, self._time = machine.instructions, machine.engine.time
+
+    def play(self, order: Order, look: bool = False) -> Played:
+        """Execute the runs so; the machine is then where they ended.
+
+        :param look: whether accesses are looked at.
+        """
+        machine = self.machine
+        machine.back_to(self.mark)
+        played = Played(order)
+        found: list[bytes] = []
+        looking = Accesses(machine.engine, found.append) if look else None
+        try:
+            self._play(played)
+        finally:
+            if looking is not None:
+                looking.close()
+        played.accesses = b"".join(found)
+        played.instructions = machine.instructions - self.begin
+        return played
+
+    def _play(self, played: Played) -> None:
+        for turn in (*played.order, *(OrderTurn(run) for run in range(len(self.runs)))):
+            if turn.run not in played.results and not self._turn(turn, played):
+                return
+
+    def _turn(self, turn: OrderTurn, played: Played) -> bool:
+        """Whether it can go on behind the turn."""
+        machine = self.machine
+        machine.give_turn(turn.run)
+        last = self.begin + self.limit
+        end = last if turn.count is None else min(last, machine.instructions + turn.count)
+        while True:
+            stop = machine.run(Until(addresses=[self._back], instructions=end,
+                                     time=self._time + PATIENCE))
+            if stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            if stop.reason is not StopReason.ADDRESS:
+                break
+            run = machine.cpu.number
+            if run not in played.results:
+                played.results[run] = machine.read_register(machine.arch.result)
+            if len(played.results) == len(self.runs):
+                return True
+            self._end_run()
+            if run == turn.run:
+                return True
+            machine.give_turn(turn.run)
+        if stop.reason is StopReason.INSTRUCTIONS and machine.instructions < last:
+            return True
+        played.end = stop
+        return False
+
+    def _end_run(self) -> None:
+        """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is
+        switched off."""
+        machine = self.machine
+        if self._leave is None:
+            machine.schedule.off()
+            return
+        machine.arch.prepare_call(machine, (), self._back)
+        machine.pc = self._leave

@@ -1,0 +1,96 @@
+"""What happened in an order, by source lines: the accesses to memory that several runs use, one
+column a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dtrace.debug_data import Sources
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.accesses import Access, read_accesses
+from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.races import DataRace
+
+MAX_ROWS = 400
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Row:
+    """One access.
+
+    :param run: its number.
+    :param source: ``file.c:12`` or ``?``.
+    :param place: the variable, as far as it is known, or a physical address.
+    """
+
+    run: int
+    position: int
+    where: str
+    source: str
+    stores: bool
+    place: str
+    size: int
+    value: int
+
+    @property
+    def text(self) -> str:
+        arrow = "=" if self.stores else "is"
+        return f"{self.source}  {self.place} {arrow} {self.value:#x}"
+
+
+class Places:
+    """Names of physical addresses: of the kernel's own variables."""
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self._symbols = machine.image.symbols
+        self._pages: dict[int, int] = {}
+        for segment in machine.image.segments:
+            for virtual in range(segment.virtual & -PAGE, segment.virtual_end, PAGE):
+                physical = machine.translate(virtual)
+                if physical is not None:
+                    self._pages.setdefault(physical // PAGE, virtual)
+
+    def name(self, physical: int) -> str:
+        virtual = self._pages.get(physical // PAGE)
+        if virtual is None:
+            return f"memory at {physical:#x}"
+        return self._symbols.where(virtual + physical % PAGE).removesuffix("+0x0")
+
+
+def shared_accesses(entries: bytes, runs: int) -> list[Access]:
+    """The accesses to what several runs use, one of them with a store."""
+    accesses = [a for a in read_accesses(entries) if a.cpu < runs]
+    users: dict[int, int] = {}
+    stored = set[int]()
+    for access in accesses:
+        for place in access.places:
+            users[place] = users.get(place, 0) | 1 << access.cpu
+            if access.stores:
+                stored.add(place)
+    return [a for a in accesses if any(
+        users[place] & users[place] - 1 and place in stored for place in a.places)]
+
+
+def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int) -> Iterator[Row]:
+    places, symbols = Places(machine), machine.image.symbols
+    for access in shared_accesses(entries, runs)[:MAX_ROWS]:
+        yield Row(access.cpu, access.position, symbols.where(access.pc),
+                  sources.line(access.pc) or "?", access.stores, places.name(access.physical),
+                  access.size, access.value & (1 << 8 * min(access.size, 8)) - 1)
+
+
+def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
+    """One line a row, each in its run's column."""
+    yield "".join(f"{LETTERS[run]:<{width}}" for run in range(runs)).rstrip()
+    for row in table:
+        yield " " * width * row.run + row.text
+
+
+def of_race(machine: UnicornMachine, sources: Sources, race: DataRace) -> Iterator[str]:
+    """The two accesses: what, where, which value."""
+    places, symbols = Places(machine), machine.image.symbols
+    for access in (race.first, race.second):
+        what = "stores" if access.stores else "loads"
+        yield (f"{LETTERS[access.cpu]} {what} {access.size} bytes of "
+               f"{places.name(access.physical)} ({access.value:#x}) at {symbols.where(access.pc)}, "
+               f"{sources.line(access.pc)}")

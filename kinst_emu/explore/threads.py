@@ -1,0 +1,202 @@
+"""Each run in a thread of its own, on a CPU of its own: the state from which all orders begin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtrace.calls import Evaluation, Invocation, Statement
+from dtrace.kernel_types import kernel_types
+from dtrace.prototypes import Prototypes, registers
+from dtrace.symbols import find_function
+from dtrace.threads import structure
+from dwarf.types import size_of
+from dwarf.values import CStruct
+from emu.call import Caller
+from emu.errors import KinstError
+from emu.guest import ThreadStart
+from emu.machine import Stop, StopReason, Until
+from emu.symbols import STT_GNU_IFUNC
+from emu.unicorn.machine import UnicornMachine
+
+PATIENCE = 200_000_000  # instructions in which the threads begin to run
+TO_READ = 5_000_000  # in which the shell reads a line
+APART = 64 << 10  # bytes between the stacks of CPUs that have no threads
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """A call that is about to be executed.
+
+    :param text: as it was given.
+    :param thread: the address of its thread; 0: the kernel has none.
+    :param top: the stack pointer when it has returned.
+    """
+
+    text: str
+    function: str
+    thread: int
+    top: int
+
+
+class StartError(KinstError):
+    """The runs cannot be put into threads."""
+
+
+def _invocation(text: str, program: Sequence[Statement]) -> Invocation:
+    """The last statement, which is the run; those before it are done first."""
+    last = program[-1].value
+    if not isinstance(last, Invocation):
+        raise KinstError(f"--run '{text}': is to end with a call, like strlen(\"hello\")")
+    return last
+
+
+def stand_in_thread(machine: UnicornMachine) -> None:
+    """From the prompt of our shell to where it enters the kernel for the next line, with no lock
+    held.
+
+    :raises StartError: when it does not come there.
+    """
+    start = machine.guest.thread_start
+    place = None if start is None else machine.image.symbols.find(start.stands)
+    if place is None:
+        return
+    for typed in (b"", b"\n"):  # it may have come behind that already
+        machine.type(typed)
+        stop = machine.run(Until(addresses=[place.address],
+                                 instructions=machine.instructions + TO_READ))
+        if stop.reason is StopReason.ADDRESS:
+            return
+    raise StartError(f"the shell does not read its next line: {stop}")
+
+
+def start_runs(machine: UnicornMachine, runs: Sequence[tuple[str, list[Statement]]],
+               evaluation: Evaluation, prototypes: Prototypes | None, back: int
+               ) -> list[StartedRun]:
+    """Put each run on a CPU, about to execute its function's first instruction.
+
+    :param runs: the text of each, and what it is.
+    :param back: the address where each comes to when it is done.
+    :raises StartError: when the kernel does not start the threads.
+    :raises KinstError: for a run that is no call, or arguments that it does not take.
+    """
+    calls = []
+    for text, program in runs:
+        last = _invocation(text, program)
+        if program[:-1]:
+            evaluation.run(program[:-1])
+        values = [evaluation.run([Statement(None, one)]) for one in last.arguments]
+        target = find_function(machine.image, last.function)
+        address = target.address
+        if target.kind == STT_GNU_IFUNC:
+            address = evaluation.caller.call(address, [], target.name)
+        procedure = prototypes.of(target.name, target.address) if prototypes else None
+        passed = tuple(values)
+        if procedure is not None:
+            passed = tuple(registers(machine, last.function, procedure, values))
+        calls.append((text, last.function, address, passed))
+    start = machine.guest.thread_start
+    threads = [0] * len(calls)
+    if start is None:
+        _start_cpus(machine, len(calls), evaluation.caller)
+    else:
+        threads = _start_threads(machine, start, len(calls), evaluation.caller)
+    started = []
+    for number, (text, function, address, passed) in enumerate(calls):
+        machine.give_turn(number)
+        machine.arch.prepare_call(machine, passed, back)
+        machine.pc = address
+        started.append(StartedRun(text, function, threads[number],
+                                  machine.arch.stack_after_return(machine)))
+    machine.give_turn(0)
+    return started
+
+
+def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
+    """A kernel without threads: the other CPUs are what the first is, with a stack of their own."""
+    stack = machine.arch.sp
+    machine.write_register(stack, caller.placed()[1])  # below what was placed for the runs
+    state = machine.cpus[0].state()
+    for number in range(1, count):
+        machine.give_turn(number)
+        cpu = machine.cpus[number]
+        cpu.on = True
+        cpu.restore({**cpu.state(), **{name: value for name, value in state.items()
+                                       if name not in ("timers", "timer_at")}})
+        machine.write_register(stack, machine.read_register(stack) - APART * number)
+    machine.give_turn(0)
+
+
+def _start_threads(machine: UnicornMachine, start: ThreadStart, count: int, caller: Caller
+                   ) -> list[int]:
+    """Threads of the kernel's own, each bound to a CPU, where its first function is called."""
+    symbols = machine.image.symbols
+    needed = {name: symbols.find(name) for name in (start.create, start.lock, start.add)}
+    missing = [name for name, symbol in needed.items() if symbol is None]
+    types = kernel_types(machine.image)
+    thread_type = structure(types, start.thread)
+    scheduler_type = structure(types, start.scheduler)
+    if missing or thread_type is None or scheduler_type is None:
+        what = missing[0] if missing else start.thread
+        raise StartError(f"the kernel has no {what}: threads cannot be made in it")
+    address = {name: symbol.address for name, symbol in needed.items() if symbol is not None}
+    # Where a new thread comes to first: never executed, as the place where calls return to.
+    first = machine.guest.entry_address(machine.image) + 16
+    place, found = caller.place(bytes(8)), list[int]()
+    for number in range(count):
+        name = caller.place(f"run {chr(65 + number)}".encode() + b"\0")
+        machine.write(place, bytes(8))
+        error = caller.call(address[start.create], [
+            first, 0, 0, place, start.stopped, 0, name], start.create)
+        thread = machine.read_u64(place)
+        if error & 0xFFFFFFFF or not thread:
+            raise StartError(f"{start.create} has failed (error {error & 0xFFFFFFFF})")
+        size = size_of(thread_type)
+        CStruct(thread_type, thread, machine)[start.pinned] = 1
+        scheduler = CStruct(scheduler_type, thread + size, machine)
+        scheduler[start.cpu] = number
+        scheduler[start.flags] = int(scheduler[start.flags]) | start.bound
+        found.append(thread)
+    held = set[int]()
+    for thread in found:
+        caller.call(address[start.lock], [thread, 0, 0, 0], start.lock)
+        _call_beside(machine, caller, address[start.add], [thread, 0], first, held)
+    _run_to(machine, first, held, set(range(count)))
+    machine.schedule.held.clear()
+    return found
+
+
+def _call_beside(machine: UnicornMachine, caller: Caller, function: int, arguments: list[int],
+                 first: int, held: set[int]) -> None:
+    """A call, while other CPUs begin to run the threads: each stops where its thread begins."""
+    back = machine.guest.entry_address(machine.image)
+    cpu, saved, top = machine.cpu.number, machine.registers(), machine.sp
+    machine.arch.prepare_call(machine, tuple(arguments), back)
+    machine.pc = function
+    limit = machine.instructions + PATIENCE
+    while True:
+        stop = machine.run(Until(addresses=[back, first], instructions=limit))
+        if stop.reason is not StopReason.ADDRESS:
+            raise StartError(f"the threads do not begin to run: {stop}")
+        if stop.pc == back and machine.cpu.number == cpu and abs(machine.sp - top) < 64:
+            break
+        _hold(machine, held)
+    for register, content in saved.items():
+        machine.write_register(register, content)
+
+
+def _hold(machine: UnicornMachine, held: set[int]) -> None:
+    held.add(machine.cpu.number)
+    machine.schedule.held.add(machine.cpu.number)
+    if not machine.schedule.over():
+        raise StartError("the threads do not begin to run: no CPU goes on")
+
+
+def _run_to(machine: UnicornMachine, first: int, held: set[int], wanted: set[int]) -> None:
+    limit = machine.instructions + PATIENCE
+    while held != wanted:
+        stop: Stop = machine.run(Until(addresses=[first], instructions=limit))
+        if stop.reason is not StopReason.ADDRESS:
+            raise StartError(f"the threads do not begin to run: {stop}")
+        held.add(machine.cpu.number)
+        machine.schedule.held.add(machine.cpu.number)
+        if held != wanted and not machine.schedule.over():
+            raise StartError("the threads do not begin to run: no CPU goes on")
