@@ -11,4 +11,5 @@ LESSON = "run_lesson"  # a function of its own
 def teaching(freebsd: Guest) -> Guest:
     """The teaching kernel, on the architecture of a FreeBSD kernel."""
     return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
-                   shell_prompt="", starts=("machine_thread",), readers=("cngetc",))
+                   shell_prompt="", thread_start=None, starts=("machine_thread",),
+                   readers=("cngetc",))

@@ -1,4 +1,5 @@
-"""Builds the teaching kernel for the three architectures, with clang and lld."""
+"""Builds the teaching kernels for the three architectures, with clang and lld: the plain one, and
+the one with defects of order in it (``images/races/``)."""
 
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from images.catalog import TEACHING
 from images.compiler import linked, target
 
 SOURCE = Path(__file__).resolve().parent / "teaching"
+RACES = SOURCE.parent / "races"
 COMMON = ("kernel.c", "string.c", "checksum.c", "lesson.c", "notes.c")
 FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-fno-builtin", "-fno-pic", "-fno-pie",
@@ -18,16 +20,19 @@ FLAGS = (
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
-    """Compile and link one kernel; the file appears whole or not at all.
+    """Compile and link an architecture's kernels; each file appears whole or not at all.
 
+    :return: the plain one's.
     :raises KinstError: when a tool is missing or fails.
     """
     made_for = target(SOURCE, arch)
     flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={made_for.triple}",
              *made_for.flags]
     sources = [SOURCE / name for name in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
-    output = target_directory / arch / "kernel"
-    linked(output, sources, flags, ["-T", str(SOURCE / arch / "kernel.ld")])
+    output, script = target_directory / arch / "kernel", ["-T", str(SOURCE / arch / "kernel.ld")]
+    linked(output, sources, flags, script)
+    flags += [f"-I{RACES / arch}", f"-fdebug-prefix-map={RACES}=."]
+    linked(target_directory / arch / "races", [*sources, RACES / "races.c"], flags, script)
     return output
 
 

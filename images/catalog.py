@@ -91,12 +91,12 @@ def userland(arch: str) -> Path:
 def known() -> list[KnownImage]:
     """Everything ``kinst images`` lists."""
     images = []
-    for arch in ARCHITECTURES:
-        found = [path for place in (TEACHING, built_teaching())
-                 if (path := place / arch / "kernel").is_file()]
-        images.append(
-            KnownImage(f"teaching/{arch}", found[0] if found else None, "kinst images build")
-        )
+    for name, file in (("teaching", "kernel"), ("races", "races")):
+        for arch in ARCHITECTURES:
+            found = [path for place in (TEACHING, built_teaching())
+                     if (path := place / arch / file).is_file()]
+            images.append(
+                KnownImage(f"{name}/{arch}", found[0] if found else None, "kinst images build"))
     kernels = os.environ.get("KINST_KERNELS")
     if kernels:
         for arch in ARCHITECTURES:
