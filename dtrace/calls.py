@@ -6,6 +6,7 @@ follow), names assigned before (``p+8``), and calls.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dtrace.prototypes import (
@@ -217,13 +218,15 @@ def parse(source: str) -> list[Statement]:
 
 
 def check(
-    image: Image, program: list[Statement], prototypes: Prototypes | None = None
+    image: Image, program: list[Statement], prototypes: Prototypes | None = None,
+    names: Iterable[str] = (),
 ) -> None:
     """Look every name up before anything runs, and hold the calls to the functions' prototypes.
 
+    :param names: that are assigned before.
     :raises KinstError: for an unknown function, symbol or name; for arguments that do not fit.
     """
-    known: set[str] = set()
+    known = set(names)
 
     def held(function: Symbol, arguments: tuple[Argument, ...]) -> None:
         procedure = (prototypes.of(function.name, function.address)

@@ -299,7 +299,7 @@ stack_check(void)
 
 	for (struct node *one = stack_top; one != 0 && left < 4; one = one->next)
 		left++;
-	return left == 1 && stack_top != &stack_nodes[1];
+	return left == 1;
 }
 
 /* 7. A lock that the other side does not take: an interrupt's handler that was not kept away. */

@@ -126,7 +126,8 @@ def _seen(explored: Explored) -> str:
             f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second)")
     if explored.space:
         text += (f"; {explored.shared} places of 8 bytes are shared; orders by preemptions: "
-                 f"{space}; {whole} {explored.left_out} that bring the accesses into the same order")
+                 f"{space}; {whole} {explored.left_out} that bring the accesses into the same "
+                 "order")
     if not explored.findings:
         text += ".  Nothing went wrong in these"
     return text

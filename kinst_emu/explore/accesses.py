@@ -9,6 +9,7 @@ from typing import NamedTuple
 from emu.unicorn._engine import AccessKind, AccessLimit
 
 ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pxi
+MOST_REPEATED = 4  # accesses of one instruction to one place that are told apart
 GRANULE = 8  # bytes that are looked at as one place
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
 
@@ -52,6 +53,14 @@ class RunAccesses:
     length: int = 0
     places: dict[int, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
 
+    def together(self, other: "RunAccesses") -> "RunAccesses":
+        """What it did in two orders: in one it may go where it does not in the other."""
+        both = RunAccesses(max(self.length, other.length))
+        for one in (self, other):
+            for place, uses in one.places.items():
+                both.places[place] = sorted({*both.places[place], *uses})
+        return both
+
 
 def of_serial(entries: bytes, runs: int, begin: int) -> list[RunAccesses]:
     """What each run did in a serial order: a run is what its CPU did behind the first instruction.
@@ -61,6 +70,7 @@ def of_serial(entries: bytes, runs: int, begin: int) -> list[RunAccesses]:
     found = [RunAccesses() for _ in range(runs)]
     counts, last = [0] * runs, [-1] * runs
     starts = [-1] * runs
+    repeated: dict[tuple[int, int, int], int] = defaultdict(int)
     for access in read_accesses(entries):
         cpu = access.cpu
         if cpu >= runs:
@@ -70,7 +80,11 @@ def of_serial(entries: bytes, runs: int, begin: int) -> list[RunAccesses]:
             starts[cpu] = max((one + 1 for one in last if one >= 0), default=begin)
         index = access.position - starts[cpu]
         for place in access.places:
-            found[cpu].places[place].append((index, access.stores))
+            # In a loop that waits, the first times stand for all.
+            key = cpu, access.pc, place
+            repeated[key] += 1
+            if repeated[key] <= MOST_REPEATED:
+                found[cpu].places[place].append((index, access.stores))
         last[cpu], counts[cpu] = access.position, index
     for run in range(runs):
         found[run].length = counts[run] + 1

@@ -15,7 +15,7 @@ from images.shell import with_userland
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Played, Stage
-from kinst_emu.explore.threads import stand_in_thread, start_runs
+from kinst_emu.explore.threads import CURRENT, stand_in_thread, start_runs
 
 MIN_RUNS, MAX_RUNS = 2, len(LETTERS)
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
@@ -82,7 +82,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = DEFAULT_LIMIT,
     prototypes = None if unchecked else Prototypes(image)
     names = {one.target for one in setup if one.target}
     for _text, program in parsed:
-        check(image, [*setup, *program], prototypes)
+        check(image, [*setup, *program], prototypes, [CURRENT])
     if asked is not None:
         check(image, [*setup, *asked.program], prototypes)
     machine = boots.booted(image, memory)

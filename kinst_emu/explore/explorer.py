@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dtrace.prototypes import plain
+from dwarf.types import Pointer, strip
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import RunAccesses, of_serial
@@ -26,7 +28,7 @@ ENDS = {
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
     StopReason.INSTRUCTIONS: LIVELOCK,
 }
-FACTOR, LEAST_LIMIT = 40, 2_000_000  # how much longer than a serial order one may take
+FACTOR, LEAST_LIMIT = 40, 200_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
 
@@ -150,7 +152,8 @@ class Explorer:
             self._judged(played)
             longest = max(longest, played.instructions)
             of_each = of_serial(played.accesses, count, stage.begin)
-            found.setdefault(order[0].run, of_each[order[0].run])
+            for run, one in enumerate(of_each):
+                found[run] = one if run not in found else found[run].together(one)
             if self.asked.races:
                 self._races(played)
         stage.limit = min(stage.limit, max(LEAST_LIMIT, FACTOR * longest))
@@ -187,7 +190,15 @@ class Explorer:
             self._judged(played)
 
     def _result(self, played: Played) -> tuple[int, ...]:
-        return tuple(played.results[run] for run in sorted(played.results))
+        """What the runs gave, as far as it is the same in every order that goes well: of an
+        address, whether it is none."""
+        memory, found = self.stage.machine, []
+        for number, run in enumerate(self.stage.runs):
+            value = plain(memory, run.result, played.results[number])
+            if run.result is not None and isinstance(strip(run.result), Pointer):
+                value = int(bool(value))
+            found.append(0 if value is None else value)
+        return tuple(found)
 
     def _judged(self, played: Played) -> None:
         said = None if self._judge is None else self._judge(played)
@@ -200,7 +211,8 @@ class Explorer:
 
     def _said_result(self, played: Played) -> str:
         given = ", ".join(
-            f"{run.text} = {_number(played.results[n])}" for n, run in enumerate(self.stage.runs))
+            f"{run.text} = {_number(value)}"
+            for run, value in zip(self.stage.runs, self._result(played), strict=True))
         serial = " or ".join(
             "(" + ", ".join(map(_number, one)) + ")" for one in sorted(self.explored.results))
         return f"{given}; no serial order gives that, they give {serial}"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dtrace.debug_data import Sources
+from dtrace.debug_index import debug_index
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import Access, read_accesses
 from kinst_emu.explore.order import LETTERS
@@ -42,7 +43,7 @@ class Places:
     """Names of physical addresses: of the kernel's own variables."""
 
     def __init__(self, machine: UnicornMachine) -> None:
-        self._symbols = machine.image.symbols
+        self._machine = machine
         self._pages: dict[int, int] = {}
         for segment in machine.image.segments:
             for virtual in range(segment.virtual & -PAGE, segment.virtual_end, PAGE):
@@ -54,7 +55,12 @@ class Places:
         virtual = self._pages.get(physical // PAGE)
         if virtual is None:
             return f"memory at {physical:#x}"
-        return self._symbols.where(virtual + physical % PAGE).removesuffix("+0x0")
+        address = virtual + physical % PAGE
+        variable = debug_index(self._machine.image).variable_at(address)
+        if variable is None:
+            return f"{address:#x}"
+        offset = address - variable.value
+        return f"{variable.name}+{offset:#x}" if offset else variable.name
 
 
 def shared_accesses(entries: bytes, runs: int) -> list[Access]:

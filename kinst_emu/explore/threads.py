@@ -8,7 +8,7 @@ from dtrace.kernel_types import kernel_types
 from dtrace.prototypes import Prototypes, registers
 from dtrace.symbols import find_function
 from dtrace.threads import structure
-from dwarf.types import size_of
+from dwarf.types import Type, Void, size_of
 from dwarf.values import CStruct
 from emu.call import Caller
 from emu.errors import KinstError
@@ -19,6 +19,7 @@ from emu.unicorn.machine import UnicornMachine
 
 PATIENCE = 200_000_000  # instructions in which the threads begin to run
 TO_READ = 5_000_000  # in which the shell reads a line
+CURRENT = "curthread"  # in a run's arguments, the address of its own thread
 APART = 64 << 10  # bytes between the stacks of CPUs that have no threads
 
 
@@ -28,13 +29,13 @@ class StartedRun:
 
     :param text: as it was given.
     :param thread: the address of its thread; 0: the kernel has none.
-    :param top: the stack pointer when it has returned.
+    :param result: the type of what its function gives; None: it is not known.
     """
 
     text: str
     function: str
     thread: int
-    top: int
+    result: Type | None
 
 
 class StartError(KinstError):
@@ -79,8 +80,14 @@ def start_runs(machine: UnicornMachine, runs: Sequence[tuple[str, list[Statement
     :raises KinstError: for a run that is no call, or arguments that it does not take.
     """
     calls = []
-    for text, program in runs:
+    start = machine.guest.thread_start
+    threads = [0] * len(runs)
+    if start is not None:
+        threads = _make_threads(machine, start, len(runs), evaluation.caller)
+    for number, (text, program) in enumerate(runs):
         last = _invocation(text, program)
+        if start is not None:
+            evaluation.names[CURRENT] = threads[number]
         if program[:-1]:
             evaluation.run(program[:-1])
         values = [evaluation.run([Statement(None, one)]) for one in last.arguments]
@@ -92,20 +99,18 @@ def start_runs(machine: UnicornMachine, runs: Sequence[tuple[str, list[Statement
         passed = tuple(values)
         if procedure is not None:
             passed = tuple(registers(machine, last.function, procedure, values))
-        calls.append((text, last.function, address, passed))
-    start = machine.guest.thread_start
-    threads = [0] * len(calls)
+        calls.append((text, last.function, address, passed,
+                      None if procedure is None else procedure.result or Void()))
     if start is None:
         _start_cpus(machine, len(calls), evaluation.caller)
     else:
-        threads = _start_threads(machine, start, len(calls), evaluation.caller)
+        _run_threads(machine, start, threads, evaluation.caller)
     started = []
-    for number, (text, function, address, passed) in enumerate(calls):
+    for number, (text, function, address, passed, result) in enumerate(calls):
         machine.give_turn(number)
         machine.arch.prepare_call(machine, passed, back)
         machine.pc = address
-        started.append(StartedRun(text, function, threads[number],
-                                  machine.arch.stack_after_return(machine)))
+        started.append(StartedRun(text, function, threads[number], result))
     machine.give_turn(0)
     return started
 
@@ -125,26 +130,32 @@ def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
     machine.give_turn(0)
 
 
-def _start_threads(machine: UnicornMachine, start: ThreadStart, count: int, caller: Caller
-                   ) -> list[int]:
-    """Threads of the kernel's own, each bound to a CPU, where its first function is called."""
-    symbols = machine.image.symbols
-    needed = {name: symbols.find(name) for name in (start.create, start.lock, start.add)}
-    missing = [name for name, symbol in needed.items() if symbol is None]
+def _address(machine: UnicornMachine, name: str) -> int:
+    symbol = machine.image.symbols.find(name)
+    if symbol is None:
+        raise StartError(f"the kernel has no {name}: threads cannot be made in it")
+    return symbol.address
+
+
+def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, caller: Caller
+                  ) -> list[int]:
+    """Threads of the kernel's own, each bound to a CPU; they do not run yet.
+
+    :return: their addresses.
+    """
+    create = _address(machine, start.create)
     types = kernel_types(machine.image)
     thread_type = structure(types, start.thread)
     scheduler_type = structure(types, start.scheduler)
-    if missing or thread_type is None or scheduler_type is None:
-        what = missing[0] if missing else start.thread
-        raise StartError(f"the kernel has no {what}: threads cannot be made in it")
-    address = {name: symbol.address for name, symbol in needed.items() if symbol is not None}
-    # Where a new thread comes to first: never executed, as the place where calls return to.
-    first = machine.guest.entry_address(machine.image) + 16
+    if thread_type is None or scheduler_type is None:
+        raise StartError(f"the kernel's debug data has no {start.thread}, or {start.scheduler}: "
+                         "threads cannot be made in it")
+    first = _first(machine)
     place, found = caller.place(bytes(8)), list[int]()
     for number in range(count):
         name = caller.place(f"run {chr(65 + number)}".encode() + b"\0")
         machine.write(place, bytes(8))
-        error = caller.call(address[start.create], [
+        error = caller.call(create, [
             first, 0, 0, place, start.stopped, 0, name], start.create)
         thread = machine.read_u64(place)
         if error & 0xFFFFFFFF or not thread:
@@ -155,17 +166,28 @@ def _start_threads(machine: UnicornMachine, start: ThreadStart, count: int, call
         scheduler[start.cpu] = number
         scheduler[start.flags] = int(scheduler[start.flags]) | start.bound
         found.append(thread)
-    held = set[int]()
-    for thread in found:
-        caller.call(address[start.lock], [thread, 0, 0, 0], start.lock)
-        _call_beside(machine, caller, address[start.add], [thread, 0], first, held)
-    _run_to(machine, first, held, set(range(count)))
-    machine.schedule.held.clear()
     return found
 
 
-def _call_beside(machine: UnicornMachine, caller: Caller, function: int, arguments: list[int],
-                 first: int, held: set[int]) -> None:
+def _first(machine: UnicornMachine) -> int:
+    """Where a new thread comes to first: never executed, as the place where calls return to."""
+    return machine.guest.entry_address(machine.image) + 16
+
+
+def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
+                 caller: Caller) -> None:
+    """Have each run, as far as where its first function is called."""
+    lock, add = _address(machine, start.lock), _address(machine, start.add)
+    first, held = _first(machine), set[int]()
+    for thread in threads:
+        caller.call(lock, [thread, 0, 0, 0], start.lock)
+        _call_beside(machine, add, [thread, 0], first, held)
+    _run_to(machine, first, held, set(range(len(threads))))
+    machine.schedule.held.clear()
+
+
+def _call_beside(machine: UnicornMachine, function: int, arguments: list[int], first: int,
+                 held: set[int]) -> None:
     """A call, while other CPUs begin to run the threads: each stops where its thread begins."""
     back = machine.guest.entry_address(machine.image)
     cpu, saved, top = machine.cpu.number, machine.registers(), machine.sp
