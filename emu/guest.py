@@ -257,6 +257,20 @@ class ThreadStart:
 
 
 @dataclass(frozen=True)
+class WaitMembers:
+    """What a thread says of its waiting, by members of its type.
+
+    :param message: (``char *``) why it sleeps; ``lock``: the name of the lock that it waits for.
+    :param blocked: the queue that it is in then, and there ``owner``, who holds the lock.
+    """
+
+    message: str
+    lock: str
+    blocked: str
+    owner: str
+
+
+@dataclass(frozen=True)
 class Guest:
     """A kernel on an architecture.  Names are those of its symbols, types and members.
 
@@ -290,7 +304,7 @@ class Guest:
         callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
     :param interrupts: the functions that handle them.
     :param thread_start: how threads are made; None: there are none, and CPUs run what they are
-        given.
+        given.  ``wait_members``: what one says that waits.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
@@ -343,6 +357,7 @@ class Guest:
     unseen: Mapping[str, str] = field(default_factory=dict)
     interrupts: tuple[str, ...] = ()
     thread_start: ThreadStart | None = None
+    wait_members: WaitMembers | None = None
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -17,6 +17,7 @@ from emu.guest import (
     ThreadLists,
     ThreadStart,
     TrapFrame,
+    WaitMembers,
 )
 from emu.hole import FindHole
 
@@ -70,6 +71,8 @@ THREAD_START = ThreadStart(
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
+WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner")
+
 
 def freebsd(
     load: Loader,
@@ -110,6 +113,7 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
+        wait_members=WAIT_MEMBERS,
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks taken or released at once, and times of waiting, go by its "

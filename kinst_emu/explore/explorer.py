@@ -18,6 +18,7 @@ from kinst_emu.explore.strategies import (
     random_orders,
     serial_orders,
 )
+from kinst_emu.explore.waiting import nobody_goes_on, waits
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
@@ -145,7 +146,7 @@ class Explorer:
             explored.tried += 1
             self._progress(explored.tried, 0)
             if played.end is not None:
-                self._add(ENDS.get(played.end.reason, FAULT), str(played.end), order)
+                self._add(*self._ended(played), order)
                 wrong = True
                 continue
             explored.results.add(self._result(played))
@@ -183,7 +184,7 @@ class Explorer:
         explored.tried += 1
         self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
         if played.end is not None:
-            self._add(ENDS.get(played.end.reason, FAULT), self._said(played), order)
+            self._add(*self._ended(played), order)
         elif self._result(played) not in explored.results:
             self._add(RESULT, self._said_result(played), order)
         else:
@@ -205,9 +206,17 @@ class Explorer:
         if said is not None:
             self._add(CHECK, said, played.order)
 
-    def _said(self, played: Played) -> str:
+    def _ended(self, played: Played) -> tuple[str, str]:
+        """What kind of end it is, and what is said of it."""
         assert played.end is not None
-        return str(played.end)
+        kind = ENDS.get(played.end.reason, FAULT)
+        if kind not in (DEADLOCK, LIVELOCK):
+            return kind, f"{played.end.detail or played.end.reason.value} at " + (
+                self.stage.machine.image.symbols.where(played.end.pc))
+        said = "; ".join(waits(self.stage, played))
+        if kind == LIVELOCK and nobody_goes_on(self.stage):
+            kind = DEADLOCK
+        return kind, said
 
     def _said_result(self, played: Played) -> str:
         given = ", ".join(

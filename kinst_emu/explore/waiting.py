@@ -1,0 +1,88 @@
+"""Who waits for what, where runs do not come to their end."""
+
+from collections.abc import Iterator
+
+from dtrace.debug_data import Sources
+from dtrace.kernel_types import kernel_types
+from dtrace.threads import structure
+from dwarf.debug_file import DebugDataError
+from dwarf.values import CStruct
+from emu.errors import MemoryAccessError
+from emu.machine import Until
+from emu.replay.flow import thread_of
+from emu.unicorn._engine import Accesses
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.accesses import read_accesses
+from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.stage import Played, Stage
+
+WINDOW = 20_000  # instructions in which somebody who goes on changes something
+# What a structure that is not in order makes of being read.
+UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
+
+
+def nobody_goes_on(stage: Stage) -> bool:
+    """Whether all that is executed changes nothing any more: each waits for another one."""
+    machine, found = stage.machine, list[bytes]()
+    looking = Accesses(machine.engine, found.append)
+    try:
+        machine.run(Until(instructions=machine.instructions + WINDOW))
+        looking.flush()
+        before = {a.physical: a.value for a in read_accesses(b"".join(found)) if a.stores}
+        found.clear()
+        machine.run(Until(instructions=machine.instructions + WINDOW))
+    finally:
+        looking.close()
+    return all(before.get(a.physical) == a.value
+               for a in read_accesses(b"".join(found)) if a.stores)
+
+
+def waits(stage: Stage, played: Played) -> Iterator[str]:
+    """Of each run that is not done: where it stands, and what it waits for."""
+    machine = stage.machine
+    running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
+    places = [machine.pc for _cpu in machine.schedule.each()]
+    for number, run in enumerate(stage.runs):
+        if number in played.results:
+            continue
+        if not run.thread or run.thread in running:
+            pc = running.get(run.thread, places[number]) if run.thread else places[number]
+            yield f"{LETTERS[number]} goes round at {_place(machine, pc)}"
+        else:
+            yield f"{LETTERS[number]} {_sleep(machine, stage, run.thread)}"
+
+
+def _place(machine: UnicornMachine, pc: int) -> str:
+    where = machine.image.symbols.where(pc)
+    try:
+        return f"{where} ({Sources(machine.image).line(pc)})"
+    except DebugDataError:
+        return where
+
+
+def _sleep(machine: UnicornMachine, stage: Stage, thread: int) -> str:
+    members = machine.guest.wait_members
+    kind = structure(kernel_types(machine.image), machine.guest.threads.thread)
+    if members is None or kind is None:
+        return "does not run"
+    try:
+        one = CStruct(kind, thread, machine)
+        if lock := _text(machine, int(one[members.lock])):
+            owner = int(one[members.blocked][0][members.owner])
+            return f"waits for the lock '{lock}'{_held_by(stage, owner)}"
+        if message := _text(machine, int(one[members.message])):
+            return f"sleeps, '{message}'"
+    except UNREADABLE:
+        pass
+    return "does not run"
+
+
+def _held_by(stage: Stage, owner: int) -> str:
+    for number, run in enumerate(stage.runs):
+        if run.thread == owner:
+            return f", which {LETTERS[number]} holds"
+    return ""
+
+
+def _text(machine: UnicornMachine, address: int) -> str:
+    return machine.read_string(address, 64).decode("latin-1") if address else ""
