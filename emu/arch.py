@@ -111,9 +111,12 @@ class Arch(ABC):
         """The same, of what the CPU models execute: more than there are instructions."""
         return self.instruction_length(code)
 
-    def is_atomic(self, code: bytes) -> bool:
+    def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
         """Whether an instruction's accesses to memory are atomic, or order others (exclusive,
-        locked, acquire and release)."""
+        locked, acquire and release).
+
+        :param before: the four bytes before it, ``behind`` those behind it.
+        """
         raise NotImplementedError
 
     def split(self, code: bytes) -> list[bytes]:

@@ -305,6 +305,7 @@ class Guest:
     :param interrupts: the functions that handle them.
     :param thread_start: how threads are made; None: there are none, and CPUs run what they are
         given.  ``wait_members``: what one says that waits.
+    :param atomics: what the names of its inline functions for atomic accesses begin with.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
         ``tracepoint``: the instruction that one is, which does nothing; ``guard``: the kernel's
@@ -358,6 +359,7 @@ class Guest:
     interrupts: tuple[str, ...] = ()
     thread_start: ThreadStart | None = None
     wait_members: WaitMembers | None = None
+    atomics: str = ""
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -119,7 +119,7 @@ class Amd64(Arch):
                     found.append((segment, op.mem.disp + relative & (1 << 64) - 1))
         return found
 
-    def is_atomic(self, code: bytes) -> bool:
+    def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
         """LOCK, or XCHG with memory (SDM volume 3, "Bus Locking")."""
         at = 0
         while at < len(code) and code[at] in LEGACY_PREFIXES:

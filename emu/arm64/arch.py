@@ -75,7 +75,7 @@ class Arm64(Arch):
     def decoder(self) -> "capstone.Cs":
         return _decoder()
 
-    def is_atomic(self, code: bytes) -> bool:
+    def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
         """Exclusive, acquire and release (Arm ARM C4.1, "Load/store exclusive"), atomic memory
         operations, and those of release consistency without scaling."""
         word = int.from_bytes(code, "little")

@@ -113,7 +113,7 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
-        wait_members=WAIT_MEMBERS,
+        wait_members=WAIT_MEMBERS, atomics="atomic_",
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks taken or released at once, and times of waiting, go by its "

@@ -15,9 +15,10 @@ from emu.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 
 # What an input does: keys are typed, a register, a vector register or physical memory is written;
-# or the machine was to go on, and could not execute the next instruction.
-TYPE, REGISTER, VECTOR, MEMORY, STUCK = "type", "register", "vector", "memory", "stuck"
-KINDS = (TYPE, REGISTER, VECTOR, MEMORY, STUCK)
+# it is another CPU's turn; or the machine was to go on, and could not execute the next instruction.
+TYPE, REGISTER, VECTOR, MEMORY, TURN, STUCK = (
+    "type", "register", "vector", "memory", "turn", "stuck")
+KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, STUCK)
 MAX_INPUT = 64 << 20  # bytes
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
@@ -79,6 +80,8 @@ def give(machine: UnicornMachine, one: Input) -> None:
         machine.write_register(one.name, int.from_bytes(one.value, "little"))
     elif one.kind == VECTOR:
         machine.write_vector(one.name, int.from_bytes(one.value, "little"))
+    elif one.kind == TURN:
+        machine.give_turn(int(one.name))
     elif one.kind == STUCK:
         stop = machine.run(Until(instructions=one.position.instructions + 1))
         if stop.reason is not StopReason.UNHANDLED:
@@ -134,4 +137,6 @@ def from_json(row: Sequence[Any]) -> Input:
         raise ValueError("an input of no kind")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
         raise ValueError("an address or a register of no kind")
+    if kind == TURN and not (name.isdecimal() and int(name) < MAX_CPUS):
+        raise ValueError("a turn of no CPU")
     return Input(position_from_json(position), kind, name, bytes.fromhex(value))

@@ -24,6 +24,12 @@ def _decoder() -> "capstone.Cs":
     )
 
 
+def _is_fence(code: bytes) -> bool:
+    word = int.from_bytes(code[:4], "little")
+    return len(code) >= 4 and word & 0xF00FFFFF == FENCE
+
+
+FENCE = 0x0000000F  # all but what it orders
 AMO = 0x2F  # an opcode: LR, SC and the others
 
 
@@ -68,9 +74,13 @@ class Riscv64(Arch):
     def decoder(self) -> "capstone.Cs":
         return _decoder()
 
-    def is_atomic(self, code: bytes) -> bool:
-        """LR, SC and the other atomic operations (RISC-V unprivileged, "A")."""
-        return len(code) == 4 and code[0] & 0x7F == AMO
+    def is_atomic(self, code: bytes, before: bytes = b"", behind: bytes = b"") -> bool:
+        """LR, SC and the other atomic operations (RISC-V unprivileged, "A"); a load with a fence
+        behind it, a store with one before it, which are acquire and release there ("RVWMO", table
+        of mappings)."""
+        if len(code) == 4 and code[0] & 0x7F == AMO:
+            return True
+        return _is_fence(before) or _is_fence(behind)
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from dtrace.debug_index import debug_index
 from dtrace.prototypes import plain
+from dwarf.debug_file import DebugDataError
 from dwarf.types import Pointer, strip
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
@@ -102,6 +104,7 @@ class Explorer:
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
         self._atomic: dict[int, bool] = {}
+        self._asked = set[int]()  # of these the debug data was asked
         self._known = set[tuple[object, ...]]()
 
     def run(self) -> Explored:
@@ -240,12 +243,33 @@ class Explorer:
             machine: UnicornMachine = self.stage.machine
             arch = machine.arch
             code = machine.read(pc, 15 if machine.translate(pc + 15) is not None else 4)
-            known = self._atomic[pc] = arch.is_atomic(code[: arch.executed_length(code) or 1])
+            length = arch.executed_length(code) or 1
+            before = machine.read(pc - 4, 4) if machine.translate(pc - 4) is not None else b""
+            known = self._atomic[pc] = arch.is_atomic(
+                code[:length], before, code[length : length + 4])
         return known
+
+    def _is_said_atomic(self, pc: int) -> bool:
+        """Whether the instruction is of a function that the kernel has for atomic accesses, by the
+        debug data; it takes long to ask."""
+        machine = self.stage.machine
+        atomics = machine.guest.atomics
+        if not atomics or pc in self._asked:
+            return False
+        self._asked.add(pc)
+        try:
+            stack = debug_index(machine.image).stack(pc)
+        except DebugDataError:
+            return False
+        self._atomic[pc] = any(one.name.startswith(atomics) for one in stack)
+        return self._atomic[pc]
 
     def _races(self, played: Played) -> None:
         symbols = self.stage.machine.image.symbols
-        for race in data_races(played.accesses, len(self.stage.runs), self.is_atomic):
+        found = data_races(played.accesses, len(self.stage.runs), self.is_atomic)
+        while any([self._is_said_atomic(pc) for race in found for pc in race.places]):
+            found = data_races(played.accesses, len(self.stage.runs), self.is_atomic)
+        for race in found:
             one, other = (f"{'store' if a.stores else 'load'} at {symbols.where(a.pc)}"
                           for a in (race.first, race.second))
             self._add(RACE, f"{one}, {other}: {race.first.size} bytes at physical "

@@ -1,0 +1,67 @@
+"""kinst explore, as a user gives it."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+from tests.kinst_emu.test_commands import run
+
+PURSE = ("--setup", "purse_reset()", "--check", "purse_check()")
+BAD = ("--run", "purse_move_bad()", "--run", "purse_move_bad()")
+GOOD = ("--run", "purse_move_good()", "--run", "purse_move_good()")
+
+
+def explore(arch, *arguments):
+    return run("kinst", "explore", "-k", f"races/{arch}", "--memory", "64M", *arguments)
+
+
+def test_a_defect_is_shown_side_by_side_with_a_schedule_that_shows_it_again(arch):
+    ran = explore(arch, *PURSE, *BAD)
+    assert ran.returncode == 1 and ran.stderr == ""
+    schedule = ran.stdout.split("schedule '")[1].split("'")[0]
+    assert "check: purse_check() does not hold: it is 0" in ran.stdout
+    assert "purse_one = 0xfffffffffffffffe" in ran.stdout
+    columns = [line.index("./races.c") for line in ran.stdout.splitlines()
+               if "purse_one is" in line]
+    assert len(set(columns)) == 2
+    again = explore(arch, *PURSE, *BAD, "--schedule", schedule)
+    assert again.returncode == 1 and "that schedule goes wrong" in again.stdout
+    other = explore(arch, *PURSE, *BAD, "--schedule", "B A")
+    assert other.returncode == 0 and "nothing goes wrong with it" in other.stdout
+
+
+def test_what_was_seen_is_said_and_never_that_there_is_nothing(arch):
+    ran = explore(arch, *PURSE, *GOOD)
+    assert ran.returncode == 0
+    assert "orders were executed" in ran.stdout and "Nothing went wrong in these" in ran.stdout
+    assert "no races" not in ran.stdout
+
+
+def test_findings_are_written_for_programs(arch, tmp_path):
+    ran = explore(arch, *PURSE, *BAD, "--json", "--junit", str(tmp_path / "found.xml"))
+    found = json.loads(ran.stdout)
+    assert ran.returncode == 1 and found["findings"][0]["kind"] == "check"
+    assert found["findings"][0]["preemptions"] == 1 and found["tried"] > 2
+    suite = ElementTree.parse(tmp_path / "found.xml").getroot()
+    assert suite.get("failures") == "1"
+    assert suite.find("testcase/failure").text == found["findings"][0]["schedule"]
+
+
+def test_what_cannot_be_explored_is_refused_in_one_line(arch):
+    for arguments, said in (
+            (("--run", "purse_reset()"), "--run: 1 given"),
+            ((*BAD, "--schedule", "A1 Z"), "turn 2"),
+            ((*BAD, "--preemptions", "9"), "--preemptions 9"),
+            ((*BAD, "--check", "purse_one ="), "expected"),
+            ((*BAD, "--check", "nothing_there()"), "nothing_there"),
+            (("--run", "7", "--run", "purse_reset()"), "is to end with a call"),
+            (("--run", "purse_move_bad(1)", "--run", "purse_reset()"), "purse_move_bad"),
+            ((*BAD, "--junit", "/nowhere/at/all.xml"), "--junit")):
+        ran = explore(arch, *arguments)
+        assert ran.returncode == 1 and ran.stdout == "", arguments
+        assert said in ran.stderr and ran.stderr.count("\n") == 1, ran.stderr
+
+
+def test_a_check_that_never_ends_is_one(arch):
+    ran = explore(arch, "--setup", "move_reset()", "--run", "move_there()", "--run",
+                  "move_there()", "--check", "work_wait_bad()", "--limit", "3")
+    assert ran.returncode == 1 and "did not return within" in ran.stdout

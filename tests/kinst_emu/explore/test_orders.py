@@ -1,0 +1,153 @@
+"""Orders as texts, and which are tried."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emu.errors import KinstError
+from kinst_emu.explore.accesses import ENTRY, RunAccesses, of_serial, points, shared_places
+from kinst_emu.explore.explorer import preemptions_of
+from kinst_emu.explore.order import OrderTurn, order_text, read_order
+from kinst_emu.explore.races import data_races
+from kinst_emu.explore.strategies import (
+    Preemptions,
+    priority_orders,
+    random_orders,
+    serial_orders,
+)
+
+TURNS = st.lists(st.builds(OrderTurn, st.integers(0, 3), st.none() | st.integers(0, 10**11)),
+                 min_size=1, max_size=50)
+
+
+@given(TURNS)
+def test_an_orders_text_is_read_as_it_was(turns):
+    assert read_order(order_text(turns), 4) == tuple(turns)
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_an_order_or_refused_in_one_line(text):
+    try:
+        turns = read_order(text, 2)
+    except KinstError as error:
+        assert "\n" not in str(error) and str(error).startswith("--schedule")
+    else:
+        assert all(turn.run < 2 for turn in turns)
+
+
+@pytest.mark.parametrize(("text", "what"), [
+    ("", "is empty"), ("A C", "turn 2 is of run C"), ("A1 b", "turn 2"), ("A-1", "turn 1"),
+    ("A " * 1001, "1001 turns"), ("A" * 20_000, "characters"), ("A1234567890123", "turn 1")])
+def test_what_is_none_is_named(text, what):
+    with pytest.raises(KinstError, match=what):
+        read_order(text, 2)
+
+
+def run_of(*uses):
+    """A run with these uses: (place, instruction, whether it stores)."""
+    made = RunAccesses(max(index for _p, index, _s in uses) + 1)
+    for place, index, stores in uses:
+        made.places[place].append((index, stores))
+    return made
+
+
+def test_places_are_shared_where_one_stores_and_another_uses_them():
+    runs = [run_of((1, 0, True), (2, 1, False), (3, 2, True)),
+            run_of((1, 0, False), (2, 1, False), (4, 2, True))]
+    assert shared_places(runs) == {1}
+    assert [points(run, {1}) for run in runs] == [[0], [0]]
+
+
+def outcome(order, runs, shared):
+    """What order the accesses to shared places come in."""
+    left = [0] * len(runs)
+    sequence = []
+    for turn in (*order, *(OrderTurn(run) for run in range(len(runs)))):
+        run = runs[turn.run]
+        end = run.length if turn.count is None else left[turn.run] + turn.count
+        for index in range(left[turn.run], min(end, run.length)):
+            sequence += [(place, turn.run, index) for place in sorted(shared & run.places.keys())
+                         if any(i == index for i, _s in run.places[place])]
+        left[turn.run] = max(left[turn.run], end)
+    by_place = {place: tuple((run, index) for p, run, index in sequence if p == place)
+                for place in shared}
+    return tuple(sorted(by_place.items()))
+
+
+USES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5), st.booleans()), min_size=1,
+                max_size=5, unique_by=lambda use: use[:2])
+
+
+@given(USES, USES)
+def test_all_orders_with_so_few_preemptions_are_tried_but_those_that_are_the_same(one, other):
+    """Held to every pair of places, by instruction."""
+    runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
+    tree = Preemptions(runs, 2)
+    tried = {outcome(order, runs, tree.shared)
+             for n in (1, 2) for order in tree.orders(n, 1)} | {
+                 outcome(order, runs, tree.shared) for order in serial_orders(2)}
+    every = set()
+    for a, b in itertools.product(range(1, runs[0].length), range(1, runs[1].length)):
+        for x, y, p, q in ((0, 1, a, b), (1, 0, b, a)):
+            every.add(outcome((OrderTurn(x, p), OrderTurn(y)), runs, tree.shared))
+            every.add(outcome((OrderTurn(x, p), OrderTurn(y, q), OrderTurn(x)), runs, tree.shared))
+    assert every <= tried
+
+
+def test_random_and_priority_orders_name_all_runs_and_keep_to_their_number():
+    runs = [run_of((1, 50, True)), run_of((1, 30, True)), run_of((1, 9, False))]
+    for order in itertools.islice(random_orders(runs, 3, 5), 300):
+        assert {turn.run for turn in order} == {0, 1, 2} and preemptions_of(order) <= 3
+    depths = [preemptions_of(order) for order in itertools.islice(priority_orders(runs, 3, 5), 300)]
+    assert max(depths) == 2 and len(set(depths)) > 1
+
+
+# -- data races -----------------------------------------------------------------------------------
+
+LOAD, STORE = 0, 1
+
+
+def entries(*accesses):
+    """(CPU, pc, address, size, kind)."""
+    return b"".join(ENTRY.pack(n, pc, address, 0, size, kind, cpu, 0)
+                    for n, (cpu, pc, address, size, kind) in enumerate(accesses))
+
+
+def races(*accesses, atomic=()):
+    return [race.places for race in data_races(entries(*accesses), 2, lambda pc: pc in atomic)]
+
+
+def test_two_accesses_without_order_are_a_race_where_one_stores():
+    assert races((0, 1, 64, 8, STORE), (1, 2, 64, 8, LOAD)) == [(1, 2)]
+    assert races((0, 1, 64, 8, LOAD), (1, 2, 64, 8, STORE)) == [(1, 2)]
+    assert races((0, 1, 64, 8, LOAD), (1, 2, 64, 8, LOAD)) == []
+    assert races((0, 1, 64, 4, STORE), (1, 2, 68, 4, STORE)) == [], "not the same bytes"
+    assert races((0, 1, 66, 4, STORE), (1, 2, 68, 4, STORE)) == [(1, 2)]
+    assert races((0, 1, 64, 8, STORE), (0, 2, 64, 8, STORE)) == []
+
+
+def test_a_lock_orders_what_is_under_it_and_not_what_is_behind_it():
+    taken, released = 10, 11
+    one = [(0, taken, 8, 4, LOAD), (0, taken, 8, 4, STORE), (0, 1, 64, 8, STORE),
+           (0, released, 8, 4, STORE)]
+    other = [(1, taken, 8, 4, LOAD), (1, taken, 8, 4, STORE), (1, 2, 64, 8, LOAD),
+             (1, released, 8, 4, STORE)]
+    assert races(*one, *other, atomic={taken}) == []
+    late = (0, 3, 64, 8, STORE)
+    assert races(*one, late, *other, atomic={taken}) == [(2, 3)]
+    assert races(*one, *other[2:], atomic={taken}) == [(1, 2)]
+
+
+def test_each_pair_of_instructions_is_told_once():
+    many = [access for n in range(50) for access in (
+        (0, 1, 64 + 8 * n, 8, STORE), (1, 2, 64 + 8 * n, 8, LOAD))]
+    assert races(*many) == [(1, 2)]
+
+
+def test_what_each_run_did_is_counted_from_its_own_begin():
+    raw = b"".join(ENTRY.pack(position, 1, 64, 0, 8, STORE, cpu, 0) for position, cpu in (
+        (100, 0), (105, 0), (120, 1)))
+    runs = of_serial(raw, 2, 100)
+    assert runs[0].places[8] == [(0, True), (5, True)] and runs[1].places[8] == [(14, True)]

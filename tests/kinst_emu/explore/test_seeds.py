@@ -1,0 +1,84 @@
+"""Twelve seeded defects of order are found, with one preemption each; their corrections give
+nothing."""
+
+import pytest
+
+from images import catalog
+from kinst_emu.explore.exploration import Runs, for_runs, stage_of
+from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Asked, Explorer
+from tests.conftest import MEMORY
+
+# Name: (what is done before, the runs, a check behind them, what the defect is found as).
+SEEDS = {
+    "lost update": ("counter", ("counter_{}()",) * 2, "counter_check()", {CHECK}),
+    "order of publication": ("message", ("message_send_{}()", "message_take_{}()"), "", {RESULT}),
+    "double free": ("node", ("node_drop_{}()",) * 2, "", {PANIC}),
+    "lock order": ("move", ("move_there()", "move_back_{}()"), "", {DEADLOCK}),
+    "missed wake-up": ("work", ("work_wait_{}()", "work_give_{}()"), "", {DEADLOCK}),
+    "ABA": ("stack", ("stack_take_{}()", "stack_shuffle_{}()"), "stack_check()", {CHECK}),
+    "a handler that is not kept away": (
+        "queue", ("queue_thread()", "queue_handler_{}()"), "queue_check()", {CHECK}),
+    "reference count": ("reference", ("reference_drop_{}()",) * 2, "reference_check()", {CHECK}),
+    "look, then act": ("seat", ("seat_take_{}()",) * 2, "seat_check()", {RESULT, CHECK}),
+    "torn read": ("pair", ("pair_write_{}()", "pair_read_{}()"), "", {RESULT}),
+    "made twice": ("make", ("make_once_{}()",) * 2, "make_check()", {CHECK}),
+    "a lock let go in the middle": (
+        "purse", ("purse_move_{}()",) * 2, "purse_check()", {CHECK}),
+}
+# Of these, no access is one that a data race has: all are atomic, or under the lock.
+ATOMIC = {"missed wake-up", "ABA", "look, then act", "a lock let go in the middle", "lock order"}
+
+
+def explored(arch, name, which, **asked):
+    before, runs, check, _kinds = SEEDS[name]
+    texts = tuple(one.format(which) for one in runs)
+    image = for_runs(catalog.find(f"races/{arch}"), len(texts))
+    stage, judge = stage_of(image, Runs(texts, f"{before}_reset()", check), MEMORY)
+    explorer = Explorer(stage, Asked(**asked), judge)
+    return explorer.run(), stage, judge
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_shows_it_again(arch, name):
+    found, stage, judge = explored(arch, name, "bad")
+    harm = [one for one in found.findings if one.kind != RACE]
+    assert harm and {one.kind for one in harm} <= SEEDS[name][3], found.findings
+    assert harm[0].preemptions == 1 and found.tried < 50
+    again = Explorer(stage, Asked(races=False), judge).only(harm[0].order)
+    assert [one.kind for one in again.findings] == [harm[0].kind]
+    assert any(one.kind == RACE for one in found.findings) is (name not in ATOMIC)
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_its_correction_gives_nothing_in_all_orders(arch, name):
+    found, _stage, _judge = explored(arch, name, "good", all_findings=True)
+    assert found.findings == [] and found.whole and found.tried > 5
+
+
+@pytest.mark.parametrize("strategy", ["pct", "random"])
+def test_other_strategies_find_them_too(arch, strategy):
+    for name in ("lost update", "lock order", "torn read"):
+        found, _stage, _judge = explored(
+            arch, name, "bad", strategy=strategy, limit=2000, preemptions=1, races=False)
+        assert found.findings and not found.whole
+        found, _stage, _judge = explored(
+            arch, name, "good", strategy=strategy, limit=60, preemptions=2)
+        assert found.findings == [] and found.tried == 60 and not found.whole
+
+
+def test_the_same_seed_tries_the_same_orders(arch):
+    one, other = (explored(arch, "ABA", "good", strategy="random", limit=40, seed=7)[0]
+                  for _ in range(2))
+    assert (one.tried, one.findings, one.results) == (other.tried, other.findings, other.results)
+
+
+def test_a_double_freed_node_needs_no_more_than_the_panic_says(arch):
+    found, _stage, _judge = explored(arch, "double free", "bad", races=False)
+    assert "node_free: freed twice" in found.findings[0].said
+
+
+def test_a_deadlock_names_both_sides(arch):
+    found, _stage, _judge = explored(arch, "lock order", "bad", races=False)
+    said = found.findings[0].said
+    assert said.count("goes round at lock_acquire") == 2 and "A " in said and "B " in said
+    assert "races.c:" in said
