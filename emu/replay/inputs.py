@@ -6,7 +6,7 @@ CPU that waits for an interrupt executes none, and then it is also a virtual tim
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from emu.boot_options import MAX_CPUS
@@ -30,13 +30,14 @@ class Position:
     :param instructions: executed since the start of the boot.
     :param time: virtual nanoseconds since then.
     :param awake: False: the CPU waits for an interrupt; it goes on behind that.
-    :param cpu: the number of the one whose turn it is.
+    :param cpu: the number of the one whose turn it is; it follows from the rest, and from inputs
+        that are given there.
     """
 
     instructions: int
     time: int
     awake: bool = True
-    cpu: int = 0
+    cpu: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
         return f"instruction {self.instructions} ({self.time / 1e9:.9f} s)"

@@ -182,7 +182,8 @@ class RiscvCpu(Cpu):
         self.timer_at = (1 << 64) - 1  # ns
         self._cycle_reads: list[int] | None = None  # of the image, once they are looked for
         self.sbi = Sbi(self._set_timer, machine.output, lambda: -1, self._shutdown, self._send,
-                       self._start_hart, self._stop_hart, self._status)
+                       self._start_hart, self._stop_hart, self._status,
+                       machine.image.options.cpus)
 
     @classmethod
     def prepare(cls, machine: UnicornMachine) -> None:
@@ -373,6 +374,10 @@ class RiscvCpu(Cpu):
             return INVALID_PARAM, 0
         cpu = self.machine.cpus[hart]
         return SUCCESS, START_PENDING if cpu.posted else STARTED if cpu.on else STOPPED
+
+    def goes_out(self) -> None:
+        if _software_field().read(self.machine.uc)["mip"] >> SSI & 1:
+            self.told = True
 
     def came_in(self) -> bool:
         started = super().came_in()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 SUCCESS, FAILED, NOT_SUPPORTED, INVALID_PARAM, ALREADY_AVAILABLE = 0, -1, -2, -3, -6
 STARTED, STOPPED, START_PENDING = 0, 1, 2
+RFENCES = 7  # functions of the extension
 EVERYBODY = (1 << 64) - 1  # as the first hart of a mask: all harts
 BASE, TIME, IPI, RFENCE, HSM, SRST = 0x10, 0x54494D45, 0x735049, 0x52464E43, 0x48534D, 0x53525354
 LEGACY_SET_TIMER, LEGACY_PUTCHAR, LEGACY_GETCHAR, LEGACY_SHUTDOWN = 0, 1, 2, 8
@@ -23,6 +24,7 @@ class Sbi:
     :param start: a hart at an address, with an argument; gives an error or SUCCESS.
     :param stop: the hart that calls.
     :param status: of a hart: an error or SUCCESS, and what it is.
+    :param harts: how many there are.
     """
 
     set_timer: Callable[[int], None]
@@ -33,6 +35,7 @@ class Sbi:
     start: Callable[[int, int, int], int]
     stop: Callable[[], None]
     status: Callable[[int], tuple[int, int]]
+    harts: int = 1
 
     def call(self, extension: int, function: int, arguments: list[int]) -> tuple[int, int | None]:
         """One ECALL from S-mode.
@@ -61,12 +64,15 @@ class Sbi:
         elif extension == TIME and function == 0:
             self.set_timer(arguments[0])
             return SUCCESS, 0
-        elif extension == IPI:
-            mask, base = arguments[0], arguments[1]
-            self.send(EVERYBODY if base == EVERYBODY else mask << (base & 63))
+        elif extension == IPI and function == 0:
+            harts = self._harts(arguments)
+            if harts is None:
+                return INVALID_PARAM, 0
+            self.send(harts)
             return SUCCESS, 0
-        elif extension == RFENCE:  # each hart comes to its turn with nothing kept of page tables
-            return SUCCESS, 0
+        elif extension == RFENCE and function < RFENCES:
+            # Each hart comes to its turn with nothing kept of page tables.
+            return (INVALID_PARAM if self._harts(arguments) is None else SUCCESS), 0
         elif extension == HSM:
             if function == 0:
                 return self.start(arguments[0], arguments[1], arguments[2]), 0
@@ -79,3 +85,13 @@ class Sbi:
             self.shutdown(arguments[0] != 0)
             return SUCCESS, 0
         return NOT_SUPPORTED, 0
+
+    def _harts(self, arguments: list[int]) -> int | None:
+        """The set that a mask and the number of its first hart say (chapter "Hart list parameter");
+        None: there are none such."""
+        mask, base = arguments[0], arguments[1]
+        everybody = (1 << self.harts) - 1
+        if base == EVERYBODY:
+            return everybody
+        harts = mask << base if base < self.harts else 0
+        return harts if mask and harts and not harts & ~everybody else None if mask else 0

@@ -603,7 +603,7 @@ cdef void look_ahead(Clock *c) noexcept nogil:
         c.horizon = c.limit
     cdef uint64_t now = time_at(c, c.instructions)
     if c.turn_end <= c.horizon:
-        c.horizon = c.turn_end - 1
+        c.horizon = c.turn_end - 1 if c.turn_end else 0
     if c.deadline <= now:
         c.horizon = 0
     elif c.deadline != NEVER and c.deadline - c.skew - 1 < c.horizon:

@@ -192,8 +192,8 @@ cdef class Turns:
         """Behind the count of instructions, and the skew."""
         cdef Clock *c = &self.engine.clock
         began, end, longest, length = value
-        if not 0 < length <= MAX_TURN:
-            raise ValueError("a turn is of an instruction or more")
+        if not 0 < length <= MAX_TURN or end < began or longest > MAX_TURN:
+            raise ValueError("a turn of no kind")
         c.turn_began, c.turn_end, c.longest, c.turn_length = began, end, longest, length
         c.still = c.turn_began + c.longest
         c.others = c.cpus > 1

@@ -62,6 +62,9 @@ class Cpu(ABC):
         """Another CPU switches it on."""
         self.on, self.posted = True, [address, argument]
 
+    def goes_out(self) -> None:  # noqa: B027  most have nothing to do
+        """Its turn is over; its registers are still in the engine."""
+
     def came_in(self) -> bool:
         """Its turn has come: do what other CPUs have asked for; whether it is started."""
         if not self.posted:

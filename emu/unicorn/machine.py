@@ -11,7 +11,7 @@ from unicorn.unicorn_py3 import unicorn as unicorn_binding
 
 from emu.architectures import arch_of
 from emu.elf import Image
-from emu.errors import MachineError
+from emu.errors import MachineError, MemoryAccessError
 from emu.events import EventQueue, Timer
 from emu.guests import guest_of
 from emu.machine import ConsoleLog, Machine, Stop, Until
@@ -321,6 +321,8 @@ class UnicornMachine(Machine):
             raise MachineError("the machine is running: it gives the turns itself")
         if not 0 <= cpu < len(self.cpus):
             raise MachineError(f"there is no CPU {cpu}")
+        if not self.cpus[cpu].on:
+            raise MachineError(f"CPU {cpu} is off")
         self._entered("turn", str(cpu), b"")
         if self.schedule.several:
             self.schedule.give(cpu)
@@ -364,7 +366,13 @@ class UnicornMachine(Machine):
         """The block in progress was left before ``pc``, which was not executed."""
         begin, size, count = self.engine.block
         if count and begin < pc <= begin + size:
-            code = self.read(begin, pc - begin)
+            try:
+                code = self.read(begin, pc - begin)
+            except MemoryAccessError:
+                if pc != begin + size:
+                    raise
+                self.engine.settle()  # its last instruction has taken the mapping away
+                return
             # The model may take for one what the decoder takes for several; and it counts what is
             # no instruction, at a block's end, but with no bytes.
             executed = min(self._count(code), count)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mark:
-    """:param console: bytes that the guest had written.
+    """:param console: what the guest had written.
     :param loop: what the run loop had to remember (``RunLoop.keep``).
     """
 
@@ -26,7 +26,7 @@ class Mark:
     cpus: tuple[Any, ...]
     timers: dict[str, int]
     waiting: list[int | None]
-    console: int
+    console: bytes
     loop: tuple[Stop | None, tuple[int, int] | None]
     patches: int
 
@@ -44,7 +44,7 @@ def keep(machine: "UnicornMachine") -> Mark:
     return Mark(
         machine.memory_part.snapshot(), Moment(machine.engine), devices,
         tuple(cpu.keep() for cpu in machine.cpus), machine.events.state(),
-        machine.schedule.waits, len(machine.console.text), machine.keep_loop(), machine.patches)
+        machine.schedule.waits, bytes(machine.console.text), machine.keep_loop(), machine.patches)
 
 
 def go_back(machine: "UnicornMachine", mark: Mark) -> None:
@@ -63,7 +63,7 @@ def go_back(machine: "UnicornMachine", mark: Mark) -> None:
         cpu.put_back(kept)
     machine.events.restore(mark.timers)
     machine.schedule.waits = mark.waiting
-    del machine.console.text[mark.console :]
+    machine.console.text[:] = mark.console
     machine.put_loop_back(mark.loop)
     machine.interrupts_changed()
 

@@ -263,7 +263,7 @@ class RunLoop:
             if engine.frozen:
                 engine.detour.thaw_if_at(machine.pc)
             pc = machine.pc
-            if machine.schedule.waiting == pc:
+            if machine.schedule.waiting == pc or not machine.cpu.on:
                 first = False
                 stop = self._wait(pc)
             elif why := engine.arrive(pc):
@@ -376,7 +376,8 @@ class RunLoop:
         elif why == EngineStop.STOP_DEADLINE:
             self._due()
         elif why == EngineStop.STOP_TURN:
-            machine.schedule.over()
+            if not machine.schedule.over():
+                return self._wait(machine.pc)
         elif why == EngineStop.STOP_INTERRUPT:
             cpu.deliver_interrupt()
             engine.taken()
@@ -498,9 +499,12 @@ class RunLoop:
         """The CPU waits for an interrupt: another one has its turn, or, where all wait, skip to
         what wakes one."""
         engine, schedule, rung = self.engine, self.machine.schedule, 0
-        if schedule.several and not self.machine.cpu.interrupt_pending():
+        cpu = self.machine.cpu
+        if schedule.several and not (cpu.on and cpu.interrupt_pending()):
             if schedule.over():
                 return None
+            if schedule.nobody:
+                return Stop(StopReason.HALT, pc, "all CPUs are off")
             schedule.new_round()
         while not schedule.anybody():
             rung += 1
@@ -520,7 +524,6 @@ class RunLoop:
                 return Stop(StopReason.TIME, pc)
         if rung and schedule.several:
             return None  # whose interrupt it is says the schedule
-        cpu = self.machine.cpu
         delivered = cpu.deliver_interrupt()
         self.machine.interrupts_changed()
         if not delivered and not cpu.wakes_masked and schedule.several:

@@ -51,6 +51,7 @@ class Schedule:
     @property
     def waits(self) -> list[int | None]:
         """Where each CPU waits for an interrupt."""
+        self._look()
         return list(self._waiting)
 
     @waits.setter
@@ -66,12 +67,18 @@ class Schedule:
     def waiting(self, pc: int | None) -> None:
         self._waiting[self._engine.cpu] = pc
 
+    def _look(self) -> None:
+        """Whether the CPU whose turn it is waits: somebody may have sent it elsewhere."""
+        if self.waiting is not None and self.waiting != self._machine.pc:
+            self.waiting = None
+
     def _can_run(self, cpu: Cpu) -> bool:
         return cpu.on and cpu.number not in self.held and (
             self._waiting[cpu.number] is None or cpu.interrupt_pending() or bool(cpu.posted))
 
     def _next(self) -> tuple[Cpu | None, bool]:
         """Who can run next, and whether that begins a new round."""
+        self._look()
         cpus, present = self._machine.cpus, self._engine.cpu
         for cpu in cpus[present + 1 :]:
             if self._can_run(cpu):
@@ -97,6 +104,8 @@ class Schedule:
 
         :param longest: instructions of the longest turn before it in the round.
         """
+        self._look()
+        self._machine.cpus[self._engine.cpu].goes_out()
         self._turns.give(cpu, longest)
         if self._machine.cpus[cpu].came_in():
             self._turns.stands = False, 0, False
@@ -128,7 +137,9 @@ class Schedule:
         """The CPU whose turn it is runs no more: it was switched off, or waits for an interrupt
         that it has masked."""
         self._machine.cpus[self._engine.cpu].on = False
+        self._turns.end_here()
         self._turns.others_may_run()
+        self._machine.interrupts_changed()
 
     @property
     def nobody(self) -> bool:
@@ -188,6 +199,8 @@ class Schedule:
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on = bool(row["on"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]
+            if len(cpu.posted) not in (0, 2):
+                raise ValueError("a start of no kind")
             pc = self._machine.pc
             self._waiting[cpu.number] = pc if row["waiting"] else None
             self._turns.stands = bool(row["arrived"]), pc, False

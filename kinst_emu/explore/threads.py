@@ -121,9 +121,9 @@ def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:
     machine.write_register(stack, caller.placed()[1])  # below what was placed for the runs
     state = machine.cpus[0].state()
     for number in range(1, count):
-        machine.give_turn(number)
         cpu = machine.cpus[number]
         cpu.on = True
+        machine.give_turn(number)
         cpu.restore({**cpu.state(), **{name: value for name, value in state.items()
                                        if name not in ("timers", "timer_at")}})
         machine.write_register(stack, machine.read_register(stack) - APART * number)

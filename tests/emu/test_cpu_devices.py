@@ -167,12 +167,16 @@ def test_sbi_starts_harts_and_sends_to_sets_of_them():
                        sent.append, lambda *which: started.append(which) or sbi.SUCCESS,
                        lambda: started.append("stopped"),
                        lambda hart: (sbi.SUCCESS, sbi.STARTED) if hart < 2
-                       else (sbi.INVALID_PARAM, 0))
+                       else (sbi.INVALID_PARAM, 0), 3)
     assert firmware.call(sbi.HSM, 0, [1, 0x80200000, 5]) == (sbi.SUCCESS, 0)
     assert firmware.call(sbi.HSM, 2, [1, 0, 0]) == (sbi.SUCCESS, sbi.STARTED)
     assert firmware.call(sbi.HSM, 2, [2, 0, 0]) == (sbi.INVALID_PARAM, 0)
     assert firmware.call(sbi.HSM, 1, [0, 0, 0]) == (sbi.SUCCESS, 0)
     firmware.call(sbi.IPI, 0, [0b11, 1])
     firmware.call(sbi.IPI, 0, [0, (1 << 64) - 1])
+    for mask, base in ((0b100, 1), (1, 64), (1, 1000)):
+        assert firmware.call(sbi.IPI, 0, [mask, base])[0] == sbi.INVALID_PARAM
+    assert firmware.call(sbi.IPI, 7, [1, 0])[0] == sbi.NOT_SUPPORTED
+    assert firmware.call(sbi.RFENCE, 99, [1, 0])[0] == sbi.NOT_SUPPORTED
     assert started == [(1, 0x80200000, 5), "stopped"]
-    assert sent == [0b110, sbi.EVERYBODY]
+    assert sent == [0b110, 0b111]

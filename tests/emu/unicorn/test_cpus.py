@@ -36,8 +36,8 @@ def with_runs(image, functions=("crc32", "fibonacci", "collatz")):
     first = machine.cpus[0].state()
     top = machine.sp
     for cpu in machine.cpus:
-        machine.give_turn(cpu.number)
         cpu.on = True
+        machine.give_turn(cpu.number)
         if cpu.number:
             cpu.restore({**cpu.state(), **{name: value for name, value in first.items()
                                            if name not in ("timers", "timer_at")}})
