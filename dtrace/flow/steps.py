@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dtrace.flow.code import LONGEST
 from emu.errors import KinstError
 from emu.machine import StopReason, Until
-from emu.replay.flow import Executed, Piece, thread_words
+from emu.replay.flow import Executed, Piece, newer, thread_words
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._engine import Flow, StepKind, Steps
@@ -49,7 +49,7 @@ def steps(player: Player, end: Position, registers: bool, stores: bool) -> Itera
                 raise KeyboardInterrupt
             collected.flush()
             looked.flush()
-            if (now := thread_words(machine)) != words and None not in now:
+            if (now := newer(words, thread_words(machine))) != words:
                 words = now
                 collected.watch_words(words)
             yield from flow

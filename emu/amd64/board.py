@@ -138,11 +138,16 @@ class Amd64Board(Board):
         :param sender: the CPU; None: the I/O APIC.
         :param command: as in an interrupt command register, or an entry of the I/O APIC's.
         """
+        if len(self.lapics) == 1:
+            self.lapics[0].request(command & 0xFF)
+            return
+        if command >> 8 & 7 == lapic.INIT and not command & lapic.ASSERT:
+            return  # a de-assertion, which processors do not look at any more
         shorthand = command >> 18 & 3 if sender is not None else 0
         if shorthand == 0:
             logical = bool(command & lapic.LOGICAL)
             targets = [i for i, one in enumerate(self.lapics)
-                       if len(self.lapics) == 1 or one.is_meant(destination, logical)]
+                       if one.is_meant(destination, logical)]
         elif shorthand == 1:
             targets = [i for i in range(len(self.lapics)) if i == sender]
         else:

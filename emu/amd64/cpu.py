@@ -48,7 +48,7 @@ SEGMENT_CACHE = 24  # bytes
 CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # of QEMU's hflags: HF_CPL, ...
 SYSCALL = 256  # where the model has vectors of exceptions
 TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST 1 is behind the second
-CR4_PAE, CR0_PG, CR0_WP = 1 << 5, 1 << 31, 1 << 16
+CR4_PAE, CR0_PE, CR0_PG, CR0_WP = 1 << 5, 1 << 0, 1 << 31, 1 << 16
 EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
 
@@ -193,6 +193,7 @@ class Amd64Cpu(Cpu):
         native.hook_system_call(uc.UC_X86_INS_SYSCALL, SYSCALL)
         native.set_user_mode(uc.UC_X86_REG_CS, CPL, CPL)
         native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
+        native.set_unmaskable(_shadow_field().fields["hflags2"][0], NMI_MASKED)
 
     def reset(self) -> None:
         """As it was made: the boot loader enters long mode."""
@@ -387,13 +388,18 @@ class Amd64Cpu(Cpu):
     def interrupt_pending(self) -> bool:
         return self.lapic.urgent or self.lapic.pending() is not None
 
+    def masks_interrupts(self) -> bool:
+        return not self.machine.read_register("rflags") & RFLAGS_IF
+
+    def wakes(self) -> bool:
+        return self.lapic.urgent or super().wakes()
+
     def unmaskable(self) -> bool:
-        flags = _shadow_field()
-        return self.lapic.urgent and not flags.read(self.machine.uc)["hflags2"] & NMI_MASKED
+        return self.lapic.urgent
 
     def deliver_interrupt(self) -> bool:
         m = self.machine
-        if self.lapic.urgent and self.unmaskable():
+        if self.lapic.urgent and not _shadow_field().read(m.uc)["hflags2"] & NMI_MASKED:
             return self._deliver_nmi()
         if self.lapic.pending() is None or not m.read_register("rflags") & RFLAGS_IF:
             return False
@@ -468,6 +474,7 @@ class Amd64Cpu(Cpu):
             m.engine.write_bytes(uc.UC_X86_REG_FP0 + i, bytes.fromhex(state[f"fp{i}"]))
         for i in range(16):
             m.engine.write_bytes(uc.UC_X86_REG_XMM0 + i, bytes.fromhex(state[f"xmm{i}"]))
+        self._check_descriptors(state)
         for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
                      *registers.NAMES]:
             m.write_register(name, state[name])
@@ -481,6 +488,21 @@ class Amd64Cpu(Cpu):
             _shadow_field().write(m.uc, {name: state[name] for name in ("hflags", "hflags2")})
         else:
             _shadow_field().write(m.uc, {"hflags": flags})
+
+
+    def _check_descriptors(self, state: dict[str, Any]) -> None:
+        """A selector is set by reading its descriptor, where a page fault would end the process.
+
+        :raises ValueError: when it cannot be read.
+        """
+        _selector, base, limit, _flags = MMR.unpack(
+            self.machine.engine.read_bytes(uc.UC_X86_REG_GDTR, MMR.size))
+        if not state["cr0"] & CR0_PE:
+            return
+        for name in registers.SEGMENTS:
+            at = state[name] & ~7
+            if at and not (at + 7 <= limit and self._mapped(base + at, 8)):
+                raise ValueError(f"a state whose {name} cannot be")
 
 
 CPU = Amd64Cpu

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 
 from emu.unicorn.cpu import Cpu
 
-SUCCESS, NOT_SUPPORTED, INVALID, ALREADY_ON = 0, -1, -2, -4
+SUCCESS, NOT_SUPPORTED, INVALID, ALREADY_ON, ON_PENDING = 0, -1, -2, -4, -5
 VERSION, CPU_OFF, MIGRATE_INFO, SYSTEM_OFF, SYSTEM_RESET, FEATURES = (
     0x84000000, 0x84000002, 0x84000006, 0x84000008, 0x84000009, 0x8400000A)
 CPU_ON, CPU_ON_64, AFFINITY_INFO, AFFINITY_INFO_64 = (
     0x84000003, 0xC4000003, 0x84000004, 0xC4000004)
 KNOWN = {VERSION, CPU_OFF, MIGRATE_INFO, SYSTEM_OFF, SYSTEM_RESET, FEATURES, CPU_ON, CPU_ON_64,
          AFFINITY_INFO, AFFINITY_INFO_64}
-IS_ON, IS_OFF = 0, 1
+IS_ON, IS_OFF, IS_PENDING = 0, 1, 2
 AFFINITY = 0xFF00FFFFFF  # of MPIDR: the CPU's number is all of it
 
 
@@ -23,7 +23,7 @@ def call(arguments: Sequence[int], cpus: Sequence[Cpu], off: Callable[[], None],
     :param shutdown: ends the machine; the argument tells whether to start again.
     """
     function = arguments[0] & 0xFFFFFFFF
-    target = arguments[1] & AFFINITY
+    target = arguments[1] if not arguments[1] & ~AFFINITY else len(cpus)  # or there is none
     if function == VERSION:
         return 0x10000
     if function == FEATURES:
@@ -32,13 +32,15 @@ def call(arguments: Sequence[int], cpus: Sequence[Cpu], off: Callable[[], None],
         if target >= len(cpus):
             return INVALID
         if cpus[target].on:
-            return ALREADY_ON
+            return ON_PENDING if cpus[target].posted else ALREADY_ON
         cpus[target].post(arguments[2], arguments[3])
         return SUCCESS
     if function in (AFFINITY_INFO, AFFINITY_INFO_64):
         if target >= len(cpus):
             return INVALID
-        return IS_ON if cpus[target].on else IS_OFF
+        if not cpus[target].on:
+            return IS_OFF
+        return IS_PENDING if cpus[target].posted else IS_ON
     if function == MIGRATE_INFO:
         return 2
     if function == CPU_OFF and len(cpus) > 1:

@@ -31,7 +31,8 @@ class Distributor(Device):
     """
 
     # Of the banked ones, what these have is the first CPU's; ``others`` is the others'.
-    STATE = ("control", *SETS, "priority", "targets")
+    STATE = ("control", "enabled", "pending", "active", "levels", "edge", "priority", "group",
+             "targets")
     size = 0x1000
 
     def __init__(self, changed: Callable[[], None], cpus: int = 1,
@@ -166,6 +167,8 @@ class Distributor(Device):
             self.put("enabled", cpu, self.bits("enabled", cpu) | bits)
         elif bank == ICENABLER:
             self.put("enabled", cpu, self.bits("enabled", cpu) & (~bits | 0xFFFF))
+        elif bank in (ISPENDR, ICPENDR) and self._cpus > 1 and offset & 0x7F < 2:
+            pass  # of what CPUs send, that is read only (4.3.7)
         elif bank == ISPENDR:
             self.put("pending", cpu, self.bits("pending", cpu) | bits)
         elif bank == ICPENDR:

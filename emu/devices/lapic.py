@@ -7,6 +7,7 @@ from emu.device import Bus, Device
 TICK = 10  # ns: a bus clock of 100 MHz
 ID, VERSION, TPR, PPR, EOI, LDR, DFR, SVR = 0x20, 0x30, 0x80, 0xA0, 0xB0, 0xD0, 0xE0, 0xF0
 LOGICAL = 1 << 11  # of a message's destination
+ASSERT = 1 << 14
 FIXED, LOWEST, NMI, INIT, START = 0, 1, 4, 5, 6  # what is delivered
 ISR, TMR, IRR, ESR, ICR_LOW, ICR_HIGH = 0x100, 0x180, 0x200, 0x280, 0x300, 0x310
 LVT_TIMER, LVT_FIRST, LVT_LAST, INITIAL, CURRENT, DIVIDE = 0x320, 0x320, 0x370, 0x380, 0x390, 0x3E0
@@ -36,6 +37,8 @@ class LocalApic(Device):
 
     def reset(self) -> None:
         """As it is at power-on, or behind INIT."""
+        self._alarm.cancel()
+        self.urgent = False
         self.registers = {str(r): 0 for r in (TPR, LDR, ICR_LOW, ICR_HIGH, DIVIDE, ESR)}
         self.registers |= {str(r): MASKED for r in range(LVT_FIRST, LVT_LAST + 1, 0x10)}
         self.registers |= {str(DFR): 0xFFFFFFFF, str(SVR): 0xFF}

@@ -79,10 +79,20 @@ def thread_words(machine: UnicornMachine) -> list[int | None]:
     return [thread_word(machine) for _cpu in machine.schedule.each()]
 
 
+def newer(words: list[int | None], now: list[int | None]) -> list[int | None]:
+    """What is known now, and before of who is not known any more (a program runs there)."""
+    return [before if word is None else word for before, word in zip(words, now, strict=True)]
+
+
 def watch_threads(machine: UnicornMachine) -> None:
-    """Tell the engine where each CPU's is."""
+    """Tell the engine where each CPU's is; of one that is started later, when its turn comes."""
+    def watch() -> None:
+        if not machine.engine.watches_thread:
+            machine.engine.watch_thread(thread_word(machine))
+
     for _cpu in machine.schedule.each():
         machine.engine.watch_thread(thread_word(machine))
+    machine.schedule.turned = watch
 
 
 def thread_of(machine: UnicornMachine) -> int:
@@ -112,7 +122,7 @@ def flow(player: Player, end: Position | int) -> Iterator[bytes]:
                 stop = player.advance(end)
             if stop is not None and stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
-            if (now := thread_words(machine)) != words and None not in now:
+            if (now := newer(words, thread_words(machine))) != words:
                 words = now
                 collected.watch_words(words)
             yield from found

@@ -44,7 +44,6 @@ SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
 INTERRUPT = 1 << 63
 WFI = (0x10500073).to_bytes(4, "little")
-PAUSE = (0x0100000F).to_bytes(4, "little")
 NOP = (0x00000013).to_bytes(4, "little")
 MAY_END_BLOCK = (0x63, 0x67, 0x6F, 0x73, 0x0F)  # branches, JALR, JAL, SYSTEM, MISC-MEM
 LR = (0x1005B52F).to_bytes(4, "little")  # lr.d a0, (a1)
@@ -171,7 +170,7 @@ class RiscvCpu(Cpu):
     )
     wakes_masked = True
     guarded = frozenset(registers.SUPERVISOR)
-    yields = (PAUSE,)
+    yields = ()  # PAUSE ends no block, and FreeBSD's kernel does not say it
     spins_aloud = False
 
     def __init__(self, machine: UnicornMachine, number: int, plic: Plic) -> None:

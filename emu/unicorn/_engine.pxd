@@ -255,7 +255,10 @@ cdef struct Clock:
     uint64_t still
     # Instructions of the longest turn before this one in the round.
     uint64_t longest
-    bint urgent  # the pending interrupt is taken whatever masks it
+    # An interrupt waits that is taken whatever masks it, but where a word of a context has a bit.
+    bint urgent
+    uint32_t urgent_place
+    uint32_t urgent_masked
     exchanging_fn exchanging  # somebody who looks at registers is told; NULL: nobody
     void *exchanging_data
     # Where a context holds what an exclusive access has reserved; 0: it holds no such thing.

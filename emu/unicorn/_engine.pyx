@@ -164,7 +164,9 @@ cdef bint interruptible(Clock *c) noexcept nogil:
     """Whether a pending interrupt is taken."""
     cdef uint64_t value = 0
     if c.urgent:
-        return True
+        c.context_save(c.uc, c.context)
+        if not word_in_context(c, c.urgent_place)[0] & c.urgent_masked:
+            return True
     if c.gate_place and in_user_mode(c):  # no mask counts
         c.context_save(c.uc, c.context)
         return in_context(c, c.gate_place)[0] & c.gate_bits != 0
@@ -1217,6 +1219,14 @@ cdef class Engine:
         self.clock.gate_register = register
         self.clock.gate_bits = bits
 
+    def set_unmaskable(self, size_t place, uint32_t masked):
+        """Interrupts of which ``urgent`` says that one waits are taken unless these bits of a word in
+        a context are set.  Behind ``set_breakpoint_exception``, which makes the context."""
+        if not CONTEXT_HEADER <= place <= self.context_size(self.uc) - 8 or place % 4:
+            raise ValueError("the place is not in a context")
+        self._context(place)
+        self.clock.urgent_place, self.clock.urgent_masked = <uint32_t>place, masked
+
     def set_user_mode(self, int level_register, uint64_t bits, uint64_t value):
         """The CPU is in user mode where ``level_register & bits == value``."""
         self.clock.level_register = level_register
@@ -1364,6 +1374,11 @@ cdef class Engine:
             if host == NULL or physical % 8:
                 raise ValueError("not a word of RAM")
         self.clock.thread_word = <uint64_t *>host
+
+    @property
+    def watches_thread(self):
+        """Whether it was told of the CPU whose turn it is."""
+        return self.clock.thread_word != NULL
 
     def taken(self):
         """An exception or an interrupt was delivered, or answered."""
@@ -1678,11 +1693,13 @@ cdef class Engine:
 
     @property
     def urgent(self):
-        """The pending interrupt cannot be masked."""
+        """An interrupt waits that cannot be masked (``set_unmaskable``)."""
         return bool(self.clock.urgent)
 
     @urgent.setter
     def urgent(self, bint value):
+        if value and not self.clock.urgent_place:
+            raise ValueError("there are no such interrupts")
         self.clock.urgent = value
 
     @property

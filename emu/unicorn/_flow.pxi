@@ -27,6 +27,7 @@ cdef struct FlowState:
     uint64_t address  # of the piece in progress
     uint64_t begun  # instructions at its start
     const uint8_t *words[MAX_CPUS]  # of each CPU, watched; NULL: nothing is
+    bint watched  # some word is
     uint64_t thread
     uint64_t skew
     uint64_t taken
@@ -64,8 +65,10 @@ cdef void flow_block(void *uc, uint64_t address, uint32_t size, void *data) noex
     if f.clock.taken != f.taken:
         f.taken = f.clock.taken
         flow_put(f, 0, 0, FLOW_TAKEN)
-    if f.words[f.clock.cpu] != NULL:
-        memcpy(&thread, f.words[f.clock.cpu], sizeof(thread))
+    if f.watched:
+        thread = 0
+        if f.words[f.clock.cpu] != NULL:
+            memcpy(&thread, f.words[f.clock.cpu], sizeof(thread))
         if thread != f.thread:
             f.thread = thread
             flow_put(f, thread, 0, FLOW_THREAD)
@@ -126,6 +129,7 @@ cdef class Flow:
                 if hosts[i] == NULL:
                     raise ValueError("not RAM")
         memcpy(self.f.words, hosts, sizeof(hosts))
+        self.f.watched = any(word is not None for word in words)
         self.f.thread = 0
         return 0
 

@@ -23,8 +23,6 @@ cdef bint ends_with_yield(Clock *c, uint64_t address, uint32_t size) noexcept no
     cdef int i
     cdef uint32_t word
     cdef uint64_t end = address + size
-    if end & 4095 == 0:
-        return False  # the model may have cut it there
     for i in range(c.yield_count):
         word = 0
         if size >= c.yields[i].size and guest_read(
@@ -96,9 +94,13 @@ cdef class Turns:
         c.others = count > 1
         begin_turn(c, c.instructions, 0)
 
-    cdef int _ready(self, uint32_t number) except -1:
+    cdef int _made(self) except -1:
         if self.engine is None:
             raise RuntimeError("CPUs that were not made")
+        return 0
+
+    cdef int _ready(self, uint32_t number) except -1:
+        self._made()
         self.engine._still()
         if number >= self.engine.clock.cpus:
             raise ValueError(f"there is no CPU {number}")
@@ -158,25 +160,30 @@ cdef class Turns:
 
     def alone(self):
         """No other CPU has anything to do, until an interrupt line changes."""
+        self._made()
         self.engine.clock.others = False
 
     def others_may_run(self):
         """An interrupt line has changed, or a CPU was started."""
+        self._made()
         self.engine.clock.others = self.engine.clock.cpus > 1
 
     @property
     def begun(self):
         """Whether the CPU has executed something in its turn."""
+        self._made()
         return self.engine.clock.instructions > self.engine.clock.turn_began
 
     def end_here(self):
         """The turn is over at the next canonical block start."""
+        self._made()
         self.engine.clock.turn_end = self.engine.clock.instructions
         self.engine.clock.horizon = 0
 
     @property
     def longest(self):
         """Instructions of the longest turn of this round, the present one among them."""
+        self._made()
         cdef Clock *c = &self.engine.clock
         return max(c.longest, c.instructions - c.turn_began)
 
@@ -184,12 +191,14 @@ cdef class Turns:
     def clock(self):
         """What a snapshot has to keep of the turn: (began, end, longest before it, instructions of
         one that is not given away)."""
+        self._made()
         cdef Clock *c = &self.engine.clock
         return c.turn_began, c.turn_end, c.longest, c.turn_length
 
     @clock.setter
     def clock(self, value):
         """Behind the count of instructions, and the skew."""
+        self._made()
         cdef Clock *c = &self.engine.clock
         began, end, longest, length = value
         if not 0 < length <= MAX_TURN or end < began or longest > MAX_TURN:
@@ -203,11 +212,13 @@ cdef class Turns:
     def stands(self):
         """Of the CPU in the engine: whether it stands in a block, or what is due there was done; and
         whether no interrupt is taken before its next one."""
+        self._made()
         return bool(self.engine.clock.resumed), self.engine.clock.resume_at, bool(
             self.engine.clock.shadow)
 
     @stands.setter
     def stands(self, value):
+        self._made()
         self.engine.clock.resumed, self.engine.clock.resume_at, self.engine.clock.shadow = value
 
 
@@ -254,6 +265,8 @@ cdef class Moment:
         cdef CpuPart *own
         cdef uint32_t i
         cdef void *context
+        if self.engine is None:
+            raise RuntimeError("a moment that was not kept")
         self.engine._still()
         if c.frozen:
             raise MachineError("a probe is firing: the machine cannot go back")
@@ -284,13 +297,15 @@ cdef class Moment:
         cdef Clock *c = &self.engine.clock
         cdef Region *region
         cdef uint32_t i
+        if self.engine is None:
+            raise RuntimeError("a moment that was not kept")
         found = []
         for i in range(c.translated_used):
             region = region_of(c, c.translated[i], 1)
             if region != NULL:
                 region.code[(c.translated[i] - region.physical) >> 12] = CODE_KNOWN
                 found.append(c.translated[i])
-        overflow = c.translated_used == MAX_TRANSLATED
+        overflow = c.translated_used == MAX_TRANSLATED or c.code_anywhere
         c.translated_used = 0
         return None if overflow else found
 

@@ -38,6 +38,7 @@ class Cpu(ABC):
     def __init__(self, number: int) -> None:
         self.number = number
         self.on = number == 0
+        self.masked = False  # it waits for an interrupt, and would take none that can be masked
         # Where another CPU has told it to start, and with which argument, when its turn comes;
         # empty: it was not told.
         self.posted: list[int] = []
@@ -61,6 +62,14 @@ class Cpu(ABC):
     def post(self, address: int, argument: int) -> None:
         """Another CPU switches it on."""
         self.on, self.posted = True, [address, argument]
+
+    def masks_interrupts(self) -> bool:
+        """Whether a wait that begins now ends with none that can be masked."""
+        return False
+
+    def wakes(self) -> bool:
+        """Whether an interrupt waits that ends the CPU's wait."""
+        return self.interrupt_pending() and not self.masked
 
     def goes_out(self) -> None:  # noqa: B027  most have nothing to do
         """Its turn is over; its registers are still in the engine."""
@@ -117,7 +126,7 @@ class Cpu(ABC):
         """Whether some interrupt waits for the CPU, masked or not."""
 
     def unmaskable(self) -> bool:
-        """Whether one waits that no mask keeps away; the CPU has its turn."""
+        """Whether one waits that no mask of the guest's keeps away."""
         return False
 
     @abstractmethod
@@ -140,10 +149,10 @@ class Cpu(ABC):
 
     def keep(self) -> Any:
         """What of it is not in the engine's registers, for ``put_back``."""
-        return self.on, list(self.posted)
+        return self.on, self.masked, list(self.posted)
 
     def put_back(self, kept: Any) -> None:
-        self.on, posted = kept
+        self.on, self.masked, posted = kept
         self.posted = list(posted)
 
     @abstractmethod

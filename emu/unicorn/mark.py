@@ -72,7 +72,8 @@ def _code_changed(machine: "UnicornMachine", mark: Mark) -> list[int]:
     """Physical addresses of pages of code that is not what it was translated from, once memory is
     what it was."""
     pages = mark.moment.translated_since()
-    if pages is None:
+    # What was written is known since the last snapshot only.
+    if pages is None or machine.memory_part.base is not mark.memory:
         machine.engine.flush_translations()
         return []
     memory, base = machine.memory_part, machine.ram_base

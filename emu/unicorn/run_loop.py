@@ -427,7 +427,7 @@ class RunLoop:
         if last and self.machine.cpu.is_wait(last[0]):
             self.machine.settle(pc)  # on riscv64 the block may go on behind the wait
             engine.synchronize()
-            self.machine.schedule.waiting = pc
+            self.machine.schedule.begins_to_wait(pc)
         elif answered:
             self.machine.settle(pc)
         else:
@@ -500,11 +500,11 @@ class RunLoop:
         what wakes one."""
         engine, schedule, rung = self.engine, self.machine.schedule, 0
         cpu = self.machine.cpu
-        if schedule.several and not (cpu.on and cpu.interrupt_pending()):
+        if schedule.several and not (cpu.on and cpu.wakes()):
             if schedule.over():
                 return None
             if schedule.nobody:
-                return Stop(StopReason.HALT, pc, "all CPUs are off")
+                return Stop(StopReason.HALT, pc, "all CPUs are off, or mask interrupts")
             schedule.new_round()
         while not schedule.anybody():
             rung += 1
@@ -526,10 +526,6 @@ class RunLoop:
             return None  # whose interrupt it is says the schedule
         delivered = cpu.deliver_interrupt()
         self.machine.interrupts_changed()
-        if not delivered and not cpu.wakes_masked and schedule.several:
-            schedule.off()
-            if schedule.over():
-                return None
         if not delivered and not cpu.wakes_masked:
             return Stop(StopReason.HALT, pc, "interrupts are masked")
         schedule.waiting = None

@@ -1,11 +1,12 @@
 """Which CPU of a machine runs, and for how long: turns of so many instructions, one CPU behind the
 other, all of a round at the same virtual time (``_turns.pxi``)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from emu.device import number
 from emu.elf import Image
+from emu.machine import Stop, StopReason
 from emu.unicorn._engine import Engine, Turns
 from emu.unicorn.cpu import Cpu
 
@@ -22,6 +23,8 @@ class ScheduledMachine(Protocol):
 
     def interrupts_changed(self) -> None: ...
 
+    def request_stop(self, stop: Stop) -> None: ...
+
 
 class Schedule:
     """:param machine: with its engine and CPUs as they are at power-on."""
@@ -34,6 +37,8 @@ class Schedule:
         # Where a CPU waits for an interrupt; None: it does not.
         self._waiting: list[int | None] = [None] * len(cpus)
         self.held: set[int] = set()  # whom somebody keeps from having a turn
+        self.turned: Callable[[], None] | None = None  # is called when a CPU's turn has come
+        self.left: int | None = None  # turns until the run is to end with PATIENCE; None: any
 
     @property
     def length(self) -> int:
@@ -74,7 +79,7 @@ class Schedule:
 
     def _can_run(self, cpu: Cpu) -> bool:
         return cpu.on and cpu.number not in self.held and (
-            self._waiting[cpu.number] is None or cpu.interrupt_pending() or bool(cpu.posted))
+            self._waiting[cpu.number] is None or cpu.wakes() or bool(cpu.posted))
 
     def _next(self) -> tuple[Cpu | None, bool]:
         """Who can run next, and whether that begins a new round."""
@@ -93,6 +98,10 @@ class Schedule:
         cpu, anew = self._next()
         if cpu is None:
             return False
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self._machine.request_stop(Stop(StopReason.PATIENCE, self._machine.pc))
         self.give(cpu.number, 0 if anew else self._turns.longest)
         if anew and not any(self._can_run(other) for other in self._machine.cpus
                             if other is not cpu):
@@ -110,7 +119,15 @@ class Schedule:
         if self._machine.cpus[cpu].came_in():
             self._turns.stands = False, 0, False
             self._waiting[cpu] = None
+        if self.turned is not None:
+            self.turned()
         self._machine.interrupts_changed()
+
+    def begins_to_wait(self, pc: int) -> None:
+        """The CPU has executed a wait instruction, behind which ``pc`` is."""
+        self.waiting = pc
+        cpu = self._machine.cpus[self._engine.cpu]
+        cpu.masked = self.several and cpu.masks_interrupts()
 
     def woke(self) -> None:
         """The CPU's wait is over.  Where it was none, as in a loop that waits for another CPU, its
@@ -130,12 +147,12 @@ class Schedule:
 
     def anybody(self) -> bool:
         """Whether some CPU has an interrupt to take."""
-        return any(cpu.on and (cpu.interrupt_pending() or bool(cpu.posted))
-                   for cpu in self._machine.cpus)
+        if not self.several:
+            return self._machine.cpus[0].interrupt_pending()
+        return any(map(self._can_run, self._machine.cpus))
 
     def off(self) -> None:
-        """The CPU whose turn it is runs no more: it was switched off, or waits for an interrupt
-        that it has masked."""
+        """The CPU whose turn it is runs no more: it was switched off."""
         self._machine.cpus[self._engine.cpu].on = False
         self._turns.end_here()
         self._turns.others_may_run()
@@ -143,8 +160,9 @@ class Schedule:
 
     @property
     def nobody(self) -> bool:
-        """Whether all CPUs are off."""
-        return not any(cpu.on for cpu in self._machine.cpus)
+        """Whether all CPUs are off, or wait with interrupts masked."""
+        return not any(cpu.on and not (cpu.masked and self._waiting[cpu.number] is not None)
+                       for cpu in self._machine.cpus)
 
     def each(self) -> Iterator[Cpu]:
         """Have the registers of each CPU in the engine, one behind the other, to be looked at."""
@@ -172,7 +190,7 @@ class Schedule:
             self._turns.look_at(cpu.number)
             pc = self._machine.pc
             rows.append({
-                "on": cpu.on, "posted": list(cpu.posted),
+                "on": cpu.on, "masked": cpu.masked, "posted": list(cpu.posted),
                 "waiting": self._waiting[cpu.number] == pc,
                 "registers": None if own else cpu.state(),
                 "arrived": False if own else self._engine.stands_at(pc),
@@ -197,7 +215,7 @@ class Schedule:
         for cpu, row in zip(cpus, state["cpus"], strict=True):
             self._turns.look_at(cpu.number)
             cpu.restore(own if cpu.number == present else row["registers"])
-            cpu.on = bool(row["on"])
+            cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]
             if len(cpu.posted) not in (0, 2):
                 raise ValueError("a start of no kind")

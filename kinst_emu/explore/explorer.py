@@ -29,9 +29,11 @@ KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
 ENDS = {
     StopReason.PANIC: PANIC, StopReason.UNHANDLED: FAULT, StopReason.RESET: FAULT,
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
-    StopReason.INSTRUCTIONS: LIVELOCK,
+    StopReason.INSTRUCTIONS: LIVELOCK, StopReason.PATIENCE: LIVELOCK,
 }
-FACTOR, LEAST_LIMIT = 40, 200_000  # how much longer than a serial order one may take
+UNENDED = (StopReason.INSTRUCTIONS, StopReason.PATIENCE)
+FACTOR, LEAST_LIMIT = 40, 1_000_000  # how much longer than a serial order one may take,
+MOST_LIMIT = 20_000_000  # and how long as long as it changes something
 
 Judge = Callable[[Played], str | None]
 
@@ -183,7 +185,7 @@ class Explorer:
 
     def _try(self, order: Order) -> None:
         explored = self.explored
-        played = self.stage.play(order)
+        played = self._to_its_end(order)
         explored.tried += 1
         self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
         if played.end is not None:
@@ -208,6 +210,18 @@ class Explorer:
         said = None if self._judge is None else self._judge(played)
         if said is not None:
             self._add(CHECK, said, played.order)
+
+    def _to_its_end(self, order: Order) -> Played:
+        """Who takes much longer than in a serial order may yet come to an end, as long as something
+        changes."""
+        stage = self.stage
+        played = stage.play(order)
+        limit = stage.limit
+        while played.end is not None and played.end.reason in UNENDED and (
+                limit < MOST_LIMIT and not nobody_goes_on(stage)):
+            limit = min(MOST_LIMIT, 4 * limit)
+            stage.go_on(played, limit)
+        return played
 
     def _ended(self, played: Played) -> tuple[str, str]:
         """What kind of end it is, and what is said of it."""

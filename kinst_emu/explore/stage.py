@@ -12,6 +12,7 @@ from kinst_emu.explore.threads import StartedRun
 
 PATIENCE = 10_000_000_000  # virtual nanoseconds in which the runs are done: longer than who sleeps
 LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
+MOST_TURNS = 3000  # that are given away behind one of an order's: somebody waits for long
 BRIEF_TURN = 20_000  # where a CPU does not say that it waits for another one
 
 
@@ -69,15 +70,35 @@ class Stage:
         played.instructions = machine.instructions - self.begin
         return played
 
+    def go_on(self, played: Played, limit: int) -> None:
+        """Where the runs did not come to their end within the limit: have them go on for more.
+
+        :param limit: instructions, from the begin.
+        """
+        before, self.limit = self.limit, limit
+        played.end = None
+        try:
+            self._rest(played)
+        finally:
+            self.limit = before
+
     def _play(self, played: Played) -> None:
-        for turn in (*played.order, *(OrderTurn(run) for run in range(len(self.runs)))):
+        for turn in played.order:
             if turn.run not in played.results and not self._turn(turn, played):
+                return
+        self._rest(played)
+
+    def _rest(self, played: Played) -> None:
+        """Each to its end."""
+        for run in range(len(self.runs)):
+            if run not in played.results and not self._turn(OrderTurn(run), played):
                 return
 
     def _turn(self, turn: OrderTurn, played: Played) -> bool:
         """Whether it can go on behind the turn."""
         machine = self.machine
         machine.give_turn(turn.run)
+        machine.schedule.left = MOST_TURNS
         last = self.begin + self.limit
         end = last if turn.count is None else min(last, machine.instructions + turn.count)
         while True:
@@ -99,6 +120,7 @@ class Stage:
         if stop.reason is StopReason.INSTRUCTIONS and machine.instructions < last:
             return True
         played.end = stop
+        machine.schedule.left = None
         return False
 
     def _end_run(self) -> None:

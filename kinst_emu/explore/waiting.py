@@ -8,7 +8,7 @@ from dtrace.threads import structure
 from dwarf.debug_file import DebugDataError
 from dwarf.values import CStruct
 from emu.errors import MemoryAccessError
-from emu.machine import Until
+from emu.machine import StopReason, Until
 from emu.replay.flow import thread_of
 from emu.unicorn._engine import Accesses
 from emu.unicorn.machine import UnicornMachine
@@ -22,7 +22,8 @@ UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, Valu
 
 
 def nobody_goes_on(stage: Stage) -> bool:
-    """Whether all that is executed changes nothing any more: each waits for another one."""
+    """Whether all that is executed changes nothing any more: each waits for another one.  Memory
+    holds what it held, and registers do where a CPU comes by again."""
     machine, found = stage.machine, list[bytes]()
     looking = Accesses(machine.engine, found.append)
     try:
@@ -30,11 +31,32 @@ def nobody_goes_on(stage: Stage) -> bool:
         looking.flush()
         before = {a.physical: a.value for a in read_accesses(b"".join(found)) if a.stores}
         found.clear()
+        same = all([_comes_by_again(machine, cpu.number) for cpu in machine.cpus if cpu.on])
         machine.run(Until(instructions=machine.instructions + WINDOW))
     finally:
         looking.close()
-    return all(before.get(a.physical) == a.value
-               for a in read_accesses(b"".join(found)) if a.stores)
+    return same and all(before.get(a.physical) == a.value
+                        for a in read_accesses(b"".join(found)) if a.stores)
+
+
+def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
+    """Whether a CPU's registers hold the same when it comes by a place again; one that executes
+    nothing does not go on either."""
+    end = machine.instructions + 2 * WINDOW * len(machine.cpus)
+    while machine.cpu.number != cpu:
+        if machine.instructions >= end or machine.schedule.waits[cpu] is not None:
+            return True
+        machine.schedule.left = 1
+        machine.run(Until(instructions=end))
+    machine.schedule.left = None
+    kept = machine.registers()
+    while machine.instructions < end:
+        stop = machine.run(Until(instructions=end, addresses=[kept[machine.arch.pc]]))
+        if stop.reason is not StopReason.ADDRESS:
+            break
+        if machine.cpu.number == cpu:
+            return machine.registers() == kept
+    return False
 
 
 def waits(stage: Stage, played: Played) -> Iterator[str]:

@@ -154,7 +154,11 @@ def test_psci_starts_a_cpu_once_and_says_which_are_on():
     assert call(psci.AFFINITY_INFO_64, 1) == psci.IS_OFF
     assert call(psci.CPU_ON_64, 1, 0x40000000, 7) == psci.SUCCESS
     assert them[1].posted == [0x40000000, 7]
+    assert call(psci.CPU_ON_64, 1, 0, 0) == psci.ON_PENDING
+    assert call(psci.AFFINITY_INFO_64, 1) == psci.IS_PENDING
+    them[1].posted = []
     assert call(psci.CPU_ON_64, 1, 0, 0) == psci.ALREADY_ON
+    assert call(psci.CPU_ON_64, 1 << 24, 0, 0) == psci.INVALID
     assert call(psci.CPU_ON_64, 2, 0, 0) == psci.INVALID
     assert call(psci.AFFINITY_INFO_64, 1) == psci.IS_ON
     assert call(psci.CPU_OFF) == psci.SUCCESS and call(psci.SYSTEM_RESET) == psci.SUCCESS
