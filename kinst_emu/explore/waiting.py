@@ -27,22 +27,28 @@ def nobody_goes_on(stage: Stage) -> bool:
     machine, found = stage.machine, list[bytes]()
     looking = Accesses(machine.engine, found.append)
     try:
-        machine.run(Until(instructions=machine.instructions + WINDOW))
+        machine.run(Until(instructions=machine.instructions + _window(machine)))
         looking.flush()
         before = {a.physical: a.value for a in read_accesses(b"".join(found)) if a.stores}
         found.clear()
         same = all([_comes_by_again(machine, cpu.number) for cpu in machine.cpus if cpu.on])
-        machine.run(Until(instructions=machine.instructions + WINDOW))
+        machine.run(Until(instructions=machine.instructions + _window(machine)))
     finally:
         looking.close()
     return same and all(before.get(a.physical) == a.value
                         for a in read_accesses(b"".join(found)) if a.stores)
 
 
+def _window(machine: UnicornMachine) -> int:
+    """Instructions in which each CPU has a turn or two."""
+    turns = 3 * len(machine.cpus) * machine.schedule.length
+    return WINDOW if machine.cpu.spins_aloud else max(WINDOW, turns)
+
+
 def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
     """Whether a CPU's registers hold the same when it comes by a place again; one that executes
     nothing does not go on either."""
-    end = machine.instructions + 2 * WINDOW * len(machine.cpus)
+    end = machine.instructions + _window(machine)
     while machine.cpu.number != cpu:
         if machine.instructions >= end or machine.schedule.waits[cpu] is not None:
             return True
