@@ -86,7 +86,7 @@ def entry(trap: GuestTrap, function: Symbol,
             break
         if trap.is_prologue(i.code):
             return i
-        if getattr(i.verdict, "ends_block", False) and not trap.is_landing(i.code):
+        if getattr(i.verdict, "ends_block", False):
             break
     first = table[0] if table else None
     if first is None or first.address in targets or isinstance(first.verdict, Refuse):

@@ -67,6 +67,8 @@ cdef class Turns:
     """
 
     cdef Engine engine
+    cdef void *fresh  # the registers as they are at power-on
+    cdef uint8_t fresh_traps
 
     def __init__(self, Engine engine not None, uint32_t count, uint64_t length, yields=(),
                  size_t monitor=0):
@@ -83,6 +85,11 @@ cdef class Turns:
         for i in range(count if count > 1 else 0):
             engine._ok("context", engine.context_alloc(engine.uc, &c.parts[i].context))
             engine._ok("context", c.context_save(engine.uc, c.parts[i].context))
+            c.parts[i].program_traps = c.program_traps
+        self.fresh_traps = c.program_traps
+        if count > 1:
+            engine._ok("context", engine.context_alloc(engine.uc, &self.fresh))
+            engine._ok("context", c.context_save(engine.uc, self.fresh))
         for code in yields:
             if not 0 < len(code) <= 4:
                 raise ValueError("an instruction of at most four bytes")
@@ -132,6 +139,21 @@ cdef class Turns:
         if c.exchanging != NULL:
             c.exchanging(c.exchanging_data, True)
         return 0
+
+    def power_on(self, uint32_t number):
+        """Another CPU's registers are what they are at power-on, and in the engine: as ``look_at``."""
+        cdef Clock *c = &self.engine.clock
+        self._ready(number)
+        self._load(number)
+        if self.fresh != NULL:
+            self.engine._ok("restore a CPU", c.context_restore(c.uc, self.fresh))
+        c.shadow = c.resumed = False
+        c.program_traps = self.fresh_traps
+        c.thread_word = NULL
+
+    def __dealloc__(self):
+        if self.fresh != NULL:
+            self.engine.clock.context_free(self.fresh)
 
     def look_at(self, uint32_t number):
         """Have another CPU's registers in the engine, to read or to set them; the guest does not run

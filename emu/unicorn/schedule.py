@@ -213,7 +213,7 @@ class Schedule:
             raise ValueError("a state of another number of CPUs")
         present = number(state["cpu"], len(cpus))
         for cpu, row in zip(cpus, state["cpus"], strict=True):
-            self._turns.look_at(cpu.number)
+            self._turns.power_on(cpu.number)  # what is set may depend on what was there before
             cpu.restore(own if cpu.number == present else row["registers"])
             cpu.on, cpu.masked = bool(row["on"]), bool(row["masked"])
             cpu.posted = [number(value, 1 << 64) for value in row["posted"]]

@@ -63,6 +63,16 @@ class ChangeMask:
 
 
 @dataclass(frozen=True)
+class SpendLanding(ChangeMask):
+    """BTI: it changes PSTATE.BTYPE, and ends no block."""
+
+    ends_block: ClassVar[bool] = False
+
+    def lower(self, bits: Bits) -> Lowered:
+        return Lowered(Op.CHANGE_FLAGS, target=self.sets, extra=self.clears)
+
+
+@dataclass(frozen=True)
 class ReadMask:
     """MRS Xt, DAIF: as the interrupted code sees it, not as the trap has left it."""
 
@@ -238,7 +248,7 @@ def _mask_register(code: int, pc: int) -> Verdict:
 
 def _landing(code: int, pc: int) -> Verdict:
     """BTI: a branch may land on the breakpoint in its place; PSTATE.BTYPE is spent."""
-    return ChangeMask(0, BTYPE, pc + 4)
+    return SpendLanding(0, BTYPE, pc + 4)
 
 
 def _nothing(code: int, pc: int) -> Verdict:

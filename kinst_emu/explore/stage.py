@@ -42,7 +42,7 @@ class Stage:
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], back: int,
                  limit: int) -> None:
         self.machine, self.runs, self.limit = machine, runs, limit
-        self._back = back
+        self.back = back
         start = machine.guest.thread_start
         leave = None if start is None else machine.image.symbols.find(start.exit)
         self._leave = None if leave is None else leave.address
@@ -102,7 +102,7 @@ class Stage:
         last = self.begin + self.limit
         end = last if turn.count is None else min(last, machine.instructions + turn.count)
         while True:
-            stop = machine.run(Until(addresses=[self._back], instructions=end,
+            stop = machine.run(Until(addresses=[self.back], instructions=end,
                                      time=self._time + PATIENCE))
             if stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
@@ -113,7 +113,7 @@ class Stage:
                 played.results[run] = machine.read_register(machine.arch.result)
             if len(played.results) == len(self.runs):
                 return True
-            self._end_run()
+            self.end_run()
             if run == turn.run:
                 return True
             machine.give_turn(turn.run)
@@ -123,12 +123,12 @@ class Stage:
         machine.schedule.left = None
         return False
 
-    def _end_run(self) -> None:
+    def end_run(self) -> None:
         """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is
         switched off."""
         machine = self.machine
         if self._leave is None:
             machine.schedule.off()
             return
-        machine.arch.prepare_call(machine, (), self._back)
+        machine.arch.prepare_call(machine, (), self.back)
         machine.pc = self._leave

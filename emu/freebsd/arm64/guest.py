@@ -64,6 +64,8 @@ GUEST = freebsd(
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
-    entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors"}),
+    # The others are executed before the MMU is on, by CPUs that are started.
+    entry_path=frozenset({"handle_el1h_sync", "do_el1h_sync", "exception_vectors", "mpentry_psci",
+                          "mpentry_spintable", "mpentry_common", "mp_virtdone"}),
     entry_prefixes=("handle_el",),
 )

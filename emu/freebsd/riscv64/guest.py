@@ -64,6 +64,7 @@ GUEST = freebsd(
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
-    entry_path=frozenset({"cpu_exception_handler", "cpu_exception_handler_supervisor",
+    # mpentry is executed before the MMU is on, by CPUs that are started.
+    entry_path=frozenset({"mpentry", "cpu_exception_handler", "cpu_exception_handler_supervisor",
                           "cpu_exception_handler_user", "do_trap_supervisor", "do_trap_user"}),
 )

@@ -213,3 +213,56 @@ def test_what_is_no_cpu_or_no_state_of_several_is_refused(image, tmp_path):
         with pytest.raises(snapshot.DAMAGE):
             machine.restore_state(snapshot.from_json({**good, **change}))
     machine.restore_state(snapshot.from_json(good))
+
+
+def test_a_cpu_that_was_not_started_is_restored_as_it_was(image):
+    machine = UnicornMachine(replace(image, options=BootOptions(cpus=2)), MEMORY)
+    machine.boot()
+    kept, digest = machine.snapshot(), machine.digest()
+    first = machine.cpus[0].state()
+    machine.run(Until(instructions=200_000))
+    second = machine.cpus[1]
+    second.on = True
+    machine.give_turn(1)
+    second.restore({**second.state(), **{name: value for name, value in
+                                         machine.cpus[0].state().items()
+                                         if name not in ("timers", "timer_at")}})
+    machine.restore(kept)
+    assert machine.digest() == digest and machine.cpus[0].state() == first
+
+
+def test_a_machine_whose_cpus_are_all_off_stands_still(image):
+    machine, _back = with_runs(image)
+    for _ in machine.cpus:
+        machine.schedule.off()
+        machine.schedule.over()
+    stop = machine.run(Until(instructions=machine.instructions + 1000))
+    assert stop.reason is StopReason.HALT and "off" in stop.detail
+    with pytest.raises(MachineError, match="CPU 0 is off"):
+        machine.give_turn(0)
+
+
+def test_where_a_waiting_cpu_is_sent_it_goes_and_a_restored_one_does_too(image):
+    machine, back = with_runs(image)
+    target = machine.symbol("collatz").address
+    machine.schedule.begins_to_wait(machine.pc)
+    machine.pc = target
+    kept = machine.snapshot()
+    results = []
+    for _ in range(2):
+        machine.run(Until(instructions=machine.instructions + 3 * TURN, addresses=[back]))
+        results.append(machine.digest())
+        machine.restore(kept)
+    assert results[0] == results[1]
+
+
+def test_marks_hold_behind_snapshots_and_other_marks(image):
+    machine, back = with_runs(image)
+    one = machine.mark(), machine.digest()
+    machine.output(ord("x"))
+    machine.run(Until(instructions=machine.instructions + 3 * TURN, addresses=[back]))
+    other = machine.mark(), machine.digest()
+    machine.snapshot()
+    for mark, digest in (one, other, one, other):
+        machine.back_to(mark)
+        assert machine.digest() == digest

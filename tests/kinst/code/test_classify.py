@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.architectures import ARCHITECTURES
+from emu.arm64.cpu import ArmCpu
 from emu.guests import FREEBSD
 from emu.symbols import Symbol
 from kinst.amd64.classify import classify as amd64
@@ -467,3 +468,11 @@ def test_arm64_drps_is_no_authenticated_branch():
 @pytest.mark.parametrize("text", ["c881", "0080", "4084", "008c"])
 def test_riscv64_zcb_loads_and_stores_are_copied(text):
     assert TRAPS["riscv64"].classify(bytes.fromhex(text), PC) == (2, Copy())
+
+
+@pytest.mark.parametrize("code", [0xD503245F, 0xD503249F, 0xD50342DF, 0xD50342FF, 0xD51B4220,
+                                  0xD53B4220, 0x14000002, 0xD65F03C0])
+def test_an_arm64_verdict_ends_a_block_where_the_cpu_model_does(code):
+    """Else time would be told apart behind a probe, and another CPU have its turn there."""
+    raw = code.to_bytes(4, "little")
+    assert arm64(raw, PC)[1].ends_block is ArmCpu._block_ends(raw)
