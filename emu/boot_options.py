@@ -9,12 +9,13 @@ from pathlib import Path
 
 from emu.elf_file import read_file
 from emu.errors import ImageError, KinstError
+from emu.unicorn._engine import CpuLimit
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
 MAX_DISKS = 4
-MAX_CPUS = 8
+MOST_CPUS = CpuLimit.MAX_CPUS.value
 TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512

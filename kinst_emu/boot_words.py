@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.architectures import arch_of
-from emu.boot_options import MAX_CPUS, BootOptions, boot_options
+from emu.boot_options import MOST_CPUS, BootOptions, boot_options
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
@@ -41,13 +41,13 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
 def cpus_option(parser: argparse.ArgumentParser) -> None:
     """``--cpus``."""
     parser.add_argument("--cpus", type=_count, default=1, metavar="N",
-                        help=f"give the computer N CPUs, at most {MAX_CPUS}; they take turns, the "
+                        help=f"give the computer N CPUs, at most {MOST_CPUS}; they take turns, the "
                         "same ones in every run (default: 1)")
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_CPUS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of CPUs: give 1 to {MAX_CPUS}")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_CPUS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of CPUs: give 1 to {MOST_CPUS}")
     return int(text)
 
 
@@ -58,8 +58,8 @@ def with_cpus(image: Image, cpus: int) -> Image:
     """
     if cpus == 1:
         return image
-    if not 1 <= cpus <= MAX_CPUS:
-        raise KinstError(f"{cpus} CPUs: 1 to {MAX_CPUS} are possible")
+    if not 1 <= cpus <= MOST_CPUS:
+        raise KinstError(f"{cpus} CPUs: 1 to {MOST_CPUS} are possible")
     if catalog.is_teaching(image):
         raise KinstError("--cpus: the teaching kernel runs on one CPU; give a FreeBSD kernel")
     return replace(image, options=replace(image.options, cpus=cpus))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
@@ -11,6 +12,9 @@ from kinst_emu.boot_words import with_cpus
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.machine import TracedMachine
 from kinst_emu.terminal import parse_size
+
+if TYPE_CHECKING:
+    from kinst_emu.explore.explorer import Explored
 
 MEMORY = "512M"
 
@@ -54,6 +58,17 @@ class Kernel(KernelFile):
         :raises SnapshotError: when it is none, or of another kernel.
         """
         return TracedMachine(self, snapshot.restore(Path(path), self._image))
+
+
+    def explore(self, *runs: str, **asked: Any) -> "Explored":
+        """Try the orders in which calls can run at once, each on a CPU of its own: see
+        ``kinst_emu.exploring.explore``, which takes the same::
+
+            assert not kernel.explore("uihold(u)", "uifree(u)", setup="u = uifind(7)").findings
+        """
+        from kinst_emu.exploring import explore
+
+        return explore(self._image, *runs, **asked)
 
 
 def open_kernel(name: str | Path, modules: Sequence[str | Path] = (), *, userland: bool = False,

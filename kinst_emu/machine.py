@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.prototypes import check_data, check_number, check_shape, registers
@@ -27,6 +28,9 @@ from kinst_emu.inspected import Inspected
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.probes import Fire, Probes
 from kinst_emu.program import Program
+
+if TYPE_CHECKING:
+    from kinst_emu.explore.explorer import Explored
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,13 @@ class TracedMachine(Inspected):
         self._program: Program | None = None
 
     # -- running ----------------------------------------------------------------------------------
+
+    def explore(self, *runs: str, **asked: Any) -> "Explored":
+        """Try the orders of calls, on another machine with this kernel that is booted for it: see
+        ``kinst_emu.exploring.explore``, which takes the same."""
+        from kinst_emu.exploring import explore
+
+        return explore(self.emulated.image, *runs, **asked)
 
     def call(self, function: str, *arguments: object, unchecked: bool = False,
              limit: int = DEFAULT_LIMIT) -> Value:

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emu.boot_options import MAX_CPUS
+from emu.boot_options import MOST_CPUS
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 
 # What an input does: keys are typed, a register, a vector register or physical memory is written;
-# it is another CPU's turn; or the machine was to go on, and could not execute the next instruction.
-TYPE, REGISTER, VECTOR, MEMORY, TURN, STUCK = (
-    "type", "register", "vector", "memory", "turn", "stuck")
-KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, STUCK)
+# it is another CPU's turn, or the CPU is off; or the machine was to go on, and could not execute
+# the next instruction.
+TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, STUCK = (
+    "type", "register", "vector", "memory", "turn", "off", "stuck")
+KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, STUCK)
 MAX_INPUT = 64 << 20  # bytes
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
@@ -83,6 +84,8 @@ def give(machine: UnicornMachine, one: Input) -> None:
         machine.write_vector(one.name, int.from_bytes(one.value, "little"))
     elif one.kind == TURN:
         machine.give_turn(int(one.name))
+    elif one.kind == OFF:
+        machine.switch_off()
     elif one.kind == STUCK:
         stop = machine.run(Until(instructions=one.position.instructions + 1))
         if stop.reason is not StopReason.UNHANDLED:
@@ -121,7 +124,7 @@ def position_from_json(row: Sequence[Any]) -> Position:
     instructions, time, awake, *more = row
     cpu = more[0] if len(more) == 1 else 0
     if not (type(instructions) is type(time) is type(cpu) is int and isinstance(awake, bool)
-            and len(more) <= 1 and 0 <= cpu < MAX_CPUS
+            and len(more) <= 1 and 0 <= cpu < MOST_CPUS
             and 0 <= instructions < 1 << 63 and 0 <= time < 1 << 63):
         raise ValueError("a position of no kind")
     return Position(instructions, time, awake, cpu)
@@ -138,6 +141,6 @@ def from_json(row: Sequence[Any]) -> Input:
         raise ValueError("an input of no kind")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
         raise ValueError("an address or a register of no kind")
-    if kind == TURN and not (name.isdecimal() and int(name) < MAX_CPUS):
+    if kind in (TURN, OFF) and not (name.isdecimal() and int(name) < MOST_CPUS):
         raise ValueError("a turn of no CPU")
     return Input(position_from_json(position), kind, name, bytes.fromhex(value))

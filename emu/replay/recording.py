@@ -18,10 +18,10 @@ from typing import Any
 from emu.architectures import ARCHITECTURES
 from emu.boot_options import (
     ASSIGNMENT,
-    MAX_CPUS,
     MAX_DISKS,
     MAX_ENVIRONMENT,
     MAX_TURN,
+    MOST_CPUS,
     NOTHING,
     TURN,
     BootOptions,
@@ -325,7 +325,7 @@ def _start_from_json(row: Any) -> Start:
             and all(ASSIGNMENT.fullmatch(one) for one in start.environment)
             and FLAGS.fullmatch(start.flags) and type(start.memory_disk) is bool
             and type(start.disks) is int and 0 <= start.disks <= MAX_DISKS
-            and type(start.cpus) is int and 1 <= start.cpus <= MAX_CPUS
+            and type(start.cpus) is int and 1 <= start.cpus <= MOST_CPUS
             and type(start.turn) is int and 0 < start.turn < MAX_TURN
             and isinstance(start.kernel, str) and len(start.kernel) <= MAX_KERNEL
             and all(MODULE.fullmatch(name) and BUILD_ID.fullmatch(build_id)

@@ -204,6 +204,9 @@ class Turns:
     clock: tuple[int, int, int, int]
     stands: tuple[bool, int, bool]
 
+class CpuLimit(enum.IntFlag):
+    MAX_CPUS = ...
+
 class AccessKind(enum.IntFlag):
     ACCESS_LOAD = ...
     ACCESS_STORE = ...

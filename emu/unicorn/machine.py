@@ -10,6 +10,7 @@ import unicorn
 from unicorn.unicorn_py3 import unicorn as unicorn_binding
 
 from emu.architectures import arch_of
+from emu.device import Device
 from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import EventQueue, Timer
@@ -20,7 +21,7 @@ from emu.unicorn._engine import Engine, EngineError
 from emu.unicorn.board import BOARDS
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.guest_memory import PAGE, GuestMemory
-from emu.unicorn.mark import Mark
+from emu.unicorn.mark import StateMark
 from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
@@ -327,6 +328,16 @@ class UnicornMachine(Machine):
         if self.schedule.several:
             self.schedule.give(cpu)
 
+    def switch_off(self) -> None:
+        """The CPU whose turn it is executes nothing more.
+
+        :raises MachineError: while it runs, or when it is the only one.
+        """
+        if self.running or not self.schedule.several:
+            raise MachineError("the CPU cannot be switched off here")
+        self._entered("off", str(self.cpu.number), b"")
+        self.schedule.off()
+
     def step(self) -> None:
         self.run(Until(instructions=self.instructions + 1))
 
@@ -492,7 +503,7 @@ class UnicornMachine(Machine):
         if patches != self.patches:
             raise MachineError("probes were enabled or disabled since the snapshot was taken")
 
-    def mark(self) -> Mark:
+    def mark(self) -> StateMark:
         """Keep the present state, to go back to it quickly (``back_to``).
 
         :raises MachineError: in the middle of an instruction.
@@ -500,7 +511,7 @@ class UnicornMachine(Machine):
         self._between_instructions("it is not marked here")
         return mark.keep(self)
 
-    def back_to(self, kept: Mark) -> None:
+    def back_to(self, kept: StateMark) -> None:
         """Go back to a state kept by ``mark``.
 
         :raises MachineError: as ``restore`` does.
@@ -509,8 +520,13 @@ class UnicornMachine(Machine):
         self.engine.detour.thaw()
         mark.go_back(self, kept)
 
+    @property
+    def devices(self) -> dict[str, Device]:
+        """The board's, by their names."""
+        return self.board.devices
+
     def keep_loop(self) -> tuple[Stop | None, tuple[int, int] | None]:
-        """What the run loop remembers of the guest, for a ``Mark``."""
+        """What the run loop remembers of the guest, for a ``StateMark``."""
         return self._loop.keep()
 
     def put_loop_back(self, kept: tuple[Stop | None, tuple[int, int] | None]) -> None:

@@ -2,20 +2,49 @@
 the registers are kept as the engine has them, and what the CPU model has translated stays."""
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from emu.device import Device
-from emu.machine import Stop
-from emu.unicorn._engine import Moment
-from emu.unicorn.guest_memory import PAGE, MemoryImage
+from emu.events import EventQueue
+from emu.machine import ConsoleLog, Stop
+from emu.unicorn._engine import Engine, Moment
+from emu.unicorn.cpu import Cpu
+from emu.unicorn.guest_memory import PAGE, GuestMemory, MemoryImage
+from emu.unicorn.schedule import Schedule
 
-if TYPE_CHECKING:
-    from emu.unicorn.machine import UnicornMachine
+Loop = tuple[Stop | None, tuple[int, int] | None]
+
+
+class MarkedMachine(Protocol):
+    """A machine, as far as its marks need to know one."""
+
+    engine: Engine
+    memory_part: GuestMemory
+    schedule: Schedule
+    events: EventQueue
+    console: ConsoleLog
+    patches: int
+
+    @property
+    def cpus(self) -> Sequence[Cpu]: ...
+
+    @property
+    def devices(self) -> Mapping[str, Device]: ...
+
+    @property
+    def ram_base(self) -> int: ...
+
+    def interrupts_changed(self) -> None: ...
+
+    def keep_loop(self) -> Loop: ...
+
+    def put_loop_back(self, kept: Loop) -> None: ...
 
 
 @dataclass(frozen=True)
-class Mark:
+class StateMark:
     """:param console: what the guest had written.
     :param loop: what the run loop had to remember (``RunLoop.keep``).
     """
@@ -27,7 +56,7 @@ class Mark:
     timers: dict[str, int]
     waiting: list[int | None]
     console: bytes
-    loop: tuple[Stop | None, tuple[int, int] | None]
+    loop: Loop
     patches: int
 
 
@@ -36,18 +65,18 @@ def _is_plain(device: Device) -> bool:
     return type(device).state is Device.state and type(device).restore is Device.restore
 
 
-def keep(machine: "UnicornMachine") -> Mark:
+def keep(machine: MarkedMachine) -> StateMark:
     """Keep the present state.  It is good as long as the machine is."""
     devices = tuple(
         (one, one.keep() if _is_plain(one) else one.state())
-        for _name, one in sorted(machine.board.devices.items()))
-    return Mark(
+        for _name, one in sorted(machine.devices.items()))
+    return StateMark(
         machine.memory_part.snapshot(), Moment(machine.engine), devices,
         tuple(cpu.keep() for cpu in machine.cpus), machine.events.state(),
         machine.schedule.waits, bytes(machine.console.text), machine.keep_loop(), machine.patches)
 
 
-def go_back(machine: "UnicornMachine", mark: Mark) -> None:
+def go_back(machine: MarkedMachine, mark: StateMark) -> None:
     """Make a machine what it was."""
     changed = _code_changed(machine, mark)
     machine.memory_part.restore(mark.memory)
@@ -68,7 +97,7 @@ def go_back(machine: "UnicornMachine", mark: Mark) -> None:
     machine.interrupts_changed()
 
 
-def _code_changed(machine: "UnicornMachine", mark: Mark) -> list[int]:
+def _code_changed(machine: MarkedMachine, mark: StateMark) -> list[int]:
     """Physical addresses of pages of code that is not what it was translated from, once memory is
     what it was."""
     pages = mark.moment.translated_since()

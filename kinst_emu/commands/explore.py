@@ -3,6 +3,7 @@ wrong."""
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -14,8 +15,8 @@ from emu.replacing import replacing
 from images import catalog
 from kinst_emu.completion import kernel_option
 from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
-from kinst_emu.explore.explorer import Asked, Explored, Explorer, Finding
-from kinst_emu.explore.order import read_order
+from kinst_emu.explore.explorer import Explored, Explorer, Search, WrongOrder
+from kinst_emu.explore.order import Order, order_text, read_order
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.sweeps import progress_bar
@@ -27,6 +28,7 @@ EXAMPLES = (
     "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
+MAX_WORKLOAD = 400  # characters of the runs, and of their order, that a recording names
 FOUND = 1  # exit status: an order goes wrong
 MOST_PREEMPTIONS, MOST_ORDERS = 8, 100_000_000
 
@@ -49,6 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--no-races", action="store_true", help="do not look for data races")
     add("--all-findings", action="store_true", help="go on behind the first finding")
     add("--schedule", metavar="ORDER", help="one order, like 'A120 B A': run it, and show it")
+    add("--record", type=Path, metavar="FILE",
+        help="record the order of the first finding that is no data race, or of --schedule, for "
+        "kinst replay, kdtrace --replay and gdb")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--unchecked", action="store_true",
         help="pass the arguments as they are, whatever the functions' types are")
@@ -62,14 +67,15 @@ def run(arguments: argparse.Namespace) -> int:
     preemptions = parse_count(arguments.preemptions, "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
-    asked = Asked(arguments.strategy, preemptions,
+    asked = Search(arguments.strategy, preemptions,
                   min(parse_count(arguments.limit, "--limit"), MOST_ORDERS),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
                   arguments.all_findings)
     order = None if arguments.schedule is None else read_order(
         arguments.schedule, len(arguments.runs))
-    if arguments.junit is not None:
-        check_writable(arguments.junit, "--junit")
+    for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record")):
+        if path is not None:
+            check_writable(path, option)
     image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs))
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory), DEFAULT_LIMIT,
@@ -77,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bar(asked.limit, "orders") as advance:
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1))
         explored = explorer.only(order) if order is not None else explorer.run()
+    if arguments.record is not None:
+        _record(arguments.record, stage, explored, order, arguments.runs)
     if arguments.junit is not None:
         _write_junit(arguments.junit, explored)
     if arguments.json:
@@ -86,6 +94,19 @@ def run(arguments: argparse.Namespace) -> int:
         for line in _told(stage, explored, order is not None):
             print(line)
     return FOUND if explored.findings else 0
+
+
+def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
+            runs: list[str]) -> None:
+    harm = [one.order for one in explored.findings if one.race is None]
+    harm += [one.order for one in explored.findings]
+    chosen = order or (harm[0] if harm else None)
+    if chosen is None:
+        print(f"--record: nothing went wrong, so {path} was not written; give --schedule",
+              file=sys.stderr)
+        return
+    text = " | ".join(runs)[:MAX_WORKLOAD]
+    stage.record(chosen, path, f"{text} by '{order_text(chosen)[:MAX_WORKLOAD]}'")
 
 
 def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
@@ -100,7 +121,7 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
         "that schedule goes wrong" if explored.findings else "nothing goes wrong with it")
 
 
-def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
+def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
     """The two sides by source lines."""
     from dtrace.debug_data import Sources
     from dwarf.debug_file import DebugDataError

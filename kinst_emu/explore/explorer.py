@@ -39,7 +39,7 @@ Judge = Callable[[Played], str | None]
 
 
 @dataclass(frozen=True)
-class Finding:
+class WrongOrder:
     """:param kind: one of KINDS.
     :param said: what is wrong, in a line.
     :param preemptions: that the order needs.
@@ -57,7 +57,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Search:
     """:param strategy: one of STRATEGIES.
     :param limit: orders that are tried at the most.
     :param races: whether data races are looked for.
@@ -84,7 +84,7 @@ class Explored:
     left_out: int = 0
     whole: bool = False
     space: dict[int, int] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[WrongOrder] = field(default_factory=list)
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
     seconds: float = 0.0
@@ -101,7 +101,7 @@ class Explorer:
     :param progress: is told how many orders were tried, and of about how many (0: not known).
     """
 
-    def __init__(self, stage: Stage, asked: Asked, judge: Judge | None = None,
+    def __init__(self, stage: Stage, asked: Search, judge: Judge | None = None,
                  progress: Callable[[int, int], None] = lambda tried, of: None) -> None:
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
@@ -247,7 +247,8 @@ class Explorer:
         key: tuple[object, ...] = (kind, said) if race is None else (kind, *race.places)
         if key not in self._known:
             self._known.add(key)
-            self.explored.findings.append(Finding(kind, said, order, preemptions_of(order), race))
+            self.explored.findings.append(
+                WrongOrder(kind, said, order, preemptions_of(order), race))
 
     # -- data races -------------------------------------------------------------------------------
 

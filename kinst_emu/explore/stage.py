@@ -3,8 +3,11 @@ end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from emu.machine import Stop, StopReason, Until
+from emu.replay.recording import Recorder
+from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.order import Order, OrderTurn
@@ -70,6 +73,18 @@ class Stage:
         played.instructions = machine.instructions - self.begin
         return played
 
+    def record(self, order: Order, path: Path, text: str) -> Played:
+        """Execute the runs so, and record it: from the state where all orders begin.
+
+        :param text: what is recorded, for people.
+        :raises ReplayError: when the file cannot be written.
+        """
+        self.machine.back_to(self.mark)
+        played = Played(order)
+        with Recorder(self.machine, path, STATE, text):
+            self._play(played)
+        return played
+
     def go_on(self, played: Played, limit: int) -> None:
         """Where the runs did not come to their end within the limit: have them go on for more.
 
@@ -128,7 +143,7 @@ class Stage:
         switched off."""
         machine = self.machine
         if self._leave is None:
-            machine.schedule.off()
+            machine.switch_off()
             return
         machine.arch.prepare_call(machine, (), self.back)
         machine.pc = self._leave

@@ -39,7 +39,7 @@ class Row:
         return f"{self.source}  {self.place} {arrow} {self.value:#x}"
 
 
-class Places:
+class VariableNames:
     """Names of physical addresses: of the kernel's own variables."""
 
     def __init__(self, machine: UnicornMachine) -> None:
@@ -78,7 +78,7 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
 
 
 def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int) -> Iterator[Row]:
-    places, symbols = Places(machine), machine.image.symbols
+    places, symbols = VariableNames(machine), machine.image.symbols
     for access in shared_accesses(entries, runs)[:MAX_ROWS]:
         yield Row(access.cpu, access.position, symbols.where(access.pc),
                   sources.line(access.pc) or "?", access.stores, places.name(access.physical),
@@ -94,7 +94,7 @@ def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
 
 def of_race(machine: UnicornMachine, sources: Sources, race: DataRace) -> Iterator[str]:
     """The two accesses: what, where, which value."""
-    places, symbols = Places(machine), machine.image.symbols
+    places, symbols = VariableNames(machine), machine.image.symbols
     for access in (race.first, race.second):
         what = "stores" if access.stores else "loads"
         yield (f"{LETTERS[access.cpu]} {what} {access.size} bytes of "

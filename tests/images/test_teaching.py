@@ -63,7 +63,10 @@ def test_a_build_is_the_same_twice_and_leaves_nothing_behind(tmp_path):
         one = build_teaching.build(arch, tmp_path / "one").read_bytes()
         two = build_teaching.build(arch, tmp_path / "two").read_bytes()
         assert one == two
-        assert [p.name for p in (tmp_path / "one" / arch).iterdir()] == ["kernel"]
+        names = sorted(p.name for p in (tmp_path / "one" / arch).iterdir())
+        assert names == ["kernel", "races"]
+        assert ((tmp_path / "one" / arch / "races").read_bytes()
+                == (tmp_path / "two" / arch / "races").read_bytes())
 
 
 def test_a_kernel_that_has_been_idle_for_long_says_nothing(booted):

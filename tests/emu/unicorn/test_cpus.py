@@ -153,10 +153,12 @@ def test_turns_given_from_outside_are_in_a_recording(image, tmp_path):
         machine.give_turn(number)
         machine.run(Until(instructions=machine.instructions + 77))
         places.append((position_of(machine), machine.digest()))
+    machine.switch_off()
+    machine.run(Until(instructions=machine.instructions + 77))
     end = recorder.end()
     recording = Recording(tmp_path / "turns.rec")
     assert (recording.start.cpus, recording.start.turn) == (3, TURN)
-    assert [one.kind for one in recording.inputs] == ["turn"] * 5
+    assert [one.kind for one in recording.inputs] == ["turn"] * 5 + ["off"]
     player = Player(recording, UnicornMachine(recording.options and replace(
         image, options=recording.options), MEMORY))
     for position, digest in (places[3], places[0], places[4], places[1]):

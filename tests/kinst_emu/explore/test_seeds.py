@@ -5,7 +5,7 @@ import pytest
 
 from images import catalog
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
-from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Asked, Explorer
+from kinst_emu.explore.explorer import CHECK, DEADLOCK, PANIC, RACE, RESULT, Explorer, Search
 from tests.conftest import MEMORY
 
 # Name: (what is done before, the runs, a check behind them, what the defect is found as).
@@ -34,7 +34,7 @@ def explored(arch, name, which, **asked):
     texts = tuple(one.format(which) for one in runs)
     image = for_runs(catalog.find(f"races/{arch}"), len(texts))
     stage, judge = stage_of(image, Runs(texts, f"{before}_reset()", check), MEMORY)
-    explorer = Explorer(stage, Asked(**asked), judge)
+    explorer = Explorer(stage, Search(**asked), judge)
     return explorer.run(), stage, judge
 
 
@@ -44,7 +44,7 @@ def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_shows_it_
     harm = [one for one in found.findings if one.kind != RACE]
     assert harm and {one.kind for one in harm} <= SEEDS[name][3], found.findings
     assert harm[0].preemptions == 1 and found.tried < 50 and found.seconds < 60
-    again = Explorer(stage, Asked(races=False), judge).only(harm[0].order)
+    again = Explorer(stage, Search(races=False), judge).only(harm[0].order)
     assert [one.kind for one in again.findings] == [harm[0].kind]
     assert any(one.kind == RACE for one in found.findings) is (name not in ATOMIC)
 
