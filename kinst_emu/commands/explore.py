@@ -141,16 +141,17 @@ def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
 
 def _seen(explored: Explored) -> str:
     """How much of the space was seen; never that there are no races."""
-    space = "; ".join(f"about {count} with {n}" for n, count in sorted(explored.space.items()))
-    whole = "all of them were tried, but for" if explored.whole else "of which not all were tried:"
     text = (f"{explored.tried} orders were executed in {explored.seconds:.1f} s "
-            f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second)")
+            f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second).")
     if explored.space:
-        text += (f"; {explored.shared} places of 8 bytes are shared; orders by preemptions: "
-                 f"{space}; {whole} {explored.left_out} that bring the accesses into the same "
-                 "order")
+        space = ", ".join(f"about {count} with {n}" for n, count in sorted(explored.space.items()))
+        text += (f"\nThe runs share {explored.shared} places of 8 bytes; by preemptions, the orders "
+                 f"that can matter are {space}.\n{explored.left_out} were left out, which bring the "
+                 "accesses into the same order as others; "
+                 + ("the others were all tried." if explored.whole else
+                    "of the others not all were tried."))
     if not explored.findings:
-        text += ".  Nothing went wrong in these"
+        text += "\nNothing went wrong in these."
     return text
 
 
