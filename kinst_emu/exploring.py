@@ -9,8 +9,8 @@ from kinst_emu.terminal import parse_size
 
 def explore(image: Image, *runs: str, setup: str = "", check: str = "", preemptions: int = 2,
             strategy: str = "all", limit: int = 100_000, seed: int = 1, races: bool = True,
-            all_findings: bool = False, schedule: str | None = None, memory: str = "512M"
-            ) -> Explored:
+            all_findings: bool = False, jobs: int = 1, schedule: str | None = None,
+            memory: str = "512M") -> Explored:
     """Try the orders in which calls can run at once, each on a CPU of its own, as ``kinst explore``
     does.
 
@@ -19,6 +19,7 @@ def explore(image: Image, *runs: str, setup: str = "", check: str = "", preempti
     :param strategy: ``all``, ``pct`` or ``random``; ``limit``: how many orders are tried.
     :param races: whether data races are looked for; ``all_findings``: go on behind the first order
         that does harm.
+    :param jobs: processes that try orders.
     :param schedule: this order alone, like ``A120 B A``.
     :return: what was found, and how much was seen; a finding's ``schedule`` shows it again.
     :raises KinstError: for runs that are none, or cannot be started.
@@ -27,5 +28,5 @@ def explore(image: Image, *runs: str, setup: str = "", check: str = "", preempti
     stage, judge = stage_of(for_runs(image, len(runs)), Runs(runs, setup, check),
                             parse_size(memory))
     explorer = Explorer(
-        stage, Search(strategy, preemptions, limit, seed, races, all_findings), judge)
+        stage, Search(strategy, preemptions, limit, seed, races, all_findings, jobs), judge)
     return explorer.run() if order is None else explorer.only(order)

@@ -76,6 +76,86 @@ cdef void access_give(void *accesses) noexcept with gil:
         it.engine.failed(error)
 
 
+cdef enum:
+    PLACE_BITS = 3  # eight bytes are looked at as one place
+    MOST_ACCESSED = 64  # bytes of an access
+    MOST_PLACES = 9  # that one lies in
+
+cdef uint32_t STORED = <uint32_t>1 << 31  # of a place's users
+
+
+cdef struct PlaceUse:
+    uint64_t place  # and one: 0 is no entry
+    uint32_t users
+
+
+cdef PlaceUse *use_of(PlaceUse *table, uint64_t mask, uint64_t place) noexcept nogil:
+    cdef uint64_t i = place * <uint64_t>0x9E3779B97F4A7C15 >> 20 & mask
+    while table[i].place and table[i].place != place + 1:
+        i = (i + 1) & mask
+    return &table[i]
+
+
+cdef inline uint64_t last_place(const AccessEntry *entry) noexcept nogil:
+    return (entry.physical + entry.size - 1 if entry.size else entry.physical) >> PLACE_BITS
+
+
+def shared_entries(bytes entries not None):
+    """Of entries, those of places that several CPUs use, one of them with a store.
+
+    :param entries: as ``Accesses`` gives them.
+    :raises ValueError: for what are none.
+    """
+    cdef uint64_t count = <uint64_t>len(entries) // sizeof(AccessEntry)
+    cdef const AccessEntry *all_ = <const AccessEntry *>PyBytes_AS_STRING(entries)
+    cdef uint64_t size = 64
+    cdef uint64_t i, place, last, used
+    cdef uint32_t users
+    cdef PlaceUse *table
+    cdef PlaceUse *use
+    cdef AccessEntry *kept
+    if len(entries) % sizeof(AccessEntry):
+        raise ValueError("not whole entries")
+    for i in range(count):
+        if (all_[i].size > MOST_ACCESSED or all_[i].cpu >= MAX_CPUS
+                or all_[i].physical >> 56):
+            raise ValueError("not an entry")
+    while size < 2 * MOST_PLACES * count:
+        size *= 2
+    table = <PlaceUse *>calloc(size, sizeof(PlaceUse))
+    kept = <AccessEntry *>calloc(count + 1, sizeof(AccessEntry))
+    if table == NULL or kept == NULL:
+        free(table)
+        free(kept)
+        raise MemoryError
+    used = 0
+    with nogil:
+        for i in range(count):
+            last = last_place(&all_[i])
+            place = all_[i].physical >> PLACE_BITS
+            while place <= last:
+                use = use_of(table, size - 1, place)
+                use.place = place + 1
+                use.users |= <uint32_t>1 << all_[i].cpu
+                if all_[i].kind == ACCESS_STORE:
+                    use.users |= STORED
+                place += 1
+        for i in range(count):
+            last = last_place(&all_[i])
+            place = all_[i].physical >> PLACE_BITS
+            while place <= last:
+                users = use_of(table, size - 1, place).users
+                if users & STORED and users & ~STORED & (users & ~STORED) - 1:
+                    kept[used] = all_[i]
+                    used += 1
+                    break
+                place += 1
+    found = PyBytes_FromStringAndSize(<char *>kept, used * sizeof(AccessEntry))
+    free(table)
+    free(kept)
+    return found
+
+
 @cython.no_gc_clear
 cdef class Accesses:
     """Looks at every access to memory from now on, until it is closed.

@@ -30,7 +30,7 @@ EXAMPLES = (
 )
 MAX_WORKLOAD = 400  # characters of the runs, and of their order, that a recording names
 FOUND = 1  # exit status: an order goes wrong
-MOST_PREEMPTIONS, MOST_ORDERS = 8, 100_000_000
+MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="all: every order with so few preemptions that can differ; pct: random priorities "
         "with so many changes; random: preemptions anywhere (%(default)s)")
     add("--limit", default="100000", metavar="N", help="orders that are tried (%(default)s)")
+    add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
     add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
     add("--no-races", action="store_true", help="do not look for data races")
     add("--all-findings", action="store_true", help="go on behind the first finding")
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     asked = Search(arguments.strategy, preemptions,
                   min(parse_count(arguments.limit, "--limit"), MOST_ORDERS),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
-                  arguments.all_findings)
+                  arguments.all_findings,
+                  min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS))
     order = None if arguments.schedule is None else read_order(
         arguments.schedule, len(arguments.runs))
     for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record")):
@@ -144,10 +146,11 @@ def _seen(explored: Explored) -> str:
     text = (f"{explored.tried} orders were executed in {explored.seconds:.1f} s "
             f"({explored.tried / max(explored.seconds, 1e-9):.0f} a second).")
     if explored.space:
-        space = ", ".join(f"about {count} with {n}" for n, count in sorted(explored.space.items()))
-        text += (f"\nThe runs share {explored.shared} places of 8 bytes; by preemptions, the orders "
-                 f"that can matter are {space}.\n{explored.left_out} were left out, which bring the "
-                 "accesses into the same order as others; "
+        space = ", ".join(f"about {count} with {n}"
+                          for n, count in sorted(explored.space.items()))
+        text += (f"\nThe runs share {explored.shared} places of 8 bytes; by preemptions, the "
+                 f"orders that can matter are {space}.\n{explored.left_out} were left out, which "
+                 "bring the accesses into the same order as others; "
                  + ("the others were all tried." if explored.whole else
                     "of the others not all were tried."))
     if not explored.findings:

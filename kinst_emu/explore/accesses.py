@@ -62,32 +62,25 @@ class RunAccesses:
         return both
 
 
-def of_serial(entries: bytes, runs: int, begin: int) -> list[RunAccesses]:
-    """What each run did in a serial order: a run is what its CPU did behind the first instruction.
+def of_serial(entries: bytes, begins: Sequence[int], ends: Sequence[int]) -> list[RunAccesses]:
+    """What each run did in a serial order.
 
-    :param begin: instructions before the order began.
+    :param begins: instructions that were executed before each run began, ``ends``: when it was
+        done.
     """
-    found = [RunAccesses() for _ in range(runs)]
-    counts, last = [0] * runs, [-1] * runs
-    starts = [-1] * runs
+    runs = len(begins)
+    found = [RunAccesses(end - begin) for begin, end in zip(begins, ends, strict=True)]
     repeated: dict[tuple[int, int, int], int] = defaultdict(int)
     for access in read_accesses(entries):
         cpu = access.cpu
-        if cpu >= runs:
+        if cpu >= runs or not begins[cpu] <= access.position < ends[cpu]:
             continue
-        if starts[cpu] < 0:
-            # No other run is in the middle of its own: it began where the one before it ended.
-            starts[cpu] = max((one + 1 for one in last if one >= 0), default=begin)
-        index = access.position - starts[cpu]
         for place in access.places:
             # In a loop that waits, the first times stand for all.
             key = cpu, access.pc, place
             repeated[key] += 1
             if repeated[key] <= MOST_REPEATED:
-                found[cpu].places[place].append((index, access.stores))
-        last[cpu], counts[cpu] = access.position, index
-    for run in range(runs):
-        found[run].length = counts[run] + 1
+                found[cpu].places[place].append((access.position - begins[cpu], access.stores))
     return found
 
 

@@ -1,7 +1,8 @@
 """Tries the orders of a few runs, and says which of them go wrong."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.debug_index import debug_index
@@ -21,6 +22,7 @@ from kinst_emu.explore.strategies import (
     serial_orders,
 )
 from kinst_emu.explore.waiting import nobody_goes_on, waits
+from kinst_emu.explore.workers import workers
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
@@ -36,6 +38,7 @@ FACTOR, LEAST_LIMIT = 40, 1_000_000  # how much longer than a serial order one m
 MOST_LIMIT = 20_000_000  # and how long as long as it changes something
 
 Judge = Callable[[Played], str | None]
+Judged = tuple[Order, str, str]
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Search:
     :param limit: orders that are tried at the most.
     :param races: whether data races are looked for.
     :param all_findings: go on behind the first.
+    :param jobs: processes that try orders.
     """
 
     strategy: str = "all"
@@ -70,6 +74,7 @@ class Search:
     seed: int = 1
     races: bool = True
     all_findings: bool = False
+    jobs: int = 1
 
 
 @dataclass
@@ -115,15 +120,15 @@ class Explorer:
         try:
             runs = self._serial()
             if runs is not None:
-                for order in self._orders(runs):
-                    if explored.tried >= self.asked.limit:
-                        break
-                    self._try(order)
+                left = max(0, self.asked.limit - explored.tried)
+                for judged in self._all_judged(itertools.islice(self._orders(runs), left)):
+                    self._take(judged)
                     if not self.asked.all_findings and any(
                             one.race is None for one in explored.findings):
                         break  # a data race may do no harm; what does is looked for
                 else:
-                    explored.whole = True
+                    explored.whole = self.asked.strategy == "all" and (
+                        explored.tried < self.asked.limit)
         finally:
             explored.seconds = time.monotonic() - began
         return explored
@@ -132,7 +137,7 @@ class Explorer:
         """Try one order, behind the serial ones."""
         began = time.monotonic()
         if self._serial() is not None:
-            self._try(order)
+            self._take(self.judged(order))
         self.explored.seconds = time.monotonic() - began
         return self.explored
 
@@ -157,7 +162,11 @@ class Explorer:
             explored.results.add(self._result(played))
             self._judged(played)
             longest = max(longest, played.instructions)
-            of_each = of_serial(played.accesses, count, stage.begin)
+            begins, at = [0] * count, stage.begin
+            for turn in order:
+                begins[turn.run], at = at, played.ends[turn.run]
+            of_each = of_serial(played.accesses, begins,
+                                [played.ends[run] for run in range(count)])
             for run, one in enumerate(of_each):
                 found[run] = one if run not in found else found[run].together(one)
             if self.asked.races:
@@ -183,17 +192,31 @@ class Explorer:
 
     # -- one order --------------------------------------------------------------------------------
 
-    def _try(self, order: Order) -> None:
-        explored = self.explored
+    def _all_judged(self, orders: Iterable[Order]) -> Iterator[Judged]:
+        """Each order, and what is wrong with it, in their order."""
+        if self.asked.jobs == 1:
+            yield from map(self.judged, orders)
+            return
+        with workers(self, self.asked.jobs) as judged:
+            yield from judged(orders)
+
+    def judged(self, order: Order) -> Judged:
+        """Execute an order: (it, what kind of wrong it is, what is said of it); empty: nothing."""
         played = self._to_its_end(order)
+        if played.end is not None:
+            return order, *self._ended(played)
+        if self._result(played) not in self.explored.results:
+            return order, RESULT, self._said_result(played)
+        said = None if self._judge is None else self._judge(played)
+        return order, "" if said is None else CHECK, said or ""
+
+    def _take(self, judged: Judged) -> None:
+        explored = self.explored
+        order, kind, said = judged
         explored.tried += 1
         self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
-        if played.end is not None:
-            self._add(*self._ended(played), order)
-        elif self._result(played) not in explored.results:
-            self._add(RESULT, self._said_result(played), order)
-        else:
-            self._judged(played)
+        if kind:
+            self._add(kind, said, order)
 
     def _result(self, played: Played) -> tuple[int, ...]:
         """What the runs gave, as far as it is the same in every order that goes well: of an

@@ -1,14 +1,14 @@
 """One order after the other, from one state: the runs are executed as an order says, to their
 end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from emu.machine import Stop, StopReason, Until
 from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
-from emu.unicorn._engine import Accesses
+from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.order import Order, OrderTurn
 from kinst_emu.explore.threads import StartedRun
@@ -26,7 +26,9 @@ class Played:
     :param results: of each run that is done, what its function gave.
     :param end: why it ended before all were; None: all are done.
     :param instructions: executed in all.
-    :param accesses: what was read and written, where it was looked at (``_accesses.pxi``).
+    :param accesses: what was read and written of what several runs use, where it was looked at
+        (``_accesses.pxi``).
+    :param ends: instructions that were executed when each run was done.
     """
 
     order: Order
@@ -34,6 +36,7 @@ class Played:
     end: Stop | None = None
     instructions: int = 0
     accesses: bytes = b""
+    ends: dict[int, int] = field(default_factory=dict)
 
 
 class Stage:
@@ -59,17 +62,28 @@ class Stage:
 
         :param look: whether accesses are looked at.
         """
+        if not look:
+            return self._played(order, None)
+        return self.play_all([order])[0]
+
+    def play_all(self, orders: Iterable[Order]) -> list[Played]:
+        """Execute several orders, and look at their accesses: to begin to look takes long."""
+        entries: list[bytes] = []
+        looking = Accesses(self.machine.engine, entries.append)
+        try:
+            return [self._played(order, (looking, entries)) for order in orders]
+        finally:
+            looking.close()
+
+    def _played(self, order: Order, looking: tuple[Accesses, list[bytes]] | None) -> Played:
         machine = self.machine
         machine.back_to(self.mark)
         played = Played(order)
-        found: list[bytes] = []
-        looking = Accesses(machine.engine, found.append) if look else None
-        try:
-            self._play(played)
-        finally:
-            if looking is not None:
-                looking.close()
-        played.accesses = b"".join(found)
+        self._play(played)
+        if looking is not None:
+            looking[0].flush()
+            played.accesses = shared_entries(b"".join(looking[1]))
+            looking[1].clear()
         played.instructions = machine.instructions - self.begin
         return played
 
@@ -126,6 +140,7 @@ class Stage:
             run = machine.cpu.number
             if run not in played.results:
                 played.results[run] = machine.read_register(machine.arch.result)
+                played.ends[run] = machine.instructions
             if len(played.results) == len(self.runs):
                 return True
             self.end_run()

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emu.errors import KinstError
-from kinst_emu.explore.accesses import ENTRY, RunAccesses, of_serial, points, shared_places
+from emu.unicorn._engine import shared_entries
+from kinst_emu.explore.accesses import (
+    ENTRY,
+    RunAccesses,
+    of_serial,
+    points,
+    read_accesses,
+    shared_places,
+)
 from kinst_emu.explore.explorer import preemptions_of
 from kinst_emu.explore.order import OrderTurn, order_text, read_order
 from kinst_emu.explore.races import data_races
@@ -149,5 +157,30 @@ def test_each_pair_of_instructions_is_told_once():
 def test_what_each_run_did_is_counted_from_its_own_begin():
     raw = b"".join(ENTRY.pack(position, 1, 64, 0, 8, STORE, cpu, 0) for position, cpu in (
         (100, 0), (105, 0), (120, 1)))
-    runs = of_serial(raw, 2, 100)
-    assert runs[0].places[8] == [(0, True), (5, True)] and runs[1].places[8] == [(14, True)]
+    runs = of_serial(raw, [100, 107], [107, 130])
+    assert runs[0].places[8] == [(0, True), (5, True)] and runs[1].places[8] == [(13, True)]
+    assert [run.length for run in runs] == [7, 23]
+
+
+ACCESS = st.tuples(st.integers(0, 2), st.integers(0, 40).map(lambda n: 4 * n), st.integers(1, 16),
+                   st.sampled_from([LOAD, STORE]))
+
+
+@given(st.lists(ACCESS, max_size=40))
+def test_the_shared_entries_are_those_that_a_slower_look_finds(accesses):
+    raw = entries(*((cpu, n, at, size, kind) for n, (cpu, at, size, kind) in enumerate(accesses)))
+
+    def places(at, size):
+        return {at // 8, (at + size - 1) // 8}
+
+    wanted = [n for n, (_cpu, at, size, _kind) in enumerate(accesses) if any(
+        len({c for c, a, s, _k in accesses if place in places(a, s)}) > 1
+        and any(k == STORE for _c, a, s, k in accesses if place in places(a, s))
+        for place in places(at, size))]
+    assert [access.position for access in read_accesses(shared_entries(raw))] == wanted
+
+
+def test_what_are_no_entries_is_refused():
+    for bad in (b"x" * 47, ENTRY.pack(0, 0, 0, 0, 65, 0, 0, 0), ENTRY.pack(0, 0, 0, 0, 8, 0, 8, 0)):
+        with pytest.raises(ValueError):
+            shared_entries(bad)
