@@ -262,12 +262,14 @@ class WaitMembers:
 
     :param message: (``char *``) why it sleeps; ``lock``: the name of the lock that it waits for.
     :param blocked: the queue that it is in then, and there ``owner``, who holds the lock.
+    :param spins: functions in which it waits for one by going round.
     """
 
     message: str
     lock: str
     blocked: str
     owner: str
+    spins: tuple[str, ...]
 
 
 @dataclass(frozen=True)

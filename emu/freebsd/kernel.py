@@ -71,7 +71,7 @@ THREAD_START = ThreadStart(
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
-WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner")
+WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
 
 
 def freebsd(

@@ -83,7 +83,8 @@ def give(machine: UnicornMachine, one: Input) -> None:
     elif one.kind == VECTOR:
         machine.write_vector(one.name, int.from_bytes(one.value, "little"))
     elif one.kind == TURN:
-        machine.give_turn(int(one.name))
+        held, patience = one.value[0], int.from_bytes(one.value[1:], "little")
+        machine.give_turn(int(one.name), [n for n in range(8) if held >> n & 1], patience)
     elif one.kind == OFF:
         machine.switch_off()
     elif one.kind == STUCK:
@@ -143,4 +144,6 @@ def from_json(row: Sequence[Any]) -> Input:
         raise ValueError("an address or a register of no kind")
     if kind in (TURN, OFF) and not (name.isdecimal() and int(name) < MOST_CPUS):
         raise ValueError("a turn of no CPU")
+    if kind == TURN and len(value) != 10:
+        raise ValueError("a turn of no kind")
     return Input(position_from_json(position), kind, name, bytes.fromhex(value))

@@ -134,7 +134,7 @@ cdef void thaw_now(Clock *c) noexcept nogil:
     c.resume_at = d.at
     c.instructions += d.slot_entries if d.slot_entries else 1
     if d.gives_away:
-        c.turn_end = c.instructions
+        give_away(c, c.instructions)
         c.horizon = 0
 
 

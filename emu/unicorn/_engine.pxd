@@ -263,6 +263,8 @@ cdef struct Clock:
     void *exchanging_data
     # Where a context holds what an exclusive access has reserved; 0: it holds no such thing.
     uint32_t monitor_place
+    uint64_t passed_by_at  # count of instructions at which it has last said so
+    uint64_t passed_by  # times that the CPU may still say that it waits, and its turn goes on
     bint others  # another CPU may have something to do
     CpuPart parts[MAX_CPUS]
     int yield_count

@@ -685,7 +685,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         return
     c.count = n
     if gives_away(c, address, size):
-        c.turn_end = c.instructions + n
+        give_away(c, c.instructions + n)
     look_ahead(c)
 
 

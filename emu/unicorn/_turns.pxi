@@ -19,6 +19,17 @@ cdef inline bint gives_away(Clock *c, uint64_t address, uint32_t size) noexcept 
     return ends_with_yield(c, address, size)
 
 
+cdef inline void give_away(Clock *c, uint64_t count) noexcept nogil:
+    """The CPU says behind ``count`` instructions that it waits for another one."""
+    if c.passed_by_at == count:
+        return  # it was told before: the run was cut there
+    c.passed_by_at = count
+    if c.passed_by:
+        c.passed_by -= 1
+    else:
+        c.turn_end = count
+
+
 cdef bint ends_with_yield(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
     cdef int i
     cdef uint32_t word
@@ -180,6 +191,18 @@ cdef class Turns:
         c.canonical = c.instructions
         c.others = c.cpus > 1
 
+    @property
+    def patience(self):
+        """How often the CPU may still say that it waits for another one, and its turn goes on; and
+        at which count of instructions it has last said so."""
+        self._made()
+        return self.engine.clock.passed_by, self.engine.clock.passed_by_at
+
+    @patience.setter
+    def patience(self, value):
+        self._made()
+        self.engine.clock.passed_by, self.engine.clock.passed_by_at = value
+
     def alone(self):
         """No other CPU has anything to do, until an interrupt line changes."""
         self._made()
@@ -278,7 +301,8 @@ cdef class Moment:
         self.parts[c.cpu] = CpuPart(NULL, c.shadow, c.resumed, c.program_traps, c.resume_at,
                                     c.address, c.size, c.program_began, c.thread_word)
         self.numbers = [c.cpu, c.instructions, c.canonical, c.skew, c.turn_end, c.turn_began,
-                        c.turn_length, c.still, c.longest, c.taken, 0, 0]
+                        c.turn_length, c.still, c.longest, c.taken, c.passed_by,
+                        c.passed_by_at]
         watch_code(c)
 
     def put_back(self):
@@ -307,6 +331,7 @@ cdef class Moment:
         c.instructions, c.canonical, c.skew = self.numbers[1], self.numbers[2], self.numbers[3]
         c.turn_end, c.turn_began, c.turn_length = self.numbers[4], self.numbers[5], self.numbers[6]
         c.still, c.longest, c.taken = self.numbers[7], self.numbers[8], self.numbers[9]
+        c.passed_by, c.passed_by_at = self.numbers[10], self.numbers[11]
         c.count = c.exceptions = 0
         c.cut_at = c.horizon = c.heard = 0
         c.others = c.cpus > 1

@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import hashlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from typing import Protocol
 
 import unicorn
@@ -313,9 +313,12 @@ class UnicornMachine(Machine):
         """Whether the guest has not read all that was typed."""
         return self.board.keys_left
 
-    def give_turn(self, cpu: int) -> None:
+    def give_turn(self, cpu: int, held: Collection[int] = (), patience: int = 0) -> None:
         """It is a CPU's turn from here on, and a new round.
 
+        :param held: CPUs that have no turn before the next one is given from outside.
+        :param patience: so often the CPU may say that it waits for another one (PAUSE), and its
+            turn goes on; less than 2^32.
         :raises MachineError: while it runs, or when there is no such CPU.
         """
         if self.running:
@@ -324,9 +327,14 @@ class UnicornMachine(Machine):
             raise MachineError(f"there is no CPU {cpu}")
         if not self.cpus[cpu].on:
             raise MachineError(f"CPU {cpu} is off")
-        self._entered("turn", str(cpu), b"")
+        mask = sum(1 << one for one in set(held))
+        if cpu in held or mask >> len(self.cpus):
+            raise MachineError("a turn of a CPU that is held, or of which there is none")
+        self._entered("turn", str(cpu), mask.to_bytes(1, "little") + patience.to_bytes(4, "little"))
         if self.schedule.several:
+            self.schedule.held = set(held)
             self.schedule.give(cpu)
+            self.schedule.bear(patience)
 
     def switch_off(self) -> None:
         """The CPU whose turn it is executes nothing more.

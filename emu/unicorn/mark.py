@@ -55,6 +55,7 @@ class StateMark:
     cpus: tuple[Any, ...]
     timers: dict[str, int]
     waiting: list[int | None]
+    held: frozenset[int]
     console: bytes
     loop: Loop
     patches: int
@@ -73,7 +74,8 @@ def keep(machine: MarkedMachine) -> StateMark:
     return StateMark(
         machine.memory_part.snapshot(), Moment(machine.engine), devices,
         tuple(cpu.keep() for cpu in machine.cpus), machine.events.state(),
-        machine.schedule.waits, bytes(machine.console.text), machine.keep_loop(), machine.patches)
+        machine.schedule.waits, frozenset(machine.schedule.held), bytes(machine.console.text),
+        machine.keep_loop(), machine.patches)
 
 
 def go_back(machine: MarkedMachine, mark: StateMark) -> None:
@@ -92,6 +94,7 @@ def go_back(machine: MarkedMachine, mark: StateMark) -> None:
         cpu.put_back(kept)
     machine.events.restore(mark.timers)
     machine.schedule.waits = mark.waiting
+    machine.schedule.held = set(mark.held)
     machine.console.text[:] = mark.console
     machine.put_loop_back(mark.loop)
     machine.interrupts_changed()

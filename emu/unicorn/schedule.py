@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from emu.device import number
 from emu.elf import Image
+from emu.events import NEVER
 from emu.machine import Stop, StopReason
 from emu.unicorn._engine import Engine, Turns
 from emu.unicorn.cpu import Cpu
@@ -135,6 +136,15 @@ class Schedule:
         if self.several and self._turns.begun:
             self._turns.end_here()
 
+    def bear(self, times: int) -> None:
+        """The CPU may say so often that it waits for another one before its turn is over."""
+        self._turns.patience = times, NEVER
+
+    @property
+    def borne(self) -> bool:
+        """Whether it has said so as often as it may."""
+        return self._turns.patience[0] == 0
+
     def changed(self) -> None:
         """An interrupt line of some CPU has changed, or something was posted."""
         if self.several:
@@ -196,7 +206,8 @@ class Schedule:
                 "arrived": False if own else self._engine.stands_at(pc),
             })
         self._turns.look_at(present)
-        return {"cpu": present, "clock": list(clock), "cpus": rows}
+        return {"cpu": present, "clock": list(clock), "cpus": rows, "held": sorted(self.held),
+                "patience": list(self._turns.patience)}
 
     def restore(self, state: dict[str, Any] | None, own: dict[str, Any], waiting: bool) -> None:
         """:param own: the state of the CPU whose turn it is; ``waiting``: whether it waits.
@@ -225,3 +236,6 @@ class Schedule:
         self._turns.look_at(present)
         began, end, longest, length = (number(value) for value in state["clock"])
         self._turns.clock = began, end, longest, length
+        self.held = {number(one, len(cpus)) for one in state["held"]}
+        left, said = (number(value, 1 << 64) for value in state["patience"])
+        self._turns.patience = left, said

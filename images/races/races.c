@@ -499,3 +499,54 @@ purse_move_good(void)
 }
 
 int purse_check(void) { return purse_one == 4 && purse_other == 6; }
+
+/* Lost updates whose runs take long, or say that they wait though they do not. */
+static volatile u64 slow_sum;
+
+void slow_reset(void) { slow_sum = 0; }
+
+void
+slow_add(u64 times)
+{
+	u64 value = slow_sum;
+
+	for (u64 i = 0; i < times; i++)
+		IN_REGISTER(value);
+	slow_sum = value + 1;
+}
+
+void
+slow_wait(u64 times)
+{
+	u64 value = slow_sum;
+
+	for (u64 i = 0; i < times; i++)
+		spin_hint();
+	slow_sum = value + 1;
+}
+
+int slow_check(void) { return slow_sum == 2; }
+
+/* Two that make the same thing, and are each given their own when they come at the same time. */
+static struct node *volatile made_node;
+static struct node node_store[2];
+static u64 node_used;
+
+void
+same_reset(void)
+{
+	made_node = 0;
+	node_used = 0;
+}
+
+struct node *
+same_node_bad(void)
+{
+	struct node *mine = made_node;
+
+	if (mine == 0) {
+		mine = &node_store[__atomic_fetch_add(&node_used, 1, __ATOMIC_SEQ_CST) & 1];
+		made_node = mine;
+	}
+	return mine;
+}

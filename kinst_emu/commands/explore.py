@@ -10,6 +10,7 @@ from xml.sax.saxutils import quoteattr
 
 from emu.call import DEFAULT_LIMIT
 from emu.errors import KinstError
+from emu.printable import plain
 from emu.progress import PROGRESS
 from emu.replacing import replacing
 from images import catalog
@@ -101,14 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
             runs: list[str]) -> None:
     harm = [one.order for one in explored.findings if one.race is None]
-    harm += [one.order for one in explored.findings]
     chosen = order or (harm[0] if harm else None)
     if chosen is None:
-        print(f"--record: nothing went wrong, so {path} was not written; give --schedule",
+        print(f"--record: no order did harm, so {path} was not written; give --schedule",
               file=sys.stderr)
         return
     text = " | ".join(runs)[:MAX_WORKLOAD]
     stage.record(chosen, path, f"{text} by '{order_text(chosen)[:MAX_WORKLOAD]}'")
+    print(f"{path}: recorded; play it with kinst replay, or kdtrace --replay", file=sys.stderr)
 
 
 def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
@@ -120,7 +121,9 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
         yield from (f"   {line}" for line in _lines(stage, finding))
     yield ""
     yield _seen(explored) if not one else (
-        "that schedule goes wrong" if explored.findings else "nothing goes wrong with it")
+        "that schedule goes wrong" if any(one.race is None for one in explored.findings)
+        else "nothing goes wrong with it" + (
+            ", but for data races" if explored.findings else ""))
 
 
 def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
@@ -148,11 +151,15 @@ def _seen(explored: Explored) -> str:
     if explored.space:
         space = ", ".join(f"about {count} with {n}"
                           for n, count in sorted(explored.space.items()))
-        text += (f"\nThe runs share {explored.shared} places of 8 bytes; by preemptions, the "
-                 f"orders that can matter are {space}.\n{explored.left_out} were left out, which "
-                 "bring the accesses into the same order as others; "
-                 + ("the others were all tried." if explored.whole else
-                    "of the others not all were tried."))
+        text += (f"\nPlaces (of 8 bytes) that the runs share: {explored.shared}; by preemptions, "
+                 f"the orders that can matter are {space}.\n{explored.left_out} were left out, "
+                 "which bring the accesses into the same order as others; "
+                 + ("all others were tried" if explored.whole else "not all others were tried")
+                 + ".\nPreemptions are at the places that the serial orders use, and data races "
+                 "were looked for in these.")
+        if explored.cut:
+            text += (f"\n{explored.cut} accesses in loops were not told apart from earlier ones of "
+                     "the same instruction.")
     if not explored.findings:
         text += "\nNothing went wrong in these."
     return text
@@ -169,9 +176,10 @@ def _as_json(explored: Explored) -> dict[str, object]:
 
 def _write_junit(path: Path, explored: Explored) -> None:
     cases = "".join(
-        f'<testcase name={quoteattr(one.kind)}><failure message={quoteattr(one.said)}>'
+        f'<testcase name={quoteattr(one.kind)}><failure message={quoteattr(plain(one.said))}>'
         f'{one.schedule}</failure></testcase>' for one in explored.findings)
     cases = cases or '<testcase name="orders"/>'
     with replacing(path) as file:
         file.write(f'<testsuite name="kinst explore" tests="{max(1, len(explored.findings))}" '
-                   f'failures="{len(explored.findings)}">{cases}</testsuite>\n'.encode())
+                   f'failures="{len(explored.findings)}">{cases}</testsuite>\n'.encode(
+                       "utf-8", "backslashreplace"))

@@ -47,15 +47,17 @@ class RunAccesses:
     """Of one run, executed without being preempted.
 
     :param length: its instructions.
+    :param cut: accesses of loops that are not told apart from earlier ones.
     :param places: by granule: (instructions of the run before it, whether it is a store).
     """
 
     length: int = 0
+    cut: int = 0
     places: dict[int, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
         """What it did in two orders: in one it may go where it does not in the other."""
-        both = RunAccesses(max(self.length, other.length))
+        both = RunAccesses(max(self.length, other.length), max(self.cut, other.cut))
         for one in (self, other):
             for place, uses in one.places.items():
                 both.places[place] = sorted({*both.places[place], *uses})
@@ -70,17 +72,19 @@ def of_serial(entries: bytes, begins: Sequence[int], ends: Sequence[int]) -> lis
     """
     runs = len(begins)
     found = [RunAccesses(end - begin) for begin, end in zip(begins, ends, strict=True)]
-    repeated: dict[tuple[int, int, int], int] = defaultdict(int)
+    repeated: dict[tuple[int, int, int, int], int] = defaultdict(int)
     for access in read_accesses(entries):
         cpu = access.cpu
         if cpu >= runs or not begins[cpu] <= access.position < ends[cpu]:
             continue
         for place in access.places:
             # In a loop that waits, the first times stand for all.
-            key = cpu, access.pc, place
+            key = cpu, access.pc, place, access.kind
             repeated[key] += 1
             if repeated[key] <= MOST_REPEATED:
                 found[cpu].places[place].append((access.position - begins[cpu], access.stores))
+            else:
+                found[cpu].cut += 1
     return found
 
 

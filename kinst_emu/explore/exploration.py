@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
+from dwarf.types import Integer, strip
 from emu.call import DEFAULT_LIMIT, Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
@@ -17,7 +18,7 @@ from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, stand_in_thread, start_runs
 
-MIN_RUNS, MAX_RUNS = 2, len(LETTERS)
+MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
                       r"(?P<value>-?(?:0[xX][0-9a-fA-F]{1,16}|\d{1,20}))\s*", re.DOTALL)
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -103,12 +104,15 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = DEFAULT_LIMIT,
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
            names: dict[str, int]) -> Judge:
     def judge(played: Played) -> str | None:
+        machine.give_turn(machine.cpu.number)  # and nobody is held
         evaluation = Evaluation(Caller(machine, CHECK_LIMIT), prototypes, dict(names))
         try:
             value = evaluation.run(asked.program)
         except CallError as error:
             return f"{asked.text}: {error}"
-        signed = value - (1 << 64) if value >> 63 and asked.value < 0 else value
+        kind = None if evaluation.kind is None else strip(evaluation.kind)
+        signs = asked.value < 0 or (isinstance(kind, Integer) and kind.signed)
+        signed = value - (1 << 64) if value >> 63 and signs else value
         if COMPARE[asked.how](signed, asked.value):
             return None
         return f"{asked.text} does not hold: it is {signed}"

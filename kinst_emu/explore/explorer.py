@@ -21,7 +21,7 @@ from kinst_emu.explore.strategies import (
     random_orders,
     serial_orders,
 )
-from kinst_emu.explore.waiting import nobody_goes_on, waits
+from kinst_emu.explore.waiting import all_wait, nobody_goes_on, waits
 from kinst_emu.explore.workers import workers
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
@@ -33,9 +33,8 @@ ENDS = {
     StopReason.POWER_OFF: FAULT, StopReason.TIME: DEADLOCK, StopReason.HALT: DEADLOCK,
     StopReason.INSTRUCTIONS: LIVELOCK, StopReason.PATIENCE: LIVELOCK,
 }
-UNENDED = (StopReason.INSTRUCTIONS, StopReason.PATIENCE)
-FACTOR, LEAST_LIMIT = 40, 1_000_000  # how much longer than a serial order one may take,
-MOST_LIMIT = 20_000_000  # and how long as long as it changes something
+
+FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
 Judged = tuple[Order, str, str]
@@ -80,6 +79,9 @@ class Search:
 @dataclass
 class Explored:
     """:param tried: orders that were executed, the serial ones among them.
+    :param whole: whether all orders with so few preemptions, at the places that serial orders use,
+        were tried, or left out.
+    :param cut: accesses of loops that were not told apart from earlier ones.
     :param left_out: that cannot differ from one that was tried.
     :param space: about how many there are, by preemptions; empty: it is not counted.
     :param results: what the serial orders gave.
@@ -88,6 +90,7 @@ class Explored:
     tried: int = 0
     left_out: int = 0
     whole: bool = False
+    cut: int = 0
     space: dict[int, int] = field(default_factory=dict)
     findings: list[WrongOrder] = field(default_factory=list)
     results: set[tuple[int, ...]] = field(default_factory=set)
@@ -113,6 +116,7 @@ class Explorer:
         self._atomic: dict[int, bool] = {}
         self._asked = set[int]()  # of these the debug data was asked
         self._known = set[tuple[object, ...]]()
+        self._listed = True  # all orders were
 
     def run(self) -> Explored:
         """Try the orders."""
@@ -128,15 +132,19 @@ class Explorer:
                         break  # a data race may do no harm; what does is looked for
                 else:
                     explored.whole = self.asked.strategy == "all" and (
-                        explored.tried < self.asked.limit)
+                        self._listed and explored.tried < self.asked.limit)
         finally:
             explored.seconds = time.monotonic() - began
         return explored
 
     def only(self, order: Order) -> Explored:
-        """Try one order, behind the serial ones."""
+        """Try one order, behind the serial ones; what is told is of it alone."""
         began = time.monotonic()
         if self._serial() is not None:
+            self.explored.findings.clear()
+            self._known.clear()
+            if self.asked.races:
+                self._races(self.stage.play(order, look=True))
             self._take(self.judged(order))
         self.explored.seconds = time.monotonic() - began
         return self.explored
@@ -172,6 +180,7 @@ class Explorer:
             if self.asked.races:
                 self._races(played)
         stage.limit = min(stage.limit, max(LEAST_LIMIT, FACTOR * longest))
+        stage.longest = longest
         return None if wrong else [found[run] for run in range(count)]
 
     def _orders(self, runs: list[RunAccesses]) -> Iterator[Order]:
@@ -183,12 +192,13 @@ class Explorer:
         else:
             tree = Preemptions(runs, asked.preemptions)
             explored.shared = len(tree.shared)
+            explored.cut = sum(run.cut for run in runs)
             for preemptions in range(1, asked.preemptions + 1):
                 explored.space[preemptions] = tree.estimate(preemptions)
             for preemptions in range(1, asked.preemptions + 1):
                 for order in tree.orders(preemptions, asked.seed):
                     yield order
-                    explored.left_out = tree.left_out
+                    explored.left_out, self._listed = tree.left_out, tree.listed
 
     # -- one order --------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class Explorer:
 
     def judged(self, order: Order) -> Judged:
         """Execute an order: (it, what kind of wrong it is, what is said of it); empty: nothing."""
-        played = self._to_its_end(order)
+        played = self.stage.play(order)
         if played.end is not None:
             return order, *self._ended(played)
         if self._result(played) not in self.explored.results:
@@ -219,13 +229,13 @@ class Explorer:
             self._add(kind, said, order)
 
     def _result(self, played: Played) -> tuple[int, ...]:
-        """What the runs gave, as far as it is the same in every order that goes well: of an
-        address, whether it is none."""
-        memory, found = self.stage.machine, []
+        """What the runs gave, as far as it is the same in every order that goes well: of
+        addresses, whether they are none, and which are the same."""
+        memory, found, addresses = self.stage.machine, [], {0: 0}
         for number, run in enumerate(self.stage.runs):
             value = plain(memory, run.result, played.results[number])
             if run.result is not None and isinstance(strip(run.result), Pointer):
-                value = int(bool(value))
+                value = addresses.setdefault(value or 0, len(addresses))
             found.append(0 if value is None else value)
         return tuple(found)
 
@@ -233,18 +243,6 @@ class Explorer:
         said = None if self._judge is None else self._judge(played)
         if said is not None:
             self._add(CHECK, said, played.order)
-
-    def _to_its_end(self, order: Order) -> Played:
-        """Who takes much longer than in a serial order may yet come to an end, as long as something
-        changes."""
-        stage = self.stage
-        played = stage.play(order)
-        limit = stage.limit
-        while played.end is not None and played.end.reason in UNENDED and (
-                limit < MOST_LIMIT and not nobody_goes_on(stage)):
-            limit = min(MOST_LIMIT, 4 * limit)
-            stage.go_on(played, limit)
-        return played
 
     def _ended(self, played: Played) -> tuple[str, str]:
         """What kind of end it is, and what is said of it."""
@@ -254,7 +252,7 @@ class Explorer:
             return kind, f"{played.end.detail or played.end.reason.value} at " + (
                 self.stage.machine.image.symbols.where(played.end.pc))
         said = "; ".join(waits(self.stage, played))
-        if kind == LIVELOCK and nobody_goes_on(self.stage):
+        if kind == LIVELOCK and (all_wait(self.stage, played) or nobody_goes_on(self.stage)):
             kind = DEADLOCK
         return kind, said
 

@@ -43,7 +43,11 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> l
     """
     accesses = list(read_accesses(entries))
     atomic = {pc: is_atomic(pc) for pc in {access.pc for access in accesses}}
-    ordering = {place for access in accesses if atomic[access.pc] for place in access.places}
+    ordering: dict[int, set[tuple[int, int]]] = {}  # by granule: what is used atomically there
+    for access in accesses:
+        if atomic[access.pc]:
+            for place in access.places:
+                ordering.setdefault(place, set()).add((access.physical, access.size))
     clocks = [[1 if cpu == other else 0 for other in range(cpus)] for cpu in range(cpus)]
     released: dict[int, list[int]] = {}
     places: dict[int, _Place] = {}
@@ -57,7 +61,9 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> l
             continue
         own = clocks[access.cpu]
         for place in access.places:
-            if place in ordering:
+            if place in ordering and any(
+                    at < access.physical + access.size and access.physical < at + size
+                    for at, size in ordering[place]):
                 _order(own, access, released, place)
             elif users[place] & users[place] - 1:
                 known = places.setdefault(place, _Place())

@@ -5,18 +5,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
+from emu.replay.flow import watch_threads
 from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
-from kinst_emu.explore.order import Order, OrderTurn
+from kinst_emu.explore.order import Order, OrderTurn, order_text
 from kinst_emu.explore.threads import StartedRun
 
-PATIENCE = 10_000_000_000  # virtual nanoseconds in which the runs are done: longer than who sleeps
+SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others go on
 LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
-MOST_TURNS = 3000  # that are given away behind one of an order's: somebody waits for long
-BRIEF_TURN = 20_000  # where a CPU does not say that it waits for another one
+PAUSES = 3000  # times that a run says that it waits for another one, and is left to go on
+FACTOR = 4
+SPINS = 400_000  # instructions behind which it is taken to wait, where its CPU does not say so
+SLEEPS = 8  # times that the last one does so: longer than that nobody sleeps who will go on
+ROUNDS = 40  # of all runs in turns, none of which comes to its end: they wait for each other
+MOST_LOOKED = 512 << 20  # bytes of entries
+DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
 
 
 @dataclass
@@ -52,7 +59,9 @@ class Stage:
         start = machine.guest.thread_start
         leave = None if start is None else machine.image.symbols.find(start.exit)
         self._leave = None if leave is None else leave.address
-        machine.schedule.length = LONG_TURN if machine.cpu.spins_aloud else BRIEF_TURN
+        self.longest = 0  # instructions of the longest serial order, as far as it is known
+        machine.schedule.length = LONG_TURN
+        watch_threads(machine)
         machine.give_turn(0)
         self.mark = machine.mark()
         self.begin, self._time = machine.instructions, machine.engine.time
@@ -82,6 +91,11 @@ class Stage:
         self._play(played)
         if looking is not None:
             looking[0].flush()
+            if sum(map(len, looking[1])) > MOST_LOOKED:
+                looking[1].clear()
+                raise KinstError(
+                    f"order '{order_text(order)[:60]}': too much is read and written to be looked "
+                    f"at (more than {MOST_LOOKED >> 20} MiB of accesses): give shorter runs")
             played.accesses = shared_entries(b"".join(looking[1]))
             looking[1].clear()
         played.instructions = machine.instructions - self.begin
@@ -99,59 +113,80 @@ class Stage:
             self._play(played)
         return played
 
-    def go_on(self, played: Played, limit: int) -> None:
-        """Where the runs did not come to their end within the limit: have them go on for more.
-
-        :param limit: instructions, from the begin.
-        """
-        before, self.limit = self.limit, limit
-        played.end = None
-        try:
-            self._rest(played)
-        finally:
-            self.limit = before
-
     def _play(self, played: Played) -> None:
-        for turn in played.order:
+        for turn in (*played.order, *(OrderTurn(run) for run in range(len(self.runs)))):
             if turn.run not in played.results and not self._turn(turn, played):
-                return
-        self._rest(played)
-
-    def _rest(self, played: Played) -> None:
-        """Each to its end."""
-        for run in range(len(self.runs)):
-            if run not in played.results and not self._turn(OrderTurn(run), played):
                 return
 
     def _turn(self, turn: OrderTurn, played: Played) -> bool:
-        """Whether it can go on behind the turn."""
-        machine = self.machine
-        machine.give_turn(turn.run)
-        machine.schedule.left = MOST_TURNS
-        last = self.begin + self.limit
-        end = last if turn.count is None else min(last, machine.instructions + turn.count)
-        while True:
-            stop = machine.run(Until(addresses=[self.back], instructions=end,
-                                     time=self._time + PATIENCE))
-            if stop.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            if stop.reason is not StopReason.ADDRESS:
-                break
-            run = machine.cpu.number
-            if run not in played.results:
-                played.results[run] = machine.read_register(machine.arch.result)
-                played.ends[run] = machine.instructions
-            if len(played.results) == len(self.runs):
-                return True
-            self.end_run()
+        """Have a run go on, and no other, but where it cannot without one: then those, each as far
+        as it can.
+
+        :return: whether it can go on behind the turn.
+        """
+        run, left, alone = turn.run, turn.count, 0
+        for _ in range(ROUNDS * len(self.runs)):
+            before = self.machine.instructions
+            ended = self._go(run, left if run == turn.run else None, played)
+            if not isinstance(ended, str):
+                played.end = ended
+                return False
             if run == turn.run:
-                return True
-            machine.give_turn(turn.run)
-        if stop.reason is StopReason.INSTRUCTIONS and machine.instructions < last:
-            return True
-        played.end = stop
-        machine.schedule.left = None
+                if ended != STUCK:
+                    return True
+                if left is not None:
+                    left -= min(left, self.machine.instructions - before)
+            others = [one for one in range(len(self.runs)) if one not in played.results]
+            run = next((one for one in (*others[others.index(run) + 1 :], *others)
+                        if one != run), run) if run in others else turn.run
+            alone += len(others) == 1 and ended == STUCK
+            if alone > SLEEPS:
+                break
+        played.end = Stop(StopReason.PATIENCE, self.machine.pc)
         return False
+
+    def _go(self, run: int, count: int | None, played: Played) -> str | Stop:
+        """Have a run go on by itself: DONE, PREEMPTED, STUCK, or what ended all."""
+        try:
+            return self._alone(run, count, played)
+        finally:
+            self.machine.schedule.left = None
+
+    def _alone(self, run: int, count: int | None, played: Played) -> str | Stop:
+        machine = self.machine
+        held = [one for one in range(len(self.runs)) if one != run and one not in played.results]
+        machine.give_turn(run, held, PAUSES)
+        last = self.begin + self.limit
+        goal = last + 1 if count is None else machine.instructions + count
+        end = min(last, goal)
+        if not machine.cpu.spins_aloud:
+            end = min(end, machine.instructions + max(SPINS, FACTOR * self.longest))
+        machine.schedule.left = 1
+        stop = machine.run(Until(addresses=[self.back], instructions=end,
+                                 time=machine.engine.time + SLEEP))
+        while stop.reason is StopReason.ADDRESS or (
+                stop.reason is StopReason.PATIENCE and not machine.schedule.borne):
+            if stop.reason is StopReason.ADDRESS:
+                done = machine.cpu.number
+                played.results.setdefault(done, machine.read_register(machine.arch.result))
+                played.ends.setdefault(done, machine.instructions)
+                if len(played.results) == len(self.runs):
+                    return DONE
+                self.end_run()
+                if done == run:
+                    return DONE
+            machine.schedule.left = 1
+            stop = machine.run(Until(addresses=[self.back], instructions=end,
+                                     time=machine.engine.time + SLEEP))
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if stop.reason is StopReason.INSTRUCTIONS:
+            if machine.instructions >= last:
+                return stop
+            return PREEMPTED if machine.instructions >= goal else STUCK
+        if stop.reason in (StopReason.PATIENCE, StopReason.TIME, StopReason.HALT):
+            return STUCK
+        return stop
 
     def end_run(self) -> None:
         """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is

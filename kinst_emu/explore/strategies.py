@@ -1,12 +1,14 @@
 """Which orders are tried: all with few preemptions, those of random priorities, or random ones."""
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 
 from kinst_emu.explore.accesses import RunAccesses, points, shared_places
 from kinst_emu.explore.order import Order, OrderTurn
 
+MOST_LISTED = 200_000  # orders of one sequence of runs
 STRATEGIES = ("all", "pct", "random")
 
 
@@ -26,7 +28,7 @@ class Preemptions:
         self._runs, self._most = runs, most
         self.shared = shared_places(runs)
         self.points = [points(run, self.shared) for run in runs]
-        self.left_out = 0
+        self.left_out, self.listed = 0, True
         # By run: of each shared place, where it is used.
         self._uses = [{place: [index for index, _store in run.places[place]]
                        for place in self.shared & run.places.keys()} for run in runs]
@@ -53,15 +55,12 @@ class Preemptions:
         return found
 
     def orders(self, preemptions: int, seed: int) -> Iterator[Order]:
-        """Those with just so many; where there are many, in an order that is spread over them."""
+        """Those with just so many, by chance spread over all: at most MOST_LISTED of each sequence
+        of runs (``listed`` is then False)."""
         seen = set[tuple[object, ...]]()
-        sequences = self._sequences(preemptions)
-        choices = [list(itertools.islice(self._choices(sequence, preemptions), MAX_CHOICES))
-                   for sequence in sequences]
-        if preemptions > 1:
-            shuffled = random.Random(seed)
-            for some in choices:
-                shuffled.shuffle(some)
+        chosen = random.Random(seed)
+        choices = [self._choices(sequence, preemptions, chosen)
+                   for sequence in self._sequences(preemptions)]
         for one in itertools.chain.from_iterable(itertools.zip_longest(*choices)):
             if one is None:
                 continue
@@ -73,17 +72,26 @@ class Preemptions:
             seen.add(key)
             yield self._order(sequence, at)
 
-    def _choices(self, sequence: tuple[int, ...], preemptions: int
+    def _choices(self, sequence: tuple[int, ...], preemptions: int, chosen: random.Random
                  ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """(sequence, where each of its first runs is preempted, in instructions of its own)."""
-        for at in itertools.product(*(self.points[run] for run in sequence[:preemptions])):
+        points = [self.points[run] for run in sequence[:preemptions]]
+        size = math.prod(map(len, points))
+        self.listed &= size <= MOST_LISTED
+        numbers = range(size) if preemptions == 1 else chosen.sample(
+            range(size), min(size, MOST_LISTED))
+        for number in numbers:
+            at = list[int]()
+            for some in points:
+                number, index = divmod(number, len(some))
+                at.append(some[index])
             reached: dict[int, int] = {}
             for run, index in zip(sequence, at, strict=False):
-                if index <= reached.get(run, -1 if preemptions > 1 else -1):
+                if index <= reached.get(run, -1):
                     break
                 reached[run] = index
             else:
-                yield sequence, at
+                yield sequence, tuple(at)
 
     def _key(self, sequence: tuple[int, ...], at: tuple[int, ...]) -> tuple[object, ...]:
         """What order the accesses to each shared place come in, as far as it is foreseen."""
@@ -110,9 +118,6 @@ class Preemptions:
                 turns.append(OrderTurn(run, index - reached[run]))
             reached[run] = index
         return (*turns, *(OrderTurn(run) for run in sequence[len(at) :]))
-
-
-MAX_CHOICES = 2_000_000
 
 
 def priority_orders(runs: Sequence[RunAccesses], depth: int, seed: int) -> Iterator[Order]:

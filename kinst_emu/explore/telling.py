@@ -45,8 +45,9 @@ class VariableNames:
     def __init__(self, machine: UnicornMachine) -> None:
         self._machine = machine
         self._pages: dict[int, int] = {}
-        for segment in machine.image.segments:
-            for virtual in range(segment.virtual & -PAGE, segment.virtual_end, PAGE):
+        for begin, end in (*((one.virtual, one.virtual_end) for one in machine.image.segments),
+                           *((one.address, one.end) for one in machine.image.modules)):
+            for virtual in range(begin & -PAGE, end, PAGE):
                 physical = machine.translate(virtual)
                 if physical is not None:
                     self._pages.setdefault(physical // PAGE, virtual)

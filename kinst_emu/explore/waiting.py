@@ -21,10 +21,30 @@ WINDOW = 20_000  # instructions in which somebody who goes on changes something
 UNREADABLE = (MemoryAccessError, DebugDataError, AttributeError, TypeError, ValueError)
 
 
+def all_wait(stage: Stage, played: Played) -> bool:
+    """Whether each run that is not done sleeps, or waits for a lock by going round."""
+    machine = stage.machine
+    members = machine.guest.wait_members
+    spins = () if members is None else members.spins
+    running = {thread_of(machine): machine.pc for _cpu in machine.schedule.each()}
+    for number, run in enumerate(stage.runs):
+        if number in played.results:
+            continue
+        if not run.thread:
+            return False
+        if run.thread in running:
+            function = machine.image.symbols.function_at(running[run.thread])
+            if function is None or function.name not in spins:
+                return False
+    return True
+
+
 def nobody_goes_on(stage: Stage) -> bool:
     """Whether all that is executed changes nothing any more: each waits for another one.  Memory
     holds what it held, and registers do where a CPU comes by again."""
     machine, found = stage.machine, list[bytes]()
+    machine.give_turn(machine.cpu.number)  # and nobody is held
+    machine.schedule.length = WINDOW
     looking = Accesses(machine.engine, found.append)
     try:
         machine.run(Until(instructions=machine.instructions + _window(machine)))
@@ -41,8 +61,7 @@ def nobody_goes_on(stage: Stage) -> bool:
 
 def _window(machine: UnicornMachine) -> int:
     """Instructions in which each CPU has a turn or two."""
-    turns = 3 * len(machine.cpus) * machine.schedule.length
-    return WINDOW if machine.cpu.spins_aloud else max(WINDOW, turns)
+    return 3 * len(machine.cpus) * WINDOW
 
 
 def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:

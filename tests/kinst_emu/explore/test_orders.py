@@ -162,7 +162,7 @@ def test_what_each_run_did_is_counted_from_its_own_begin():
     assert [run.length for run in runs] == [7, 23]
 
 
-ACCESS = st.tuples(st.integers(0, 2), st.integers(0, 40).map(lambda n: 4 * n), st.integers(1, 16),
+ACCESS = st.tuples(st.integers(0, 2), st.integers(0, 40).map(lambda n: 4 * n), st.integers(1, 40),
                    st.sampled_from([LOAD, STORE]))
 
 
@@ -171,7 +171,7 @@ def test_the_shared_entries_are_those_that_a_slower_look_finds(accesses):
     raw = entries(*((cpu, n, at, size, kind) for n, (cpu, at, size, kind) in enumerate(accesses)))
 
     def places(at, size):
-        return {at // 8, (at + size - 1) // 8}
+        return set(range(at // 8, (at + size - 1) // 8 + 1))
 
     wanted = [n for n, (_cpu, at, size, _kind) in enumerate(accesses) if any(
         len({c for c, a, s, _k in accesses if place in places(a, s)}) > 1

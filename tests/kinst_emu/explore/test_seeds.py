@@ -82,3 +82,27 @@ def test_a_deadlock_names_both_sides(arch):
     said = found.findings[0].said
     assert said.count("goes round at lock_acquire") == 2 and "A " in said and "B " in said
     assert "races.c:" in said
+
+
+@pytest.mark.parametrize("call", ["slow_add(30000)", "slow_wait(1000)"])
+def test_a_serial_order_is_serial_however_long_a_run_takes_or_waits(arch, call):
+    image = for_runs(catalog.find(f"races/{arch}"), 2)
+    stage, judge = stage_of(image, Runs((call, call), "slow_reset()", "slow_check()"), MEMORY)
+    found = Explorer(stage, Search(races=False), judge).run()
+    assert [(one.kind, one.preemptions) for one in found.findings] == [(CHECK, 1)]
+
+
+def test_addresses_are_compared_with_each_other(arch):
+    image = for_runs(catalog.find(f"races/{arch}"), 2)
+    stage, judge = stage_of(image, Runs(("same_node_bad()",) * 2, "same_reset()"), MEMORY)
+    found = Explorer(stage, Search(races=False), judge).run()
+    assert [one.kind for one in found.findings] == [RESULT] and found.results == {(1, 1)}
+
+
+@pytest.mark.parametrize("jobs", [2, 3])
+def test_processes_find_what_one_finds(arch, jobs):
+    for which in ("bad", "good"):
+        one, other = (explored(arch, "a lock let go in the middle", which, jobs=n,
+                               all_findings=True)[0] for n in (1, jobs))
+        assert (one.findings, one.tried, one.left_out, one.whole) == (
+            other.findings, other.tried, other.left_out, other.whole)
