@@ -51,6 +51,9 @@ cdef void access_memory(void *uc, int kind, uint64_t address, int size, int64_t 
     cdef uint8_t *host
     if s.clock.frozen or s.index == 0:
         return
+    host = host_physical(s.clock, address, <uint64_t>size)
+    if host == NULL:
+        return  # a device's register is nobody's memory
     entry = &s.entries[s.used]
     entry.position, entry.pc, entry.physical = s.begun + s.index - 1, s.pc, address
     entry.size, entry.cpu = <uint32_t>size, <uint16_t>s.clock.cpu
@@ -59,9 +62,6 @@ cdef void access_memory(void *uc, int kind, uint64_t address, int size, int64_t 
     entry.thread = s.clock.thread_word[0] if s.clock.thread_word != NULL else 0
     if kind != UC_MEM_WRITE:
         entry.value = 0
-        host = host_physical(s.clock, address, <uint64_t>size)
-        if host == NULL:
-            return  # a device's register is nobody's memory
         memcpy(&entry.value, host, <size_t>(size if size < 8 else 8))
     s.used += 1
     if s.used == ACCESS_ENTRIES:

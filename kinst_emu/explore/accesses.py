@@ -64,6 +64,14 @@ class RunAccesses:
         return both
 
 
+def of_threads(entries: bytes, threads: Sequence[int]) -> bytes:
+    """Of entries, those of these threads; all, where the kernel has none."""
+    if not all(threads):
+        return entries
+    return b"".join(ENTRY.pack(*access) for access in read_accesses(entries)
+                    if access.thread in threads)
+
+
 def of_serial(entries: bytes, begins: Sequence[int], ends: Sequence[int]) -> list[RunAccesses]:
     """What each run did in a serial order.
 

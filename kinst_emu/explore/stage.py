@@ -12,6 +12,7 @@ from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.accesses import of_threads
 from kinst_emu.explore.order import Order, OrderTurn, order_text
 from kinst_emu.explore.threads import StartedRun
 
@@ -33,8 +34,8 @@ class Played:
     :param results: of each run that is done, what its function gave.
     :param end: why it ended before all were; None: all are done.
     :param instructions: executed in all.
-    :param accesses: what was read and written of what several runs use, where it was looked at
-        (``_accesses.pxi``).
+    :param accesses: what was read and written by the runs' threads of what several use, where it
+        was looked at (``_accesses.pxi``).
     :param ends: instructions that were executed when each run was done.
     """
 
@@ -96,7 +97,9 @@ class Stage:
                 raise KinstError(
                     f"order '{order_text(order)[:60]}': too much is read and written to be looked "
                     f"at (more than {MOST_LOOKED >> 20} MiB of accesses): give shorter runs")
-            played.accesses = shared_entries(b"".join(looking[1]))
+            # Of the runs' own threads; then some are of places that they do not share.
+            played.accesses = shared_entries(of_threads(
+                shared_entries(b"".join(looking[1])), [run.thread for run in self.runs]))
             looking[1].clear()
         played.instructions = machine.instructions - self.begin
         return played

@@ -78,11 +78,36 @@ def shared_accesses(entries: bytes, runs: int) -> list[Access]:
         users[place] & users[place] - 1 and place in stored for place in a.places)]
 
 
+class SourceLines:
+    """The source line of an instruction: of one in a function for atomic accesses that is inline,
+    the line that calls it."""
+
+    def __init__(self, machine: UnicornMachine, sources: Sources) -> None:
+        self._machine, self._sources = machine, sources
+        self._known: dict[int, str] = {}
+
+    def of(self, pc: int) -> str:
+        if pc not in self._known:
+            self._known[pc] = self._look(pc)
+        return self._known[pc]
+
+    def _look(self, pc: int) -> str:
+        line, atomics = self._sources.line(pc), self._machine.guest.atomics
+        if atomics:
+            index = debug_index(self._machine.image)
+            for function in index.stack(pc):
+                if not (function.inlined and function.name.startswith(atomics)):
+                    break
+                line = self._sources.call(index, function)
+        return line
+
+
 def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int) -> Iterator[Row]:
     places, symbols = VariableNames(machine), machine.image.symbols
+    lines = SourceLines(machine, sources)
     for access in shared_accesses(entries, runs)[:MAX_ROWS]:
         yield Row(access.cpu, access.position, symbols.where(access.pc),
-                  sources.line(access.pc) or "?", access.stores, places.name(access.physical),
+                  lines.of(access.pc), access.stores, places.name(access.physical),
                   access.size, access.value & (1 << 8 * min(access.size, 8)) - 1)
 
 
@@ -96,8 +121,9 @@ def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
 def of_race(machine: UnicornMachine, sources: Sources, race: DataRace) -> Iterator[str]:
     """The two accesses: what, where, which value."""
     places, symbols = VariableNames(machine), machine.image.symbols
+    lines = SourceLines(machine, sources)
     for access in (race.first, race.second):
         what = "stores" if access.stores else "loads"
         yield (f"{LETTERS[access.cpu]} {what} {access.size} bytes of "
                f"{places.name(access.physical)} ({access.value:#x}) at {symbols.where(access.pc)}, "
-               f"{sources.line(access.pc)}")
+               f"{lines.of(access.pc)}")
