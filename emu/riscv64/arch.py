@@ -24,6 +24,14 @@ def _decoder() -> "capstone.Cs":
     )
 
 
+def _stores(code: bytes) -> bool | None:
+    """Whether a plain access to memory is a store; None: it is none (tables 24.1 and 16.5)."""
+    word = int.from_bytes(code, "little")
+    if len(code) == 4:
+        return {0x03: False, 0x07: False, 0x23: True, 0x27: True}.get(word & 0x7F)
+    return {2: False, 3: False, 6: True, 7: True}.get(word >> 13) if word & 3 in (0, 2) else None
+
+
 def _is_fence(code: bytes) -> bool:
     word = int.from_bytes(code[:4], "little")
     return len(code) >= 4 and word & 0xF00FFFFF == FENCE
@@ -80,7 +88,8 @@ class Riscv64(Arch):
         of mappings)."""
         if len(code) == 4 and code[0] & 0x7F == AMO:
             return True
-        return _is_fence(before) or _is_fence(behind)
+        stores = _stores(code)
+        return stores is not None and _is_fence(before if stores else behind)
 
     def instruction_length(self, code: bytes) -> int:
         return 4 if code[0] & 3 == 3 else 2

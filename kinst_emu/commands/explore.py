@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from emu.call import DEFAULT_LIMIT
 from emu.errors import KinstError
 from emu.printable import plain
 from emu.progress import PROGRESS
@@ -16,7 +15,15 @@ from emu.replacing import replacing
 from images import catalog
 from kinst_emu.completion import kernel_option
 from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
-from kinst_emu.explore.explorer import Explored, Explorer, Search, WrongOrder
+from kinst_emu.explore.explorer import (
+    MOST_JOBS,
+    MOST_ORDERS,
+    MOST_PREEMPTIONS,
+    Explored,
+    Explorer,
+    Search,
+    WrongOrder,
+)
 from kinst_emu.explore.order import Order, order_text, read_order
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
@@ -31,7 +38,6 @@ EXAMPLES = (
 )
 MAX_WORKLOAD = 400  # characters of the runs, and of their order, that a recording names
 FOUND = 1  # exit status: an order goes wrong
-MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -81,8 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             check_writable(path, option)
     image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs))
     with PROGRESS.working("starting the runs"):
-        stage, judge = stage_of(image, runs, parse_size(arguments.memory), DEFAULT_LIMIT,
-                                arguments.unchecked)
+        stage, judge = stage_of(image, runs, parse_size(arguments.memory),
+                                unchecked=arguments.unchecked)
     with progress_bar(asked.limit, "orders") as advance:
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1))
         explored = explorer.only(order) if order is not None else explorer.run()
@@ -95,7 +101,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"runs:\n{names_of(arguments.runs)}")
         for line in _told(stage, explored, order is not None):
-            print(line)
+            print(plain(line))
+    if explored.interrupted:
+        raise KeyboardInterrupt
     return FOUND if explored.findings else 0
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
 from dwarf.types import Integer, strip
-from emu.call import DEFAULT_LIMIT, Caller, CallError
+from emu.call import Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
@@ -16,7 +16,7 @@ from images.shell import with_userland
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Played, Stage
-from kinst_emu.explore.threads import CURRENT, stand_in_thread, start_runs
+from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
@@ -25,6 +25,7 @@ COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
 CHECK_LIMIT = 5_000_000  # instructions of a check
+RUNS_LIMIT = 200_000_000  # of a serial order
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def for_runs(image: Image, count: int) -> Image:
     return told if catalog.is_teaching(image) else with_userland(told)
 
 
-def stage_of(image: Image, runs: Runs, memory: int, limit: int = DEFAULT_LIMIT,
+def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
              unchecked: bool = False) -> tuple[Stage, Judge | None]:
     """Boot the kernel and have the runs begin.
 
@@ -87,16 +88,13 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = DEFAULT_LIMIT,
     if asked is not None:
         check(image, [*setup, *asked.program], prototypes)
     machine = boots.booted(image, memory)
-    bare = machine.guest.thread_start is None
-    if not bare:
-        stand_in_thread(machine)
-    caller = Caller(machine, on_stack=bare)
+    caller = Caller(machine, on_stack=machine.guest.thread_start is None)
+    threads = make_threads(machine, len(parsed), caller)
     evaluation = Evaluation(caller, prototypes)
     if setup:
         evaluation.run(setup)
-    back = machine.guest.entry_address(machine.image) + 32
-    started = start_runs(machine, parsed, evaluation, prototypes, back)
-    stage = Stage(machine, started, back, limit)
+    started = begin_runs(machine, threads, parsed, evaluation, prototypes)
+    stage = Stage(machine, started, limit)
     known = {name: evaluation.names[name] for name in names if name in evaluation.names}
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
 

@@ -9,6 +9,7 @@ from dtrace.debug_index import debug_index
 from dtrace.prototypes import plain
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Pointer, strip
+from emu.errors import KinstError
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import RunAccesses, of_serial
@@ -16,6 +17,7 @@ from kinst_emu.explore.order import Order, OrderTurn, order_text
 from kinst_emu.explore.races import DataRace, data_races
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
+    STRATEGIES,
     Preemptions,
     priority_orders,
     random_orders,
@@ -34,6 +36,7 @@ ENDS = {
     StopReason.INSTRUCTIONS: LIVELOCK, StopReason.PATIENCE: LIVELOCK,
 }
 
+MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
@@ -65,6 +68,7 @@ class Search:
     :param races: whether data races are looked for.
     :param all_findings: go on behind the first.
     :param jobs: processes that try orders.
+    :raises KinstError: for what cannot be asked.
     """
 
     strategy: str = "all"
@@ -74,6 +78,15 @@ class Search:
     races: bool = True
     all_findings: bool = False
     jobs: int = 1
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise KinstError(f"strategy '{self.strategy}': give one of {', '.join(STRATEGIES)}")
+        for name, value, most in (("preemptions", self.preemptions, MOST_PREEMPTIONS),
+                                  ("limit", self.limit, MOST_ORDERS),
+                                  ("jobs", self.jobs, MOST_JOBS)):
+            if type(value) is not int or not 1 <= value <= most:
+                raise KinstError(f"{name} {value!r}: 1 to {most} are possible")
 
 
 @dataclass
@@ -90,6 +103,7 @@ class Explored:
     tried: int = 0
     left_out: int = 0
     whole: bool = False
+    interrupted: bool = False
     cut: int = 0
     space: dict[int, int] = field(default_factory=dict)
     findings: list[WrongOrder] = field(default_factory=list)
@@ -133,6 +147,8 @@ class Explorer:
                 else:
                     explored.whole = self.asked.strategy == "all" and (
                         self._listed and explored.tried < self.asked.limit)
+        except KeyboardInterrupt:
+            explored.interrupted = True
         finally:
             explored.seconds = time.monotonic() - began
         return explored
@@ -197,8 +213,9 @@ class Explorer:
                 explored.space[preemptions] = tree.estimate(preemptions)
             for preemptions in range(1, asked.preemptions + 1):
                 for order in tree.orders(preemptions, asked.seed):
-                    yield order
                     explored.left_out, self._listed = tree.left_out, tree.listed
+                    yield order
+                explored.left_out, self._listed = tree.left_out, tree.listed
 
     # -- one order --------------------------------------------------------------------------------
 
@@ -233,7 +250,9 @@ class Explorer:
         addresses, whether they are none, and which are the same."""
         memory, found, addresses = self.stage.machine, [], {0: 0}
         for number, run in enumerate(self.stage.runs):
-            value = plain(memory, run.result, played.results[number])
+            # Without a type it may be of a void function: what is in the register is nobody's.
+            value = None if run.result is None else plain(
+                memory, run.result, played.results[number])
             if run.result is not None and isinstance(strip(run.result), Pointer):
                 value = addresses.setdefault(value or 0, len(addresses))
             found.append(0 if value is None else value)

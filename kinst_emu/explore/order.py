@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emu.errors import KinstError
 
-TURN = re.compile(r"([A-H])(\d{1,12})?")
+TURN = re.compile(r"([A-H])([0-9]{1,12})?")
 MAX_TURNS = 1000
 MAX_TEXT = 16_000
 LETTERS = "ABCDEFGH"

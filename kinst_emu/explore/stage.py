@@ -7,14 +7,14 @@ from pathlib import Path
 
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
-from emu.replay.flow import watch_threads
+from emu.replay.flow import thread_of, watch_threads
 from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
-from kinst_emu.explore.accesses import of_threads
-from kinst_emu.explore.order import Order, OrderTurn, order_text
-from kinst_emu.explore.threads import StartedRun
+from kinst_emu.explore.accesses import ENTRY, of_threads, read_accesses
+from kinst_emu.explore.order import Order, OrderTurn
+from kinst_emu.explore.threads import StartedRun, place_of_return
 
 SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others go on
 LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
@@ -25,6 +25,30 @@ SLEEPS = 8  # times that the last one does so: longer than that nobody sleeps wh
 ROUNDS = 40  # of all runs in turns, none of which comes to its end: they wait for each other
 MOST_LOOKED = 512 << 20  # bytes of entries
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
+
+
+class Entries:
+    """What was read and written, as it is told; so much, and no more.
+
+    :raises KinstError: of ``add``, when it is too much.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > MOST_LOOKED:
+            raise KinstError(
+                f"the runs read and write too much to be looked at (more than "
+                f"{MOST_LOOKED // ENTRY.size // 1_000_000} million times), or do not come to their "
+                "end in a serial order")
+        self._parts.append(part)
+
+    def take(self) -> bytes:
+        parts, self._parts, self._size = self._parts, [], 0
+        return b"".join(parts)
 
 
 @dataclass
@@ -49,14 +73,12 @@ class Played:
 
 class Stage:
     """:param machine: with the runs about to be executed, one on each CPU.
-    :param back: the address that each comes to when it is done.
     :param limit: instructions after which the runs are taken to never end.
     """
 
-    def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], back: int,
-                 limit: int) -> None:
+    def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         self.machine, self.runs, self.limit = machine, runs, limit
-        self.back = back
+        self.back = place_of_return(machine)
         start = machine.guest.thread_start
         leave = None if start is None else machine.image.symbols.find(start.exit)
         self._leave = None if leave is None else leave.address
@@ -78,31 +100,44 @@ class Stage:
 
     def play_all(self, orders: Iterable[Order]) -> list[Played]:
         """Execute several orders, and look at their accesses: to begin to look takes long."""
-        entries: list[bytes] = []
-        looking = Accesses(self.machine.engine, entries.append)
+        entries = Entries()
+        looking = Accesses(self.machine.engine, entries.add)
         try:
             return [self._played(order, (looking, entries)) for order in orders]
         finally:
             looking.close()
 
-    def _played(self, order: Order, looking: tuple[Accesses, list[bytes]] | None) -> Played:
+    def _played(self, order: Order, looking: "tuple[Accesses, Entries] | None") -> Played:
         machine = self.machine
         machine.back_to(self.mark)
         played = Played(order)
         self._play(played)
         if looking is not None:
             looking[0].flush()
-            if sum(map(len, looking[1])) > MOST_LOOKED:
-                looking[1].clear()
-                raise KinstError(
-                    f"order '{order_text(order)[:60]}': too much is read and written to be looked "
-                    f"at (more than {MOST_LOOKED >> 20} MiB of accesses): give shorter runs")
             # Of the runs' own threads; then some are of places that they do not share.
             played.accesses = shared_entries(of_threads(
-                shared_entries(b"".join(looking[1])), [run.thread for run in self.runs]))
-            looking[1].clear()
+                shared_entries(looking[1].take()), [run.thread for run in self.runs]))
         played.instructions = machine.instructions - self.begin
         return played
+
+    def uses(self) -> tuple[set[int], set[int]] | None:
+        """The granules that the first run reads and writes when it goes first; None: it does not
+        come to its end."""
+        entries = Entries()
+        looking = Accesses(self.machine.engine, entries.add)
+        try:
+            self.machine.back_to(self.mark)
+            played = Played(())
+            self._turn(OrderTurn(0), played)
+        finally:
+            looking.close()
+        if 0 not in played.results:
+            return None
+        reads, writes, thread = set[int](), set[int](), self.runs[0].thread
+        for access in read_accesses(entries.take()):
+            if access.cpu == 0 and access.thread in (thread, 0):
+                (writes if access.stores else reads).update(access.places)
+        return reads, writes
 
     def record(self, order: Order, path: Path, text: str) -> Played:
         """Execute the runs so, and record it: from the state where all orders begin.
@@ -170,7 +205,7 @@ class Stage:
         while stop.reason is StopReason.ADDRESS or (
                 stop.reason is StopReason.PATIENCE and not machine.schedule.borne):
             if stop.reason is StopReason.ADDRESS:
-                done = machine.cpu.number
+                done = self._who(run)
                 played.results.setdefault(done, machine.read_register(machine.arch.result))
                 played.ends.setdefault(done, machine.instructions)
                 if len(played.results) == len(self.runs):
@@ -190,6 +225,13 @@ class Stage:
         if stop.reason in (StopReason.PATIENCE, StopReason.TIME, StopReason.HALT):
             return STUCK
         return stop
+
+    def _who(self, run: int) -> int:
+        """Which run has come to its end; by its thread, which may be on another CPU now."""
+        thread = thread_of(self.machine) if self.runs[run].thread else 0
+        if not thread:
+            return self.machine.cpu.number
+        return next((n for n, one in enumerate(self.runs) if one.thread == thread), run)
 
     def end_run(self) -> None:
         """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is

@@ -11,7 +11,7 @@ from kinst_emu.explore.accesses import Access, read_accesses
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.races import DataRace
 
-MAX_ROWS = 400
+MAX_ROWS = 120  # the last ones are shown
 PAGE = 4096
 
 
@@ -105,7 +105,7 @@ class SourceLines:
 def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int) -> Iterator[Row]:
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
-    for access in shared_accesses(entries, runs)[:MAX_ROWS]:
+    for access in shared_accesses(entries, runs)[-MAX_ROWS:]:
         yield Row(access.cpu, access.position, symbols.where(access.pc),
                   lines.of(access.pc), access.stores, places.name(access.physical),
                   access.size, access.value & (1 << 8 * min(access.size, 8)) - 1)

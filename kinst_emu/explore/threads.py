@@ -1,7 +1,7 @@
 """Each run in a thread of its own, on a CPU of its own: the state from which all orders begin."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dtrace.calls import Evaluation, Invocation, Statement
 from dtrace.kernel_types import kernel_types
@@ -69,28 +69,40 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     raise StartError(f"the shell does not read its next line: {stop}")
 
 
-def start_runs(machine: UnicornMachine, runs: Sequence[tuple[str, list[Statement]]],
-               evaluation: Evaluation, prototypes: Prototypes | None, back: int
-               ) -> list[StartedRun]:
-    """Put each run on a CPU, about to execute its function's first instruction.
+def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[int]:
+    """A thread for each run, on a CPU of its own, where its first function is called; 0 where the
+    kernel has no threads.  It is the first one's turn then, and the others are held.
 
-    :param runs: the text of each, and what it is.
-    :param back: the address where each comes to when it is done.
-    :raises StartError: when the kernel does not start the threads.
+    :raises StartError: when the kernel does not start them.
+    """
+    start = machine.guest.thread_start
+    if start is None:
+        return [0] * count
+    stand_in_thread(machine)
+    threads = _make_threads(machine, start, count, caller)
+    _run_threads(machine, start, threads, caller)
+    machine.give_turn(0, range(1, count))
+    return threads
+
+
+def begin_runs(machine: UnicornMachine, threads: Sequence[int],
+               runs: Sequence[tuple[str, list[Statement]]], evaluation: Evaluation,
+               prototypes: Prototypes | None) -> list[StartedRun]:
+    """Have each run about to execute its function's first instruction.
+
+    :param runs: the text of each, and what it is; its other statements are done here, and its
+        arguments made, by the first thread.
     :raises KinstError: for a run that is no call, or arguments that it does not take.
     """
-    calls = []
-    start = machine.guest.thread_start
-    threads = [0] * len(runs)
-    if start is not None:
-        threads = _make_threads(machine, start, len(runs), evaluation.caller)
+    calls, count = [], len(runs)
     for number, (text, program) in enumerate(runs):
         last = _invocation(text, program)
-        if start is not None:
-            evaluation.names[CURRENT] = threads[number]
+        own = replace(evaluation, names=dict(evaluation.names))  # what it assigns is its own
+        if threads[number]:
+            own.names[CURRENT] = threads[number]
         if program[:-1]:
-            evaluation.run(program[:-1])
-        values = [evaluation.run([Statement(None, one)]) for one in last.arguments]
+            own.run(program[:-1])
+        values = [own.run([Statement(None, one)]) for one in last.arguments]
         target = find_function(machine.image, last.function)
         address = target.address
         if target.kind == STT_GNU_IFUNC:
@@ -101,18 +113,21 @@ def start_runs(machine: UnicornMachine, runs: Sequence[tuple[str, list[Statement
             passed = tuple(registers(machine, last.function, procedure, values))
         calls.append((text, last.function, address, passed,
                       None if procedure is None else procedure.result or Void()))
-    if start is None:
-        _start_cpus(machine, len(calls), evaluation.caller)
-    else:
-        _run_threads(machine, start, threads, evaluation.caller)
+    if not all(threads):
+        _start_cpus(machine, count, evaluation.caller)
     started = []
     for number, (text, function, address, passed, result) in enumerate(calls):
-        machine.give_turn(number)
-        machine.arch.prepare_call(machine, passed, back)
+        machine.give_turn(number, [other for other in range(count) if other != number])
+        machine.arch.prepare_call(machine, passed, place_of_return(machine))
         machine.pc = address
         started.append(StartedRun(text, function, threads[number], result))
     machine.give_turn(0)
     return started
+
+
+def place_of_return(machine: UnicornMachine) -> int:
+    """Where each run comes to when it is done: never executed, and not where calls return to."""
+    return machine.guest.entry_address(machine.image) + 32
 
 
 def _start_cpus(machine: UnicornMachine, count: int, caller: Caller) -> None:

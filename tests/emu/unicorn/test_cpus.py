@@ -146,7 +146,7 @@ def test_a_mark_is_gone_back_to_behind_code_that_was_written_over(image):
 
 
 def test_turns_given_from_outside_are_in_a_recording(image, tmp_path):
-    machine, back = with_runs(image)
+    machine, _back = with_runs(image)
     recorder = Recorder(machine, tmp_path / "turns.rec", STATE, "turns")
     places = []
     for number in (2, 0, 1, 1, 2):

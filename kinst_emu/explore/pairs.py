@@ -1,0 +1,178 @@
+"""Pairs of a corpus of calls: those first in which one writes what the other reads (Snowboard; Gong
+and others, SOSP 2021)."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.prototypes import Prototypes
+from dtrace.strings import CallSyntaxError
+from emu.appending import appending
+from emu.call import Caller, CallError
+from emu.elf import Image
+from emu.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
+from images import boots
+from kinst_emu.explore.explorer import Explorer, Search
+from kinst_emu.explore.stage import Stage
+from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
+
+MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
+MAX_STORE = 1 << 30  # bytes
+RUN_LIMIT = 5_000_000  # instructions that a call of a corpus may take
+
+
+@dataclass(frozen=True)
+class CorpusCall:
+    text: str
+    program: list[Statement]
+
+
+def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list[CorpusCall]:
+    """One call a line; ``#`` begins a comment.
+
+    :raises KinstError: for a file that cannot be read, or a line that is no call, naming it.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_CORPUS + 1)
+    except OSError as error:
+        raise KinstError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(raw) > MAX_CORPUS:
+        raise KinstError(f"{path}: has more than {MAX_CORPUS >> 10} KiB")
+    found: dict[str, CorpusCall] = {}
+    for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+        text = line.partition("#")[0].strip() if line.lstrip().startswith("#") else line.strip()
+        if not text:
+            continue
+        try:
+            program = parse(text)
+            check(image, program, prototypes, [CURRENT])
+        except (CallSyntaxError, KinstError) as error:
+            raise KinstError(f"{path}:{number}: {error}") from None
+        found.setdefault(text, CorpusCall(text, program))
+        if len(found) > MAX_CALLS:
+            raise KinstError(f"{path}:{number}: more than {MAX_CALLS} calls")
+    if not found:
+        raise KinstError(f"{path}: no calls are in it; give one a line, like: uifind(7)")
+    return list(found.values())
+
+
+@dataclass
+class Use:
+    """What a call reads and writes, by granules; ``wrong``: why it cannot be used."""
+
+    reads: frozenset[int] = frozenset()
+    writes: frozenset[int] = frozenset()
+    wrong: str = ""
+
+
+@dataclass
+class PairStage:
+    """Two threads of a kernel, to which calls are given again and again."""
+
+    image: Image
+    memory: int
+    prototypes: Prototypes | None
+    machine: UnicornMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = machine = boots.booted(self.image, self.memory)
+        self._threads = make_threads(
+            machine, 2, Caller(machine, on_stack=machine.guest.thread_start is None))
+        self._mark = machine.mark()
+
+    def begin(self, one: CorpusCall, other: CorpusCall) -> Stage:
+        """:raises KinstError: when a call cannot begin."""
+        machine = self.machine
+        machine.back_to(self._mark)
+        caller = Caller(machine, RUN_LIMIT, machine.guest.thread_start is None)
+        started = begin_runs(machine, self._threads, [(c.text, c.program) for c in (one, other)],
+                             Evaluation(caller, self.prototypes), self.prototypes)
+        return Stage(machine, started, RUN_LIMIT)
+
+    def use(self, call: CorpusCall) -> Use:
+        """What a call reads and writes when it runs by itself."""
+        try:
+            found = self.begin(call, call).uses()
+        except CallError as error:
+            return Use(wrong=str(error))
+        if found is None:
+            return Use(wrong="it does not come to its end")
+        reads, writes = found
+        return Use(frozenset(reads), frozenset(writes))
+
+
+def ranked(uses: Sequence[Use]) -> list[tuple[int, int]]:
+    """The pairs in which one writes what the other uses: those first that have most in common that
+    few have."""
+    often = Counter(place for use in uses for place in use.reads | use.writes)
+    weight = {place: 1 / math.log2(1 + n) if n < len(uses) else 0.0 for place, n in often.items()}
+    scored = []
+    for i, one in enumerate(uses):
+        for j in range(i, len(uses)):
+            other = uses[j]
+            common = (one.writes & (other.reads | other.writes)) | (other.writes & one.reads)
+            score = sum(weight[place] for place in common)
+            if score:
+                scored.append((-score, i, j))
+    return [(i, j) for _score, i, j in sorted(scored)]
+
+
+def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, orders: int, seed: int
+                 ) -> dict[str, object]:
+    """A row of the store: what was found with a pair."""
+    row: dict[str, object] = {"pair": [one.text, other.text], "kernel": stage.image.identity}
+    try:
+        explorer = Explorer(stage.begin(one, other), Search(limit=orders, seed=seed))
+        explored = explorer.run()
+    except KinstError as error:
+        return {**row, "error": str(error)[:500], "tried": 0, "findings": []}
+    return {**row, "tried": explored.tried, "findings": [
+        {"kind": found.kind, "said": found.said[:500], "schedule": found.schedule}
+        for found in explored.findings]}
+
+
+class PairStore:
+    """What was found, one JSON object a line: a run that was killed goes on behind it.
+
+    :raises KinstError: for a file that is none.
+    """
+
+    def __init__(self, path: Path | None, identity: str) -> None:
+        self._path = path
+        self.rows: dict[tuple[str, str], dict[str, object]] = {}
+        if path is None or not path.exists():
+            return
+        if path.stat().st_size > MAX_STORE:
+            raise KinstError(f"{path}: has more than {MAX_STORE >> 20} MiB: give another store")
+        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+            try:
+                row = json.loads(line)
+                one, other = row["pair"]
+                if row["kernel"] == identity and isinstance(row["findings"], list):
+                    self.rows[str(one), str(other)] = row
+            except (ValueError, KeyError, TypeError, RecursionError):
+                if number == 1:
+                    raise KinstError(f"{path}: is no store of pairs; give another file") from None
+                # The line that was being written when the run was killed.
+
+    def add(self, row: dict[str, object]) -> None:
+        pair = row["pair"]
+        assert isinstance(pair, list)
+        self.rows[pair[0], pair[1]] = row
+        if self._path is not None:
+            with appending(str(self._path), "strict") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def left(pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall], store: PairStore
+         ) -> Iterator[tuple[int, int]]:
+    """The pairs that the store has not."""
+    for i, j in pairs:
+        if (corpus[i].text, corpus[j].text) not in store.rows:
+            yield i, j
