@@ -128,10 +128,13 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
                f"{'' if finding.preemptions == 1 else 's'})")
         yield from (f"   {line}" for line in _lines(stage, finding))
     yield ""
-    yield _seen(explored) if not one else (
-        "that schedule goes wrong" if any(one.race is None for one in explored.findings)
-        else "nothing goes wrong with it" + (
-            ", but for data races" if explored.findings else ""))
+    if not one:
+        yield from _seen(explored).splitlines()
+    elif any(finding.race is None for finding in explored.findings):
+        yield "that schedule goes wrong"
+    else:
+        yield "nothing goes wrong with it" + (
+            ", but for data races" if explored.findings else "")
 
 
 def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
