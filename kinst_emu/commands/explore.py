@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from emu.errors import KinstError
@@ -53,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--strategy", choices=STRATEGIES, default=STRATEGIES[0],
         help="all: every order with so few preemptions that can differ; pct: random priorities "
         "with so many changes; random: preemptions anywhere (%(default)s)")
-    add("--limit", default="100000", metavar="N", help="orders that are tried (%(default)s)")
+    add("--limit", metavar="N", help="orders that are tried (100000)")
     add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
     add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
     add("--no-races", action="store_true", help="do not look for data races")
@@ -62,6 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--record", type=Path, metavar="FILE",
         help="record the order of the first finding that is no data race, or of --schedule, for "
         "kinst replay, kdtrace --replay and gdb")
+    add("--pairs", type=Path, metavar="FILE",
+        help="instead of --run: a corpus of calls, one a line; each runs once, and pairs in which "
+        "one writes what the other uses are tried, --limit of them (1000)")
+    add("--orders", default="100", metavar="N",
+        help="--pairs: orders of each pair, at the most (%(default)s)")
+    add("--store", type=Path, metavar="FILE",
+        help="--pairs: keep what is found in this file, and go on where a run was killed")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     add("--unchecked", action="store_true",
         help="pass the arguments as they are, whatever the functions' types are")
@@ -70,13 +78,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.pairs is not None:
+        return _pairs(arguments)
+    if arguments.store is not None:
+        raise KinstError("--store: is for --pairs")
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check)
     runs.parsed()
     preemptions = parse_count(arguments.preemptions, "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
     asked = Search(arguments.strategy, preemptions,
-                  min(parse_count(arguments.limit, "--limit"), MOST_ORDERS),
+                  min(parse_count(arguments.limit or "100000", "--limit"), MOST_ORDERS),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
                   arguments.all_findings,
                   min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS))
@@ -105,6 +117,72 @@ def run(arguments: argparse.Namespace) -> int:
     if explored.interrupted:
         raise KeyboardInterrupt
     return FOUND if explored.findings else 0
+
+
+def _pairs(arguments: argparse.Namespace) -> int:
+    """A corpus, pair by pair."""
+    from dtrace.prototypes import Prototypes
+    from kinst_emu.explore.pairs import (
+        PairExplorer,
+        PairStage,
+        PairStore,
+        left,
+        ranked,
+        read_corpus,
+    )
+
+    for option in ("runs", "setup", "check", "schedule", "record", "junit"):
+        if getattr(arguments, option):
+            name = "run" if option == "runs" else option
+            raise KinstError(f"--{name}: cannot be used with --pairs")
+    most, orders, seed = (parse_count(text, option) for text, option in (
+        (arguments.limit or "1000", "--limit"), (arguments.orders, "--orders"),
+        (arguments.seed, "--seed")))
+    jobs = min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS)
+    if arguments.store is not None and not arguments.store.parent.is_dir():
+        raise KinstError(f"--store {arguments.store}: there is no such directory")
+    image = for_runs(catalog.find(arguments.kernel, arguments.module), 2)
+    prototypes = None if arguments.unchecked else Prototypes(image)
+    corpus = read_corpus(arguments.pairs, image, prototypes)
+    store = PairStore(arguments.store, image.identity)
+    with PROGRESS.working("starting two threads"):
+        stage = PairStage(image, parse_size(arguments.memory), prototypes)
+    uses = []
+    with progress_bar(len(corpus), "calls") as advance:
+        for call in corpus:
+            uses.append(stage.use(call))
+            advance(1)
+            if uses[-1].wrong:
+                print(f"{plain(call.text)}: is left out: {plain(uses[-1].wrong)}", file=sys.stderr)
+    pairs = ranked(uses)
+    wanted = list(left(pairs[:most], corpus, store))
+    tried = wrong = 0
+    with progress_bar(len(wanted), "pairs") as advance:
+        for row in PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs):
+            store.add(row)
+            tried += 1
+            advance(1)
+            wrong += _show_row(row, arguments.json)
+    if not arguments.json:
+        before, not_tried = len(pairs[:most]) - len(wanted), len(pairs) - len(pairs[:most])
+        print(f"{len(pairs)} pairs of {len(corpus)} calls have something in common; {tried} were "
+              f"tried now, {before} before, {not_tried} were not; something was found in {wrong} "
+              "of those tried now")
+    return FOUND if wrong else 0
+
+
+def _show_row(row: dict[str, Any], as_json: bool) -> bool:
+    """Print what was found with a pair; whether something was."""
+    if as_json:
+        print(json.dumps(row), flush=True)
+    elif row["findings"] or row.get("error"):
+        print(plain(" | ".join(row["pair"])))
+        for found in row["findings"]:
+            print(plain(f"  {found['kind']}: {found['said']}"))
+            print(plain(f"    schedule '{found['schedule']}'"), flush=True)
+        if row.get("error"):
+            print(plain(f"  could not be tried: {row['error']}"), flush=True)
+    return bool(row["findings"])
 
 
 def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,

@@ -1,6 +1,7 @@
 """Tries the orders of a few runs, and says which of them go wrong."""
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from emu.errors import KinstError
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import RunAccesses, of_serial
-from kinst_emu.explore.order import Order, OrderTurn, order_text
+from kinst_emu.explore.order import Order, OrderTurn, order_text, read_order
 from kinst_emu.explore.races import DataRace, data_races
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
@@ -224,8 +225,15 @@ class Explorer:
         if self.asked.jobs == 1:
             yield from map(self.judged, orders)
             return
-        with workers(self, self.asked.jobs) as judged:
-            yield from judged(orders)
+        with workers(self, self.asked.jobs) as answers:
+            for text, answer in answers(map(order_text, orders)):
+                kind, said = json.loads(answer)
+                yield read_order(text, len(self.stage.runs)), kind, said
+
+    def answer(self, asked: str) -> str:
+        """``judged``, for ``workers``."""
+        _order, kind, said = self.judged(read_order(asked, len(self.stage.runs)))
+        return json.dumps([kind, said])
 
     def judged(self, order: Order) -> Judged:
         """Execute an order: (it, what kind of wrong it is, what is said of it); empty: nothing."""

@@ -20,6 +20,7 @@ from images import boots
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
+from kinst_emu.explore.workers import workers
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
 MAX_STORE = 1 << 30  # bytes
@@ -137,6 +138,35 @@ def explore_pair(stage: PairStage, one: CorpusCall, other: CorpusCall, orders: i
         for found in explored.findings]}
 
 
+@dataclass
+class PairExplorer:
+    """Tries pairs of a corpus.
+
+    :param orders: of a pair, at the most.
+    """
+
+    stage: PairStage
+    corpus: Sequence[CorpusCall]
+    orders: int
+    seed: int
+
+    def answer(self, asked: str) -> str:
+        """A row, of the numbers of two calls; for ``workers``."""
+        one, other = (self.corpus[int(number)] for number in asked.split())
+        return json.dumps(explore_pair(self.stage, one, other, self.orders, self.seed))
+
+    def rows(self, pairs: Iterable[tuple[int, int]], jobs: int) -> Iterator[dict[str, object]]:
+        """What comes of each pair."""
+        asked = (f"{i} {j}" for i, j in pairs)
+        if jobs == 1:
+            for one in asked:
+                yield json.loads(self.answer(one))
+            return
+        with workers(self, jobs, 1) as answers:
+            for _one, answer in answers(asked):
+                yield json.loads(answer)
+
+
 class PairStore:
     """What was found, one JSON object a line: a run that was killed goes on behind it.
 
@@ -146,11 +176,14 @@ class PairStore:
     def __init__(self, path: Path | None, identity: str) -> None:
         self._path = path
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
+        self._broken = False  # the last line was not written to its end
         if path is None or not path.exists():
             return
         if path.stat().st_size > MAX_STORE:
             raise KinstError(f"{path}: has more than {MAX_STORE >> 20} MiB: give another store")
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        content = path.read_bytes()
+        self._broken = bool(content) and not content.endswith(b"\n")
+        for number, line in enumerate(content.splitlines(), 1):
             try:
                 row = json.loads(line)
                 one, other = row["pair"]
@@ -167,7 +200,8 @@ class PairStore:
         self.rows[pair[0], pair[1]] = row
         if self._path is not None:
             with appending(str(self._path), "strict") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write("\n" * self._broken + json.dumps(row) + "\n")
+            self._broken = False
 
 
 def left(pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall], store: PairStore

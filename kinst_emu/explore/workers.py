@@ -1,5 +1,5 @@
-"""Processes that try orders.  Each is a copy of this one, with the machine at the state from which
-all orders begin; it is told an order and says what is wrong with it, both as text."""
+"""Processes that try orders, or pairs.  Each is a copy of this one, with the machine at the state
+from which all begin; it is told what to try and says what is wrong with it, both as text."""
 
 import contextlib
 import multiprocessing
@@ -7,45 +7,44 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from kinst_emu.explore.order import LETTERS, Order, order_text, read_order
-
-CHUNK = 8  # orders that a process is told at once
-AHEAD = 4  # times as many are made before they are wanted
+AHEAD = 4  # times as many as a process is told at once are made before they are wanted
 
 
-class OrderJudge(Protocol):
-    def judged(self, order: Order) -> tuple[Order, str, str]: ...
+class Answerer(Protocol):
+    def answer(self, asked: str) -> str: ...
 
 
-_JUDGE: OrderJudge | None = None  # of this process, when it is made
+_ANSWERER: Answerer | None = None  # of this process, when it is made
 
 
-def _in_worker(text: str) -> tuple[str, str, str]:
-    assert _JUDGE is not None
-    _order, kind, said = _JUDGE.judged(read_order(text, len(LETTERS)))
-    return text, kind, said
+def _in_worker(asked: str) -> tuple[str, str]:
+    assert _ANSWERER is not None
+    return asked, _ANSWERER.answer(asked)
 
 
 @contextlib.contextmanager
-def workers(judge: OrderJudge, count: int) -> Iterator[
-        Callable[[Iterable[Order]], Iterator[tuple[Order, str, str]]]]:
-    """Have so many processes judge orders; what they say comes in the orders' order."""
-    global _JUDGE
-    _JUDGE = judge
+def workers(answerer: Answerer, count: int, chunk: int = 8) -> Iterator[
+        Callable[[Iterable[str]], Iterator[tuple[str, str]]]]:
+    """Have so many processes answer; answers come in the order of what is asked, each behind it.
+
+    :param chunk: what a process is asked at once.
+    """
+    global _ANSWERER
+    _ANSWERER = answerer
     context = multiprocessing.get_context("fork")  # the machine is not made again
     with context.Pool(count) as pool:
-        def judged(orders: Iterable[Order]) -> Iterator[tuple[Order, str, str]]:
-            ahead = threading.Semaphore(AHEAD * CHUNK * count)  # else all are made at once
+        def answers(all_asked: Iterable[str]) -> Iterator[tuple[str, str]]:
+            ahead = threading.Semaphore(AHEAD * chunk * count)  # else all are made at once
 
             def told() -> Iterator[str]:
-                for order in orders:
+                for asked in all_asked:
                     ahead.acquire()
-                    yield order_text(order)
+                    yield asked
 
-            for text, kind, said in pool.imap(_in_worker, told(), CHUNK):
+            for asked, answer in pool.imap(_in_worker, told(), chunk):
                 ahead.release()
-                yield read_order(text, len(LETTERS)), kind, said
+                yield asked, answer
         try:
-            yield judged
+            yield answers
         finally:
-            _JUDGE = None
+            _ANSWERER = None

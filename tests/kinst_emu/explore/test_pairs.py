@@ -1,0 +1,86 @@
+"""Pairs of a corpus, tried in the order of what they have in common."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kinst_emu.explore.pairs import Use, ranked
+from tests.kinst_emu.test_commands import run
+
+CORPUS = """# calls of the kernel with the seeded defects
+counter_bad()
+counter_good()
+
+purse_reset(); purse_move_good()
+seat_reset(); seat_take_bad()
+strlen("no store")
+"""
+
+
+def pairs(arch, corpus, *arguments):
+    return run("kinst", "explore", "-k", f"races/{arch}", "--memory", "64M", "--pairs",
+               str(corpus), *arguments)
+
+
+def test_pairs_with_something_in_common_are_tried_and_found(arch, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.write_text(CORPUS)
+    ran = pairs(arch, corpus)
+    assert ran.returncode == 1, ran.stderr
+    assert "counter_bad() | counter_bad()" in ran.stdout
+    assert "counter_bad() | counter_good()" in ran.stdout
+    assert "counter_good() | counter_good()" not in ran.stdout
+    assert "strlen" not in ran.stdout
+
+
+def test_a_store_is_gone_on_with_and_not_repeated(arch, tmp_path):
+    corpus, store = tmp_path / "corpus", tmp_path / "store"
+    corpus.write_text(CORPUS)
+    first = pairs(arch, corpus, "--store", str(store), "--limit", "2")
+    assert "2 were tried now, 0 before" in first.stdout
+    kept = store.read_bytes()
+    store.write_bytes(kept + b'{"pair": ["half a')  # it was killed here
+    rest = pairs(arch, corpus, "--store", str(store), "--jobs", "2", "--json")
+    assert rest.returncode in (0, 1), rest.stderr
+    rows = [json.loads(line) for line in kept.splitlines()]
+    again = [json.loads(line)["pair"] for line in rest.stdout.splitlines()]
+    assert len(rows) == 2 and again and not [r for r in rows if r["pair"] in again]
+    whole = pairs(arch, corpus, "--store", str(store))
+    assert " 0 were tried now" in whole.stdout
+
+
+def test_what_is_no_corpus_or_store_is_refused_in_one_line(arch, tmp_path):
+    corpus = tmp_path / "corpus"
+    for content, said in ((b"", "no calls"), (b"# nothing", "no calls"), (b"f(", ":1:"),
+                          (b"strlen(1)\xff", ":1:"), (b"counter_bad()\nnothing_there()", ":2:"),
+                          (b"x" * (2 << 20), "KiB")):
+        corpus.write_bytes(content)
+        ran = pairs(arch, corpus)
+        assert ran.returncode == 1 and said in ran.stderr and ran.stderr.count("\n") == 1, said
+    corpus.write_text("counter_bad()")
+    store = tmp_path / "store"
+    store.write_text("[1, 2]\n")
+    for arguments, said in ((("--store", str(store)), "no store of pairs"),
+                            (("--store", "/nowhere/at/all"), "no such directory"),
+                            (("--run", "counter_bad()"), "--run"),
+                            (("--schedule", "A B"), "--schedule")):
+        ran = pairs(arch, corpus, *arguments)
+        assert ran.returncode == 1 and said in ran.stderr and ran.stderr.count("\n") == 1, said
+    assert pairs(arch, tmp_path / "none").returncode == 1
+
+
+SETS = st.frozensets(st.integers(0, 6), max_size=4)
+
+
+@given(st.lists(st.builds(Use, SETS, SETS), max_size=6))
+def test_every_pair_that_can_meet_is_ranked_and_no_other(uses):
+    found = ranked(uses)
+    assert len(found) == len(set(found))
+    everywhere = [place for place in range(7) if uses and all(
+        place in use.reads | use.writes for use in uses)]
+    for i, one in enumerate(uses):
+        for j in range(i, len(uses)):
+            other = uses[j]
+            meet = (one.writes & (other.reads | other.writes)) | (other.writes & one.reads)
+            assert ((i, j) in found) is bool(meet - set(everywhere))
