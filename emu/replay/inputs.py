@@ -41,7 +41,8 @@ class Position:
     cpu: int = field(default=0, compare=False)
 
     def __str__(self) -> str:
-        return f"instruction {self.instructions} ({self.time / 1e9:.9f} s)"
+        where = f", CPU {self.cpu}" if self.cpu else ""
+        return f"instruction {self.instructions} ({self.time / 1e9:.9f} s){where}"
 
 
 @dataclass(frozen=True)
