@@ -24,6 +24,12 @@ TWICE = {
     "loginclass_free": ('l = loginclass_find("q"); m = loginclass_find("r")',
                         "loginclass_free(l)", "loginclass_free(m)"),
     "osd_register": ("", "osd_register(0, 0, 0)"),
+    "osd_deregister": ("b = osd_register(0, 0, 0)", "osd_deregister(0, b)",
+                       "osd_register(0, 0, 0)"),
+    "hhook_head_get": ("", "hhook_head_get(9, 7)", "hhook_head_register(9, 8, 0, 1)"),
+    "if_alloc_domain": ("", "if_alloc(6)"),
+    "devctl_queue": ("", 'devctl_notify("a", "b", "c", 0)', 'devctl_notify("d", "e", "f", 0)'),
+    "uifree": ("u = uifind(81)", "uifree(u)", "uifind(81)"),
 }
 
 
@@ -62,8 +68,8 @@ def runs_of(function):
 def test_a_lock_that_is_taken_out_is_missed_and_one_that_is_there_is_not(function, tmp_path):
     image = real_kernel("amd64")
     setup, runs = runs_of(function)
-    assert explore(image, *runs, setup=setup, limit=1500).findings == []
-    found = explore(without_locks(image, function, tmp_path), *runs, setup=setup, limit=1500)
+    assert explore(image, *runs, setup=setup, limit=600).findings == []
+    found = explore(without_locks(image, function, tmp_path), *runs, setup=setup, limit=600)
     assert found.findings and found.results, found
 
 
