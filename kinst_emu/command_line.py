@@ -141,6 +141,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--program", action="append", default=[], metavar="FILE",
         help="the file of a user's program, statically linked and with symbols: ustack() names its "
         "functions where a process has the file's name; our userland's are known; may be repeated")
+    add("--schedule", metavar="ORDER",
+        help="trace the calls of --run in this order, like 'A120 B A', as kinst explore gives it")
+    add("--run", action="append", default=[], metavar="CALL", dest="runs",
+        help="with --schedule: what one of them does; twice or more, the first is A")
+    add("--setup", default="", metavar="CALLS", help="with --schedule: calls that are done before")
     add("--replay", metavar="FILE", help="trace a recording that is played instead")
     add("-l", dest="listing", action="store_true",
         help="list probes, do not run; all of DTrace's own and fbt's, if none are described")
@@ -255,6 +260,9 @@ class CommandLine:
     memory: str | None
     limit: int | None
     cpus: int = 1
+    schedule: str | None = None
+    runs: tuple[str, ...] = ()
+    setup: str = ""
     of_kernel: list[str] = field(default_factory=list)  # what was given that needs a kernel
 
 
@@ -310,10 +318,18 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
         given.tracks,
         given.emit_elf, given.digest, given.machine, given.trap_path, given.trampolines,
         given.unchecked, given.unsafe, given.memory,
-        None if given.limit is None else parse_count(given.limit, "--limit"), given.cpus)
+        None if given.limit is None else parse_count(given.limit, "--limit"), given.cpus,
+        given.schedule, tuple(given.runs), given.setup)
+    if line.schedule is None and (line.runs or line.setup):
+        raise KinstError("--run, --setup: are for --schedule; kinst explore finds one")
+    if line.schedule is not None and (line.replay is not None or line.workload is not None
+                                      or line.cpus > 1 or line.disks):
+        raise KinstError("--schedule: has its own workload and CPUs; leave out -c, --replay, "
+                         "--cpus and --disk")
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
         ("--disk", bool(line.disks)), ("--cpus", line.cpus > 1),
+        ("--schedule", line.schedule is not None),
         ("--program", bool(line.user_programs)),
         ("-p", line.process is not None),
         ("--tracks", line.tracks is not None), ("--digest", line.digest),

@@ -14,7 +14,7 @@ def explore(image: Image, *runs: str, setup: str = "", check: str = "", preempti
     """Try the orders in which calls can run at once, each on a CPU of its own, as ``kinst explore``
     does.
 
-    :param runs: calls, two to eight; ``setup``: calls before; ``check``: a call behind all that is
+    :param runs: calls, two to four; ``setup``: calls before; ``check``: a call behind all that is
         to give something but 0, or ``CALL == NUMBER``.
     :param strategy: ``all``, ``pct`` or ``random``; ``limit``: how many orders are tried.
     :param races: whether data races are looked for; ``all_findings``: go on behind the first order

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from dtrace.calls import Evaluation, Statement, check
@@ -49,6 +50,8 @@ from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.boot_words import with_cpus, with_disks
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
+from kinst_emu.explore.exploration import Runs, record_order
+from kinst_emu.explore.order import order_title, read_order
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
@@ -76,6 +79,9 @@ class TracedKernel:
         self._left, self._ended, self._done = MOST_COMMANDS, False, False
         if line.machine == QEMU:
             _check_qemu(line)
+        if line.schedule is not None:
+            folder = Path(self._resources.enter_context(tempfile.TemporaryDirectory()))
+            line = self.line = _with_order(line, line.schedule, folder / "order")
         if line.replay is not None:
             for option, given in (("--memory", line.memory), ("-c", line.workload),
                                   ("--disk", line.disks or None),
@@ -185,7 +191,7 @@ class TracedKernel:
             machine, path=line.trap_path, trampolines=line.trampolines,
             records=line.report is not None)
         self.collected = Collected(
-            catalog.described(self.image), self.workload or f"--replay {line.replay}",
+            catalog.described(self.image), self.workload or _played_words(line),
             tuple(line.sources))
         self.breakpoints.dispatcher.sink = self.collect
         self.probes = self._probes_of(self.breakpoints)
@@ -390,6 +396,21 @@ def _command_of(line: CommandLine) -> tuple[str | None, Path | None]:
     return None, None
 
 
+def _played_words(line: CommandLine) -> str:
+    if line.schedule is None:
+        return f"--replay {line.replay}"
+    return order_title(line.runs, read_order(line.schedule, len(line.runs)))
+
+
+def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
+    """The line with a recording of the order, in the file."""
+    assert line.kernel is not None
+    with PROGRESS.working("recording the order"):
+        record_order(catalog.find(line.kernel, line.module), Runs(line.runs, line.setup), schedule,
+                     parse_size(line.memory or "512M"), path, line.unchecked)
+    return replace(line, replay=path, memory=None)
+
+
 def _check_qemu(line: CommandLine) -> None:
     """:raises KinstError: for what needs our own machine."""
     if (line.workload or "").startswith(COMMAND):
@@ -403,9 +424,9 @@ def _check_qemu(line: CommandLine) -> None:
         raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
     if line.cpus > 1:
         raise KinstError("--machine qemu: has one CPU; leave out --cpus")
-    if line.digest or line.replay is not None or line.report is not None:
-        raise KinstError("--machine qemu: no --digest, --replay or --report (its devices and its "
-                         "clock are its own)")
+    if line.digest or line.replay or line.schedule is not None or line.report is not None:
+        raise KinstError("--machine qemu: no --digest, --replay, --schedule or --report (its "
+                         "devices and its clock are its own)")
     if line.unsafe or line.limit is not None:
         raise KinstError("--machine qemu: no --unsafe (a probe on the breakpoints' own path would "
                          "never end there) and no --limit (QEMU does not count "

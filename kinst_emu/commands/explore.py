@@ -25,7 +25,7 @@ from kinst_emu.explore.explorer import (
     Search,
     WrongOrder,
 )
-from kinst_emu.explore.order import Order, order_text, read_order
+from kinst_emu.explore.order import Order, order_title, read_order
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.sweeps import progress_bar
@@ -37,7 +37,6 @@ EXAMPLES = (
     "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
-MAX_WORKLOAD = 400  # characters of the runs, and of their order, that a recording names
 FOUND = 1  # exit status: an order goes wrong
 
 
@@ -193,8 +192,7 @@ def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
         print(f"--record: no order did harm, so {path} was not written; give --schedule",
               file=sys.stderr)
         return
-    text = " | ".join(runs)[:MAX_WORKLOAD]
-    stage.record(chosen, path, f"{text} by '{order_text(chosen)[:MAX_WORKLOAD]}'")
+    stage.record(chosen, path, order_title(runs, chosen))
     print(f"{path}: recorded; play it with kinst replay, or kdtrace --replay", file=sys.stderr)
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
@@ -14,7 +15,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_userland
 from kinst_emu.explore.explorer import Judge
-from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.order import LETTERS, order_title, read_order
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
 
@@ -115,6 +116,18 @@ def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
             return None
         return f"{asked.text} does not hold: it is {signed}"
     return judge
+
+
+def record_order(image: Image, runs: Runs, schedule: str, memory: int, path: Path,
+                 unchecked: bool = False) -> None:
+    """Record the runs in an order, which is read as it is given on a command line.
+
+    :raises KinstError: for no such order, and as ``stage_of`` does.
+    """
+    runs.parsed()  # their number is checked before what refers to it
+    order = read_order(schedule, len(runs.texts))
+    stage, _judge = stage_of(for_runs(image, len(runs.texts)), runs, memory, unchecked=unchecked)
+    stage.record(order, path, order_title(runs.texts, order))
 
 
 def names_of(runs: Sequence[str]) -> str:

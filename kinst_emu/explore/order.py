@@ -10,6 +10,7 @@ from emu.errors import KinstError
 TURN = re.compile(r"([A-H])([0-9]{1,12})?")
 MAX_TURNS = 1000
 MAX_TEXT = 16_000
+MAX_TITLE = 400  # characters of the runs, and of their order
 LETTERS = "ABCDEFGH"
 
 
@@ -32,6 +33,11 @@ Order = tuple[OrderTurn, ...]
 
 def order_text(order: Sequence[OrderTurn]) -> str:
     return " ".join(map(str, order))
+
+
+def order_title(runs: Sequence[str], order: Sequence[OrderTurn]) -> str:
+    """What a recording of the order, and a page of it, say that it is."""
+    return f"{' | '.join(runs)[:MAX_TITLE]} by '{order_text(order)[:MAX_TITLE]}'"
 
 
 def read_order(text: str, runs: int) -> Order:

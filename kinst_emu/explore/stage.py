@@ -27,7 +27,7 @@ MOST_LOOKED = 512 << 20  # bytes of entries
 DONE, PREEMPTED, STUCK = "done", "preempted", "stuck"
 
 
-class Entries:
+class AccessEntries:
     """What was read and written, as it is told; so much, and no more.
 
     :raises KinstError: of ``add``, when it is too much.
@@ -100,14 +100,14 @@ class Stage:
 
     def play_all(self, orders: Iterable[Order]) -> list[Played]:
         """Execute several orders, and look at their accesses: to begin to look takes long."""
-        entries = Entries()
+        entries = AccessEntries()
         looking = Accesses(self.machine.engine, entries.add)
         try:
             return [self._played(order, (looking, entries)) for order in orders]
         finally:
             looking.close()
 
-    def _played(self, order: Order, looking: "tuple[Accesses, Entries] | None") -> Played:
+    def _played(self, order: Order, looking: "tuple[Accesses, AccessEntries] | None") -> Played:
         machine = self.machine
         machine.back_to(self.mark)
         played = Played(order)
@@ -123,7 +123,7 @@ class Stage:
     def uses(self) -> tuple[set[int], set[int]] | None:
         """The granules that the first run reads and writes when it goes first; None: it does not
         come to its end."""
-        entries = Entries()
+        entries = AccessEntries()
         looking = Accesses(self.machine.engine, entries.add)
         try:
             self.machine.back_to(self.mark)

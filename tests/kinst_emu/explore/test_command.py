@@ -65,3 +65,38 @@ def test_a_check_that_never_ends_is_one(arch):
     ran = explore(arch, "--setup", "move_reset()", "--run", "move_there()", "--run",
                   "move_there()", "--check", "work_wait_bad()", "--limit", "3")
     assert ran.returncode == 1 and "did not return within" in ran.stdout
+
+
+def ordered(arch, *arguments):
+    return run("kdtrace", "-k", f"races/{arch}", "--memory", "64M", *arguments)
+
+
+def test_an_order_is_traced_with_any_probes_and_none_changes_it(arch):
+    moved = (*PURSE[:2], *BAD, "--schedule", "A20 B A", "--digest")
+    entries = ordered(arch, *moved, "-q", "-n", 'fbt::purse_move_bad:{printf("%d%s ", cpu, '
+                      'probename == "entry" ? "in" : "out")}')
+    all_of_it = ordered(arch, *moved, "-q", "-n", "kinst::purse_move_bad:{@[cpu] = count()}")
+    one_by_one = ordered(arch, *moved[:-2], "A B", "-q", "-n",
+                         'fbt::purse_move_bad:{printf("%d%s ", cpu, '
+                         'probename == "entry" ? "in" : "out")}')
+    assert entries.stdout.startswith("0in 1in 0out 1out \n") or entries.stdout.startswith(
+        "0in 1in 1out 0out \n"), entries.stdout + entries.stderr
+    assert one_by_one.stdout.startswith("0in 0out 1in 1out \n"), one_by_one.stderr
+    digests = [ran.stdout.split("digest ")[1] for ran in (entries, all_of_it)]
+    assert digests[0] == digests[1]
+    assert entries.returncode == all_of_it.returncode == one_by_one.returncode == 0
+
+
+def test_what_is_no_order_is_refused_in_one_line_by_kdtrace(arch):
+    probe = ("-n", "fbt::purse_move_bad:entry")
+    for arguments, said in (
+            (BAD, "--run, --setup: are for --schedule"),
+            ((*BAD, "--schedule", "A B", "-c", "boot"), "leave out -c"),
+            ((*BAD, "--schedule", "A B", "--cpus", "2"), "leave out -c"),
+            ((*BAD, "--schedule", "A1 Z"), "turn 2"),
+            (("--schedule", "A B"), "--run: 0 given"),
+            ((*BAD, "--schedule", "A B", "--machine", "qemu"), "--schedule")):
+        ran = ordered(arch, *probe, *arguments)
+        assert ran.returncode == 1 and ran.stdout == "", arguments
+        lines = [line for line in ran.stderr.splitlines() if "matched" not in line]
+        assert len(lines) == 1 and said in lines[0], (arguments, ran.stderr)
