@@ -70,7 +70,10 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
 
 def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Sequence[str],
             options: BootOptions) -> Image | str:
-    """The kernel where a file says that it was, or what is wrong there."""
+    """The kernel where a file says that it was, or what is wrong there.
+
+    :raises KinstError: when it is there, and its modules are not.
+    """
     there = Path(hint)
     try:
         if not there.is_file():  # anything else may wait for ever to be read
@@ -83,6 +86,8 @@ def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Seque
     try:
         image = _behind(path, image, modules, given)
     except (ImageError, ReplayError):
+        if build_id.startswith(f"{image.build_id}-"):  # that kernel: the modules are what is wrong
+            raise
         return "is not with its modules any more"
     return image if image.identity == build_id else "is another build now"
 

@@ -132,10 +132,15 @@ def probed(player: Player, description: str) -> list[int]:
 def _count(player: Player, text: str, addresses: list[int], number: int,
            begin: Position | None) -> Stop | None:
     """Go to the nth time that one of some addresses is executed."""
-    stop = player.seek(begin or player.recording.start.position)
+    start = player.recording.start.position
+    stop = player.seek(begin or start)
     if stop is not None:
         return stop
-    for count in range(number):
+    first = 0
+    if begin in (None, start):  # a recording can begin at it, or be given that at once
+        player.give()
+        first = int(player.machine.pc in addresses)
+    for count in range(first, number):
         found = player.run(Until(addresses=addresses))
         if found is None:
             raise KinstError(f"{player.recording.path}: {text} is not in it: "

@@ -3,6 +3,7 @@ wrong."""
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1))
         explored = explorer.only(order) if order is not None else explorer.run()
     if arguments.record is not None:
-        _record(arguments.record, stage, explored, order, arguments.runs)
+        _record(arguments.record, stage, explored, order, arguments.runs, arguments.module)
     if arguments.junit is not None:
         _write_junit(arguments.junit, explored)
     if arguments.json:
@@ -185,7 +186,7 @@ def _show_row(row: dict[str, Any], as_json: bool) -> bool:
 
 
 def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
-            runs: list[str]) -> None:
+            runs: list[str], modules: list[str]) -> None:
     harm = [one.order for one in explored.findings if one.race is None]
     chosen = order or (harm[0] if harm else None)
     if chosen is None:
@@ -193,7 +194,9 @@ def _record(path: Path, stage: Stage, explored: Explored, order: Order | None,
               file=sys.stderr)
         return
     stage.record(chosen, path, order_title(runs, chosen))
-    print(f"{path}: recorded; play it with kinst replay, or kdtrace --replay", file=sys.stderr)
+    words = shlex.join([str(path), *(f"--module={name}" for name in modules)])
+    print(f"{path}: recorded; play it by: kinst replay {words}, or kdtrace --replay {words}",
+          file=sys.stderr)
 
 
 def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
@@ -204,6 +207,9 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
                f"{'' if finding.preemptions == 1 else 's'})")
         yield from (f"   {line}" for line in _lines(stage, finding))
     yield ""
+    if explored.unmet:
+        yield ("The check holds in no serial order: one run behind the other. Is it right, and is "
+               "--setup?")
     if not one:
         yield from _seen(explored).splitlines()
     elif any(finding.race is None for finding in explored.findings):
@@ -247,6 +253,8 @@ def _seen(explored: Explored) -> str:
         if explored.cut:
             text += (f"\n{explored.cut} accesses in loops were not told apart from earlier ones of "
                      "the same instruction.")
+    if explored.ended:
+        text += ("\nThe search ended with the first order that does harm; --all-findings goes on.")
     if not explored.findings:
         text += "\nNothing went wrong in these."
     return text
@@ -257,6 +265,7 @@ def _as_json(explored: Explored) -> dict[str, object]:
         "tried": explored.tried, "left_out": explored.left_out, "whole": explored.whole,
         "space": explored.space, "shared": explored.shared,
         "seconds": round(explored.seconds, 3), "serial": sorted(explored.results),
+        "unmet": explored.unmet, "ended": explored.ended,
         "findings": [{"kind": one.kind, "said": one.said, "schedule": one.schedule,
                       "preemptions": one.preemptions} for one in explored.findings]}
 

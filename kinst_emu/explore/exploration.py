@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
-from dwarf.types import Integer, strip
+from dwarf.types import Integer, Void, strip
 from emu.call import Caller, CallError
 from emu.elf import Image
 from emu.errors import KinstError
@@ -109,6 +109,9 @@ def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
             value = evaluation.run(asked.program)
         except CallError as error:
             return f"{asked.text}: {error}"
+        if evaluation.kind is not None and isinstance(strip(evaluation.kind), Void):
+            raise KinstError(f"--check: {asked.text}: its function is void; a check is a call that "
+                             "gives something")
         kind = None if evaluation.kind is None else strip(evaluation.kind)
         signs = asked.value < 0 or (isinstance(kind, Integer) and kind.signed)
         signed = value - (1 << 64) if value >> 63 and signs else value

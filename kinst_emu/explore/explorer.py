@@ -99,6 +99,8 @@ class Explored:
     :param left_out: that cannot differ from one that was tried.
     :param space: about how many there are, by preemptions; empty: it is not counted.
     :param results: what the serial orders gave.
+    :param unmet: the check holds in no serial order.
+    :param ended: the search ended with the first order that does harm.
     """
 
     tried: int = 0
@@ -110,6 +112,8 @@ class Explored:
     findings: list[WrongOrder] = field(default_factory=list)
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
+    unmet: bool = False
+    ended: bool = False
     seconds: float = 0.0
 
 
@@ -144,6 +148,7 @@ class Explorer:
                     self._take(judged)
                     if not self.asked.all_findings and any(
                             one.race is None for one in explored.findings):
+                        explored.ended = True
                         break  # a data race may do no harm; what does is looked for
                 else:
                     explored.whole = self.asked.strategy == "all" and (
@@ -175,7 +180,7 @@ class Explorer:
         """
         stage, explored, count = self.stage, self.explored, len(self.stage.runs)
         found: dict[int, RunAccesses] = {}
-        longest, wrong = 0, False
+        longest, wrong, held = 0, False, 0
         for order in serial_orders(count):
             played = stage.play(order, look=True)
             explored.tried += 1
@@ -185,7 +190,7 @@ class Explorer:
                 wrong = True
                 continue
             explored.results.add(self._result(played))
-            self._judged(played)
+            held += self._judged(played)
             longest = max(longest, played.instructions)
             begins, at = [0] * count, stage.begin
             for turn in order:
@@ -198,6 +203,7 @@ class Explorer:
                 self._races(played)
         stage.limit = min(stage.limit, max(LEAST_LIMIT, FACTOR * longest))
         stage.longest = longest
+        explored.unmet = not wrong and not held
         return None if wrong else [found[run] for run in range(count)]
 
     def _orders(self, runs: list[RunAccesses]) -> Iterator[Order]:
@@ -266,10 +272,12 @@ class Explorer:
             found.append(0 if value is None else value)
         return tuple(found)
 
-    def _judged(self, played: Played) -> None:
+    def _judged(self, played: Played) -> bool:
+        """Whether the check holds, behind a serial order."""
         said = None if self._judge is None else self._judge(played)
         if said is not None:
             self._add(CHECK, said, played.order)
+        return said is None
 
     def _ended(self, played: Played) -> tuple[str, str]:
         """What kind of end it is, and what is said of it."""

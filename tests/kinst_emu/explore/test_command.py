@@ -100,3 +100,22 @@ def test_what_is_no_order_is_refused_in_one_line_by_kdtrace(arch):
         assert ran.returncode == 1 and ran.stdout == "", arguments
         lines = [line for line in ran.stderr.splitlines() if "matched" not in line]
         assert len(lines) == 1 and said in lines[0], (arguments, ran.stderr)
+
+
+def test_a_check_that_cannot_be_right_is_told(arch):
+    wrong = explore(arch, *PURSE[:2], *GOOD, "--check", "purse_check() == 7")
+    assert wrong.returncode == 1 and "The check holds in no serial order" in wrong.stdout
+    void = explore(arch, *PURSE[:2], *GOOD, "--check", "purse_reset()")
+    assert void.returncode == 1 and void.stdout == "" and "its function is void" in void.stderr
+    right = explore(arch, *PURSE, *BAD)
+    assert "The check holds" not in right.stdout
+    assert "ended with the first order that does harm" in right.stdout
+
+
+def test_a_recorded_order_is_gone_to_the_first_call_of_a_function_where_it_begins(arch, tmp_path):
+    path = tmp_path / "purse.rec"
+    explore(arch, *PURSE, *BAD, "--schedule", "A3 B A", "--record", str(path))
+    reached = [run("kinst", "replay", str(path), "--to", f"purse_move_bad#{n}") for n in (1, 2, 3)]
+    assert [one.returncode for one in reached] == [0, 0, 1]
+    assert ["CPU 1" in one.stdout.splitlines()[0] for one in reached[:2]] == [False, True]
+    assert "is not in it: 2 times" in reached[2].stderr
