@@ -104,7 +104,7 @@ cdef enum:
     MAX_TRANSLATED = 1024  # pages of code that are told as translated of late
     CODE_KNOWN = 1  # of a page: code was translated of it,
     CODE_NEW = 2  # since it was last asked
-    FAST_BLOCKS = 4096  # blocks that the short cut knows
+    FAST_BLOCKS = 32768  # blocks that the short cut knows
     CODE_PAGES = 256  # of low addresses whose frame is remembered
     PREFIXES = 4096  # beginnings of blocks whose instructions were counted, and
     PREFIX_BYTES = 248  # how long one may be

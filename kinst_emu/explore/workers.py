@@ -23,7 +23,7 @@ def _in_worker(asked: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def workers(answerer: Answerer, count: int, chunk: int = 8) -> Iterator[
+def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
         Callable[[Iterable[str]], Iterator[tuple[str, str]]]]:
     """Have so many processes answer; answers come in the order of what is asked, each behind it.
 
