@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
+from dtrace.bpf.interpreter import signed
 from dtrace.debug_data import Sources
 from dtrace.flow.call_lines import CallLines
 from dtrace.flow.call_tree import CallTree, lines
@@ -73,7 +74,7 @@ class _Instructions:
             return
         for value, count, kind in ENTRY.iter_unpack(piece):
             if kind == SKEW:
-                self._skew = value if value < 1 << 63 else value - (1 << 64)
+                self._skew = signed(value)
             elif kind == PIECE:
                 addresses = self._code.addresses(value, count)
                 for n, address in enumerate(addresses):

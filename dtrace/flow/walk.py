@@ -10,6 +10,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dtrace.bpf.interpreter import signed
 from dtrace.flow.code import KernelCode, StraightCode, Stretch
 from dwarf.index import Function
 from emu.replay.flow import PIECE, SKEW, TAKEN, THREAD, Head
@@ -81,7 +82,7 @@ class Walk:
             if kind == PIECE:
                 self._piece(value, count)
             elif kind == SKEW:
-                self._skew = value if value < 1 << 63 else value - (1 << 64)
+                self._skew = signed(value)
             elif kind == THREAD:
                 self._switch(value)
             elif kind == TAKEN:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dtrace.bpf.interpreter import signed
 from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
 from dwarf.types import Integer, Void, strip
@@ -114,10 +115,10 @@ def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
                              "gives something")
         kind = None if evaluation.kind is None else strip(evaluation.kind)
         signs = asked.value < 0 or (isinstance(kind, Integer) and kind.signed)
-        signed = value - (1 << 64) if value >> 63 and signs else value
-        if COMPARE[asked.how](signed, asked.value):
+        number = signed(value) if signs else value
+        if COMPARE[asked.how](number, asked.value):
             return None
-        return f"{asked.text} does not hold: it is {signed}"
+        return f"{asked.text} does not hold: it is {number}"
     return judge
 
 
