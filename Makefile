@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := $(wildcard images/teaching/*.[chS] images/teaching/*/*.[chS] images/teaching/*/*.ld \
-	images/teaching/*/target images/races/*.c images/races/*/*.h)
+	images/teaching/*/target images/races/*.[ch] images/races/*/*.h)
 KERNELS := $(patsubst images/teaching/%/target,images/build/%/kernel,\
 	$(wildcard images/teaching/*/target))
 

@@ -235,11 +235,12 @@ class ThreadStart:
     :param stands: a function that a program's system call enters, with no lock held: from there
         threads are made.
     :param create: makes one that does not run yet, with ``stopped`` among its flags.
-    :param lock: locks it; ``add`` has it run.
+    :param lock: locks it (empty: nothing does); ``add`` has it run.
     :param exit: ends the thread that calls it.
     :param thread: the type of one; behind it lies ``scheduler``'s: with the number of its
         ``cpu``, and ``flags``, of which ``bound`` says that it stays there, as the thread's
         ``pinned`` does.
+    :param alone: the kernel uses one CPU only: where there are more, they have no threads.
     """
 
     stands: str
@@ -254,6 +255,27 @@ class ThreadStart:
     cpu: str
     flags: str
     bound: int
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class ThreadSwitch:
+    """How a CPU is taken from a thread and given to another one, by members of a thread.
+
+    :param functions: that do it, given the thread and the next one.
+    :param owes: a byte: behind an interrupt it gives the CPU up; ``flags``, of which ``ended`` says
+        that its time is used up: all others that can run have theirs before it.
+    :param nesting: (C int) while it is not 0, the CPU is not taken from it.
+    :param state: the thread's, which is ``queued`` where it could run.
+    """
+
+    functions: tuple[str, ...]
+    owes: str
+    flags: str
+    ended: int
+    nesting: str
+    state: str
+    queued: int
 
 
 @dataclass(frozen=True)
@@ -305,8 +327,8 @@ class Guest:
     :param operations: provider and module of static probes of functions that are inline in their
         callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
     :param interrupts: the functions that handle them.
-    :param thread_start: how threads are made; None: there are none, and CPUs run what they are
-        given.  ``wait_members``: what one says that waits.
+    :param thread_start: how threads are made, and ``thread_switch``, how they take turns.
+        ``wait_members``: what one says that waits.
     :param atomics: what the names of its inline functions for atomic accesses begin with.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
@@ -360,6 +382,7 @@ class Guest:
     unseen: Mapping[str, str] = field(default_factory=dict)
     interrupts: tuple[str, ...] = ()
     thread_start: ThreadStart | None = None
+    thread_switch: ThreadSwitch | None = None
     wait_members: WaitMembers | None = None
     atomics: str = ""
 

@@ -28,6 +28,7 @@ class StopReason(enum.Enum):
     UNHANDLED = "unhandled exception"
     INTERRUPTED = "interrupted"
     PATIENCE = "not done in the time given"
+    INTERRUPT = "interrupt about to be taken"
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,15 @@ class Until:
         or with one of these.
     :param instructions: stop when the machine has executed this many instructions in all.
     :param time: stop at this virtual time in nanoseconds.
+    :param interrupts: stop before the CPU takes an interrupt where it executes something; the next
+        run begins with that.
     """
 
     addresses: Sequence[int] = ()
     console: str | tuple[str, ...] = ()
     instructions: int | None = None
     time: int | None = None
+    interrupts: bool = False
 
 
 @dataclass

@@ -10,6 +10,9 @@ LESSON = "run_lesson"  # a function of its own
 
 def teaching(freebsd: Guest) -> Guest:
     """The teaching kernel, on the architecture of a FreeBSD kernel."""
+    assert freebsd.thread_start is not None
+    # Of the kernel with races in it: the plain one has no such functions.
+    threads = replace(freebsd.thread_start, stands="", lock="", alone=True)
     return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
-                   shell_prompt="", thread_start=None, starts=("machine_thread",),
+                   shell_prompt="", thread_start=threads, starts=("machine_thread",),
                    readers=("cngetc",))

@@ -31,8 +31,9 @@ def build(arch: str, target_directory: Path = TEACHING) -> Path:
     sources = [SOURCE / name for name in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
     output, script = target_directory / arch / "kernel", ["-T", str(SOURCE / arch / "kernel.ld")]
     linked(output, sources, flags, script)
-    flags += [f"-I{RACES / arch}", f"-fdebug-prefix-map={RACES}=."]
-    linked(target_directory / arch / "races", [*sources, RACES / "races.c"], flags, script)
+    flags += ["-DTHREADS", f"-I{RACES / arch}", f"-fdebug-prefix-map={RACES}=."]
+    sources += [RACES / "races.c", RACES / "threads.c"]
+    linked(target_directory / arch / "races", sources, flags, script)
     return output
 
 

@@ -40,7 +40,7 @@ def loader_options(parser: argparse.ArgumentParser) -> None:
 
 def cpus_option(parser: argparse.ArgumentParser) -> None:
     """``--cpus``."""
-    parser.add_argument("--cpus", type=_count, default=1, metavar="N",
+    parser.add_argument("--cpus", type=_count, metavar="N",
                         help=f"give the computer N CPUs, at most {MOST_CPUS}; they take turns, the "
                         "same ones in every run (default: 1)")
 
@@ -51,12 +51,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def with_cpus(image: Image, cpus: int) -> Image:
-    """The image, for a computer with so many CPUs.
+def with_cpus(image: Image, cpus: int | None) -> Image:
+    """The image, for a computer with so many CPUs; None: with one.
 
     :raises KinstError: for a kernel that starts no others, and when there cannot be so many.
     """
-    if cpus == 1:
+    if cpus is None or cpus == 1:
         return image
     if not 1 <= cpus <= MOST_CPUS:
         raise KinstError(f"{cpus} CPUs: 1 to {MOST_CPUS} are possible")

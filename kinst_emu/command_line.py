@@ -259,7 +259,7 @@ class CommandLine:
     unsafe: bool
     memory: str | None
     limit: int | None
-    cpus: int = 1
+    cpus: int | None = None
     schedule: str | None = None
     runs: tuple[str, ...] = ()
     setup: str = ""
@@ -323,12 +323,12 @@ def read_command_line(arguments: Sequence[str]) -> CommandLine:
     if line.schedule is None and (line.runs or line.setup):
         raise KinstError("--run, --setup: are for --schedule; kinst explore finds one")
     if line.schedule is not None and (line.replay is not None or line.workload is not None
-                                      or line.cpus > 1 or line.disks):
+                                      or (line.cpus or 1) > 1 or line.disks):
         raise KinstError("--schedule: has its own workload and CPUs; leave out -c, --replay, "
-                         "--cpus and --disk")
+                         "--disk, and --cpus but for --cpus 1")
     line.of_kernel = [option for option, wanted in (
         ("-c", line.workload is not None), ("--files", line.files is not None),
-        ("--disk", bool(line.disks)), ("--cpus", line.cpus > 1),
+        ("--disk", bool(line.disks)), ("--cpus", line.cpus is not None),
         ("--schedule", line.schedule is not None),
         ("--program", bool(line.user_programs)),
         ("-p", line.process is not None),

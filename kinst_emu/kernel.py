@@ -61,8 +61,8 @@ class Kernel(KernelFile):
 
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":
-        """Try the orders in which calls can run at once, each on a CPU of its own: see
-        ``kinst_emu.exploring.explore``, which takes the same::
+        """Try the orders in which calls can run at once: see ``kinst_emu.exploring.explore``, which
+        takes the same::
 
             assert not kernel.explore("uihold(u)", "uifree(u)", setup="u = uifind(7)").findings
         """

@@ -85,7 +85,7 @@ class TracedKernel:
         if line.replay is not None:
             for option, given in (("--memory", line.memory), ("-c", line.workload),
                                   ("--disk", line.disks or None),
-                                  ("--cpus", line.cpus if line.cpus > 1 else None)):
+                                  ("--cpus", line.cpus)):
                 if given is not None:
                     raise KinstError(f"{option}: cannot be used with --replay, which runs the "
                                      "recording, on the recording's own machine")
@@ -407,8 +407,8 @@ def _with_order(line: CommandLine, schedule: str, path: Path) -> CommandLine:
     assert line.kernel is not None
     with PROGRESS.working("recording the order"):
         record_order(catalog.find(line.kernel, line.module), Runs(line.runs, line.setup), schedule,
-                     parse_size(line.memory or "512M"), path, line.unchecked)
-    return replace(line, replay=path, memory=None)
+                     parse_size(line.memory or "512M"), path, line.unchecked, line.cpus)
+    return replace(line, replay=path, memory=None, cpus=None)
 
 
 def _check_qemu(line: CommandLine) -> None:
@@ -422,7 +422,7 @@ def _check_qemu(line: CommandLine) -> None:
                          "--trampolines=thread")
     if line.disks or line.process is not None:
         raise KinstError("--machine qemu: no --disk or -p (it runs no programs)")
-    if line.cpus > 1:
+    if (line.cpus or 1) > 1:
         raise KinstError("--machine qemu: has one CPU; leave out --cpus")
     if line.digest or line.replay or line.schedule is not None or line.report is not None:
         raise KinstError("--machine qemu: no --digest, --replay, --schedule or --report (its "

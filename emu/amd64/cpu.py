@@ -397,6 +397,9 @@ class Amd64Cpu(Cpu):
     def unmaskable(self) -> bool:
         return self.lapic.urgent
 
+    def ring_timer(self) -> None:
+        self.lapic.ring()
+
     def deliver_interrupt(self) -> bool:
         m = self.machine
         if self.lapic.urgent and not _shadow_field().read(m.uc)["hflags2"] & NMI_MASKED:

@@ -351,6 +351,10 @@ class ArmCpu(Cpu):
     def interrupt_pending(self) -> bool:
         return self.interface.asserted
 
+    def ring_timer(self) -> None:
+        for timer in self.timers.values():
+            timer.ring()
+
     def deliver_interrupt(self) -> bool:
         m = self.machine
         if not self.interface.asserted or m.read_register("pstate") & PSTATE_I:

@@ -44,6 +44,12 @@ class GenericTimer:
         else:
             self._alarm.cancel()
 
+    def ring(self) -> None:
+        """It is due now, if it is enabled."""
+        if self.control & (ENABLE | IMASK) == ENABLE:
+            self.compare = self._count
+            self.update()
+
     def read(self, name: str) -> int:
         if name == "ctl":
             met = self.control & ENABLE and self._count >= self.compare

@@ -99,6 +99,11 @@ class LocalApic(Device):
         if lvt & PERIODIC:
             self.timer_start += self.timer_initial * self._period
             self._alarm.set(self.timer_start + self.timer_initial * self._period)
+        self.ring()
+
+    def ring(self) -> None:
+        """The timer's interrupt comes now, beside when it is due."""
+        lvt = self.registers[str(LVT_TIMER)]
         if not lvt & MASKED:
             self.request(lvt & 0xFF)
 

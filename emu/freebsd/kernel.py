@@ -16,6 +16,7 @@ from emu.guest import (
     SystemCalls,
     ThreadLists,
     ThreadStart,
+    ThreadSwitch,
     TrapFrame,
     WaitMembers,
 )
@@ -71,6 +72,11 @@ THREAD_START = ThreadStart(
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
+# sys/proc.h: TDS_RUNQ; kern/sched_ule.c: TDF_SLICEEND.
+THREAD_SWITCH = ThreadSwitch(
+    functions=("cpu_switch", "cpu_throw"), owes="td_owepreempt", flags="td_flags",
+    ended=0x04000000, nesting="td_critnest", state="td_state", queued=3)
+
 WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
 
 
@@ -113,7 +119,7 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
-        wait_members=WAIT_MEMBERS, atomics="atomic_",
+        thread_switch=THREAD_SWITCH, wait_members=WAIT_MEMBERS, atomics="atomic_",
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks taken or released at once, and times of waiting, go by its "

@@ -15,11 +15,11 @@ from emu.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 
 # What an input does: keys are typed, a register, a vector register or physical memory is written;
-# it is another CPU's turn, or the CPU is off; or the machine was to go on, and could not execute
-# the next instruction.
-TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, STUCK = (
-    "type", "register", "vector", "memory", "turn", "off", "stuck")
-KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, STUCK)
+# it is another CPU's turn, the CPU is off, or its timer rings; or the machine was to go on, and
+# could not execute the next instruction.
+TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
+    "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
+KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
 MAX_INPUT = 64 << 20  # bytes
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
@@ -88,6 +88,8 @@ def give(machine: UnicornMachine, one: Input) -> None:
         machine.give_turn(int(one.name), [n for n in range(8) if held >> n & 1], patience)
     elif one.kind == OFF:
         machine.switch_off()
+    elif one.kind == TIMER:
+        machine.ring_timer()
     elif one.kind == STUCK:
         stop = machine.run(Until(instructions=one.position.instructions + 1))
         if stop.reason is not StopReason.UNHANDLED:
@@ -143,7 +145,7 @@ def from_json(row: Sequence[Any]) -> Input:
         raise ValueError("an input of no kind")
     if (kind == MEMORY and not ADDRESS.fullmatch(name)) or len(name) > 32:
         raise ValueError("an address or a register of no kind")
-    if kind in (TURN, OFF) and not (name.isdecimal() and int(name) < MOST_CPUS):
+    if kind in (TURN, OFF, TIMER) and not (name.isdecimal() and int(name) < MOST_CPUS):
         raise ValueError("a turn of no CPU")
     if kind == TURN and len(value) != 10:
         raise ValueError("a turn of no kind")

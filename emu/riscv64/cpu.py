@@ -437,6 +437,9 @@ class RiscvCpu(Cpu):
             self.machine.engine.set_interrupt_gate(uc.UC_RISCV_REG_SIE, lines)
         return lines != 0
 
+    def ring_timer(self) -> None:
+        self._set_timer(self.machine.now // TICK)
+
     def deliver_interrupt(self) -> bool:
         m = self.machine
         lines = self._lines() & m.read_register("sie")

@@ -1,9 +1,10 @@
 """What the CPUs read and write, one access behind the other; part of the engine (``_engine.pyx`` includes
 it).  What happens while time stands still (probe code) is none of it."""
 
-cpdef enum AccessKind:
+cpdef enum AccessKind:  # bits
     ACCESS_LOAD = 0
     ACCESS_STORE = 1
+    ACCESS_HELD = 2  # its CPU would not have been given to another thread there
 
 cpdef enum AccessLimit:
     ACCESS_SIZE = 48  # bytes of an entry
@@ -19,8 +20,8 @@ cdef struct AccessEntry:
     uint64_t value  # of the first eight bytes, behind the access
     uint32_t size
     uint16_t kind
-    uint16_t cpu
-    uint64_t thread  # struct thread *, where it is known
+    uint16_t cpu  # or the number of the thread, where those of threads are looked at
+    uint64_t open  # of one that is held, the last position before it where it was not; else its own
 
 
 cdef struct AccessState:
@@ -30,6 +31,12 @@ cdef struct AccessState:
     uint64_t index
     uint64_t pc
     uint64_t used
+    bint away  # it is not looked at present
+    bint shared  # the threads have one CPU
+    uint32_t thread_count
+    uint64_t threads[MAX_CPUS]
+    uint32_t *nesting[MAX_CPUS]
+    uint64_t opened
     AccessEntry entries[ACCESS_ENTRIES]
 
 
@@ -49,17 +56,34 @@ cdef void access_memory(void *uc, int kind, uint64_t address, int size, int64_t 
     cdef AccessState *s = <AccessState *>data
     cdef AccessEntry *entry
     cdef uint8_t *host
-    if s.clock.frozen or s.index == 0:
+    cdef uint64_t thread, position = s.begun + s.index - 1
+    cdef uint32_t who = s.clock.cpu
+    cdef bint held = False
+    if s.clock.frozen or s.index == 0 or s.away:
         return
+    if s.thread_count:
+        thread = s.clock.thread_word[0] if s.clock.thread_word != NULL else 0
+        who = 0
+        while who < s.thread_count and s.threads[who] != thread:
+            who += 1
+        if who == s.thread_count:
+            return
+        if s.shared:
+            held = ((s.nesting[who] != NULL and s.nesting[who][0] != 0)
+                    or not interruptible(s.clock))
+            if not held:
+                s.opened = position
     host = host_physical(s.clock, address, <uint64_t>size)
     if host == NULL:
         return  # a device's register is nobody's memory
     entry = &s.entries[s.used]
-    entry.position, entry.pc, entry.physical = s.begun + s.index - 1, s.pc, address
-    entry.size, entry.cpu = <uint32_t>size, <uint16_t>s.clock.cpu
+    entry.position, entry.pc, entry.physical = position, s.pc, address
+    entry.size, entry.cpu = <uint32_t>size, <uint16_t>who
     entry.kind = ACCESS_STORE if kind == UC_MEM_WRITE else ACCESS_LOAD
+    if held:
+        entry.kind |= ACCESS_HELD
     entry.value = <uint64_t>value
-    entry.thread = s.clock.thread_word[0] if s.clock.thread_word != NULL else 0
+    entry.open = s.opened if held else position
     if kind != UC_MEM_WRITE:
         entry.value = 0
         memcpy(&entry.value, host, <size_t>(size if size < 8 else 8))
@@ -137,7 +161,7 @@ def shared_entries(bytes entries not None):
                 use = use_of(table, size - 1, place)
                 use.place = place + 1
                 use.users |= <uint32_t>1 << all_[i].cpu
-                if all_[i].kind == ACCESS_STORE:
+                if all_[i].kind & ACCESS_STORE:
                     use.users |= STORED
                 place += 1
         for i in range(count):
@@ -161,7 +185,12 @@ cdef class Accesses:
     """Looks at every access to memory from now on, until it is closed.
 
     :param sink: is given bytes now and then, entries of ACCESS_SIZE bytes: u64 position, pc, physical
-        address, value; u32 size; u16 kind (AccessKind), CPU; u64 thread; in the host's order.
+        address, value; u32 size; u16 kind (AccessKind), CPU; u64 open; in the host's order.
+    :param threads: addresses of threads whose accesses are looked at; an entry has the thread's number
+        in place of the CPU's.  None: those of all.
+    :param nesting: of each, the physical address of a word (C int) that is not 0 while its CPU is not
+        given to another thread: they share one CPU.  None: each has its own.
+    :raises ValueError: for too many threads, or a word outside RAM.
     """
 
     cdef Engine engine
@@ -175,12 +204,23 @@ cdef class Accesses:
         if self.s == NULL:
             raise MemoryError
 
-    def __init__(self, Engine engine not None, sink):
+    def __init__(self, Engine engine not None, sink, threads=(), nesting=()):
         cdef void *calls[3]
         cdef int i
+        cdef uint8_t *host
         if self.engine is not None:
             raise RuntimeError("accesses are looked at once")
         engine._still()
+        if len(threads) > MAX_CPUS or len(nesting) not in (0, len(threads)):
+            raise ValueError("too many threads, or not a word of each")
+        for i, thread in enumerate(threads):
+            self.s.threads[i] = thread
+        for i, physical in enumerate(nesting):
+            host = host_physical(&engine.clock, physical, 4)
+            if host == NULL or physical % 4:
+                raise ValueError("not a word of RAM")
+            self.s.nesting[i] = <uint32_t *>host
+        self.s.thread_count, self.s.shared = <uint32_t>len(threads), len(nesting) > 0
         self.s.clock = &engine.clock
         self.s.accesses = <void *>self
         self.engine, self.sink = engine, sink
@@ -198,6 +238,16 @@ cdef class Accesses:
         if used:
             self.sink(PyBytes_FromStringAndSize(<char *>self.s.entries, used * sizeof(AccessEntry)))
         return 0
+
+    @property
+    def away(self):
+        """Whether accesses are left out for now; where that is set, a new stretch begins."""
+        return bool(self.s.away)
+
+    @away.setter
+    def away(self, bint value):
+        self.s.away = value
+        self.s.opened = self.s.clock.instructions if self.s.clock != NULL else 0
 
     def flush(self):
         """Give away what there is."""

@@ -125,6 +125,10 @@ class Cpu(ABC):
     def interrupt_pending(self) -> bool:
         """Whether some interrupt waits for the CPU, masked or not."""
 
+    @abstractmethod
+    def ring_timer(self) -> None:
+        """Its timer, as far as the guest uses one, rings now."""
+
     def unmaskable(self) -> bool:
         """Whether one waits that no mask of the guest's keeps away."""
         return False

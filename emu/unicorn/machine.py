@@ -336,6 +336,19 @@ class UnicornMachine(Machine):
             self.schedule.give(cpu)
             self.schedule.bear(patience)
 
+    def ring_timer(self) -> None:
+        """The timer of the CPU whose turn it is rings now, whenever it was to: its interrupt is
+        taken before the next instruction, or as soon as the guest lets it.
+
+        :raises MachineError: while it runs.
+        """
+        if self.running:
+            raise MachineError("the machine is running: its timers ring when they are to")
+        self._entered("timer", str(self.cpu.number), b"")
+        self.engine.synchronize()
+        self.cpu.ring_timer()
+        self.interrupts_changed()
+
     def switch_off(self) -> None:
         """The CPU whose turn it is executes nothing more.
 

@@ -81,6 +81,7 @@ class RunLoop:
         self.panicking: tuple[int, int] | None = None
         self._stop: Stop | None = None  # asked for, and not reported yet
         self._ending = False  # what was due first was done
+        self._interrupts = False  # whether one that is to be taken ends the run
         self._stops: set[int] = set()
         self._limit = NEVER  # instructions at which the run ends
         self._time_limit = NEVER
@@ -211,7 +212,7 @@ class RunLoop:
                 self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
             self._stop = None  # what an earlier run was to end with
-        self._ending = False
+        self._ending, self._interrupts = False, until.interrupts
         self._limit = engine.limit = min(
             NEVER if until.instructions is None else until.instructions,
             NEVER if self.panicking is None else self.panicking[1],
@@ -379,6 +380,8 @@ class RunLoop:
             if not machine.schedule.over():
                 return self._wait(machine.pc)
         elif why == EngineStop.STOP_INTERRUPT:
+            if self._interrupts:
+                return Stop(StopReason.INTERRUPT, machine.pc)
             cpu.deliver_interrupt()
             engine.taken()
             machine.interrupts_changed()

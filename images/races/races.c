@@ -1,11 +1,12 @@
 /*
- * Twelve defects of order, each beside its correction.  SPDX-License-Identifier: BSD-2-Clause
+ * Thirteen defects of order, each beside its correction.  SPDX-License-Identifier: BSD-2-Clause
  *
- * Every one is functions that several CPUs run at once: x_reset() before, x_bad() or x_good() on each
- * CPU (some have two sides), x_check() behind: 1 where all is well.
+ * Every one is functions that several CPUs, or threads of one, run at once: x_reset() before, x_bad()
+ * or x_good() on each (some have two sides), x_check() behind: 1 where all is well.
  */
 #include "../teaching/kernel.h"
 #include "spin.h"
+#include "threads.h"
 
 #define noinline __attribute__((noinline))
 
@@ -16,11 +17,14 @@ struct lock {
 	u32 held;
 };
 
+/* Somebody else is to go on: on another CPU, or as another thread of this one. */
+#define wait_a_little() do { spin_hint(); if (threads_made) thread_yield(); } while (0)
+
 static noinline void
 lock_acquire(struct lock *lock)
 {
 	while (__atomic_exchange_n(&lock->held, 1, __ATOMIC_ACQUIRE) != 0)
-		spin_hint();
+		wait_a_little();
 }
 
 static noinline void
@@ -177,7 +181,7 @@ work_wait_bad(void)
 	if (!__atomic_load_n(&work_there, __ATOMIC_SEQ_CST)) {
 		__atomic_store_n(&sleeping, 1, __ATOMIC_SEQ_CST);
 		while (!__atomic_load_n(&woken, __ATOMIC_SEQ_CST))
-			spin_hint();
+			wait_a_little();
 	}
 	return __atomic_load_n(&work_there, __ATOMIC_SEQ_CST);
 }
@@ -201,7 +205,7 @@ work_wait_good(void)
 		sleeping = 1;
 	lock_release(&work_mutex);
 	while (sleeps && !__atomic_load_n(&woken, __ATOMIC_SEQ_CST))
-		spin_hint();
+		wait_a_little();
 	return 1;
 }
 
@@ -499,6 +503,64 @@ purse_move_good(void)
 }
 
 int purse_check(void) { return purse_one == 4 && purse_other == 6; }
+
+/* 13. A forgotten interrupt mask: what the clock's handler changes is changed by a thread, too. */
+static volatile u64 beats, beats_of_clock;
+static volatile u32 beats_on;
+
+void
+beat_reset(void)
+{
+	beats = beats_of_clock = 0;
+	beats_on = 1;
+}
+
+void
+clock_beat(void)
+{
+	if (beats_on) {
+		beats = beats + 1;
+		beats_of_clock = beats_of_clock + 1;
+	}
+}
+
+void
+beat_add_bad(void)
+{
+	u64 value = beats;
+
+	IN_REGISTER(value);
+	beats = value + 1;
+}
+
+void beat_look_bad(void) { (void)beats; }
+
+void
+beat_add_good(void)
+{
+	u64 state = machine_interrupts_off();
+	u64 value = beats;
+
+	IN_REGISTER(value);
+	beats = value + 1;
+	machine_interrupts_restore(state);
+}
+
+void
+beat_look_good(void)
+{
+	u64 state = machine_interrupts_off();
+
+	(void)beats;
+	machine_interrupts_restore(state);
+}
+
+int
+beat_check(void)
+{
+	beats_on = 0;
+	return beats == beats_of_clock + 1;
+}
 
 /* Lost updates whose runs take long, or say that they wait though they do not. */
 static volatile u64 slow_sum;

@@ -59,6 +59,7 @@ void
 clock_interrupt(void)
 {
 	ticks++;
+	clock_beat();
 }
 
 static void
@@ -211,6 +212,7 @@ kernel_main(void)
 	char line[64];
 
 	machine_init();
+	threads_init();
 	cnputs("The teaching kernel\n");
 	machine_thread(&thread_worker_context, worker,
 	    (u64)(worker_stack + sizeof(worker_stack)));

@@ -25,6 +25,17 @@ void cpu_switch(u64 *from, u64 *to);
 /* The seam: null, or whom a breakpoint in the kernel is given to. */
 extern int (*dtrace_invop_jump_addr)(struct trapframe *);
 
+#ifdef THREADS
+/* threads.c of the races: the timer's interrupt, at its begin and at its end. */
+void threads_init(void);
+void clock_beat(void);
+void clock_preempt(void);
+#else
+#define	threads_init()
+#define	clock_beat()
+#define	clock_preempt()
+#endif
+
 /* kernel.c */
 void kernel_main(void);
 void clock_interrupt(void);

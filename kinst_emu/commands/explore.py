@@ -49,6 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--setup", default="", metavar="CALLS", help="calls that are done before all orders")
     add("--check", default="", metavar="CALL",
         help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'")
+    add("--cpus", metavar="N",
+        help="1: they share one CPU, which its timer's interrupt takes from them; else each has "
+        "its own")
     add("--preemptions", default="2", metavar="N",
         help="orders with at most so many preemptions (%(default)s)")
     add("--strategy", choices=STRATEGIES, default=STRATEGIES[0],
@@ -87,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     preemptions = parse_count(arguments.preemptions, "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
+    cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
     asked = Search(arguments.strategy, preemptions,
                   min(parse_count(arguments.limit or "100000", "--limit"), MOST_ORDERS),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
@@ -97,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record")):
         if path is not None:
             check_writable(path, option)
-    image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs))
+    image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs), cpus)
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
@@ -141,7 +145,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
     jobs = min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS)
     if arguments.store is not None and not arguments.store.parent.is_dir():
         raise KinstError(f"--store {arguments.store}: there is no such directory")
-    image = for_runs(catalog.find(arguments.kernel, arguments.module), 2)
+    cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
+    image = for_runs(catalog.find(arguments.kernel, arguments.module), 2, cpus)
     prototypes = None if arguments.unchecked else Prototypes(image)
     corpus = read_corpus(arguments.pairs, image, prototypes)
     store = PairStore(arguments.store, image.identity)

@@ -1,5 +1,6 @@
 """What the runs read and write: where an order can matter."""
 
+import bisect
 import struct
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,11 +13,15 @@ ENTRY = struct.Struct("<4QI2HQ")  # AccessEntry of emu/unicorn/_accesses.pxi
 MOST_REPEATED = 4  # accesses of one instruction to one place that are told apart
 GRANULE = 8  # bytes that are looked at as one place
 assert ENTRY.size == AccessLimit.ACCESS_SIZE
+STORE, HELD = int(AccessKind.ACCESS_STORE), int(AccessKind.ACCESS_HELD)
 
 
 class Access(NamedTuple):
     """:param position: instructions executed before the one that does it.
     :param value: of its first eight bytes, behind it.
+    :param cpu: of a run that is a thread, the run's number.
+    :param open: where its CPU is not given to another thread: the last position before it where it
+        would have been; else its own.
     """
 
     position: int
@@ -26,11 +31,16 @@ class Access(NamedTuple):
     size: int
     kind: int
     cpu: int
-    thread: int
+    open: int
 
     @property
     def stores(self) -> bool:
-        return self.kind == AccessKind.ACCESS_STORE
+        return bool(self.kind & STORE)
+
+    @property
+    def held(self) -> bool:
+        """Whether its CPU is not given to another thread there."""
+        return bool(self.kind & HELD)
 
     @property
     def places(self) -> range:
@@ -64,35 +74,43 @@ class RunAccesses:
         return both
 
 
-def of_threads(entries: bytes, threads: Sequence[int]) -> bytes:
-    """Of entries, those of these threads; all, where the kernel has none."""
-    if not all(threads):
-        return entries
-    return b"".join(ENTRY.pack(*access) for access in read_accesses(entries)
-                    if access.thread in threads)
+class RunStretch(NamedTuple):
+    """A run goes on by itself: from a count of the machine's instructions to another one.
+
+    :param before: instructions of its own that it had executed before.
+    """
+
+    begin: int
+    end: int
+    run: int
+    before: int
 
 
-def of_serial(entries: bytes, begins: Sequence[int], ends: Sequence[int]) -> list[RunAccesses]:
+def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> list[RunAccesses]:
     """What each run did in a serial order.
 
-    :param begins: instructions that were executed before each run began, ``ends``: when it was
-        done.
+    :param stretches: of all runs, in their order.
     """
-    runs = len(begins)
-    found = [RunAccesses(end - begin) for begin, end in zip(begins, ends, strict=True)]
+    found = [RunAccesses() for _run in range(runs)]
+    for one in stretches:
+        found[one.run].length = max(found[one.run].length, one.before + one.end - one.begin)
     repeated: dict[tuple[int, int, int, int], int] = defaultdict(int)
+    begins = [one.begin for one in stretches]
     for access in read_accesses(entries):
-        cpu = access.cpu
-        if cpu >= runs or not begins[cpu] <= access.position < ends[cpu]:
+        number = bisect.bisect_right(begins, access.position) - 1
+        if number < 0 or access.position >= stretches[number].end or (
+                access.cpu != stretches[number].run):
             continue
+        run, stretch = found[access.cpu], stretches[number]
+        index = stretch.before + max(access.open, stretch.begin) - stretch.begin
         for place in access.places:
             # In a loop that waits, the first times stand for all.
-            key = cpu, access.pc, place, access.kind
+            key = access.cpu, access.pc, place, access.kind
             repeated[key] += 1
             if repeated[key] <= MOST_REPEATED:
-                found[cpu].places[place].append((access.position - begins[cpu], access.stores))
+                run.places[place].append((index, access.stores))
             else:
-                found[cpu].cut += 1
+                run.cut += 1
     return found
 
 

@@ -16,9 +16,16 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_userland
 from kinst_emu.explore.explorer import Judge
+from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
 from kinst_emu.explore.stage import Played, Stage
-from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
+from kinst_emu.explore.threads import (
+    CURRENT,
+    StartedRun,
+    begin_runs,
+    caller_of,
+    make_threads,
+)
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
@@ -66,9 +73,15 @@ class Runs:
         return [(text, parse(text)) for text in self.texts]
 
 
-def for_runs(image: Image, count: int) -> Image:
-    """The kernel, on a computer that has a CPU for each run."""
-    options = replace(image.options, cpus=count)
+def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
+    """The kernel, on a computer that has a CPU for each run, or one for all.
+
+    :param cpus: how many; None: one for each.
+    :raises KinstError: for another number.
+    """
+    if cpus not in (None, 1, count):
+        raise KinstError(f"--cpus {cpus}: the runs share one CPU (1), or have one each ({count})")
+    options = replace(image.options, cpus=cpus or count)
     told = replace(image, options=options)
     return told if catalog.is_teaching(image) else with_userland(told)
 
@@ -90,15 +103,20 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     if asked is not None:
         check(image, [*setup, *asked.program], prototypes)
     machine = boots.booted(image, memory)
-    caller = Caller(machine, on_stack=machine.guest.thread_start is None)
+    caller = caller_of(machine)
     threads = make_threads(machine, len(parsed), caller)
     evaluation = Evaluation(caller, prototypes)
     if setup:
         evaluation.run(setup)
     started = begin_runs(machine, threads, parsed, evaluation, prototypes)
-    stage = Stage(machine, started, limit)
+    stage = made_stage(machine, started, limit)
     known = {name: evaluation.names[name] for name in names if name in evaluation.names}
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
+
+
+def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: int) -> Stage:
+    """Where orders of the runs are executed."""
+    return (Stage if machine.schedule.several else OneCpuStage)(machine, started, limit)
 
 
 def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
@@ -123,14 +141,15 @@ def _judge(machine: UnicornMachine, asked: Check, prototypes: Prototypes | None,
 
 
 def record_order(image: Image, runs: Runs, schedule: str, memory: int, path: Path,
-                 unchecked: bool = False) -> None:
+                 unchecked: bool = False, cpus: int | None = None) -> None:
     """Record the runs in an order, which is read as it is given on a command line.
 
     :raises KinstError: for no such order, and as ``stage_of`` does.
     """
     runs.parsed()  # their number is checked before what refers to it
     order = read_order(schedule, len(runs.texts))
-    stage, _judge = stage_of(for_runs(image, len(runs.texts)), runs, memory, unchecked=unchecked)
+    image = for_runs(image, len(runs.texts), cpus)
+    stage, _judge = stage_of(image, runs, memory, unchecked=unchecked)
     stage.record(order, path, order_title(runs.texts, order))
 
 

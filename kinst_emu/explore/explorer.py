@@ -192,12 +192,7 @@ class Explorer:
             explored.results.add(self._result(played))
             held += self._judged(played)
             longest = max(longest, played.instructions)
-            begins, at = [0] * count, stage.begin
-            for turn in order:
-                begins[turn.run], at = at, played.ends[turn.run]
-            of_each = of_serial(played.accesses, begins,
-                                [played.ends[run] for run in range(count)])
-            for run, one in enumerate(of_each):
+            for run, one in enumerate(of_serial(played.accesses, played.stretches, count)):
                 found[run] = one if run not in found else found[run].together(one)
             if self.asked.races:
                 self._races(played)

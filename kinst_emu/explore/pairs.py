@@ -12,14 +12,15 @@ from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
 from dtrace.strings import CallSyntaxError
 from emu.appending import appending
-from emu.call import Caller, CallError
+from emu.call import CallError
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots
+from kinst_emu.explore.exploration import made_stage
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.stage import Stage
-from kinst_emu.explore.threads import CURRENT, begin_runs, make_threads
+from kinst_emu.explore.threads import CURRENT, begin_runs, caller_of, make_threads
 from kinst_emu.explore.workers import workers
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
@@ -83,18 +84,17 @@ class PairStage:
 
     def __post_init__(self) -> None:
         self.machine = machine = boots.booted(self.image, self.memory)
-        self._threads = make_threads(
-            machine, 2, Caller(machine, on_stack=machine.guest.thread_start is None))
+        self._threads = make_threads(machine, 2, caller_of(machine))
         self._mark = machine.mark()
 
     def begin(self, one: CorpusCall, other: CorpusCall) -> Stage:
         """:raises KinstError: when a call cannot begin."""
         machine = self.machine
         machine.back_to(self._mark)
-        caller = Caller(machine, RUN_LIMIT, machine.guest.thread_start is None)
+        caller = caller_of(machine, RUN_LIMIT)
         started = begin_runs(machine, self._threads, [(c.text, c.program) for c in (one, other)],
                              Evaluation(caller, self.prototypes), self.prototypes)
-        return Stage(machine, started, RUN_LIMIT)
+        return made_stage(machine, started, RUN_LIMIT)
 
     def use(self, call: CorpusCall) -> Use:
         """What a call reads and writes when it runs by itself."""

@@ -4,6 +4,9 @@ store, neither atomic, and nothing between them that orders them.
 Order comes from places that some instruction uses atomically, as locks are: who reads such a place
 goes on behind whoever has written it before (vector clocks; Lamport's happens-before).  A run that
 was not preempted at all shows a race, too, where nothing but luck has ordered it.
+
+Where runs share a CPU, sections in which it is not taken from them order each other as those under
+a lock do: with interrupts masked, or critical ones.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,6 +15,7 @@ from dataclasses import dataclass, field
 from kinst_emu.explore.accesses import Access, read_accesses
 
 MAX_RACES = 1000  # of one order; more are not told
+THE_CPU = -1  # a place that is none
 
 
 @dataclass(frozen=True)
@@ -60,27 +64,36 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> l
         if access.cpu >= cpus:
             continue
         own = clocks[access.cpu]
+        if access.held:
+            _acquire(own, released, THE_CPU)
         for place in access.places:
             if place in ordering and any(
                     at < access.physical + access.size and access.physical < at + size
                     for at, size in ordering[place]):
-                _order(own, access, released, place)
+                _acquire(own, released, place)
+                if access.stores:
+                    _release(own, access.cpu, released, place)
             elif users[place] & users[place] - 1:
                 known = places.setdefault(place, _Place())
                 for race in _against(known, own, access):
                     if len(found) < MAX_RACES:
                         found.setdefault(race.places, race)
+        if access.held:
+            _release(own, access.cpu, released, THE_CPU)
     return sorted(found.values(), key=lambda race: race.second.position)
 
 
-def _order(own: list[int], access: Access, released: dict[int, list[int]], place: int) -> None:
-    """A place that orders: what was released there is behind, and with a store more is."""
+def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None:
+    """What was released at a place that orders is behind."""
     there = released.get(place)
     if there is not None:
         own[:] = map(max, own, there)
-    if access.stores:
-        released[place] = list(own) if there is None else list(map(max, own, there))
-        own[access.cpu] += 1
+
+
+def _release(own: list[int], cpu: int, released: dict[int, list[int]], place: int) -> None:
+    """What came before is behind whoever acquires that place."""
+    released[place] = list(map(max, own, released.get(place, own)))
+    own[cpu] += 1
 
 
 def _overlap(a: Access, b: Access) -> bool:

@@ -12,7 +12,7 @@ from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
-from kinst_emu.explore.accesses import ENTRY, of_threads, read_accesses
+from kinst_emu.explore.accesses import ENTRY, RunStretch, read_accesses
 from kinst_emu.explore.order import Order, OrderTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return
 
@@ -60,7 +60,7 @@ class Played:
     :param instructions: executed in all.
     :param accesses: what was read and written by the runs' threads of what several use, where it
         was looked at (``_accesses.pxi``).
-    :param ends: instructions that were executed when each run was done.
+    :param stretches: in which each run went on.
     """
 
     order: Order
@@ -68,11 +68,21 @@ class Played:
     end: Stop | None = None
     instructions: int = 0
     accesses: bytes = b""
-    ends: dict[int, int] = field(default_factory=dict)
+    stretches: list[RunStretch] = field(default_factory=list)
+
+    def went_on(self, run: int, begin: int, end: int) -> None:
+        """A run went on from one count of the machine's instructions to another one."""
+        self.stretches.append(RunStretch(begin, end, run, self.executed(run)))
+
+    def executed(self, run: int) -> int:
+        """Instructions of a run so far."""
+        return sum(one.end - one.begin for one in self.stretches if one.run == run)
 
 
 class Stage:
-    """:param machine: with the runs about to be executed, one on each CPU.
+    """Each run has a CPU of its own.
+
+    :param machine: with the runs about to be executed.
     :param limit: instructions after which the runs are taken to never end.
     """
 
@@ -81,8 +91,11 @@ class Stage:
         self.back = place_of_return(machine)
         start = machine.guest.thread_start
         leave = None if start is None else machine.image.symbols.find(start.exit)
-        self._leave = None if leave is None else leave.address
+        self._leave = leave.address if leave is not None and runs[0].thread else None
+        self.looked_at: tuple[Sequence[int], Sequence[int]] = (
+            [run.thread for run in runs] if all(run.thread for run in runs) else (), ())
         self.longest = 0  # instructions of the longest serial order, as far as it is known
+        self.looking: Accesses | None = None
         machine.schedule.length = LONG_TURN
         watch_threads(machine)
         machine.give_turn(0)
@@ -101,10 +114,15 @@ class Stage:
     def play_all(self, orders: Iterable[Order]) -> list[Played]:
         """Execute several orders, and look at their accesses: to begin to look takes long."""
         entries = AccessEntries()
-        looking = Accesses(self.machine.engine, entries.add)
+        looking = self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
             return [self._played(order, (looking, entries)) for order in orders]
         finally:
+            self._look_no_more()
+
+    def _look_no_more(self) -> None:
+        if self.looking is not None:
+            looking, self.looking = self.looking, None
             looking.close()
 
     def _played(self, order: Order, looking: "tuple[Accesses, AccessEntries] | None") -> Played:
@@ -114,9 +132,7 @@ class Stage:
         self._play(played)
         if looking is not None:
             looking[0].flush()
-            # Of the runs' own threads; then some are of places that they do not share.
-            played.accesses = shared_entries(of_threads(
-                shared_entries(looking[1].take()), [run.thread for run in self.runs]))
+            played.accesses = shared_entries(looking[1].take())
         played.instructions = machine.instructions - self.begin
         return played
 
@@ -124,18 +140,19 @@ class Stage:
         """The granules that the first run reads and writes when it goes first; None: it does not
         come to its end."""
         entries = AccessEntries()
-        looking = Accesses(self.machine.engine, entries.add)
+        self.looking = Accesses(self.machine.engine, entries.add, *self.looked_at)
         try:
             self.machine.back_to(self.mark)
             played = Played(())
+            self._begin(played)
             self._turn(OrderTurn(0), played)
         finally:
-            looking.close()
+            self._look_no_more()
         if 0 not in played.results:
             return None
-        reads, writes, thread = set[int](), set[int](), self.runs[0].thread
+        reads, writes = set[int](), set[int]()
         for access in read_accesses(entries.take()):
-            if access.cpu == 0 and access.thread in (thread, 0):
+            if access.cpu == 0:
                 (writes if access.stores else reads).update(access.places)
         return reads, writes
 
@@ -151,7 +168,11 @@ class Stage:
             self._play(played)
         return played
 
+    def _begin(self, played: Played) -> None:
+        """The machine has gone back to where all orders begin."""
+
     def _play(self, played: Played) -> None:
+        self._begin(played)
         for turn in (*played.order, *(OrderTurn(run) for run in range(len(self.runs)))):
             if turn.run not in played.results and not self._turn(turn, played):
                 return
@@ -185,9 +206,11 @@ class Stage:
 
     def _go(self, run: int, count: int | None, played: Played) -> str | Stop:
         """Have a run go on by itself: DONE, PREEMPTED, STUCK, or what ended all."""
+        begin = self.machine.instructions
         try:
             return self._alone(run, count, played)
         finally:
+            played.went_on(run, begin, self.machine.instructions)
             self.machine.schedule.left = None
 
     def _alone(self, run: int, count: int | None, played: Played) -> str | Stop:
@@ -207,7 +230,6 @@ class Stage:
             if stop.reason is StopReason.ADDRESS:
                 done = self._who(run)
                 played.results.setdefault(done, machine.read_register(machine.arch.result))
-                played.ends.setdefault(done, machine.instructions)
                 if len(played.results) == len(self.runs):
                     return DONE
                 self.end_run()

@@ -1,4 +1,5 @@
-"""Each run in a thread of its own, on a CPU of its own: the state from which all orders begin."""
+"""Each run in a thread of its own, on a CPU of its own or all on one: the state from which all
+orders begin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +11,11 @@ from dtrace.symbols import find_function
 from dtrace.threads import structure
 from dwarf.types import Type, Void, size_of
 from dwarf.values import CStruct
-from emu.call import Caller
+from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
 from emu.guest import ThreadStart
 from emu.machine import Stop, StopReason, Until
+from emu.replay.flow import thread_of
 from emu.symbols import STT_GNU_IFUNC
 from emu.unicorn.machine import UnicornMachine
 
@@ -30,12 +32,15 @@ class StartedRun:
     :param text: as it was given.
     :param thread: the address of its thread; 0: the kernel has none.
     :param result: the type of what its function gives; None: it is not known.
+    :param address: of the function, which is called with ``arguments``.
     """
 
     text: str
     function: str
     thread: int
     result: Type | None
+    address: int
+    arguments: tuple[int, ...]
 
 
 class StartError(KinstError):
@@ -57,7 +62,9 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     :raises StartError: when it does not come there.
     """
     start = machine.guest.thread_start
-    place = None if start is None else machine.image.symbols.find(start.stands)
+    if start is None or not start.stands:
+        return
+    place = machine.image.symbols.find(start.stands)
     if place is None:
         return
     for typed in (b"", b"\n"):  # it may have come behind that already
@@ -69,17 +76,32 @@ def stand_in_thread(machine: UnicornMachine) -> None:
     raise StartError(f"the shell does not read its next line: {stop}")
 
 
+def runs_threads(machine: UnicornMachine) -> bool:
+    """Whether runs are threads of the kernel; else its CPUs run what they are given."""
+    start = machine.guest.thread_start
+    return start is not None and not (start.alone and machine.schedule.several)
+
+
+def caller_of(machine: UnicornMachine, limit: int = DEFAULT_LIMIT) -> Caller:
+    """Who calls before the runs begin; threads go on over what was on the stack."""
+    return Caller(machine, limit, on_stack=not runs_threads(machine))
+
+
 def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[int]:
-    """A thread for each run, on a CPU of its own, where its first function is called; 0 where the
-    kernel has no threads.  It is the first one's turn then, and the others are held.
+    """A thread for each run, where its first function is called, on a CPU of its own; or all on the
+    only one, the first there, the others queued.  0 where the kernel has no threads.  It is the
+    first one's turn then, and other CPUs are held.
 
     :raises StartError: when the kernel does not start them.
     """
     start = machine.guest.thread_start
-    if start is None:
+    if start is None or not runs_threads(machine):
         return [0] * count
     stand_in_thread(machine)
     threads = _make_threads(machine, start, count, caller)
+    if not machine.schedule.several:
+        _queue_threads(machine, start, threads, caller)
+        return threads
     _run_threads(machine, start, threads, caller)
     machine.give_turn(0, range(1, count))
     return threads
@@ -91,7 +113,7 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
     """Have each run about to execute its function's first instruction.
 
     :param runs: the text of each, and what it is; its other statements are done here, and its
-        arguments made, by the first thread.
+        arguments made, by the first thread.  On one CPU it is the first that begins.
     :raises KinstError: for a run that is no call, or arguments that it does not take.
     """
     calls, count = [], len(runs)
@@ -115,12 +137,14 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
                       None if procedure is None else procedure.result or Void()))
     if not all(threads):
         _start_cpus(machine, count, evaluation.caller)
-    started = []
-    for number, (text, function, address, passed, result) in enumerate(calls):
-        machine.give_turn(number, [other for other in range(count) if other != number])
-        machine.arch.prepare_call(machine, passed, place_of_return(machine))
-        machine.pc = address
-        started.append(StartedRun(text, function, threads[number], result))
+    started = [StartedRun(text, function, thread, result, address, passed)
+               for (text, function, address, passed, result), thread
+               in zip(calls, threads, strict=True)]
+    for number, run in enumerate(started if machine.schedule.several else started[:1]):
+        machine.give_turn(number, [other for other in range(count) if other != number]
+                          if machine.schedule.several else ())
+        machine.arch.prepare_call(machine, run.arguments, place_of_return(machine))
+        machine.pc = run.address
     machine.give_turn(0)
     return started
 
@@ -165,7 +189,7 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
     if thread_type is None or scheduler_type is None:
         raise StartError(f"the kernel's debug data has no {start.thread}, or {start.scheduler}: "
                          "threads cannot be made in it")
-    first = _first(machine)
+    first = place_of_first(machine)
     place, found = caller.place(bytes(8)), list[int]()
     for number in range(count):
         name = caller.place(f"run {chr(65 + number)}".encode() + b"\0")
@@ -178,22 +202,36 @@ def _make_threads(machine: UnicornMachine, start: ThreadStart, count: int, calle
         size = size_of(thread_type)
         CStruct(thread_type, thread, machine)[start.pinned] = 1
         scheduler = CStruct(scheduler_type, thread + size, machine)
-        scheduler[start.cpu] = number
+        scheduler[start.cpu] = number if machine.schedule.several else 0
         scheduler[start.flags] = int(scheduler[start.flags]) | start.bound
         found.append(thread)
     return found
 
 
-def _first(machine: UnicornMachine) -> int:
+def place_of_first(machine: UnicornMachine) -> int:
     """Where a new thread comes to first: never executed, as the place where calls return to."""
     return machine.guest.entry_address(machine.image) + 16
+
+
+def _queue_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
+                   caller: Caller) -> None:
+    """Have all be queued, and the first run as far as where its first function is called."""
+    add = _address(machine, start.add)
+    for thread in threads:
+        if start.lock:
+            caller.call(_address(machine, start.lock), [thread, 0, 0, 0], start.lock)
+        caller.call(add, [thread, 0], start.add)
+    stop = machine.run(Until(addresses=[place_of_first(machine)],
+                             instructions=machine.instructions + PATIENCE))
+    if stop.reason is not StopReason.ADDRESS or thread_of(machine) != threads[0]:
+        raise StartError(f"the threads do not begin to run: {stop}")
 
 
 def _run_threads(machine: UnicornMachine, start: ThreadStart, threads: Sequence[int],
                  caller: Caller) -> None:
     """Have each run, as far as where its first function is called."""
     lock, add = _address(machine, start.lock), _address(machine, start.add)
-    first, held = _first(machine), set[int]()
+    first, held = place_of_first(machine), set[int]()
     for thread in threads:
         caller.call(lock, [thread, 0, 0, 0], start.lock)
         _call_beside(machine, add, [thread, 0], first, held)

@@ -49,14 +49,18 @@ def nobody_goes_on(stage: Stage) -> bool:
     try:
         machine.run(Until(instructions=machine.instructions + _window(machine)))
         looking.flush()
-        before = {a.physical: a.value for a in read_accesses(b"".join(found)) if a.stores}
+        before = _stored(found)
         found.clear()
         same = all([_comes_by_again(machine, cpu.number) for cpu in machine.cpus if cpu.on])
         machine.run(Until(instructions=machine.instructions + _window(machine)))
     finally:
         looking.close()
-    return same and all(before.get(a.physical) == a.value
-                        for a in read_accesses(b"".join(found)) if a.stores)
+    return same and _stored(found) <= before
+
+
+def _stored(found: list[bytes]) -> set[tuple[int, int]]:
+    """Which values were stored where."""
+    return {(a.physical, a.value) for a in read_accesses(b"".join(found)) if a.stores}
 
 
 def _window(machine: UnicornMachine) -> int:
@@ -79,8 +83,8 @@ def _comes_by_again(machine: UnicornMachine, cpu: int) -> bool:
         stop = machine.run(Until(instructions=end, addresses=[kept[machine.arch.pc]]))
         if stop.reason is not StopReason.ADDRESS:
             break
-        if machine.cpu.number == cpu:
-            return machine.registers() == kept
+        if machine.cpu.number == cpu and machine.registers() == kept:
+            return True
     return False
 
 
@@ -93,7 +97,7 @@ def waits(stage: Stage, played: Played) -> Iterator[str]:
         if number in played.results:
             continue
         if not run.thread or run.thread in running:
-            pc = running.get(run.thread, places[number]) if run.thread else places[number]
+            pc = running[run.thread] if run.thread else places[number]
             yield f"{LETTERS[number]} goes round at {_place(machine, pc)}"
         else:
             yield f"{LETTERS[number]} {_sleep(machine, stage, run.thread)}"
@@ -112,8 +116,11 @@ def _sleep(machine: UnicornMachine, stage: Stage, thread: int) -> str:
     kind = structure(kernel_types(machine.image), machine.guest.threads.thread)
     if members is None or kind is None:
         return "does not run"
+    switch = machine.guest.thread_switch
     try:
         one = CStruct(kind, thread, machine)
+        if switch is not None and int(one[switch.state]) == switch.queued:
+            return "could go on, and waits for the CPU"
         if lock := _text(machine, int(one[members.lock])):
             owner = int(one[members.blocked][0][members.owner])
             return f"waits for the lock '{lock}'{_held_by(stage, owner)}"

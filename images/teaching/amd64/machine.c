@@ -96,6 +96,7 @@ trap(struct trapframe *frame)
 	if (frame->trapno == 100) {
 		clock_interrupt();
 		lapic_write(0xb0, 0);
+		clock_preempt();
 		return;
 	}
 	if (frame->trapno == 101)

@@ -68,6 +68,8 @@ interrupt(struct trapframe *frame)
 		clock_interrupt();
 	}
 	REG(GICC + 0x10) = number;
+	if ((number & 0x3ff) == TIMER)
+		clock_preempt();
 }
 
 void

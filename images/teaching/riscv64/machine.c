@@ -46,6 +46,7 @@ do_trap_supervisor(struct trapframe *frame)
 	if (frame->scause == (1ul << 63 | 5)) {
 		set_timer();
 		clock_interrupt();
+		clock_preempt();
 		return;
 	}
 	/* A breakpoint goes to the seam; 0 is its answer when it was DTrace's. */

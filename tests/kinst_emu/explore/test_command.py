@@ -55,6 +55,8 @@ def test_what_cannot_be_explored_is_refused_in_one_line(arch):
             ((*BAD, "--check", "nothing_there()"), "nothing_there"),
             (("--run", "7", "--run", "purse_reset()"), "is to end with a call"),
             (("--run", "purse_move_bad(1)", "--run", "purse_reset()"), "purse_move_bad"),
+            ((*BAD, "--cpus", "3"), "--cpus 3: the runs share one CPU (1), or have one each (2)"),
+            ((*BAD, "--cpus", "x"), "--cpus"),
             ((*BAD, "--junit", "/nowhere/at/all.xml"), "--junit")):
         ran = explore(arch, *arguments)
         assert ran.returncode == 1 and ran.stdout == "", arguments
@@ -100,6 +102,29 @@ def test_what_is_no_order_is_refused_in_one_line_by_kdtrace(arch):
         assert ran.returncode == 1 and ran.stdout == "", arguments
         lines = [line for line in ran.stderr.splitlines() if "matched" not in line]
         assert len(lines) == 1 and said in lines[0], (arguments, ran.stderr)
+
+
+def test_runs_that_share_a_cpu_are_shown_recorded_and_traced(arch, tmp_path):
+    path = tmp_path / "one.rec"
+    found = explore(arch, *PURSE, *BAD, "--cpus", "1", "--record", str(path))
+    assert found.returncode == 1 and "purse_one = 0xfffffffffffffffe" in found.stdout
+    schedule = found.stdout.split("schedule '")[1].split("'")[0]
+    again = explore(arch, *PURSE, *BAD, "--cpus", "1", "--schedule", schedule)
+    assert again.returncode == 1 and "that schedule goes wrong" in again.stdout
+    played = run("kinst", "replay", str(path))
+    assert played.returncode == 0 and "the state is the recorded one" in played.stdout
+    probe = ("-qn", 'fbt::purse_move_bad:{printf("%d%s ", cpu, '
+             'probename == "entry" ? "in" : "out")}')
+    traced = ordered(arch, *PURSE[:2], *BAD, "--cpus", "1", "--schedule", schedule, *probe)
+    assert traced.stdout == "0in 0in 0out 0out \n" and traced.returncode == 0
+    assert run("kdtrace", "--replay", str(path), *probe).stdout == traced.stdout
+
+
+def test_a_kernel_without_threads_is_told_to_give_each_run_its_cpu():
+    ran = run("kinst", "explore", "-k", "teaching/amd64", "--cpus", "1", "--run", "fibonacci(3)",
+              "--run", "fibonacci(4)")
+    assert ran.returncode == 1 and ran.stdout == "" and "kthread_add" in ran.stderr
+    assert ran.stderr.count("\n") == 1
 
 
 def test_a_check_that_cannot_be_right_is_told(arch):

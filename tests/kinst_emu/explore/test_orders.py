@@ -11,6 +11,7 @@ from emu.unicorn._engine import shared_entries
 from kinst_emu.explore.accesses import (
     ENTRY,
     RunAccesses,
+    RunStretch,
     of_serial,
     points,
     read_accesses,
@@ -155,9 +156,9 @@ def test_each_pair_of_instructions_is_told_once():
 
 
 def test_what_each_run_did_is_counted_from_its_own_begin():
-    raw = b"".join(ENTRY.pack(position, 1, 64, 0, 8, STORE, cpu, 0) for position, cpu in (
+    raw = b"".join(ENTRY.pack(position, 1, 64, 0, 8, STORE, cpu, position) for position, cpu in (
         (100, 0), (105, 0), (120, 1)))
-    runs = of_serial(raw, [100, 107], [107, 130])
+    runs = of_serial(raw, [RunStretch(100, 107, 0, 0), RunStretch(107, 130, 1, 0)], 2)
     assert runs[0].places[8] == [(0, True), (5, True)] and runs[1].places[8] == [(13, True)]
     assert [run.length for run in runs] == [7, 23]
 

@@ -1,0 +1,197 @@
+"""Runs that share one CPU: its timer's interrupt takes it from one where an order says so, and the
+kernel gives it to another one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dtrace.kernel_types import kernel_types
+from dtrace.threads import structure
+from dwarf.types import Structure
+from dwarf.values import CStruct
+from emu.errors import KinstError
+from emu.guest import ThreadSwitch
+from emu.machine import Stop, StopReason, Until
+from emu.replay.flow import thread_of
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explore.order import OrderTurn
+from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
+from kinst_emu.explore.threads import StartedRun, place_of_first
+
+
+@dataclass
+class _Runner:
+    """What is known of a run while an order is executed.
+
+    :param begun: its call has begun.
+    :param returns: (pc, sp) where it was preempted, or gave the CPU up, and comes back to before it
+        goes on.
+    """
+
+    begun: bool = False
+    returns: tuple[int, int] | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what its thread executes is its own."""
+        return self.begun and self.returns is None
+
+
+class OneCpuStage(Stage):
+    """The first run is about to be executed, the threads of the others are queued."""
+
+    def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
+        switch, symbols = machine.guest.thread_switch, machine.image.symbols
+        assert switch is not None  # there are threads
+        self._switch: ThreadSwitch = switch
+        found = [one for one in map(symbols.find, switch.functions) if one is not None]
+        start = machine.guest.thread_start
+        thread = None if start is None else structure(kernel_types(machine.image), start.thread)
+        if not found or thread is None:
+            raise KinstError("the kernel, or its debug data, does not tell how its threads take "
+                             "turns: give each run a CPU of its own (leave out --cpus)")
+        self._thread: Structure = thread
+        self._switches = [one.address for one in found]
+        self._first = place_of_first(machine)
+        super().__init__(machine, runs, limit)
+        nested = next((one.offset // 8 for one in thread.members if one.name == switch.nesting), 0)
+        nesting = [machine.translate(run.thread + nested) for run in runs]
+        if None in nesting:
+            raise KinstError("the threads are not in memory")
+        self.looked_at = [run.thread for run in runs], [one for one in nesting if one is not None]
+
+    # -- who is on the CPU ------------------------------------------------------------------------
+
+    def _begin(self, played: Played) -> None:
+        self._runners = [_Runner() for _run in self.runs]
+        self._runners[0].begun = True
+        self._on: int | None = 0
+        self._owes = False  # who is there gives the CPU up as soon as it can
+        self._since = self.machine.instructions
+
+    def _number(self, thread: int) -> int | None:
+        return next((n for n, run in enumerate(self.runs) if run.thread == thread), None)
+
+    def _goes(self) -> int | None:
+        """The run that goes on with its own; None: the CPU does something else."""
+        return self._on if self._on is not None and self._runners[self._on].goes_on else None
+
+    def _note(self, played: Played) -> None:
+        """What was executed since the last time was the run's own, as far as it goes on."""
+        run, now = self._goes(), self.machine.instructions
+        if run is not None and run not in played.results and now > self._since:
+            played.went_on(run, self._since, now)
+        self._since = now
+
+    def _look(self, played: Played) -> None:
+        """Only the runs' own accesses are looked at."""
+        if self.looking is not None:
+            run = self._goes()
+            self.looking.away = run is None or run in played.results
+
+    # -- going on ---------------------------------------------------------------------------------
+
+    def _run(self, played: Played, instructions: int, interrupts: bool = False) -> Stop:
+        """Have the machine go on to where somebody else goes on, a run is done, or a count of
+        instructions; a run's thread is on its way then."""
+        runner = None if self._on is None else self._runners[self._on]
+        returns = runner.returns if runner is not None else None
+        self._look(played)
+        stop = self.machine.run(Until(
+            addresses=[self.back, self._first, *self._switches, *([returns[0]] if returns else ())],
+            instructions=instructions, time=self.machine.engine.time + SLEEP,
+            interrupts=interrupts))
+        self._note(played)
+        if stop.reason is StopReason.ADDRESS:
+            self._came(stop.pc, played)
+            self._since = self.machine.instructions
+        return stop
+
+    def _came(self, pc: int, played: Played) -> None:
+        machine = self.machine
+        if pc in self._switches:
+            leaves = self._number(machine.read_register(machine.arch.arguments[0]))
+            if leaves is not None and self._runners[leaves].goes_on:
+                self._runners[leaves].returns = self._back_from_switch()
+            self._on = self._number(machine.read_register(machine.arch.arguments[1]))
+            self._owes = False
+            return
+        run = self._number(thread_of(machine))
+        if run is None:
+            return
+        runner = self._runners[run]
+        if pc == self._first and not runner.begun:
+            started = self.runs[run]
+            machine.arch.prepare_call(machine, started.arguments, self.back)
+            machine.pc = started.address
+            runner.begun, runner.returns = True, None
+        elif pc == self.back and run not in played.results:
+            played.results[run] = machine.read_register(machine.arch.result)
+            if len(played.results) < len(self.runs):
+                self.end_run()
+                self._on = None
+        elif runner.returns == (pc, machine.sp):
+            runner.returns = None
+
+    def _back_from_switch(self) -> tuple[int, int]:
+        """Where the function that was just entered returns to, and the stack pointer there."""
+        machine = self.machine
+        link = machine.arch.link
+        back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+        return back, machine.arch.stack_after_return(machine)
+
+    def _turn(self, turn: OrderTurn, played: Played) -> bool:
+        machine, run = self.machine, turn.run
+        last, sleeps = self.begin + self.limit, 0
+        if self.longest:
+            last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
+        goal = None if turn.count is None else played.executed(run) + turn.count
+        had = False  # the CPU: then it has given it up itself, and others go on
+        while run not in played.results:
+            left = None if goal is None else goal - played.executed(run)
+            if left is not None and left <= 0:
+                return True
+            had = had or self._on == run
+            if not (had or self._owes or self._on is None) and self._could_run(run):
+                stop = self._preempt(played, last)
+            else:
+                mine = left is not None and self._goes() == run
+                stop = self._run(played, min(last, machine.instructions + (left or 0))
+                                 if mine else last)
+            if stop.reason in (StopReason.TIME, StopReason.HALT):
+                sleeps += 1
+            elif stop.reason is StopReason.ADDRESS:
+                sleeps = 0
+            elif stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
+                played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
+                return False
+            elif stop.reason not in (StopReason.INSTRUCTIONS, StopReason.INTERRUPT):
+                played.end = stop
+                return False
+            if sleeps > SLEEPS:
+                played.end = Stop(StopReason.PATIENCE, machine.pc)
+                return False
+        return True
+
+    def _could_run(self, run: int) -> bool:
+        """Whether its thread waits for nothing but the CPU."""
+        thread = CStruct(self._thread, self.runs[run].thread, self.machine)
+        return int(thread[self._switch.state]) == self._switch.queued
+
+    def _preempt(self, played: Played, last: int) -> Stop:
+        """The timer's interrupt takes the CPU from the run that has it, where it lets it."""
+        assert self._on is not None
+        machine, run, switch = self.machine, self._on, self._switch
+        machine.ring_timer()
+        stop = self._run(played, last, interrupts=True)
+        if stop.reason is not StopReason.INTERRUPT:
+            return stop
+        runner = self._runners[run]
+        if runner.goes_on:
+            runner.returns = machine.pc, machine.sp
+        thread = CStruct(self._thread, self.runs[run].thread, machine)
+        self._owes = True
+        thread[switch.owes] = 1
+        thread[switch.flags] = int(thread[switch.flags]) | switch.ended
+        return self._run(played, last)
