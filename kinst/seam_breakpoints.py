@@ -8,6 +8,7 @@ somebody knows what was there.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from emu.machine import Machine
 from emu.static_probe import StaticProbe
@@ -50,6 +51,7 @@ class SeamBreakpoints(ProbeTable):
         self._sites: dict[int, Site] = {}
         self._seconds: dict[int, Site] = {}  # address of the second breakpoint -> site
         self._area: Trampolines | None = None
+        self._next_slot = RESERVED
         self._saved_mask = self._scratch = self._scratch_value = 0
         # Asked at every stop at the seam: (address, bytes) of the stack before the trap.
         self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
@@ -78,7 +80,8 @@ class SeamBreakpoints(ProbeTable):
             found.setdefault(self.dispatcher.probe(number)[0], []).append(number)
         self._area = area = Trampolines(
             machine, machine.guest.entry_address(machine.image), trap.breakpoint(4),
-            len(found))
+            len(found) + self.more_slots)
+        self._next_slot = RESERVED + len(found)
         image = bytearray(machine.read_physical(area.physical, area.size))
         slot = RESERVED
         for address, numbers in found.items():
@@ -141,6 +144,12 @@ class SeamBreakpoints(ProbeTable):
 
     # -- firing -------------------------------------------------------------------------------
 
+    more_slots: ClassVar[int] = 0  # beside one for each probe
+
+    def trampoline_of(self, site: Site) -> int:
+        """The address of the trampoline in which a firing executes the displaced instruction."""
+        return site.trampoline
+
     def _seam(self) -> None:
         machine, trap = self.machine, self.trap
         address = trap.at_seam(machine)
@@ -178,7 +187,7 @@ class SeamBreakpoints(ProbeTable):
             self._firing = False
         if site.trampoline:
             self._saved_mask = trap.mask(state)
-            self._leave(state, site.trampoline)
+            self._leave(state, self.trampoline_of(site))
             return
         assert not isinstance(site.verdict, Refuse | Copy | Rewrite)
         pc = site.verdict.next_pc(state)

@@ -133,6 +133,7 @@ class GuestTrap(ABC):
     jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it
 
     trap_returns: ClassVar[frozenset[bytes]]  # instructions that end an exception
+    frame_return: ClassVar[bytes] = b""  # that of them which goes back by the trap frame
 
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
 
@@ -231,6 +232,11 @@ class GuestTrap(ABC):
     @abstractmethod
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         """Handled: go back into the kernel, so that it goes on at ``pc``."""
+
+    def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
+        """Go on at ``pc`` by the trap frame and ``frame_return``, which is at ``at``; the registers
+        are the interrupted ones already."""
+        raise NotImplementedError(f"{type(self).__name__} has no frame_return")
 
     @abstractmethod
     def decline(self, machine: Machine) -> None:

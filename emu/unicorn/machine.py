@@ -362,6 +362,11 @@ class UnicornMachine(Machine):
     def step(self) -> None:
         self.run(Until(instructions=self.instructions + 1))
 
+    @property
+    def panics(self) -> bool:
+        """Whether the guest has begun to panic, and is not done with it."""
+        return self._loop.panicking is not None
+
     def request_stop(self, stop: Stop) -> None:
         """End the run before the next block; for devices and observers."""
         self._loop.request_stop(stop)

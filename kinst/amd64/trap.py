@@ -15,7 +15,7 @@ from kinst.amd64 import classify
 from kinst.code.verdict import Copy, Rewrite, Verdict
 from kinst.trap import Breakpoint, CpuState, GuestTrap
 
-INT3, PUSH_RBP = b"\xcc", b"\x55"
+INT3, PUSH_RBP, IRETQ = b"\xcc", b"\x55", b"\x48\xcf"
 REP = b"\xf2\xf3"
 PREFIXES = bytes((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3, *range(0x40, 0x50)))
 # INS, OUTS, MOVS, CMPS, STOS, LODS, SCAS.
@@ -25,7 +25,7 @@ JUMP = b"\xff\x25\x00\x00\x00\x00"  # jmp *0(%rip), the address follows
 
 class Amd64Trap(GuestTrap):
     trap_returns: ClassVar[frozenset[bytes]] = frozenset(  # IRETQ, SYSRETQ
-        {b"\x48\xcf", b"\x48\x0f\x07"})
+        {IRETQ, b"\x48\x0f\x07"})
     second_breakpoint: ClassVar[bool] = False
     jump: ClassVar[bytes] = JUMP
     called: ClassVar[bool] = False
@@ -33,6 +33,7 @@ class Amd64Trap(GuestTrap):
     numbers: ClassVar[Mapping[str, int]] = registers.UNICORN
     status: ClassVar[str] = "rflags"
     flag_bits: ClassVar[tuple[int, ...]] = (0, 2, 6, 7, 11)  # CF PF ZF SF OF
+    frame_return: ClassVar[bytes] = IRETQ
     guest_breakpoint: ClassVar[Breakpoint] = Breakpoint(INT3, 3, bias=len(INT3))
     frame_register: ClassVar[str] = "rsp"
     segment: ClassVar[str] = "gs_base"
@@ -112,6 +113,14 @@ class Amd64Trap(GuestTrap):
 
     def leave(self, machine: Machine, state: CpuState, pc: int) -> None:
         machine.pc = pc
+
+    def leave_by_frame(self, machine: Machine, frame: int, pc: int, at: int) -> None:
+        """As ``dtrace_invop_start`` goes back: the registers are the interrupted ones, and the last
+        words of the trap frame are at the stack pointer for IRETQ."""
+        machine.guest.trap_frame.write(machine, frame, "rip", pc)
+        machine.write_register("rflags", machine.read_register("rflags") & ~registers.RFLAGS_IF)
+        machine.write_register("rsp", frame + machine.guest.trap_frame.fields["rip"][0])
+        machine.pc = at
 
     def decline(self, machine: Machine) -> None:
         machine.pc = machine.read_u64(machine.symbol(machine.guest.seam_word).address)

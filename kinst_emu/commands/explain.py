@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("place", metavar="FUNCTION:OFFSET",
         help="the probed instruction, like strlen:4 (kinst disas lists them); with a command, a "
         "system call that it makes, like open")
-    add("-c", dest="call", metavar="CALL", required=True,
+    add("-c", dest="call", metavar="CALL",
         help="what makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', a line for the "
         "shell of our userland")
     add("--arch", metavar="A[,B...]",
@@ -50,6 +50,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--what-if", choices=WHAT_IFS, default="",
         help="also do it wrong: copy a position-dependent instruction as it is; let two firings "
         "share one trampoline")
+    add("--run", action="append", default=[], metavar="CALL", dest="runs",
+        help="instead of -c, twice or more: runs in the order of --schedule (kinst explore finds "
+        "one), with a trampoline for each thread, and with one that all share (amd64)")
+    add("--schedule", metavar="ORDER", help="with --run: like 'A37 B A'")
+    add("--setup", default="", metavar="CALLS", help="with --run: calls that are done before")
+    add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
+        help="with --run: more probes")
     add("--hit", default="1", metavar="N", help="explain its Nth firing (%(default)s)")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
     cpus_option(parser)
@@ -68,6 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     hit, limit = (parse_count(getattr(arguments, name), f"--{name}") for name in ("hit", "limit"))
     if arguments.html:
         check_writable(arguments.html, "--html")
+    if arguments.runs or arguments.schedule is not None:
+        return _runs(arguments)
+    if arguments.call is None:
+        raise KinstError("give what makes the probe fire: -c 'strlen(\"hello\")'; or --run, twice, "
+                         "and --schedule")
     asked = Asked(arguments.place, arguments.call, hit, arguments.clause, arguments.what_if, limit,
                   parse_size(arguments.memory), tuple(arguments.sources))
     if arguments.arch is not None:
@@ -87,6 +99,26 @@ def run(arguments: argparse.Namespace) -> int:
     elif not arguments.html:
         for line in text(explained.steps):
             print(line)
+    return 0
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    """Firings of several runs, beside each other."""
+    from kinst_emu.explain.two_runs import explained_runs
+    from kinst_emu.explore.exploration import Runs
+
+    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json"):
+        if getattr(arguments, option):
+            name = {"call": "-c", "clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
+            raise KinstError(f"{name}: not with --run and --schedule")
+    if arguments.kernel is None or arguments.schedule is None or not arguments.runs:
+        raise KinstError("give a kernel (-k IMAGE), --run, twice or more, and --schedule, like "
+                         "'A37 B A'")
+    runs = Runs(tuple(arguments.runs), arguments.setup,
+                probes=(arguments.place, *arguments.probes))
+    for line in explained_runs(catalog.find(arguments.kernel, arguments.module), runs,
+                               arguments.schedule, parse_size(arguments.memory), arguments.cpus):
+        print(line)
     return 0
 
 

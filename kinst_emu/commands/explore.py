@@ -29,6 +29,7 @@ from kinst_emu.explore.explorer import (
 from kinst_emu.explore.order import Order, order_title, read_order
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
+from kinst_emu.explore.trampolines import TRAMPOLINES
 from kinst_emu.sweeps import progress_bar
 from kinst_emu.terminal import check_writable, parse_count, parse_size
 
@@ -66,6 +67,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--record", type=Path, metavar="FILE",
         help="record the order of the first finding that is no data race, or of --schedule, for "
         "kinst replay, kdtrace --replay and gdb")
+    add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
+        help="a breakpoint in the runs' way, taken through the kernel's own vectors (amd64)")
+    add("--trampolines", choices=TRAMPOLINES, default=TRAMPOLINES[0],
+        help="with --probe: a trampoline for each thread, as FreeBSD's, or, done wrong, one that "
+        "all share; written anew at each firing (%(default)s)")
     add("--pairs", type=Path, metavar="FILE",
         help="instead of --run: a corpus of calls, one a line; each runs once, and pairs in which "
         "one writes what the other uses are tried, --limit of them (1000)")
@@ -85,8 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _pairs(arguments)
     if arguments.store is not None:
         raise KinstError("--store: is for --pairs")
-    runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check)
+    runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
+                arguments.trampolines)
     runs.parsed()
+    if runs.probes and arguments.record is not None:
+        raise KinstError("--record: not with --probe: the breakpoints are no part of a recording")
     preemptions = parse_count(arguments.preemptions, "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
@@ -237,7 +246,8 @@ def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
             yield from of_race(machine, sources, finding.race)
             return
         played = stage.play(finding.order, look=True)
-        yield from side_by_side(list(rows(machine, sources, played.accesses, runs)), runs)
+        table = list(rows(machine, sources, played.accesses, runs, stage.probed))
+        yield from side_by_side(table, runs)
     except DebugDataError as error:
         yield f"(no source lines: {error})"
 

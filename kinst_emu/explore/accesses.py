@@ -52,6 +52,12 @@ def read_accesses(entries: bytes) -> Iterator[Access]:
     return map(Access._make, ENTRY.iter_unpack(entries))
 
 
+def in_order(entries: bytes, more: bytes) -> bytes:
+    """Two lists of entries as one, by their positions."""
+    every = sorted([*read_accesses(entries), *read_accesses(more)], key=lambda one: one.position)
+    return b"".join(ENTRY.pack(*one) for one in every)
+
+
 @dataclass
 class RunAccesses:
     """Of one run, executed without being preempted.

@@ -15,6 +15,7 @@ from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_userland
+from kinst.rewritten_trampolines import PER_THREAD
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
@@ -26,6 +27,7 @@ from kinst_emu.explore.threads import (
     caller_of,
     make_threads,
 )
+from kinst_emu.explore.trampolines import ProbedRuns
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
@@ -59,11 +61,15 @@ def read_check(text: str) -> Check:
 @dataclass(frozen=True)
 class Runs:
     """:param texts: of the runs; ``setup``: calls that are done before; ``check``: and behind
-    them."""
+        them.
+    :param probes: breakpoints in their way, ``function:offset``, with such ``trampolines``.
+    """
 
     texts: tuple[str, ...]
     setup: str = ""
     check: str = ""
+    probes: tuple[str, ...] = ()
+    trampolines: str = PER_THREAD
 
     def parsed(self) -> list[tuple[str, list[Statement]]]:
         """:raises KinstError: for what is none."""
@@ -109,7 +115,11 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     if setup:
         evaluation.run(setup)
     started = begin_runs(machine, threads, parsed, evaluation, prototypes)
+    probed = None
+    if runs.probes:
+        probed = ProbedRuns(machine, started, runs.probes, runs.trampolines)
     stage = made_stage(machine, started, limit)
+    stage.probed = probed
     known = {name: evaluation.names[name] for name in names if name in evaluation.names}
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
 

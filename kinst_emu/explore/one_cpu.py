@@ -141,8 +141,9 @@ class OneCpuStage(Stage):
 
     def _turn(self, turn: OrderTurn, played: Played) -> bool:
         machine, run = self.machine, turn.run
-        last, sleeps = self.begin + self.limit, 0
-        if self.longest:
+        most = last = self.begin + self.limit
+        sleeps = 0
+        if self.longest and not machine.panics:
             last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
         goal = None if turn.count is None else played.executed(run) + turn.count
         had = False  # the CPU: then it has given it up itself, and others go on
@@ -164,6 +165,9 @@ class OneCpuStage(Stage):
             elif stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
+                if machine.panics and last < most:
+                    last = most  # that takes its time
+                    continue
                 played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
                 return False
             elif stop.reason not in (StopReason.INSTRUCTIONS, StopReason.INTERRUPT):

@@ -12,9 +12,10 @@ from emu.replay.recording import Recorder
 from emu.replay.starts import STATE
 from emu.unicorn._engine import Accesses, shared_entries
 from emu.unicorn.machine import UnicornMachine
-from kinst_emu.explore.accesses import ENTRY, RunStretch, read_accesses
+from kinst_emu.explore.accesses import ENTRY, RunStretch, in_order, read_accesses
 from kinst_emu.explore.order import Order, OrderTurn
 from kinst_emu.explore.threads import StartedRun, place_of_return
+from kinst_emu.explore.trampolines import ProbedRuns
 
 SLEEP = 1_000_000_000  # virtual nanoseconds that a run may sleep before others go on
 LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
@@ -96,6 +97,7 @@ class Stage:
             [run.thread for run in runs] if all(run.thread for run in runs) else (), ())
         self.longest = 0  # instructions of the longest serial order, as far as it is known
         self.looking: Accesses | None = None
+        self.probed: ProbedRuns | None = None
         machine.schedule.length = LONG_TURN
         watch_threads(machine)
         machine.give_turn(0)
@@ -128,11 +130,16 @@ class Stage:
     def _played(self, order: Order, looking: "tuple[Accesses, AccessEntries] | None") -> Played:
         machine = self.machine
         machine.back_to(self.mark)
+        if self.probed is not None:
+            self.probed.begin()
         played = Played(order)
         self._play(played)
         if looking is not None:
             looking[0].flush()
-            played.accesses = shared_entries(looking[1].take())
+            found = looking[1].take()
+            if self.probed is not None and (more := self.probed.take()):
+                found = in_order(found, more)
+            played.accesses = shared_entries(found)
         played.instructions = machine.instructions - self.begin
         return played
 

@@ -10,6 +10,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import Access, read_accesses
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.races import DataRace
+from kinst_emu.explore.trampolines import ProbedRuns
 
 MAX_ROWS = 120  # the last ones are shown
 PAGE = 4096
@@ -32,9 +33,12 @@ class Row:
     place: str
     size: int
     value: int
+    said: str = ""
 
     @property
     def text(self) -> str:
+        if self.said:
+            return f"{self.source}  {self.said}"
         arrow = "=" if self.stores else "is"
         return f"{self.source}  {self.place} {arrow} {self.value:#x}"
 
@@ -102,13 +106,18 @@ class SourceLines:
         return line
 
 
-def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int) -> Iterator[Row]:
+def rows(machine: UnicornMachine, sources: Sources, entries: bytes, runs: int,
+         probed: ProbedRuns | None = None) -> Iterator[Row]:
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
     for access in shared_accesses(entries, runs)[-MAX_ROWS:]:
+        said = name = ""
+        if probed is not None:
+            name = probed.name(access.physical)
+            said = probed.said.get((access.position, access.stores), "") if name else ""
         yield Row(access.cpu, access.position, symbols.where(access.pc),
-                  lines.of(access.pc), access.stores, places.name(access.physical),
-                  access.size, access.value & (1 << 8 * min(access.size, 8)) - 1)
+                  lines.of(access.pc), access.stores, name or places.name(access.physical),
+                  access.size, access.value & (1 << 8 * min(access.size, 8)) - 1, said)
 
 
 def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:

@@ -3,12 +3,14 @@ lock that is taken out of a function is missed."""
 
 import io
 import os
+import struct
 from pathlib import Path
 
 import capstone
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from emu.architectures import arch_of
 from images import catalog
 from kinst_emu.exploring import explore
 from tests.conftest import ARCHES, real_kernel
@@ -38,19 +40,58 @@ def kernel(request):
     return real_kernel(request.param)
 
 
-def without_locks(image, function, directory):
-    """A copy of the kernel's file in which ``lock cmpxchg`` of a function always succeeds, and
-    changes nothing; its debug data is the kernel's."""
+def compare_and_swaps_amd64(code, address):
+    """(Where, what is to be there): each ``lock cmpxchg`` succeeds and changes nothing."""
+    for one in capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm(code, address):
+        if one.mnemonic == "lock cmpxchg":
+            yield one.address - address, SET_ZF + b"\x90" * (one.size - len(SET_ZF))
+
+
+def compare_and_swaps_arm64(code, address):
+    """The same of LDXR, CMP, B.NE, STXR: no branch, and a status of 0 in place of the store."""
+    words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
+    for n in range(len(words) - 3):
+        load, compare, branch, store = words[n : n + 4]
+        if (load & 0xFFFF7C00 == 0xC85F7C00 and compare & 0xFFE0FC1F == 0xEB00001F
+                and branch & 0xFF00001F == 0x54000001 and store & 0xFFE07C00 == 0xC8007C00):
+            yield 4 * (n + 2), struct.pack("<I", 0xD503201F)
+            yield 4 * (n + 3), struct.pack("<I", 0x52800000 | store >> 16 & 31)
+
+
+def compare_and_swaps_riscv64(code, address):
+    """The same of LR.D, BNE or C.BNEZ, SC.D."""
+    for at in range(0, len(code) - 11, 2):
+        load, branch, store = struct.unpack("<3I", code[at : at + 12])
+        if load & 0xF9F0707F != 0x1000302F:
+            continue
+        if branch & 0xE003 == 0xE001:
+            yield at + 4, struct.pack("<H", 1)
+            store, behind = int.from_bytes(code[at + 6 : at + 10], "little"), at + 6
+        elif branch & 0x707F == 0x1063:
+            yield at + 4, struct.pack("<I", 0x13)
+            behind = at + 8
+        else:
+            continue
+        assert store & 0xF800707F == 0x1800302F, "a store-conditional"
+        yield behind, struct.pack("<I", 0x13 | store & 31 << 7)
+
+
+COMPARE_AND_SWAPS = {"amd64": compare_and_swaps_amd64, "arm64": compare_and_swaps_arm64,
+                     "riscv64": compare_and_swaps_riscv64}
+
+
+def without_locks(image, function, directory, arch):
+    """A copy of the kernel's file in which the compare-and-swaps of a function, which take its
+    locks and let them go, always succeed, and change nothing; its debug data is the kernel's."""
     raw, symbol = bytearray(Path(image.path).read_bytes()), image.symbols.find(function)
     segment = next(s for s in ELFFile(io.BytesIO(bytes(raw))).iter_segments()
                    if s["p_type"] == "PT_LOAD"
                    and s["p_vaddr"] <= symbol.address < s["p_vaddr"] + s["p_filesz"])
     code, taken = image.virtual_to_file(symbol.address, symbol.size), 0
-    for one in capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64).disasm(code, symbol.address):
-        if one.mnemonic == "lock cmpxchg":
-            at = segment["p_offset"] + one.address - segment["p_vaddr"]
-            raw[at : at + one.size] = SET_ZF + b"\x90" * (one.size - len(SET_ZF))
-            taken += 1
+    for at, new in COMPARE_AND_SWAPS[arch](code, symbol.address):
+        at += segment["p_offset"] + symbol.address - segment["p_vaddr"]
+        raw[at : at + len(new)] = new
+        taken += 1
     assert taken >= 2, "one takes the lock, one lets it go"
     (directory / "kernel").write_bytes(raw)
     debug = image.path.with_name("kernel.debug")
@@ -65,11 +106,12 @@ def runs_of(function):
 
 
 @pytest.mark.parametrize("function", TWICE)
-def test_a_lock_that_is_taken_out_is_missed_and_one_that_is_there_is_not(function, tmp_path):
-    image = real_kernel("amd64")
+def test_a_lock_that_is_taken_out_is_missed_and_one_that_is_there_is_not(
+        kernel, function, tmp_path):
     setup, runs = runs_of(function)
-    assert explore(image, *runs, setup=setup, limit=600).findings == []
-    found = explore(without_locks(image, function, tmp_path), *runs, setup=setup, limit=600)
+    assert explore(kernel, *runs, setup=setup, limit=600).findings == []
+    patched = without_locks(kernel, function, tmp_path, arch_of(kernel).name)
+    found = explore(patched, *runs, setup=setup, limit=600)
     assert found.findings and found.results, found
 
 

@@ -1,0 +1,128 @@
+"""Probes in the code of runs: their trampolines are memory that runs share, or do not."""
+
+import functools
+from collections.abc import Sequence
+
+from emu.replay.flow import thread_of
+from emu.unicorn.machine import UnicornMachine
+from kinst.code.verdict import Refuse
+from kinst.probe_table import ProbeError
+from kinst.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines
+from kinst.seam_breakpoints import Site
+from kinst.shared import ProbeKind
+from kinst_emu.explain.explained import place
+from kinst_emu.explore.accesses import ENTRY, STORE, Access
+from kinst_emu.explore.threads import StartedRun
+
+TRAMPOLINES = (PER_THREAD, SHARED)
+MAX_EVENTS = 10_000  # of an order
+SIZE = 8  # bytes of a trampoline that stand for it
+
+
+class ProbedRuns:
+    """Breakpoints, and what becomes of them: entries as ``Accesses`` gives them, of which a load is
+    the trampoline's execution.
+
+    :param places: of the probes, ``function:offset``.
+    :param trampolines: PER_THREAD or SHARED.
+    :raises KinstError: when there cannot be such probes.
+    """
+
+    def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], places: Sequence[str],
+                 trampolines: str) -> None:
+        self._machine, self._runs = machine, runs
+        self._entries: list[bytes] = []
+        self._due: dict[int, Site] = {}  # by run: whose displaced instruction it is to execute
+        self._holds: dict[int, tuple[int, Site, bytes]] = {}  # by address of a trampoline
+        # (position, whether it stores) -> what is done with a trampoline there.
+        self.said: dict[tuple[int, bool], str] = {}
+        # (position, run, what it does on its way through a breakpoint).
+        self.events: list[tuple[int, int, str]] = []
+        self._breakpoints = RewrittenTrampolines(
+            machine, None if trampolines == SHARED else self._owner, self._written, self._reached)
+        for text in places:
+            function, offset = place(machine.image, text)
+            found = [one for one in self._breakpoints.instructions(function)
+                     if one.offset == offset]
+            if not found:
+                raise ProbeError(f"{text}: no instruction begins there")
+            if isinstance(found[0].verdict, Refuse):
+                raise ProbeError(f"{text}: {found[0].verdict.reason}")
+            self._breakpoints.add(function, ProbeKind.OFFSET, found[0])
+        self._breakpoints.enable()
+        for one in self._breakpoints.sites:
+            machine.handle(one.address, functools.partial(self._trapped, one))
+
+    @property
+    def area(self) -> range:
+        """The addresses of trampolines."""
+        return self._breakpoints.area
+
+    def _trapped(self, site: Site) -> None:
+        code = self._machine.arch.disassemble(site.code, site.address)
+        self._event(f"{self._machine.image.symbols.where(site.address)}: the breakpoint over "
+                    f"'{code}'; the trap")
+
+    def _event(self, text: str) -> None:
+        number = self._number()
+        # A panic's own way is long, and no run's.
+        if number is not None and len(self.events) < MAX_EVENTS and not self._machine.panics:
+            self.events.append((self._machine.instructions, number, text))
+
+    def _owner(self) -> int:
+        return thread_of(self._machine) if self._runs[0].thread else self._machine.cpu.number
+
+    def _number(self) -> int | None:
+        """Of the run that executes."""
+        if not self._runs[0].thread:
+            return self._machine.cpu.number
+        thread = thread_of(self._machine)
+        return next((n for n, run in enumerate(self._runs) if run.thread == thread), None)
+
+    def _written(self, at: int, physical: int, site: Site, body: bytes) -> None:
+        self._holds[at] = physical, site, body
+        number = self._number()
+        if number is not None:
+            self._due[number] = site
+            self._enter(number, at, STORE, f"the trampoline = {self._text(body)}")
+
+    def _reached(self, at: int) -> None:
+        _physical, site, body = self._holds[at]
+        number = self._number()
+        if number is not None:
+            due = self._due.get(number, site)
+            wrong = "" if due is site else f" (and not '{self._text(due.code)}')"
+            self._enter(number, at, 0, f"executes {self._text(body)}{wrong}")
+
+    def _text(self, code: bytes) -> str:
+        """Of the first instruction."""
+        arch = self._machine.arch
+        return arch.disassemble(code[: arch.instruction_length(code)], 0)
+
+    def _enter(self, number: int, at: int, kind: int, text: str) -> None:
+        physical, site, body = self._holds[at]
+        position = self._machine.instructions
+        self.said[position, bool(kind)] = text
+        self._event(text)
+        self._entries.append(ENTRY.pack(*Access(
+            position, site.address, physical, int.from_bytes(body[:8], "little"), SIZE, kind,
+            number, position)))
+
+    def begin(self) -> None:
+        """What was done so far is of another order."""
+        self._entries.clear()
+        self.said.clear()
+        self.events.clear()
+        self._due.clear()
+
+    def name(self, physical: int) -> str:
+        """Of a place in a trampoline; empty: it is none."""
+        for place_, _site, body in self._holds.values():
+            if place_ <= physical < place_ + len(body):
+                return f"the trampoline+{physical - place_:#x}"
+        return ""
+
+    def take(self) -> bytes:
+        """What was done since the last time."""
+        entries, self._entries = self._entries, []
+        return b"".join(entries)
