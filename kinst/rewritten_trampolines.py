@@ -16,7 +16,7 @@ from kinst.trampoline import SLOT
 from kinst.trap import CpuState
 
 PER_THREAD, SHARED = "thread", "shared"
-MAX_THREADS = 16
+MOST_OWNERS = 16
 
 
 class RewrittenTrampolines(SeamBreakpoints):
@@ -30,7 +30,7 @@ class RewrittenTrampolines(SeamBreakpoints):
     :raises ProbeError: where the architecture has one for each probe.
     """
 
-    more_slots: ClassVar[int] = MAX_THREADS
+    more_slots: ClassVar[int] = MOST_OWNERS
 
     def __init__(self, machine: Machine, owner: Callable[[], int] | None,
                  written: Callable[[int, int, Site, bytes], None],
@@ -79,8 +79,8 @@ class RewrittenTrampolines(SeamBreakpoints):
         owner = 0 if self._owner is None else self._owner()
         slot = self._slots.get(owner)
         if slot is None:
-            if len(self._slots) == MAX_THREADS:
-                raise ProbeError(f"more than {MAX_THREADS} threads take breakpoints")
+            if len(self._slots) == MOST_OWNERS:
+                raise ProbeError(f"more than {MOST_OWNERS} threads take breakpoints")
             slot = self._slots[owner] = self._next_slot + len(self._slots)
         assert self._area is not None
         at, physical = self._area.base + SLOT * slot, self._area.physical + SLOT * slot
