@@ -259,6 +259,27 @@ class ThreadStart:
 
 
 @dataclass(frozen=True)
+class ProgramStart:
+    """Functions that a program comes through.
+
+    :param executed: one is about to begin in the thread that it is given, whose ``frame`` leads to
+        the trap frame with the first instruction, behind it.
+    :param ends: the process of the thread that it is given ends, with the exit status and the
+        number of the signal, if one has ended it.
+    :param levels: members of a thread, and what has it run in user mode when nothing else is to
+        run, in turns with others of its kind.
+    :param bind: keeps a thread (of a number; -1: the one that calls) on the CPU of a number; -1:
+        no more.
+    """
+
+    executed: str
+    frame: str
+    ends: str
+    bind: str
+    levels: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class ThreadSwitch:
     """How a CPU is taken from a thread and given to another one, by members of a thread.
 
@@ -327,7 +348,8 @@ class Guest:
     :param operations: provider and module of static probes of functions that are inline in their
         callers and go by the tracepoints; ``unseen``: what of a provider does, and is not found.
     :param interrupts: the functions that handle them.
-    :param thread_start: how threads are made, and ``thread_switch``, how they take turns.
+    :param thread_start: how threads are made, and ``thread_switch``, how they take turns;
+        ``program_start``: how a program begins and ends.
         ``wait_members``: what one says that waits.
     :param atomics: what the names of its inline functions for atomic accesses begin with.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
@@ -383,6 +405,7 @@ class Guest:
     interrupts: tuple[str, ...] = ()
     thread_start: ThreadStart | None = None
     thread_switch: ThreadSwitch | None = None
+    program_start: ProgramStart | None = None
     wait_members: WaitMembers | None = None
     atomics: str = ""
 

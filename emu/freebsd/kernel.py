@@ -12,6 +12,7 @@ from emu.guest import (
     LockKind,
     LockMembers,
     ProcessMembers,
+    ProgramStart,
     SignalMembers,
     SystemCalls,
     ThreadLists,
@@ -72,6 +73,11 @@ THREAD_START = ThreadStart(
     add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
     scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
 
+# sys/priority.h: PRI_IDLE, PRI_MIN_IDLE.
+PROGRAM_START = ProgramStart(
+    executed="exec_setregs", frame="td_frame", ends="exit1", bind="cpuset_setithread",
+    levels=(("td_pri_class", 4), ("td_user_pri", 224), ("td_base_user_pri", 224)))
+
 # sys/proc.h: TDS_RUNQ; kern/sched_ule.c: TDF_SLICEEND.
 THREAD_SWITCH = ThreadSwitch(
     functions=("cpu_switch", "cpu_throw"), owes="td_owepreempt", flags="td_flags",
@@ -119,7 +125,8 @@ def freebsd(
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
-        thread_switch=THREAD_SWITCH, wait_members=WAIT_MEMBERS, atomics="atomic_",
+        thread_switch=THREAD_SWITCH, program_start=PROGRAM_START, wait_members=WAIT_MEMBERS,
+        atomics="atomic_",
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={
             "lockstat": "locks taken or released at once, and times of waiting, go by its "

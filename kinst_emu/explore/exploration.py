@@ -14,11 +14,12 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
-from images.shell import with_userland
+from images.shell import CommandError, give_command, run_command, with_userland
 from kinst.rewritten_trampolines import PER_THREAD
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
+from kinst_emu.explore.programs import COMMAND, begin_programs, command_of, is_command
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import (
     CURRENT,
@@ -36,6 +37,7 @@ COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
     ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b}
 CHECK_LIMIT = 5_000_000  # instructions of a check
+COMMAND_LIMIT = 100_000_000  # and of one that is a command
 RUNS_LIMIT = 200_000_000  # of a serial order
 
 
@@ -71,12 +73,24 @@ class Runs:
     probes: tuple[str, ...] = ()
     trampolines: str = PER_THREAD
 
+    @property
+    def are_programs(self) -> bool:
+        """Whether they are, and no calls.
+
+        :raises KinstError: when some are.
+        """
+        found = {is_command(text) for text in self.texts}
+        if len(found) > 1:
+            raise KinstError("--run: some are programs, and some calls: give one kind")
+        return found == {True}
+
     def parsed(self) -> list[tuple[str, list[Statement]]]:
         """:raises KinstError: for what is none."""
         if not MIN_RUNS <= len(self.texts) <= MAX_RUNS:
             raise KinstError(f"--run: {len(self.texts)} given; {MIN_RUNS} to {MAX_RUNS} are "
                              "possible, each a call, like --run 'strlen(\"a\")'")
-        return [(text, parse(text)) for text in self.texts]
+        return [(text, [] if is_command(text) and command_of(text) else parse(text))
+                for text in self.texts]
 
 
 def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
@@ -99,6 +113,8 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     :param image: of ``for_runs``.
     :raises KinstError: for runs that are none, or that cannot be started.
     """
+    if runs.are_programs:
+        return _stage_of_programs(image, runs, memory, limit)
     parsed = runs.parsed()
     setup = parse(runs.setup) if runs.setup else []
     asked = read_check(runs.check) if runs.check else None
@@ -122,6 +138,46 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     stage.probed = probed
     known = {name: evaluation.names[name] for name in names if name in evaluation.names}
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
+
+
+def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
+                       ) -> tuple[Stage, Judge | None]:
+    """The same, of programs."""
+    runs.parsed()
+    if runs.probes:
+        raise KinstError("--probe: is for runs that are calls")
+    command = command_of(runs.check) if is_command(runs.check) else ""
+    asked = read_check(runs.check) if runs.check and not command else None
+    prototypes = Prototypes(image)
+    if asked is not None:
+        check(image, asked.program, prototypes)
+    if runs.setup and not is_command(runs.setup):
+        raise KinstError("--setup: of programs it is a line for the shell, like '$ mkdir /tmp/a'")
+    machine = boots.booted(image, memory)
+    if runs.setup:
+        ran = run_command(machine, runs.setup.removeprefix(COMMAND), limit)
+        if ran.status:
+            said = ran.output.decode("utf-8", "replace").strip()
+            raise KinstError(f"--setup: '{runs.setup}' has failed ({ran.status}): {said}")
+    stage = made_stage(machine, begin_programs(machine, runs.texts), limit)
+    if command:
+        return stage, _judge_by_command(machine, command)
+    return stage, None if asked is None else _judge(machine, asked, prototypes, {})
+
+
+def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:
+    def judge(played: Played) -> str | None:
+        machine.give_turn(machine.cpu.number)  # and nobody is held
+        machine.schedule.length = machine.image.options.turn
+        try:
+            ran = give_command(machine, command, COMMAND_LIMIT)
+        except CommandError as error:
+            return f"$ {command}: {error}"
+        if ran.status == 0:
+            return None
+        said = ran.output.decode("utf-8", "replace").strip()
+        return f"$ {command}: gives {ran.status}" + (f", {said}" if said else "")
+    return judge
 
 
 def made_stage(machine: UnicornMachine, started: Sequence[StartedRun], limit: int) -> Stage:

@@ -259,6 +259,9 @@ class Explorer:
         addresses, whether they are none, and which are the same."""
         memory, found, addresses = self.stage.machine, [], {0: 0}
         for number, run in enumerate(self.stage.runs):
+            if run.program:
+                found.append(played.results[number])
+                continue
             # Without a type it may be of a void function: what is in the register is nobody's.
             value = None if run.result is None else plain(
                 memory, run.result, played.results[number])

@@ -97,7 +97,8 @@ class OneCpuStage(Stage):
         returns = runner.returns if runner is not None else None
         self._look(played)
         stop = self.machine.run(Until(
-            addresses=[self.back, self._first, *self._switches, *([returns[0]] if returns else ())],
+            addresses=[self.back, *self._switches, *self._starts(),
+                       *([returns[0]] if returns else ())],
             instructions=instructions, time=self.machine.engine.time + SLEEP,
             interrupts=interrupts))
         self._note(played)
@@ -119,18 +120,31 @@ class OneCpuStage(Stage):
         if run is None:
             return
         runner = self._runners[run]
-        if pc == self._first and not runner.begun:
-            started = self.runs[run]
-            machine.arch.prepare_call(machine, started.arguments, self.back)
-            machine.pc = started.address
+        if not runner.begun and pc == self._start(self.runs[run]):
+            self._begin_run(self.runs[run])
             runner.begun, runner.returns = True, None
         elif pc == self.back and run not in played.results:
-            played.results[run] = machine.read_register(machine.arch.result)
+            played.results[run] = self.result(run)
             if len(played.results) < len(self.runs):
                 self.end_run()
                 self._on = None
         elif runner.returns == (pc, machine.sp):
             runner.returns = None
+
+    def _start(self, run: StartedRun) -> int:
+        """Where its thread comes to before it begins."""
+        return run.address if run.program else self._first
+
+    def _starts(self) -> set[int]:
+        """Of those that have not begun."""
+        return {self._start(run) for run, runner in zip(self.runs, self._runners, strict=True)
+                if not runner.begun}
+
+    def _begin_run(self, run: StartedRun) -> None:
+        machine = self.machine
+        if not run.program:
+            machine.arch.prepare_call(machine, run.arguments, self.back)
+            machine.pc = run.address
 
     def _back_from_switch(self) -> tuple[int, int]:
         """Where the function that was just entered returns to, and the stack pointer there."""

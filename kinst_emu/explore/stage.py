@@ -90,6 +90,9 @@ class Stage:
     def __init__(self, machine: UnicornMachine, runs: Sequence[StartedRun], limit: int) -> None:
         self.machine, self.runs, self.limit = machine, runs, limit
         self.back = place_of_return(machine)
+        program = machine.guest.program_start
+        if runs[0].program and program is not None:
+            self.back = machine.symbol(program.ends).address
         start = machine.guest.thread_start
         leave = None if start is None else machine.image.symbols.find(start.exit)
         self._leave = leave.address if leave is not None and runs[0].thread else None
@@ -235,13 +238,14 @@ class Stage:
         while stop.reason is StopReason.ADDRESS or (
                 stop.reason is StopReason.PATIENCE and not machine.schedule.borne):
             if stop.reason is StopReason.ADDRESS:
-                done = self._who(run)
-                played.results.setdefault(done, machine.read_register(machine.arch.result))
-                if len(played.results) == len(self.runs):
-                    return DONE
-                self.end_run()
-                if done == run:
-                    return DONE
+                done = self._who()
+                if done is not None and done not in played.results:
+                    played.results[done] = self.result(done)
+                    if len(played.results) == len(self.runs):
+                        return DONE
+                    self.end_run()
+                    if done == run:
+                        return DONE
             machine.schedule.left = 1
             stop = machine.run(Until(addresses=[self.back], instructions=end,
                                      time=machine.engine.time + SLEEP))
@@ -255,17 +259,30 @@ class Stage:
             return STUCK
         return stop
 
-    def _who(self, run: int) -> int:
-        """Which run has come to its end; by its thread, which may be on another CPU now."""
-        thread = thread_of(self.machine) if self.runs[run].thread else 0
-        if not thread:
+    def _who(self) -> int | None:
+        """Which run has come to its end; by its thread, which may be on another CPU now.  None: a
+        process that a program has made."""
+        if not self.runs[0].thread:
             return self.machine.cpu.number
-        return next((n for n, one in enumerate(self.runs) if one.thread == thread), run)
+        thread = thread_of(self.machine)
+        return next((n for n, one in enumerate(self.runs) if one.thread == thread), None)
+
+    def result(self, run: int) -> int:
+        """What a run gives that has just come to its end: of a program, its exit status, above it
+        the number of the signal that ended it."""
+        machine = self.machine
+        if not self.runs[run].program:
+            return machine.read_register(machine.arch.result)
+        status, number = (machine.read_register(machine.arch.arguments[n]) & 0xFFFFFFFF
+                          for n in (1, 2))
+        return status | number << 32
 
     def end_run(self) -> None:
         """The run is done: its thread ends when its CPU has a turn again; a CPU without threads is
         switched off."""
         machine = self.machine
+        if self.runs[0].program:
+            return  # it ends by itself
         if self._leave is None:
             machine.switch_off()
             return

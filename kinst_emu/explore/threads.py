@@ -32,7 +32,8 @@ class StartedRun:
     :param text: as it was given.
     :param thread: the address of its thread; 0: the kernel has none.
     :param result: the type of what its function gives; None: it is not known.
-    :param address: of the function, which is called with ``arguments``.
+    :param address: of the function, which is called with ``arguments``; of a ``program``, its first
+        instruction.
     """
 
     text: str
@@ -41,6 +42,7 @@ class StartedRun:
     result: Type | None
     address: int
     arguments: tuple[int, ...]
+    program: bool = False
 
 
 class StartError(KinstError):

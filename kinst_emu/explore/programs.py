@@ -1,0 +1,166 @@
+"""Runs that are programs: each is started by our shell, and stands at its first instruction."""
+
+from collections.abc import Sequence
+
+from dtrace.kernel_types import kernel_types
+from dtrace.threads import structure
+from dwarf.values import CStruct
+from emu.call import Caller
+from emu.machine import Stop, StopReason, Until
+from emu.replay.flow import thread_of
+from emu.unicorn.machine import UnicornMachine
+from images.shell import at_shell, check_command
+from kinst.trap import TRAPS
+from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
+
+COMMAND = "$ "
+NOT_PLAIN = frozenset("|&;<>")  # what connects commands
+SELF = (1 << 64) - 1
+
+
+def is_command(text: str) -> bool:
+    """Whether a run is a program, and no call."""
+    return text.startswith(COMMAND)
+
+
+def command_of(text: str) -> str:
+    """The line for the shell: one command.
+
+    :raises KinstError: for what is none.
+    """
+    command = check_command(text.removeprefix(COMMAND).strip())
+    if NOT_PLAIN & set(command):
+        raise StartError(f"--run '{text}': one program with its arguments, without any of "
+                         + " ".join(sorted(NOT_PLAIN)))
+    return command
+
+
+def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[StartedRun]:
+    """Have each stand where its first instruction is to be executed, on a CPU of its own, the first
+    one's turn, the others held; or all on the only one, the first there, the others queued.
+
+    :raises StartError: when one does not begin.
+    """
+    at_shell(machine)
+    starting = _Starting(machine, texts)
+    if machine.schedule.several:
+        stand_in_thread(machine)
+        starting.bind(len(texts) - 1)  # there the shell can go on while others are held
+    # All in one line: a CPU that is held may be the one that keys interrupt.
+    starting.type("".join(f"{command_of(text)} & " for text in texts) + "\r")
+    while len(starting.standing) < len(texts) or not starting.shell_waits:
+        starting.go_on()
+    starting.first_stands()
+    machine.schedule.held.clear()
+    machine.give_turn(0, range(1, len(texts)) if machine.schedule.several else ())
+    return starting.runs
+
+
+class _Starting:
+    """Programs that come to their first instructions, one behind the other.
+
+    :ivar standing: the numbers of those that have been there.
+    """
+
+    def __init__(self, machine: UnicornMachine, texts: Sequence[str]) -> None:
+        guest = machine.guest
+        kind = structure(kernel_types(machine.image), guest.threads.thread)
+        if (guest.program_start is None or guest.thread_start is None or kind is None
+                or guest.thread_switch is None):
+            raise StartError("the kernel runs no programs, or its debug data has no threads")
+        self.machine, self._texts, self._kind = machine, texts, kind
+        self._start, self._switch = guest.program_start, guest.thread_switch
+        self._executed = machine.symbol(guest.program_start.executed).address
+        self._reads = machine.symbol(guest.thread_start.stands).address
+        self._limit = machine.instructions + PATIENCE
+        self.runs: list[StartedRun] = []
+        self.standing: set[int] = set()
+        self._shell = self._unread = 0  # its thread; characters of the line that it has not read
+
+    def _here(self) -> int | None:
+        """The program that stands at its first instruction, on the CPU whose turn it is."""
+        return next((n for n, run in enumerate(self.runs) if self.machine.pc == run.address
+                     and thread_of(self.machine) == run.thread), None)
+
+    def type(self, line: str) -> None:
+        """The shell is in the call that reads the first character, or about to make it."""
+        self._unread = len(line)
+        self.machine.type(line.encode())
+
+    @property
+    def shell_waits(self) -> bool:
+        """The shell, which reads one character a call, reads what comes behind the line."""
+        return self._unread <= 0
+
+    def bind(self, cpu: int) -> None:
+        """The running thread stays on a CPU from now on, and so do those that it makes."""
+        error = Caller(self.machine, PATIENCE, on_stack=False).call(
+            self.machine.symbol(self._start.bind).address, [SELF, cpu], self._start.bind)
+        if error & 0xFFFFFFFF:
+            raise StartError(f"{self._start.bind} has failed (error {error & 0xFFFFFFFF})")
+
+    def _run(self) -> Stop:
+        """To where a program begins, or stands, or the shell reads."""
+        stop = self.machine.run(Until(
+            addresses=[self._reads, self._executed, *(run.address for run in self.runs)],
+            instructions=self._limit))
+        if stop.reason is StopReason.ADDRESS:
+            return stop
+        begun = len(self.runs)
+        text = self._texts[min(begun, len(self._texts) - 1)]
+        raise StartError(f"--run '{text}': no program begins: {stop}")
+
+    def go_on(self) -> None:
+        """To where something happens; programs that stand at their first instruction give their
+        CPUs up, or are held there."""
+        machine, several = self.machine, self.machine.schedule.several
+        here = self._here()
+        if here is not None and several and here < len(self._texts) - 1:
+            machine.schedule.held.add(here)
+            if machine.cpu.number != here or not machine.schedule.over():
+                raise StartError(f"--run '{self._texts[here]}': its program begins on CPU "
+                                 f"{machine.cpu.number}, and not on {here}; or no CPU goes on")
+        elif here is not None:
+            machine.ring_timer()
+            thread = CStruct(self._kind, self.runs[here].thread, machine)
+            thread[self._switch.owes] = 1
+            thread[self._switch.flags] = int(thread[self._switch.flags]) | self._switch.ended
+            if several:
+                machine.schedule.over()
+        stop = self._run()
+        if stop.pc == self._reads:
+            self._shell = self._shell or thread_of(machine)
+            self._unread -= thread_of(machine) == self._shell
+        elif stop.pc == self._executed and len(self.runs) < len(self._texts):
+            self._begins()
+        elif (here := self._here()) is not None:
+            self.standing.add(here)
+
+    def _begins(self) -> None:
+        """A thread comes to the first instruction of a program soon; no other CPU goes on."""
+        machine, number = self.machine, len(self.runs)
+        text, thread = self._texts[number], machine.read_register(machine.arch.arguments[0])
+        held = set(machine.schedule.held)
+        if machine.schedule.several:
+            machine.schedule.held |= {cpu.number for cpu in machine.cpus} - {machine.cpu.number}
+            self.bind(number)
+        link = machine.arch.link
+        back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+        stop = machine.run(Until(addresses=[back], instructions=self._limit))
+        if stop.reason is not StopReason.ADDRESS:
+            raise StartError(f"--run '{text}': no program begins: {stop}")
+        machine.schedule.held = held
+        members = CStruct(self._kind, thread, machine)
+        for name, value in self._start.levels:
+            members[name] = value
+        trap = TRAPS[machine.arch.name]
+        entry = machine.guest.trap_frame.read(
+            machine, int(members[self._start.frame]),
+            trap.names.get(machine.arch.pc, machine.arch.pc))
+        self.runs.append(StartedRun(text, text, thread, None, entry, (), program=True))
+
+    def first_stands(self) -> None:
+        """On several CPUs the last one stands, where the others are held; on one, the first."""
+        wanted = len(self.runs) - 1 if self.machine.schedule.several else 0
+        while self._here() != wanted:
+            self.go_on()
