@@ -46,10 +46,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     add = parser.add_argument
     add("--run", action="append", default=[], metavar="CALL", dest="runs",
-        help="what one of them does, a call like 'f(1)'; twice or more, the first is A")
-    add("--setup", default="", metavar="CALLS", help="calls that are done before all orders")
+        help="what one of them does: a call like 'f(1)', a program like '$ mkdir /tmp/a', or a "
+        "file of C with its arguments; twice or more, the first is A")
+    add("--setup", default="", metavar="CALLS",
+        help="calls that are done before all orders; before programs, a line for the shell, like "
+        "'$ mkdir /tmp/a'")
     add("--check", default="", metavar="CALL",
-        help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'")
+        help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'; behind "
+        "programs also '$ COMMAND', whose status is to be 0")
     add("--cpus", metavar="N",
         help="1: they share one CPU, which its timer's interrupt takes from them; else each has "
         "its own")
@@ -142,6 +146,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
         left,
         ranked,
         read_corpus,
+        with_programs,
     )
 
     for option in ("runs", "setup", "check", "schedule", "record", "junit"):
@@ -157,7 +162,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
     image = for_runs(catalog.find(arguments.kernel, arguments.module), 2, cpus)
     prototypes = None if arguments.unchecked else Prototypes(image)
-    corpus = read_corpus(arguments.pairs, image, prototypes)
+    image, corpus = with_programs(image, read_corpus(arguments.pairs, image, prototypes))
     store = PairStore(arguments.store, image.identity)
     with PROGRESS.working("starting two threads"):
         stage = PairStage(image, parse_size(arguments.memory), prototypes)
@@ -168,7 +173,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
             advance(1)
             if uses[-1].wrong:
                 print(f"{plain(call.text)}: is left out: {plain(uses[-1].wrong)}", file=sys.stderr)
-    pairs = ranked(uses)
+    pairs = ranked(uses, [bool(call.command) for call in corpus])
     wanted = list(left(pairs[:most], corpus, store))
     tried = wrong = 0
     with progress_bar(len(wanted), "pairs") as advance:

@@ -19,7 +19,13 @@ from kinst.rewritten_trampolines import PER_THREAD
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
-from kinst_emu.explore.programs import COMMAND, begin_programs, command_of, is_command
+from kinst_emu.explore.programs import (
+    COMMAND,
+    begin_programs,
+    command_of,
+    is_command,
+    with_c_files,
+)
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.threads import (
     CURRENT,
@@ -29,6 +35,7 @@ from kinst_emu.explore.threads import (
     make_threads,
 )
 from kinst_emu.explore.trampolines import ProbedRuns
+from kinst_emu.workload import c_file_words
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"
@@ -79,7 +86,7 @@ class Runs:
 
         :raises KinstError: when some are.
         """
-        found = {is_command(text) for text in self.texts}
+        found = {is_command(text) or bool(c_file_words(text)) for text in self.texts}
         if len(found) > 1:
             raise KinstError("--run: some are programs, and some calls: give one kind")
         return found == {True}
@@ -89,8 +96,8 @@ class Runs:
         if not MIN_RUNS <= len(self.texts) <= MAX_RUNS:
             raise KinstError(f"--run: {len(self.texts)} given; {MIN_RUNS} to {MAX_RUNS} are "
                              "possible, each a call, like --run 'strlen(\"a\")'")
-        return [(text, [] if is_command(text) and command_of(text) else parse(text))
-                for text in self.texts]
+        return [(text, [] if c_file_words(text) or (is_command(text) and command_of(text))
+                 else parse(text)) for text in self.texts]
 
 
 def for_runs(image: Image, count: int, cpus: int | None = None) -> Image:
@@ -153,13 +160,16 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
         check(image, asked.program, prototypes)
     if runs.setup and not is_command(runs.setup):
         raise KinstError("--setup: of programs it is a line for the shell, like '$ mkdir /tmp/a'")
+    image, commands = with_c_files(image, runs.texts)
     machine = boots.booted(image, memory)
     if runs.setup:
         ran = run_command(machine, runs.setup.removeprefix(COMMAND), limit)
         if ran.status:
             said = ran.output.decode("utf-8", "replace").strip()
             raise KinstError(f"--setup: '{runs.setup}' has failed ({ran.status}): {said}")
-    stage = made_stage(machine, begin_programs(machine, runs.texts), limit)
+    begun = [replace(one, text=text) for one, text in zip(
+        begin_programs(machine, commands), runs.texts, strict=True)]
+    stage = made_stage(machine, begun, limit)
     if command:
         return stage, _judge_by_command(machine, command)
     return stage, None if asked is None else _judge(machine, asked, prototypes, {})

@@ -5,7 +5,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dtrace.calls import Evaluation, Statement, check, parse
@@ -17,11 +17,14 @@ from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots
+from images.shell import CommandError
 from kinst_emu.explore.exploration import made_stage
 from kinst_emu.explore.explorer import Explorer, Search
+from kinst_emu.explore.programs import begin_programs, command_of, is_command, with_c_files
 from kinst_emu.explore.stage import Stage
-from kinst_emu.explore.threads import CURRENT, begin_runs, caller_of, make_threads
+from kinst_emu.explore.threads import CURRENT, StartError, begin_runs, caller_of, make_threads
 from kinst_emu.explore.workers import workers
+from kinst_emu.workload import c_file_words
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
 MAX_STORE = 1 << 30  # bytes
@@ -30,8 +33,14 @@ RUN_LIMIT = 5_000_000  # instructions that a call of a corpus may take
 
 @dataclass(frozen=True)
 class CorpusCall:
+    """A call, or a program for the shell.
+
+    :param command: of a program, the shell's line; empty: it is a call.
+    """
+
     text: str
     program: list[Statement]
+    command: str = ""
 
 
 def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list[CorpusCall]:
@@ -52,8 +61,11 @@ def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list
         if not text:
             continue
         try:
-            program = parse(text)
-            check(image, program, prototypes, [CURRENT])
+            program = [] if is_program(text) else parse(text)
+            if is_command(text):
+                command_of(text)
+            elif program:
+                check(image, program, prototypes, [CURRENT])
         except (CallSyntaxError, KinstError) as error:
             raise KinstError(f"{path}:{number}: {error}") from None
         found.setdefault(text, CorpusCall(text, program))
@@ -62,6 +74,21 @@ def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list
     if not found:
         raise KinstError(f"{path}: no calls are in it; give one a line, like: uifind(7)")
     return list(found.values())
+
+
+def is_program(text: str) -> bool:
+    """Whether a line is a program, or a file of C, and no call."""
+    return is_command(text) or bool(c_file_words(text))
+
+
+def with_programs(image: Image, corpus: Sequence[CorpusCall]) -> tuple[Image, list[CorpusCall]]:
+    """The kernel, with the corpus' files of C compiled, and the corpus with the shell's lines.
+
+    :raises KinstError: for a file that cannot be read or compiled.
+    """
+    image, texts = with_c_files(image, [one.text for one in corpus])
+    return image, [replace(one, command=text) if is_command(text) else one
+                   for one, text in zip(corpus, texts, strict=True)]
 
 
 @dataclass
@@ -84,12 +111,17 @@ class PairStage:
 
     def __post_init__(self) -> None:
         self.machine = machine = boots.booted(self.image, self.memory)
+        self._booted = machine.mark()
         self._threads = make_threads(machine, 2, caller_of(machine))
         self._mark = machine.mark()
 
     def begin(self, one: CorpusCall, other: CorpusCall) -> Stage:
         """:raises KinstError: when a call cannot begin."""
         machine = self.machine
+        if one.command:
+            machine.back_to(self._booted)
+            return made_stage(
+                machine, begin_programs(machine, [one.command, other.command]), RUN_LIMIT)
         machine.back_to(self._mark)
         caller = caller_of(machine, RUN_LIMIT)
         started = begin_runs(machine, self._threads, [(c.text, c.program) for c in (one, other)],
@@ -100,7 +132,7 @@ class PairStage:
         """What a call reads and writes when it runs by itself."""
         try:
             found = self.begin(call, call).uses()
-        except CallError as error:
+        except (CallError, StartError, CommandError) as error:
             return Use(wrong=str(error))
         if found is None:
             return Use(wrong="it does not come to its end")
@@ -108,14 +140,19 @@ class PairStage:
         return Use(frozenset(reads), frozenset(writes))
 
 
-def ranked(uses: Sequence[Use]) -> list[tuple[int, int]]:
+def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int, int]]:
     """The pairs in which one writes what the other uses: those first that have most in common that
-    few have."""
+    few have.
+
+    :param programs: which are; a program and a call are no pair.
+    """
     often = Counter(place for use in uses for place in use.reads | use.writes)
     weight = {place: 1 / math.log2(1 + n) if n < len(uses) else 0.0 for place, n in often.items()}
     scored = []
     for i, one in enumerate(uses):
         for j in range(i, len(uses)):
+            if programs and programs[i] != programs[j]:
+                continue
             other = uses[j]
             common = (one.writes & (other.reads | other.writes)) | (other.writes & one.reads)
             score = sum(weight[place] for place in common)

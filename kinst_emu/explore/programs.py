@@ -1,21 +1,49 @@
 """Runs that are programs: each is started by our shell, and stands at its first instruction."""
 
+import shlex
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from dtrace.kernel_types import kernel_types
 from dtrace.threads import structure
 from dwarf.values import CStruct
 from emu.call import Caller
+from emu.elf import Image
 from emu.machine import Stop, StopReason, Until
 from emu.replay.flow import thread_of
 from emu.unicorn.machine import UnicornMachine
-from images.shell import at_shell, check_command
+from images.shell import at_shell, check_command, compile_program, with_folder
 from kinst.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
+from kinst_emu.workload import c_file_words
 
 COMMAND = "$ "
 NOT_PLAIN = frozenset("|&;<>")  # what connects commands
 SELF = (1 << 64) - 1
+SOON = 5_000_000  # instructions
+
+
+def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
+    """The kernel, with the programs in /files of those runs that are files of C; and the runs, as
+    commands for the shell.
+
+    :raises KinstError: for a file that cannot be read or compiled.
+    """
+    files = {text: words for text in texts if not is_command(text)
+             and (words := c_file_words(text))}
+    if not files:
+        return image, list(texts)
+    sources = {Path(words[0]).resolve() for words in files.values()}
+    if len({source.stem for source in sources}) < len(sources):
+        raise StartError("--run: two files of C have one name")
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sorted(sources):
+            compile_program(image, source, Path(folder))
+        image = with_folder(image, Path(folder))
+    lines = {text: shlex.join([f"/files/{Path(words[0]).stem}", *words[1:]])
+             for text, words in files.items()}
+    return image, [COMMAND + lines[text] if text in files else text for text in texts]
 
 
 def is_command(text: str) -> bool:
@@ -45,12 +73,11 @@ def begin_programs(machine: UnicornMachine, texts: Sequence[str]) -> list[Starte
     starting = _Starting(machine, texts)
     if machine.schedule.several:
         stand_in_thread(machine)
-        starting.bind(len(texts) - 1)  # there the shell can go on while others are held
-    # All in one line: a CPU that is held may be the one that keys interrupt.
+        starting.bind(len(texts) - 1)
     starting.type("".join(f"{command_of(text)} & " for text in texts) + "\r")
     while len(starting.standing) < len(texts) or not starting.shell_waits:
         starting.go_on()
-    starting.first_stands()
+    starting.all_stand()
     machine.schedule.held.clear()
     machine.give_turn(0, range(1, len(texts)) if machine.schedule.several else ())
     return starting.runs
@@ -106,21 +133,15 @@ class _Starting:
             instructions=self._limit))
         if stop.reason is StopReason.ADDRESS:
             return stop
-        begun = len(self.runs)
-        text = self._texts[min(begun, len(self._texts) - 1)]
-        raise StartError(f"--run '{text}': no program begins: {stop}")
+        raise StartError(f"--run: {len(self.runs)} of {len(self._texts)} programs begin ({stop}): "
+                         "is each there? The shell's are in /bin")
 
     def go_on(self) -> None:
         """To where something happens; programs that stand at their first instruction give their
-        CPUs up, or are held there."""
+        CPUs up: the kernel's own threads may have to go on there."""
         machine, several = self.machine, self.machine.schedule.several
         here = self._here()
-        if here is not None and several and here < len(self._texts) - 1:
-            machine.schedule.held.add(here)
-            if machine.cpu.number != here or not machine.schedule.over():
-                raise StartError(f"--run '{self._texts[here]}': its program begins on CPU "
-                                 f"{machine.cpu.number}, and not on {here}; or no CPU goes on")
-        elif here is not None:
+        if here is not None:
             machine.ring_timer()
             thread = CStruct(self._kind, self.runs[here].thread, machine)
             thread[self._switch.owes] = 1
@@ -131,6 +152,8 @@ class _Starting:
         if stop.pc == self._reads:
             self._shell = self._shell or thread_of(machine)
             self._unread -= thread_of(machine) == self._shell
+            if self.shell_waits:  # what it has started begins soon, or not at all
+                self._limit = min(self._limit, machine.instructions + SOON)
         elif stop.pc == self._executed and len(self.runs) < len(self._texts):
             self._begins()
         elif (here := self._here()) is not None:
@@ -159,8 +182,23 @@ class _Starting:
             trap.names.get(machine.arch.pc, machine.arch.pc))
         self.runs.append(StartedRun(text, text, thread, None, entry, (), program=True))
 
-    def first_stands(self) -> None:
-        """On several CPUs the last one stands, where the others are held; on one, the first."""
-        wanted = len(self.runs) - 1 if self.machine.schedule.several else 0
-        while self._here() != wanted:
-            self.go_on()
+    def all_stand(self) -> None:
+        """On one CPU the first stands; on several each does, on its own, and is held there."""
+        machine = self.machine
+        if not machine.schedule.several:
+            while self._here() != 0:
+                self.go_on()
+            return
+        held = machine.schedule.held
+        while len(held) < len(self.runs):
+            here = self._here()
+            if here is not None:
+                if machine.cpu.number != here:
+                    raise StartError(f"--run '{self._texts[here]}': its program begins on CPU "
+                                     f"{machine.cpu.number}, and not on {here}")
+                held.add(here)
+                if len(held) == len(self.runs):
+                    break
+                if not machine.schedule.over():
+                    raise StartError("the programs do not begin: no CPU goes on")
+            self._run()

@@ -22,6 +22,7 @@ LONG_TURN = 1 << 30  # instructions: a CPU goes on as long as it can
 PAUSES = 3000  # times that a run says that it waits for another one, and is left to go on
 FACTOR = 4
 SPINS = 400_000  # instructions behind which it is taken to wait, where its CPU does not say so
+ANSWER = 20_000  # instructions in which a CPU answers an interrupt
 SLEEPS = 8  # times that the last one does so: longer than that nobody sleeps who will go on
 ROUNDS = 40  # of all runs in turns, none of which comes to its end: they wait for each other
 MOST_LOOKED = 512 << 20  # bytes of entries
@@ -208,11 +209,33 @@ class Stage:
             others = [one for one in range(len(self.runs)) if one not in played.results]
             run = next((one for one in (*others[others.index(run) + 1 :], *others)
                         if one != run), run) if run in others else turn.run
-            alone += len(others) == 1 and ended == STUCK
+            if len(others) == 1 and ended == STUCK:
+                alone += 1
+                ended = self._let_others(run)
+                if not isinstance(ended, str):
+                    played.end = ended
+                    return False
             if alone > SLEEPS:
                 break
         played.end = Stop(StopReason.PATIENCE, self.machine.pc)
         return False
+
+    def _let_others(self, run: int) -> str | Stop:
+        """The last run waits: CPUs whose runs are done may owe it something (an answer to an
+        interrupt).  STUCK, or what ended all."""
+        machine = self.machine
+        for cpu in machine.cpus:
+            if cpu.number == run or not cpu.on or machine.schedule.waits[cpu.number] is not None:
+                continue
+            machine.give_turn(cpu.number, [n for n in range(len(machine.cpus)) if n != cpu.number])
+            stop = machine.run(Until(instructions=machine.instructions + ANSWER,
+                                     time=machine.engine.time + SLEEP))
+            if stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            if stop.reason not in (StopReason.INSTRUCTIONS, StopReason.TIME, StopReason.HALT,
+                                   StopReason.PATIENCE):
+                return stop
+        return STUCK
 
     def _go(self, run: int, count: int | None, played: Played) -> str | Stop:
         """Have a run go on by itself: DONE, PREEMPTED, STUCK, or what ended all."""

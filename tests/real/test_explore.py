@@ -142,3 +142,106 @@ def test_a_recorded_order_is_played_with_probes(kernel, tmp_path):
                  'fbt::kern_*env:entry { printf("%d %s\\n", cpu, stringof(arg0)); }')
     assert traced.returncode == 0 and "ended in another state" not in traced.stderr
     assert traced.stdout.split() == ["0", "a_b", "1", "a_b"]
+
+
+# -- programs -------------------------------------------------------------------------------------
+
+LOOK_THEN_MAKE = """
+#include "system.h"
+int
+main(int argc, char **argv, char **environment)
+{
+	(void)argc, (void)environment;
+	if (CALL3(SYS_open, argv[1], 0, 0) >= 0)
+		return (1);
+	return (CALL2(SYS_mkdir, argv[1], 0755) < 0 ? 2 : 0);
+}
+"""
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_a_program_that_looks_and_then_acts_is_found_with_one_preemption(kernel, cpus, tmp_path):
+    source = tmp_path / "once.c"
+    source.write_text(LOOK_THEN_MAKE)
+    run_ = f"{source} /tmp/x"
+    found = explore(kernel, run_, run_, cpus=cpus, races=False, preemptions=1, limit=4000)
+    assert found.results == {(0, 1), (1, 0)}
+    assert [(one.kind, one.preemptions) for one in found.findings] == [("result", 1)]
+    again = explore(kernel, run_, run_, cpus=cpus, schedule=found.findings[0].schedule)
+    assert {"result"} <= {one.kind for one in again.findings}
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_programs_that_are_right_give_nothing(kernel, cpus):
+    found = explore(kernel, "$ mkdir /tmp/d/a", "$ rmdir /tmp/d", setup="$ mkdir /tmp/d",
+                    check="$ ls /tmp", cpus=cpus, races=False, limit=150)
+    assert found.findings == [] and found.results == {(0, 1), (1, 0)} and found.tried == 150
+
+
+def test_three_programs_take_turns(kernel):
+    found = explore(kernel, "$ echo 1", "$ cat /etc/motd", "$ ls /", races=False, limit=20)
+    assert found.findings == [] and found.tried == 20 and len(found.results) == 1
+
+
+@pytest.mark.parametrize("cpus", ["1", "2"])
+def test_an_order_of_programs_is_recorded_and_traced(kernel, cpus, tmp_path):
+    path, both = tmp_path / "order.rec", ("--run", "$ mkdir /tmp/a") * 2
+    where = ("-k", str(kernel.path), *(("--cpus", "1") if cpus == "1" else ()))
+    ran = run("kinst", "explore", *where, *both, "--no-races", "--schedule", "A5000 B A",
+              "--record", str(path))
+    assert ran.returncode == 0 and "nothing goes wrong with it" in ran.stdout, ran.stderr
+    played = run("kinst", "replay", str(path))
+    assert "the state is the recorded one" in played.stdout
+    probe = 'syscall::mkdir:entry { printf("%d %s %d\\n", cpu, execname, pid); }'
+    traced = run("kdtrace", *where, *both, "--schedule", "A5000 B A", "-qn", probe)
+    rows = [line.split() for line in traced.stdout.splitlines() if " mkdir " in line]
+    assert [row[0] for row in rows] == (["0", "0"] if cpus == "1" else ["0", "1"])
+    assert len({row[2] for row in rows}) == 2
+
+
+def test_pairs_of_programs_are_found_by_themselves(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.write_text("$ mkdir /tmp/a\n$ rmdir /tmp/a\nuifind(77)\n")
+    ran = run("kinst", "explore", "-k", str(real_kernel("amd64").path), "--pairs", str(corpus),
+              "--orders", "10")
+    assert "4 pairs of 3 calls have something in common; 4 were tried now" in ran.stdout
+
+
+def test_programs_that_cannot_begin_are_refused_in_one_line(kernel):
+    for runs, said in ((("$ nothing", "$ ls /"), "1 of 2 programs begin"),
+                       (("$ ls | cat", "$ ls /"), "one program with its arguments"),
+                       (("$ ls", "uifind(3)"), "give one kind"),
+                       (("/nowhere.c", "$ ls"), "no such file"),
+                       (("$ ls", "$ ls", "--setup", "uifind(3)"), "--setup: of programs"),
+                       (("$ ls", "$ ls", "--setup", "$ false"), "has failed (1)"),
+                       (("$ ls", "$ ls", "--probe", "strlen:0"), "--probe")):
+        ran = run("kinst", "explore", "-k", str(kernel.path), "--run", runs[0], "--run", *runs[1:])
+        assert ran.returncode == 1 and ran.stdout == "", runs
+        assert said in ran.stderr and ran.stderr.count("\n") == 1, (runs, ran.stderr)
+
+
+# -- on one CPU, and with breakpoints in the way ---------------------------------------------------
+
+def test_two_that_register_one_hook_both_succeed_on_one_cpu_too(kernel):
+    call = "hhook_head_register(9, 5, 0, 1)"
+    found = explore(kernel, call, call, cpus=1)
+    assert [(one.kind, one.preemptions) for one in found.findings] == [("result", 1)]
+
+
+@pytest.mark.parametrize("runs", [('kern_setenv("a_b", "1")', 'kern_unsetenv("a_b")'),
+                                  ("uifind(77)", "uifind(77)"), ("if_alloc(6)", "if_alloc(6)")])
+def test_calls_that_are_right_give_nothing_on_one_cpu(kernel, runs):
+    found = explore(kernel, *runs, limit=400, cpus=1)
+    assert found.findings == [] and found.tried > 10
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+@pytest.mark.parametrize("trampolines", ["thread", "shared"])
+def test_a_shared_trampoline_panics_and_one_for_each_thread_does_not(trampolines, cpus):
+    where = ("-k", str(real_kernel("amd64").path), "--run", 'strlen("abc")', "--run",
+             'strlen("defgh")', "--probe", "strlen:0", "--probe", "strlen:1", "--no-races")
+    ran = run("kinst", "explore", *where, "--trampolines", trampolines, "--cpus", str(cpus))
+    if trampolines == "shared":
+        assert ran.returncode == 1 and "1. panic" in ran.stdout and "(1 preemption)" in ran.stdout
+    else:
+        assert ran.returncode == 0 and "all others were tried" in ran.stdout
