@@ -248,7 +248,7 @@ def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
     try:
         sources = Sources(machine.image)
         if finding.race is not None:
-            yield from of_race(machine, sources, finding.race)
+            yield from of_race(stage, sources, finding.race, finding.order)
             return
         played = stage.play(finding.order, look=True)
         table = list(rows(machine, sources, played.accesses, runs, stage.probed))

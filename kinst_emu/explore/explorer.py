@@ -335,9 +335,10 @@ class Explorer:
 
     def _races(self, played: Played) -> None:
         symbols = self.stage.machine.image.symbols
-        found = data_races(played.accesses, len(self.stage.runs), self.is_atomic)
+        count, one_cpu = len(self.stage.runs), not self.stage.machine.schedule.several
+        found = data_races(played.accesses, count, self.is_atomic, one_cpu)
         while any([self._is_said_atomic(pc) for race in found for pc in race.places]):
-            found = data_races(played.accesses, len(self.stage.runs), self.is_atomic)
+            found = data_races(played.accesses, count, self.is_atomic, one_cpu)
         for race in found:
             one, other = (f"{'store' if a.stores else 'load'} at {symbols.where(a.pc)}"
                           for a in (race.first, race.second))

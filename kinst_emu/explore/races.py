@@ -40,12 +40,16 @@ class _Place:
     loads: dict[int, tuple[int, Access]] = field(default_factory=dict)
 
 
-def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> list[DataRace]:
+def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
+               one_cpu: bool = False) -> list[DataRace]:
     """The races of an order, one for each pair of instructions.
 
     :param is_atomic: whether the instruction at an address is.
+    :param one_cpu: the runs share one: two instructions that each read, change and write are no
+        race there, as nothing comes in the midst of one.
     """
     accesses = list(read_accesses(entries))
+    changing = _changing(accesses) if one_cpu else frozenset()
     atomic = {pc: is_atomic(pc) for pc in {access.pc for access in accesses}}
     ordering: dict[int, set[tuple[int, int]]] = {}  # by granule: what is used atomically there
     for access in accesses:
@@ -76,11 +80,18 @@ def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool]) -> l
             elif users[place] & users[place] - 1:
                 known = places.setdefault(place, _Place())
                 for race in _against(known, own, access):
-                    if len(found) < MAX_RACES:
+                    if len(found) < MAX_RACES and not changing.issuperset(race.places):
                         found.setdefault(race.places, race)
         if access.held:
             _release(own, access.cpu, released, THE_CPU)
     return sorted(found.values(), key=lambda race: race.second.position)
+
+
+def _changing(accesses: list[Access]) -> frozenset[int]:
+    """The instructions that load and store the same."""
+    loads = {(a.position, a.physical, a.pc) for a in accesses if not a.stores}
+    return frozenset(a.pc for a in accesses
+                     if a.stores and (a.position, a.physical, a.pc) in loads)
 
 
 def _acquire(own: list[int], released: dict[int, list[int]], place: int) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dtrace.stack import Stacks
+from dwarf.debug_file import DebugDataError
 from emu.errors import KinstError
 from emu.machine import Stop, StopReason, Until
 from emu.replay.flow import thread_of, watch_threads
@@ -166,6 +168,22 @@ class Stage:
             if access.cpu == 0:
                 (writes if access.stores else reads).update(access.places)
         return reads, writes
+
+    def stack_at(self, order: Order, position: int) -> list[str]:
+        """Who has called what at a count of the machine's instructions, as stack() prints it; the
+        machine is then there."""
+        limit, self.limit = self.limit, position - self.begin
+        try:
+            self.play(order)
+        finally:
+            self.limit = limit
+        if self.machine.instructions != position:
+            return []
+        try:
+            return [line.strip() for line in
+                    Stacks(self.machine).text(self.machine.read_register)]
+        except DebugDataError as error:
+            return [f"no stack: {error}"]
 
     def record(self, order: Order, path: Path, text: str) -> Played:
         """Execute the runs so, and record it: from the state where all orders begin.

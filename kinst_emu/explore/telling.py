@@ -1,19 +1,26 @@
 """What happened in an order, by source lines: the accesses to memory that several runs use, one
 column a run."""
 
+import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
+from dtrace.kernel_types import kernel_types
+from dwarf.debug_file import DebugDataError
+from dwarf.index import VARIABLE
+from dwarf.types import Array, Structure, Type, declare, size_of, strip
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import Access, read_accesses
-from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.order import LETTERS, Order
 from kinst_emu.explore.races import DataRace
+from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.trampolines import ProbedRuns
 
 MAX_ROWS = 120  # the last ones are shown
 PAGE = 4096
+MOST_NESTED = 32
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Row:
 
 
 class VariableNames:
-    """Names of physical addresses: of the kernel's own variables."""
+    """Names of physical addresses: of the kernel's own variables, and their members."""
 
     def __init__(self, machine: UnicornMachine) -> None:
         self._machine = machine
@@ -55,17 +62,61 @@ class VariableNames:
                 physical = machine.translate(virtual)
                 if physical is not None:
                     self._pages.setdefault(physical // PAGE, virtual)
+        self._types = kernel_types(machine.image)
+        found = sorted({(one.value, one.name) for one in debug_index(machine.image).declarations()
+                        if one.tag == VARIABLE and one.value})
+        self._addresses = [address for address, _name in found]
+        self._names = [name for _address, name in found]
+        self._known: dict[int, tuple[str, str]] = {}
 
     def name(self, physical: int) -> str:
+        return self._found(physical)[0]
+
+    def kind(self, physical: int) -> str:
+        """The variable's declaration, in C; empty: it is not known."""
+        return self._found(physical)[1]
+
+    def _found(self, physical: int) -> tuple[str, str]:
+        if physical not in self._known:
+            self._known[physical] = self._look(physical)
+        return self._known[physical]
+
+    def _look(self, physical: int) -> tuple[str, str]:
         virtual = self._pages.get(physical // PAGE)
         if virtual is None:
-            return f"memory at {physical:#x}"
+            return f"memory at {physical:#x}", ""
         address = virtual + physical % PAGE
-        variable = debug_index(self._machine.image).variable_at(address)
-        if variable is None:
-            return f"{address:#x}"
-        offset = address - variable.value
-        return f"{variable.name}+{offset:#x}" if offset else variable.name
+        number = bisect.bisect_right(self._addresses, address) - 1
+        if number < 0:
+            return f"{address:#x}", ""
+        name, begin = self._names[number], self._addresses[number]
+        try:
+            kind = self._types.variable(name, begin)
+            if kind is None or not begin <= address < begin + max(size_of(kind), 1):
+                return f"{address:#x}", ""
+            return name + member_path(kind, address - begin), declare(kind, name)
+        except DebugDataError:
+            return f"{address:#x}", ""
+
+
+def member_path(kind: Type, offset: int) -> str:
+    """What of a variable lies so many bytes from its begin: ``[2].lock``, ``+0x4``, or nothing."""
+    path = ""
+    for _ in range(MOST_NESTED):
+        kind = strip(kind)
+        if isinstance(kind, Array) and (size := size_of(kind.element)):
+            path += f"[{offset // size}]"
+            kind, offset = kind.element, offset % size
+            continue
+        member = None
+        if isinstance(kind, Structure):
+            member = next((one for one in kind.members if one.width is None
+                           and 0 <= offset - one.offset // 8 < size_of(one.type)), None)
+        if member is None:
+            break
+        path += f".{member.name}" if member.name else ""
+        kind, offset = member.type, offset - member.offset // 8
+    return path + (f"+{offset:#x}" if offset else "")
 
 
 def shared_accesses(entries: bytes, runs: int) -> list[Access]:
@@ -127,12 +178,16 @@ def side_by_side(table: list[Row], runs: int, width: int = 58) -> Iterator[str]:
         yield " " * width * row.run + row.text
 
 
-def of_race(machine: UnicornMachine, sources: Sources, race: DataRace) -> Iterator[str]:
-    """The two accesses: what, where, which value."""
+def of_race(stage: Stage, sources: Sources, race: DataRace, order: Order) -> Iterator[str]:
+    """The two accesses: what, of which variable, where, which value, and the stacks."""
+    machine = stage.machine
     places, symbols = VariableNames(machine), machine.image.symbols
     lines = SourceLines(machine, sources)
+    if kind := places.kind(race.second.physical):
+        yield kind
     for access in (race.first, race.second):
         what = "stores" if access.stores else "loads"
         yield (f"{LETTERS[access.cpu]} {what} {access.size} bytes of "
                f"{places.name(access.physical)} ({access.value:#x}) at {symbols.where(access.pc)}, "
                f"{lines.of(access.pc)}")
+        yield from (f"    {line}" for line in stage.stack_at(order, access.position))

@@ -10,6 +10,7 @@ from emu.errors import KinstError
 from emu.unicorn._engine import shared_entries
 from kinst_emu.explore.accesses import (
     ENTRY,
+    HELD,
     RunAccesses,
     RunStretch,
     of_serial,
@@ -153,6 +154,24 @@ def test_each_pair_of_instructions_is_told_once():
     many = [access for n in range(50) for access in (
         (0, 1, 64 + 8 * n, 8, STORE), (1, 2, 64 + 8 * n, 8, LOAD))]
     assert races(*many) == [(1, 2)]
+
+def test_instructions_that_change_memory_are_no_race_of_threads_on_one_cpu():
+    adds = entries(*((run, 7 + run, 64, 8, kind) for run in (0, 1) for kind in (LOAD, STORE)))
+    both = b"".join(ENTRY.pack(*one._replace(position=2 * one.cpu)) for one in read_accesses(adds))
+    assert data_races(both, 2, lambda _pc: False)
+    assert data_races(both, 2, lambda _pc: False, one_cpu=True) == []
+    plain = entries((0, 7, 64, 8, STORE), (1, 8, 64, 8, LOAD))
+    assert len(data_races(plain, 2, lambda _pc: False, one_cpu=True)) == 1
+
+
+def test_sections_that_hold_the_cpu_order_each_other_and_what_is_outside_is_a_race():
+    def found(first, second):
+        return data_races(entries((0, 1, 64, 8, STORE | first), (1, 2, 64, 8, STORE | second)), 2,
+                          lambda _pc: False)
+    assert found(HELD, HELD) == [] and len(found(HELD, 0)) == len(found(0, HELD)) == 1
+    handed = entries((0, 1, 64, 8, STORE), (0, 2, 128, 8, STORE | HELD),
+                     (1, 3, 128, 8, LOAD | HELD), (1, 4, 64, 8, STORE))
+    assert data_races(handed, 2, lambda _pc: False) == []
 
 
 def test_what_each_run_did_is_counted_from_its_own_begin():
