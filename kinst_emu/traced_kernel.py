@@ -49,13 +49,13 @@ from images.shell import (
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.boot_words import with_cpus, with_disks
+from kinst_emu.c_file import c_file_words
 from kinst_emu.command_line import BOOT, COMMAND, QEMU, CommandLine
 from kinst_emu.explore.exploration import Runs, record_order
 from kinst_emu.explore.order import order_title, read_order
 from kinst_emu.json_lines import JsonLines
 from kinst_emu.terminal import parse_size, show_byte
 from kinst_emu.trace_page.collected import Collected
-from kinst_emu.workload import c_file_words
 
 IDLE = ("nothing to run; give a call, like: -c 'strlen(\"hello\")', a command, like: -c '$ ls', or "
         "-c boot")

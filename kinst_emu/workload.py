@@ -3,7 +3,6 @@
 import ast
 import contextlib
 import runpy
-import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -38,15 +37,6 @@ def load_program(path: Path) -> Workload:
     if not callable(found):
         raise missing
     return cast(Workload, found)
-
-
-def c_file_words(workload: str) -> list[str]:
-    """The words of a workload that is a file of C with its arguments; none of others."""
-    try:
-        words = shlex.split(workload)
-    except ValueError:  # a call has quotes of its own
-        return []
-    return words if words and words[0].endswith(".c") else []
 
 
 def program_of(path: Path, workload: Workload) -> Path | None:

@@ -16,6 +16,7 @@ from emu.progress import PROGRESS
 from emu.replacing import replacing
 from images import catalog
 from kinst_emu.completion import kernel_option
+from kinst_emu.explain.explained import source_trees
 from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
 from kinst_emu.explore.explorer import (
     MOST_JOBS,
@@ -30,6 +31,7 @@ from kinst_emu.explore.order import Order, order_title, read_order
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.explore.trampolines import TRAMPOLINES
+from kinst_emu.page_file import write_page
 from kinst_emu.sweeps import progress_bar
 from kinst_emu.terminal import check_writable, parse_count, parse_size
 
@@ -87,6 +89,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--unchecked", action="store_true",
         help="pass the arguments as they are, whatever the functions' types are")
     add("--junit", type=Path, metavar="FILE", help="write the findings as JUnit's XML")
+    add("--html", type=Path, metavar="FILE",
+        help="write a page: which line each run executed when, and which value it saw")
+    add("--sources", type=Path, metavar="DIR", action="append", default=[],
+        help="with --html: a tree with the kernel's source, whose lines are shown; may be repeated")
     add("--json", action="store_true", help="print what was found as JSON")
 
 
@@ -111,10 +117,12 @@ def run(arguments: argparse.Namespace) -> int:
                   min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS))
     order = None if arguments.schedule is None else read_order(
         arguments.schedule, len(arguments.runs))
-    for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record")):
+    for path, option in ((arguments.junit, "--junit"), (arguments.record, "--record"),
+                         (arguments.html, "--html")):
         if path is not None:
             check_writable(path, option)
     image = for_runs(catalog.find(arguments.kernel, arguments.module), len(arguments.runs), cpus)
+    trees = source_trees(image, arguments.sources)
     with PROGRESS.working("starting the runs"):
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
@@ -125,6 +133,11 @@ def run(arguments: argparse.Namespace) -> int:
         _record(arguments.record, stage, explored, order, arguments.runs, arguments.module)
     if arguments.junit is not None:
         _write_junit(arguments.junit, explored)
+    if arguments.html is not None:
+        from kinst_emu.explore.page import explored_page
+
+        write_page(arguments.html, explored_page(
+            stage, explored, arguments.runs, " ".join(_seen(explored).split()), trees), "kinst")
     if arguments.json:
         print(json.dumps(_as_json(explored), indent=2))
     else:
@@ -149,9 +162,9 @@ def _pairs(arguments: argparse.Namespace) -> int:
         with_programs,
     )
 
-    for option in ("runs", "setup", "check", "schedule", "record", "junit"):
+    for option in ("runs", "setup", "check", "schedule", "record", "junit", "html", "probes"):
         if getattr(arguments, option):
-            name = "run" if option == "runs" else option
+            name = {"runs": "run", "probes": "probe"}.get(option, option)
             raise KinstError(f"--{name}: cannot be used with --pairs")
     most, orders, seed = (parse_count(text, option) for text, option in (
         (arguments.limit or "1000", "--limit"), (arguments.orders, "--orders"),

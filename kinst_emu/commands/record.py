@@ -24,11 +24,12 @@ from images.shell import (
     with_userland,
 )
 from kinst_emu.boot_words import check_userland, files_option, loader_options, with_options
+from kinst_emu.c_file import c_file_words
 from kinst_emu.completion import kernel_option
 from kinst_emu.kernel import Kernel
 from kinst_emu.recorded import recorded
 from kinst_emu.terminal import parse_count, parse_size, show_byte
-from kinst_emu.workload import c_file_words, load_program, program_of, run_program
+from kinst_emu.workload import load_program, program_of, run_program
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",

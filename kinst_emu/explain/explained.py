@@ -34,6 +34,7 @@ LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
 MEMORY = 512 << 20
 TEACHING_SOURCE = Path(catalog.__file__).parent / "teaching"
+RACES_SOURCE = TEACHING_SOURCE.with_name("races")
 
 
 @dataclass(frozen=True)
@@ -210,5 +211,5 @@ def shortened(location: str) -> str:
 
 def source_trees(image: Image, trees: Sequence[Path]) -> SourceText:
     """Where the text of a kernel's source is: the teaching kernels' is known."""
-    own = [TEACHING_SOURCE] if catalog.is_teaching(image) else []
+    own = [TEACHING_SOURCE, RACES_SOURCE] if catalog.is_teaching(image) else []
     return SourceText([*trees, *own])

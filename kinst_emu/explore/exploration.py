@@ -16,6 +16,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import CommandError, give_command, run_command, with_userland
 from kinst.rewritten_trampolines import PER_THREAD
+from kinst_emu.c_file import c_file_words
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
@@ -35,7 +36,6 @@ from kinst_emu.explore.threads import (
     make_threads,
 )
 from kinst_emu.explore.trampolines import ProbedRuns
-from kinst_emu.workload import c_file_words
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24
 COMPARED = re.compile(r"(?P<call>.+?)\s*(?P<how>==|!=|<=|>=|<|>)\s*"

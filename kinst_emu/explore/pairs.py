@@ -18,13 +18,13 @@ from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots
 from images.shell import CommandError
+from kinst_emu.c_file import c_file_words
 from kinst_emu.explore.exploration import made_stage
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.programs import begin_programs, command_of, is_command, with_c_files
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.threads import CURRENT, StartError, begin_runs, caller_of, make_threads
 from kinst_emu.explore.workers import workers
-from kinst_emu.workload import c_file_words
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
 MAX_STORE = 1 << 30  # bytes

@@ -15,8 +15,8 @@ from emu.replay.flow import thread_of
 from emu.unicorn.machine import UnicornMachine
 from images.shell import at_shell, check_command, compile_program, with_folder
 from kinst.trap import TRAPS
+from kinst_emu.c_file import c_file_words
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
-from kinst_emu.workload import c_file_words
 
 COMMAND = "$ "
 NOT_PLAIN = frozenset("|&;<>")  # what connects commands

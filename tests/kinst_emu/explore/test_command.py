@@ -1,5 +1,6 @@
 """kinst explore, as a user gives it."""
 
+import html
 import json
 import xml.etree.ElementTree as ElementTree
 
@@ -44,6 +45,22 @@ def test_findings_are_written_for_programs(arch, tmp_path):
     suite = ElementTree.parse(tmp_path / "found.xml").getroot()
     assert suite.get("failures") == "1"
     assert suite.find("testcase/failure").text == found["findings"][0]["schedule"]
+
+
+def test_a_page_shows_which_line_ran_when_and_which_value_it_saw(arch, tmp_path):
+    path = tmp_path / "found.html"
+    ran = explore(arch, *PURSE, *BAD, "--html", str(path))
+    assert ran.returncode == 1 and f"wrote {path}" in ran.stderr
+    shown = html.unescape(path.read_text())
+    schedule = ran.stdout.split("schedule '")[1].split("'")[0]
+    assert f"<code>{schedule}</code>" in shown and "purse_one = 0xfffffffffffffffe" in shown
+    assert "./races.c:" in shown and "purse_one = purse_one - 6;" in shown  # the source itself
+    assert "http" not in shown.replace("http-equiv", "") and "{{" not in shown
+    races = explore(arch, "--setup", "counter_reset()", "--run", "counter_bad()", "--run",
+                    "counter_bad()", "--limit", "2", "--html", str(path))
+    assert races.returncode == 1 and "volatile u64 counter" in path.read_text()
+    good = explore(arch, *PURSE, *GOOD, "--limit", "4", "--html", str(path))
+    assert good.returncode == 0 and "Nothing went wrong" in path.read_text()
 
 
 def test_what_cannot_be_explored_is_refused_in_one_line(arch):

@@ -1,0 +1,75 @@
+"""What was found, as a page: which line each run executed when, and which value it saw."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dtrace.debug_data import Sources
+from dtrace.source_text import SourceText
+from dwarf.debug_file import DebugDataError
+from kinst_emu.explore.explorer import Explored, WrongOrder
+from kinst_emu.explore.order import LETTERS
+from kinst_emu.explore.stage import Stage
+from kinst_emu.explore.telling import Row, of_race, rows
+from kinst_emu.page_file import page
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a run does in one line of its source, at one time.
+
+    :param text: of the line, where it is known.
+    :param accesses: to what the runs share, like ``counter is 0x0``.
+    """
+
+    source: str
+    text: str
+    accesses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FindingPart:
+    """:param table: (instructions of all runs so far, a cell or nothing for each run).
+    :param lines: of a data race.
+    """
+
+    title: str
+    said: str
+    schedule: str
+    table: list[tuple[int, list[Cell | None]]]
+    lines: list[str]
+
+
+def explored_page(stage: Stage, explored: Explored, runs: Sequence[str], about: str,
+                  trees: SourceText) -> str:
+    """:param runs: their texts; ``about``: how much was seen.
+    :param trees: where the text of the source is.
+    """
+    try:
+        sources: Sources | None = Sources(stage.machine.image)
+    except DebugDataError:
+        sources = None
+    parts = [_part(stage, one, len(runs), sources, trees) for one in explored.findings]
+    return page("explored.html", "Orders of " + " and ".join(runs), about, parts=parts,
+                runs=list(zip(LETTERS, runs, strict=False)))
+
+
+def _part(stage: Stage, finding: WrongOrder, runs: int, sources: Sources | None,
+          trees: SourceText) -> FindingPart:
+    table: list[tuple[int, list[Cell | None]]] = []
+    lines: list[str] = []
+    if sources is not None and finding.race is not None:
+        lines = list(of_race(stage, sources, finding.race, finding.order))
+    elif sources is not None:
+        played = stage.play(finding.order, look=True)
+        found = rows(stage.machine, sources, played.accesses, runs, stage.probed)
+        for (run, source), some in groupby(found, key=lambda row: (row.run, row.source)):
+            together = list(some)
+            cells: list[Cell | None] = [None] * runs
+            cells[run] = Cell(source, trees.line(source), tuple(map(_access, together)))
+            table.append((together[0].position - stage.begin, cells))
+    return FindingPart(finding.kind, finding.said, finding.schedule, table, lines)
+
+
+def _access(row: Row) -> str:
+    return row.said or f"{row.place} {'=' if row.stores else 'is'} {row.value:#x}"
