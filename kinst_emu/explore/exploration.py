@@ -17,6 +17,7 @@ from images import boots, catalog
 from images.shell import CommandError, give_command, run_command, with_userland
 from kinst.rewritten_trampolines import PER_THREAD
 from kinst_emu.c_file import c_file_words
+from kinst_emu.explore.d_check import DCheck, is_d
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
@@ -124,7 +125,8 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
         return _stage_of_programs(image, runs, memory, limit)
     parsed = runs.parsed()
     setup = parse(runs.setup) if runs.setup else []
-    asked = read_check(runs.check) if runs.check else None
+    in_d = is_d(runs.check)
+    asked = read_check(runs.check) if runs.check and not in_d else None
     prototypes = None if unchecked else Prototypes(image)
     names = {one.target for one in setup if one.target}
     for _text, program in parsed:
@@ -138,11 +140,15 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     if setup:
         evaluation.run(setup)
     started = begin_runs(machine, threads, parsed, evaluation, prototypes)
+    if in_d:
+        DCheck(machine, image, runs.check)  # that it compiles is known before the orders begin
     probed = None
     if runs.probes:
         probed = ProbedRuns(machine, started, runs.probes, runs.trampolines)
     stage = made_stage(machine, started, limit)
     stage.probed = probed
+    if in_d:
+        return stage, _judge_in_d(machine, image, runs.check)
     known = {name: evaluation.names[name] for name in names if name in evaluation.names}
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
 
@@ -154,7 +160,8 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
     if runs.probes:
         raise KinstError("--probe: is for runs that are calls")
     command = command_of(runs.check) if is_command(runs.check) else ""
-    asked = read_check(runs.check) if runs.check and not command else None
+    in_d = is_d(runs.check) and not command
+    asked = read_check(runs.check) if runs.check and not command and not in_d else None
     prototypes = Prototypes(image)
     if asked is not None:
         check(image, asked.program, prototypes)
@@ -167,12 +174,23 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
         if ran.status:
             said = ran.output.decode("utf-8", "replace").strip()
             raise KinstError(f"--setup: '{runs.setup}' has failed ({ran.status}): {said}")
+    if in_d:
+        DCheck(machine, image, runs.check)
     begun = [replace(one, text=text) for one, text in zip(
         begin_programs(machine, commands), runs.texts, strict=True)]
     stage = made_stage(machine, begun, limit)
+    if in_d:
+        return stage, _judge_in_d(machine, image, runs.check)
     if command:
         return stage, _judge_by_command(machine, command)
     return stage, None if asked is None else _judge(machine, asked, prototypes, {})
+
+
+def _judge_in_d(machine: UnicornMachine, image: Image, text: str) -> Judge:
+    def judge(played: Played) -> str | None:
+        machine.give_turn(machine.cpu.number)  # and nobody is held
+        return DCheck(machine, image, text).wrong()
+    return judge
 
 
 def _judge_by_command(machine: UnicornMachine, command: str) -> Judge:

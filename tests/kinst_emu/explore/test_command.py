@@ -144,6 +144,18 @@ def test_a_kernel_without_threads_is_told_to_give_each_run_its_cpu():
     assert ran.stderr.count("\n") == 1
 
 
+def test_a_check_may_be_an_expression_of_d(arch):
+    holds = ("--setup", "purse_reset()", "--check", "`purse_one == 4 && `purse_other == 6")
+    bad = explore(arch, *holds, *BAD)
+    assert bad.returncode == 1 and "`purse_other == 6 does not hold" in bad.stdout
+    good = explore(arch, *holds, *GOOD)
+    assert good.returncode == 0 and "Nothing went wrong" in good.stdout
+    for wrong, said in (("`purse_one ==", "does not compile"), ("`nothing > 1", "`nothing")):
+        ran = explore(arch, *GOOD, "--check", wrong)
+        assert ran.returncode == 1 and ran.stdout == "" and said in ran.stderr
+        assert ran.stderr.count("\n") == 1
+
+
 def test_a_check_that_cannot_be_right_is_told(arch):
     wrong = explore(arch, *PURSE[:2], *GOOD, "--check", "purse_check() == 7")
     assert wrong.returncode == 1 and "The check holds in no serial order" in wrong.stdout
