@@ -55,8 +55,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "'$ mkdir /tmp/a'")
     add("--check", default="", metavar="CALL",
         help="a call behind all runs that is to give something but 0, or 'CALL == NUMBER'; behind "
-        "programs also '$ COMMAND', whose status is to be 0; or an expression of D over variables of "
-        "the kernel, like '`ticks > 7'")
+        "programs also '$ COMMAND', whose status is to be 0; or an expression of D over the "
+        "kernel's variables, like '`ticks > 7'")
     add("--cpus", metavar="N",
         help="1: they share one CPU, which its timer's interrupt takes from them; else each has "
         "its own")
