@@ -308,8 +308,10 @@ class Explorer:
 
     def is_atomic(self, pc: int) -> bool:
         known = self._atomic.get(pc)
+        machine: UnicornMachine = self.stage.machine
+        if known is None and machine.translate(pc) is None:
+            known = self._atomic[pc] = False  # of a program that is gone
         if known is None:
-            machine: UnicornMachine = self.stage.machine
             arch = machine.arch
             code = machine.read(pc, 15 if machine.translate(pc + 15) is not None else 4)
             length = arch.executed_length(code) or 1
