@@ -3,6 +3,7 @@ wrong."""
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -67,6 +68,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "with so many changes; random: preemptions anywhere (%(default)s)")
     add("--limit", metavar="N", help="orders that are tried (100000)")
     add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
+    add("--cluster", metavar="ADDRESS",
+        help="--pairs: use the workers of this Dask scheduler instead")
     add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
     add("--no-races", action="store_true", help="do not look for data races")
     add("--all-findings", action="store_true", help="go on behind the first finding")
@@ -100,8 +103,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.pairs is not None:
         return _pairs(arguments)
-    if arguments.store is not None:
-        raise KinstError("--store: is for --pairs")
+    for option in ("store", "cluster"):
+        if getattr(arguments, option) is not None:
+            raise KinstError(f"--{option}: is for --pairs")
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
                 arguments.trampolines)
     runs.parsed()
@@ -153,6 +157,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _pairs(arguments: argparse.Namespace) -> int:
     """A corpus, pair by pair."""
     from dtrace.prototypes import Prototypes
+    from kinst_emu.explore.pair_cluster import PairWork, rows_of_cluster
     from kinst_emu.explore.pairs import (
         PairExplorer,
         PairStage,
@@ -191,7 +196,14 @@ def _pairs(arguments: argparse.Namespace) -> int:
     wanted = list(left(pairs[:most], corpus, store))
     tried = wrong = 0
     with progress_bar(len(wanted), "pairs") as advance:
-        for row in PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs):
+        rows = PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs)
+        if arguments.cluster is not None:
+            work = PairWork(
+                os.path.abspath(image.path), tuple(map(os.path.abspath, arguments.module)),
+                image.identity, tuple(call.text for call in corpus), parse_size(arguments.memory),
+                arguments.unchecked, cpus, orders, seed)
+            rows = rows_of_cluster(arguments.cluster, work, wanted)
+        for row in rows:
             store.add(row)
             tried += 1
             advance(1)

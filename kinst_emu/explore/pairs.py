@@ -55,8 +55,18 @@ def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list
         raise KinstError(f"{path}: cannot be read: {error.strerror}") from None
     if len(raw) > MAX_CORPUS:
         raise KinstError(f"{path}: has more than {MAX_CORPUS >> 10} KiB")
+    return read_lines(str(path), raw.decode("utf-8", "replace").splitlines(), image, prototypes)
+
+
+def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Prototypes | None
+               ) -> list[CorpusCall]:
+    """The calls of lines.
+
+    :param path: where they are, for people.
+    :raises KinstError: for a line that is no call, naming it.
+    """
     found: dict[str, CorpusCall] = {}
-    for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip() if line.lstrip().startswith("#") else line.strip()
         if not text:
             continue

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,3 +85,25 @@ def test_every_pair_that_can_meet_is_ranked_and_no_other(uses):
             other = uses[j]
             meet = (one.writes & (other.reads | other.writes)) | (other.writes & one.reads)
             assert ((i, j) in found) is bool(meet - set(everywhere))
+
+
+def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setenv("DASK_DISTRIBUTED__WORKER__DAEMON", "False")
+    corpus = tmp_path / "corpus"
+    corpus.write_text("purse_move_bad()\npurse_move_good()\ncounter_bad()\npurse_check()\n")
+
+    def found(*more):
+        ran = run("kinst", "explore", "-k", "races/amd64", "--memory", "64M", "--pairs",
+                  str(corpus), "--json", *more)
+        assert ran.returncode == 1, ran.stderr
+        return sorted(ran.stdout.splitlines())
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True,
+                                  dashboard_address=None, host="127.0.0.1") as cluster:
+        assert found("--cluster", cluster.scheduler_address) == found()
+
+
+def test_a_cluster_is_for_pairs():
+    ran = run("kinst", "explore", "-k", "races/amd64", "--run", "purse_check()", "--run",
+              "purse_check()", "--cluster", "tcp://127.0.0.1:9")
+    assert ran.returncode == 1 and "--cluster: is for --pairs" in ran.stderr
