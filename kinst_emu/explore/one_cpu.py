@@ -17,6 +17,10 @@ from kinst_emu.explore.order import OrderTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first
 
+# A stretch of a turn ends with one of these, and the next one begins.
+GOES_ON = (StopReason.ADDRESS, StopReason.INSTRUCTIONS, StopReason.INTERRUPT, StopReason.TIME,
+           StopReason.HALT)
+
 
 @dataclass
 class _Runner:
@@ -156,7 +160,7 @@ class OneCpuStage(Stage):
     def _turn(self, turn: OrderTurn, played: Played) -> bool:
         machine, run = self.machine, turn.run
         most = last = self.begin + self.limit
-        sleeps = 0
+        awake = machine.engine.time  # when a run was last on the CPU
         if self.longest and not machine.panics:
             last = min(last, self.begin + len(self.runs) * max(SPINS, FACTOR * self.longest))
         goal = None if turn.count is None else played.executed(run) + turn.count
@@ -172,11 +176,9 @@ class OneCpuStage(Stage):
                 mine = left is not None and self._goes() == run
                 stop = self._run(played, min(last, machine.instructions + (left or 0))
                                  if mine else last)
-            if stop.reason in (StopReason.TIME, StopReason.HALT):
-                sleeps += 1
-            elif stop.reason is StopReason.ADDRESS:
-                sleeps = 0
-            elif stop.reason is StopReason.INTERRUPTED:
+            if self._on is not None:
+                awake = machine.engine.time
+            if stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             elif stop.reason is StopReason.INSTRUCTIONS and machine.instructions >= last:
                 if machine.panics and last < most:
@@ -184,10 +186,10 @@ class OneCpuStage(Stage):
                     continue
                 played.end = Stop(StopReason.PATIENCE if self.longest else stop.reason, stop.pc)
                 return False
-            elif stop.reason not in (StopReason.INSTRUCTIONS, StopReason.INTERRUPT):
+            elif stop.reason not in GOES_ON:
                 played.end = stop
                 return False
-            if sleeps > SLEEPS:
+            if stop.reason is StopReason.HALT or machine.engine.time - awake > SLEEPS * SLEEP:
                 played.end = Stop(StopReason.PATIENCE, machine.pc)
                 return False
         return True

@@ -273,9 +273,10 @@ class Stage:
         end = min(last, goal)
         if not machine.cpu.spins_aloud:
             end = min(end, machine.instructions + max(SPINS, FACTOR * self.longest))
+        asleep = machine.engine.time + SLEEP
         machine.schedule.left = 1
         stop = machine.run(Until(addresses=[self.back], instructions=end,
-                                 time=machine.engine.time + SLEEP))
+                                 time=asleep))
         while stop.reason is StopReason.ADDRESS or (
                 stop.reason is StopReason.PATIENCE and not machine.schedule.borne):
             if stop.reason is StopReason.ADDRESS:
@@ -289,7 +290,7 @@ class Stage:
                         return DONE
             machine.schedule.left = 1
             stop = machine.run(Until(addresses=[self.back], instructions=end,
-                                     time=machine.engine.time + SLEEP))
+                                     time=asleep))
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
         if stop.reason is StopReason.INSTRUCTIONS:
