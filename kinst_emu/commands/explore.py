@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -43,6 +43,11 @@ EXAMPLES = (
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )
 FOUND = 1  # exit status: an order goes wrong
+# Options (as the parser names them) that say nothing to a corpus of pairs; and only to it.
+FOR_RUNS = ("runs", "setup", "check", "preemptions", "strategy", "no_races", "all_findings",
+            "schedule", "record", "probes", "trampolines", "junit", "html", "sources")
+FOR_PAIRS = ("orders", "store", "cluster")
+SPELT = {"runs": "run", "probes": "probe"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,11 +66,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--cpus", metavar="N",
         help="1: they share one CPU, which its timer's interrupt takes from them; else each has "
         "its own")
-    add("--preemptions", default="2", metavar="N",
-        help="orders with at most so many preemptions (%(default)s)")
-    add("--strategy", choices=STRATEGIES, default=STRATEGIES[0],
+    add("--preemptions", metavar="N", help="orders with at most so many preemptions (2)")
+    add("--strategy", choices=STRATEGIES,
         help="all: every order with so few preemptions that can differ; pct: random priorities "
-        "with so many changes; random: preemptions anywhere (%(default)s)")
+        "with so many changes; random: preemptions anywhere (all)")
     add("--limit", metavar="N", help="orders that are tried (100000)")
     add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
     add("--cluster", metavar="ADDRESS",
@@ -79,14 +83,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "kinst replay, kdtrace --replay and gdb")
     add("--probe", action="append", default=[], metavar="FUNCTION:OFFSET", dest="probes",
         help="a breakpoint in the runs' way, taken through the kernel's own vectors (amd64)")
-    add("--trampolines", choices=TRAMPOLINES, default=TRAMPOLINES[0],
+    add("--trampolines", choices=TRAMPOLINES,
         help="with --probe: a trampoline for each thread, as FreeBSD's, or, done wrong, one that "
-        "all share; written anew at each firing (%(default)s)")
+        "all share; written anew at each firing (" + TRAMPOLINES[0] + ")")
     add("--pairs", type=Path, metavar="FILE",
-        help="instead of --run: a corpus of calls, one a line; each runs once, and pairs in which "
+        help="instead of --run: a corpus of runs, one a line; each runs once, and pairs in which "
         "one writes what the other uses are tried, --limit of them (1000)")
-    add("--orders", default="100", metavar="N",
-        help="--pairs: orders of each pair, at the most (%(default)s)")
+    add("--orders", metavar="N", help="--pairs: orders of each pair, at the most (100)")
     add("--store", type=Path, metavar="FILE",
         help="--pairs: keep what is found in this file, and go on where a run was killed")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
@@ -102,20 +105,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.pairs is not None:
+        _refuse(arguments, FOR_RUNS, "cannot be used with --pairs")
         return _pairs(arguments)
-    for option in ("store", "cluster"):
-        if getattr(arguments, option) is not None:
-            raise KinstError(f"--{option}: is for --pairs")
+    _refuse(arguments, FOR_PAIRS, "is for --pairs")
+    if arguments.trampolines is not None and not arguments.probes:
+        raise KinstError("--trampolines: is for --probe")
+    if arguments.sources and arguments.html is None:
+        raise KinstError("--sources: is for --html")
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
-                arguments.trampolines)
+                arguments.trampolines or TRAMPOLINES[0])
     runs.parsed()
     if runs.probes and arguments.record is not None:
         raise KinstError("--record: not with --probe: the breakpoints are no part of a recording")
-    preemptions = parse_count(arguments.preemptions, "--preemptions")
+    preemptions = parse_count(arguments.preemptions or "2", "--preemptions")
     if not 1 <= preemptions <= MOST_PREEMPTIONS:
         raise KinstError(f"--preemptions {preemptions}: 1 to {MOST_PREEMPTIONS} are possible")
     cpus = None if arguments.cpus is None else parse_count(arguments.cpus, "--cpus")
-    asked = Search(arguments.strategy, preemptions,
+    asked = Search(arguments.strategy or STRATEGIES[0], preemptions,
                   min(parse_count(arguments.limit or "100000", "--limit"), MOST_ORDERS),
                   parse_count(arguments.seed, "--seed"), not arguments.no_races,
                   arguments.all_findings,
@@ -154,6 +160,12 @@ def run(arguments: argparse.Namespace) -> int:
     return FOUND if explored.findings else 0
 
 
+def _refuse(arguments: argparse.Namespace, options: Sequence[str], why: str) -> None:
+    for option in options:
+        if getattr(arguments, option) not in (None, "", [], False):
+            raise KinstError(f"--{SPELT.get(option, option).replace('_', '-')}: {why}")
+
+
 def _pairs(arguments: argparse.Namespace) -> int:
     """A corpus, pair by pair."""
     from dtrace.prototypes import Prototypes
@@ -168,12 +180,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
         with_programs,
     )
 
-    for option in ("runs", "setup", "check", "schedule", "record", "junit", "html", "probes"):
-        if getattr(arguments, option):
-            name = {"runs": "run", "probes": "probe"}.get(option, option)
-            raise KinstError(f"--{name}: cannot be used with --pairs")
     most, orders, seed = (parse_count(text, option) for text, option in (
-        (arguments.limit or "1000", "--limit"), (arguments.orders, "--orders"),
+        (arguments.limit or "1000", "--limit"), (arguments.orders or "100", "--orders"),
         (arguments.seed, "--seed")))
     jobs = min(max(1, parse_count(arguments.jobs, "--jobs")), MOST_JOBS)
     if arguments.store is not None and not arguments.store.parent.is_dir():

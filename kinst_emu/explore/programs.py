@@ -1,5 +1,6 @@
 """Runs that are programs: each is started by our shell, and stands at its first instruction."""
 
+import re
 import shlex
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ COMMAND = "$ "
 NOT_PLAIN = frozenset("|&;<>")  # what connects commands
 SELF = (1 << 64) - 1
 SOON = 5_000_000  # instructions
+NOT_FOUND = ": not found\r\n"  # our shell says of a program
 
 
 def with_c_files(image: Image, texts: Sequence[str]) -> tuple[Image, list[str]]:
@@ -130,9 +132,14 @@ class _Starting:
         """To where a program begins, or stands, or the shell reads."""
         stop = self.machine.run(Until(
             addresses=[self._reads, self._executed, *(run.address for run in self.runs)],
-            instructions=self._limit))
+            console=NOT_FOUND, instructions=self._limit))
         if stop.reason is StopReason.ADDRESS:
             return stop
+        if stop.reason is StopReason.CONSOLE:
+            line = self.machine.console.text.removesuffix(NOT_FOUND.encode())
+            name = re.split(rb"[\s\007]", line)[-1].decode(errors="replace")
+            raise StartError(f"--run '{COMMAND}{name}': there is no program {name}; the shell's "
+                             "are in /bin: kinst run -k KERNEL 'ls /bin' lists them")
         raise StartError(f"--run: {len(self.runs)} of {len(self._texts)} programs begin ({stop}): "
                          "is each there? The shell's are in /bin")
 

@@ -103,7 +103,25 @@ def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
         assert found("--cluster", cluster.scheduler_address) == found()
 
 
-def test_a_cluster_is_for_pairs():
+@pytest.mark.parametrize(("option", "said"), [
+    (("--cluster", "tcp://127.0.0.1:9"), "--cluster: is for --pairs"),
+    (("--orders", "3"), "--orders: is for --pairs"),
+    (("--store", "found"), "--store: is for --pairs"),
+    (("--trampolines", "shared"), "--trampolines: is for --probe"),
+    (("--sources", "."), "--sources: is for --html"),
+    (("--pairs", "corpus"), "--run: cannot be used with --pairs"),
+])
+def test_an_option_that_would_do_nothing_is_refused(option, said):
     ran = run("kinst", "explore", "-k", "races/amd64", "--run", "purse_check()", "--run",
-              "purse_check()", "--cluster", "tcp://127.0.0.1:9")
-    assert ran.returncode == 1 and "--cluster: is for --pairs" in ran.stderr
+              "purse_check()", *option)
+    assert ran.returncode == 1 and ran.stderr == f"kinst: {said}\n"
+
+
+@pytest.mark.parametrize("option", [
+    ("--strategy", "all"), ("--preemptions", "2"), ("--no-races",), ("--all-findings",),
+    ("--probe", "purse_check:0"), ("--trampolines", "shared"), ("--html", "page.html"),
+])
+def test_an_option_of_runs_is_refused_with_pairs(option):
+    ran = run("kinst", "explore", "-k", "races/amd64", "--pairs", "corpus", *option)
+    assert ran.returncode == 1
+    assert ran.stderr == f"kinst: {option[0]}: cannot be used with --pairs\n"
