@@ -23,8 +23,10 @@ def find_function(image: Image, name: str) -> Symbol:
         if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
             return symbol
     near = image.symbols.similar(name)
-    hint = f"; did you mean {', '.join(near)}?" if near else ""
-    raise KinstError(f"{image.path} has no function '{name}'{hint}")
+    hint = (f"; did you mean {', '.join(near)}?" if near
+            else "; a module's are there when it is loaded (--module)")
+    raise KinstError(" with ".join((str(image.path), *(one.name for one in image.modules)))
+                     + f" has no function '{name}'{hint}")
 
 
 def sized_functions(image: Image, name: str) -> list[Symbol]:

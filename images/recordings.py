@@ -39,6 +39,9 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
     :raises ReplayError: when it is not here, or another one.
     """
     for file in given if modules else ():
+        if Path(file).name != file and not Path(file).exists():
+            raise ReplayError(f"{file}: no such file; {path} was recorded with "
+                              + ", ".join(n for n, _id in modules))
         if not {Path(file).name, f"{file}{SUFFIX}"}.intersection(n for n, _id in modules):
             raise ReplayError(f"{path}: was recorded without the module {file}: leave that out")
     if name is not None:

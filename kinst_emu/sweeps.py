@@ -5,9 +5,9 @@ import argparse
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from dwarf.debug_file import DebugDataError, content, elf_file
 from emu.elf import Image
@@ -73,11 +73,17 @@ def compiler_of(path: Path) -> str:
     return "; ".join(words)[:MAX_COMPILER]
 
 
+class Advance(Protocol):
+    """Is told that so many more are done, ``of`` so many by now (0: as many as before)."""
+
+    def __call__(self, done: int, of: int = 0) -> None: ...
+
+
 @contextlib.contextmanager
-def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, what: str) -> Iterator[Advance]:
     """How far it is, with an estimate, on a terminal."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, of=0: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -93,4 +99,4 @@ def progress_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
                TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda done: bar.advance(task, done)
+        yield lambda done, of=0: bar.update(task, advance=done, total=of or total)

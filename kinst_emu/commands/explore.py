@@ -138,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
     with progress_bar(asked.limit, "orders") as advance:
-        explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1))
+        explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of))
         explored = explorer.only(order) if order is not None else explorer.run()
     if arguments.record is not None:
         _record(arguments.record, stage, explored, order, arguments.runs, arguments.module)
@@ -150,7 +150,9 @@ def run(arguments: argparse.Namespace) -> int:
         write_page(arguments.html, explored_page(
             stage, explored, arguments.runs, " ".join(_seen(explored).split()), trees), "kinst")
     if arguments.json:
-        print(json.dumps(_as_json(explored), indent=2))
+        print(json.dumps(_as_json(explored) | {
+            "kernel": image.path.name, "runs": arguments.runs,
+            "findings": [_finding(stage, one) for one in explored.findings]}, indent=2))
     else:
         print(f"runs:\n{names_of(arguments.runs)}")
         for line in _told(stage, explored, order is not None):
@@ -258,6 +260,11 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
         yield f"{number}. {finding.kind}: {finding.said}"
         yield (f"   schedule '{finding.schedule}' ({finding.preemptions} preemption"
                f"{'' if finding.preemptions == 1 else 's'})")
+        before = next((n for n, other in enumerate(explored.findings[: number - 1], 1)
+                       if other.order == finding.order and other.race is finding.race is None), 0)
+        if before:
+            yield f"   the order of {before}."
+            continue
         yield from (f"   {line}" for line in _lines(stage, finding))
     yield ""
     if explored.unmet:
@@ -268,6 +275,7 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
     elif any(finding.race is None for finding in explored.findings):
         yield "that schedule goes wrong"
     else:
+        yield from _not_compared(explored)
         yield "nothing goes wrong with it" + (
             ", but for data races" if explored.findings else "")
 
@@ -309,9 +317,17 @@ def _seen(explored: Explored) -> str:
                      "the same instruction.")
     if explored.ended:
         text += ("\nThe search ended with the first order that does harm; --all-findings goes on.")
+    text += "".join(f"\n{line}" for line in _not_compared(explored))
     if not explored.findings:
         text += "\nNothing went wrong in these."
     return text
+
+
+def _not_compared(explored: Explored) -> Iterator[str]:
+    if explored.not_compared:
+        yield ("NOT compared: what is given by " + " and by ".join(dict.fromkeys(
+            explored.not_compared)) + ": the debug data does not tell its type (KERNEL.debug and "
+            "MODULE.ko.debug belong beside the files).")
 
 
 def _as_json(explored: Explored) -> dict[str, object]:
@@ -319,9 +335,12 @@ def _as_json(explored: Explored) -> dict[str, object]:
         "tried": explored.tried, "left_out": explored.left_out, "whole": explored.whole,
         "space": explored.space, "shared": explored.shared,
         "seconds": round(explored.seconds, 3), "serial": sorted(explored.results),
-        "unmet": explored.unmet, "ended": explored.ended,
-        "findings": [{"kind": one.kind, "said": one.said, "schedule": one.schedule,
-                      "preemptions": one.preemptions} for one in explored.findings]}
+        "not_compared": explored.not_compared, "unmet": explored.unmet, "ended": explored.ended}
+
+
+def _finding(stage: Stage, finding: WrongOrder) -> dict[str, object]:
+    return {"kind": finding.kind, "said": finding.said, "schedule": finding.schedule,
+            "preemptions": finding.preemptions, "lines": list(_lines(stage, finding))}
 
 
 def _write_junit(path: Path, explored: Explored) -> None:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dtrace.bpf.interpreter import signed
-from dtrace.calls import Evaluation, Statement, check, parse
+from dtrace.calls import Evaluation, Invocation, Statement, check, parse
 from dtrace.prototypes import Prototypes
+from dtrace.strings import CallSyntaxError
+from dtrace.symbols import find_function
 from dwarf.types import Integer, Void, strip
 from emu.call import Caller, CallError
 from emu.elf import Image
@@ -17,7 +19,7 @@ from images import boots, catalog
 from images.shell import CommandError, give_command, run_command, with_userland
 from kinst.rewritten_trampolines import PER_THREAD
 from kinst_emu.c_file import c_file_words
-from kinst_emu.explore.d_check import DCheck, is_d
+from kinst_emu.explore.d_check import VARIABLE, DCheck, is_d
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
@@ -63,9 +65,26 @@ class Check:
 def read_check(text: str) -> Check:
     """:raises KinstError: when it is none."""
     match = COMPARED.fullmatch(text)
-    if match is None:
-        return Check(text, parse(text), "!=", 0)
-    return Check(text, parse(match["call"]), match["how"], int(match["value"], 0))
+    try:
+        if match is None:
+            return Check(text, parse(text), "!=", 0)
+        return Check(text, parse(match["call"]), match["how"], int(match["value"], 0))
+    except CallSyntaxError as error:
+        raise KinstError(f"--check: {error}; a check is a call, 'CALL == NUMBER' or the like, or "
+                         f"D, in which a variable is written {VARIABLE}NAME") from None
+
+
+def _hold_typed(image: Image, asked: Check, prototypes: Prototypes | None) -> None:
+    """:raises KinstError: when it is not known what a check's function gives: whether an int is
+        negative, and where it ends in its register."""
+    last = asked.program[-1].value
+    if prototypes is None or not isinstance(last, Invocation):
+        return
+    function = find_function(image, last.function)
+    if prototypes.result(function.name, function.address) is None:
+        raise KinstError(f"--check: the debug data does not tell what {last.function} gives; put "
+                         f"{image.path.name}.debug (of a module, its .ko.debug) beside the file, "
+                         "or take its register as it is, unsigned: --unchecked")
 
 
 @dataclass(frozen=True)
@@ -122,24 +141,26 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     :raises KinstError: for runs that are none, or that cannot be started.
     """
     if runs.are_programs:
-        return _stage_of_programs(image, runs, memory, limit)
+        return _stage_of_programs(image, runs, memory, limit, unchecked)
     parsed = runs.parsed()
     setup = parse(runs.setup) if runs.setup else []
     in_d = is_d(runs.check)
     asked = read_check(runs.check) if runs.check and not in_d else None
-    prototypes = None if unchecked else Prototypes(image)
+    results = Prototypes(image)
+    prototypes = None if unchecked else results
     names = {one.target for one in setup if one.target}
     for _text, program in parsed:
         check(image, [*setup, *program], prototypes, [CURRENT])
     if asked is not None:
         check(image, [*setup, *asked.program], prototypes)
+        _hold_typed(image, asked, prototypes)
     machine = boots.booted(image, memory)
     caller = caller_of(machine)
     threads = make_threads(machine, len(parsed), caller)
     evaluation = Evaluation(caller, prototypes)
     if setup:
         evaluation.run(setup)
-    started = begin_runs(machine, threads, parsed, evaluation, prototypes)
+    started = begin_runs(machine, threads, parsed, evaluation, prototypes, results)
     if in_d:
         DCheck(machine, image, runs.check)  # that it compiles is known before the orders begin
     probed = None
@@ -153,7 +174,7 @@ def stage_of(image: Image, runs: Runs, memory: int, limit: int = RUNS_LIMIT,
     return stage, None if asked is None else _judge(machine, asked, prototypes, known)
 
 
-def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
+def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int, unchecked: bool
                        ) -> tuple[Stage, Judge | None]:
     """The same, of programs."""
     runs.parsed()
@@ -162,9 +183,10 @@ def _stage_of_programs(image: Image, runs: Runs, memory: int, limit: int
     command = command_of(runs.check) if is_command(runs.check) else ""
     in_d = is_d(runs.check) and not command
     asked = read_check(runs.check) if runs.check and not command and not in_d else None
-    prototypes = Prototypes(image)
+    prototypes = None if unchecked else Prototypes(image)
     if asked is not None:
         check(image, asked.program, prototypes)
+        _hold_typed(image, asked, prototypes)
     if runs.setup and not is_command(runs.setup):
         raise KinstError("--setup: of programs it is a line for the shell, like '$ mkdir /tmp/a'")
     image, commands = with_c_files(image, runs.texts)

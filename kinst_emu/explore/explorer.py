@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dtrace.debug_index import debug_index
 from dtrace.prototypes import plain
 from dwarf.debug_file import DebugDataError
-from dwarf.types import Pointer, strip
+from dwarf.types import Pointer, Void, strip
 from emu.errors import KinstError
 from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
@@ -24,11 +24,13 @@ from kinst_emu.explore.strategies import (
     random_orders,
     serial_orders,
 )
+from kinst_emu.explore.threads import StartedRun
 from kinst_emu.explore.waiting import all_wait, nobody_goes_on, waits
 from kinst_emu.explore.workers import workers
 
 PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE = (
     "panic", "fault", "deadlock", "livelock", "result", "check", "data race")
+NOTHING = "-"  # in place of what is given by a function that gives nothing
 KINDS = (PANIC, FAULT, DEADLOCK, LIVELOCK, RESULT, CHECK, RACE)
 # Where a run did not come to its end: what that is taken for.
 ENDS = {
@@ -41,7 +43,7 @@ MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
-Judged = tuple[Order, str, str]
+Judged = tuple[Order, list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class Explored:
     :param left_out: that cannot differ from one that was tried.
     :param space: about how many there are, by preemptions; empty: it is not counted.
     :param results: what the serial orders gave.
+    :param not_compared: the runs whose results were not: what their functions give is not known.
     :param unmet: the check holds in no serial order.
     :param ended: the search ended with the first order that does harm.
     """
@@ -112,6 +115,7 @@ class Explored:
     findings: list[WrongOrder] = field(default_factory=list)
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
+    not_compared: list[str] = field(default_factory=list)
     unmet: bool = False
     ended: bool = False
     seconds: float = 0.0
@@ -179,6 +183,8 @@ class Explorer:
         :return: None where one of them goes wrong already.
         """
         stage, explored, count = self.stage, self.explored, len(self.stage.runs)
+        explored.not_compared = [
+            run.text for run in stage.runs if not run.program and run.result is None]
         found: dict[int, RunAccesses] = {}
         longest, wrong, held = 0, False, 0
         for order in serial_orders(count):
@@ -228,35 +234,38 @@ class Explorer:
             return
         with workers(self, self.asked.jobs) as answers:
             for text, answer in answers(map(order_text, orders)):
-                kind, said = json.loads(answer)
-                yield read_order(text, len(self.stage.runs)), kind, said
+                yield read_order(text, len(self.stage.runs)), [
+                    (kind, said) for kind, said in json.loads(answer)]
 
     def answer(self, asked: str) -> str:
         """``judged``, for ``workers``."""
-        _order, kind, said = self.judged(read_order(asked, len(self.stage.runs)))
-        return json.dumps([kind, said])
+        return json.dumps(self.judged(read_order(asked, len(self.stage.runs)))[1])
 
     def judged(self, order: Order) -> Judged:
-        """Execute an order: (it, what kind of wrong it is, what is said of it); empty: nothing."""
-        played = self.stage.play(order)
+        """Execute an order: it, and (what kind of wrong it is, what is said of it) for all that
+        is."""
+        played, wrong = self.stage.play(order), []
         if played.end is not None:
-            return order, *self._ended(played)
+            return order, [self._ended(played)]
         if self._result(played) not in self.explored.results:
-            return order, RESULT, self._said_result(played)
+            wrong.append((RESULT, self._said_result(played)))
         said = None if self._judge is None else self._judge(played)
-        return order, "" if said is None else CHECK, said or ""
+        if said is not None:
+            wrong.append((CHECK, said))
+        return order, wrong
 
     def _take(self, judged: Judged) -> None:
         explored = self.explored
-        order, kind, said = judged
+        order, wrong = judged
         explored.tried += 1
         self._progress(explored.tried, min(sum(explored.space.values()), self.asked.limit))
-        if kind:
+        for kind, said in wrong:
             self._add(kind, said, order)
 
     def _result(self, played: Played) -> tuple[int, ...]:
         """What the runs gave, as far as it is the same in every order that goes well: of
-        addresses, whether they are none, and which are the same."""
+        addresses, whether they are none, and which are the same; 0 for what gives nothing, or is
+        not known to give something."""
         memory, found, addresses = self.stage.machine, [], {0: 0}
         for number, run in enumerate(self.stage.runs):
             if run.program:
@@ -290,11 +299,16 @@ class Explorer:
         return kind, said
 
     def _said_result(self, played: Played) -> str:
-        given = ", ".join(
-            f"{run.text} = {_number(value)}"
-            for run, value in zip(self.stage.runs, self._result(played), strict=True))
+        runs = self.stage.runs
+
+        def told(values: tuple[int, ...]) -> list[str]:
+            return [_number(value) if _gives(run) else NOTHING
+                    for run, value in zip(runs, values, strict=True)]
+
+        given = ", ".join(f"{run.text} = {value}" for run, value
+                          in zip(runs, told(self._result(played)), strict=True))
         serial = " or ".join(
-            "(" + ", ".join(map(_number, one)) + ")" for one in sorted(self.explored.results))
+            "(" + ", ".join(told(one)) + ")" for one in sorted(self.explored.results))
         return f"{given}; no serial order gives that, they give {serial}"
 
     def _add(self, kind: str, said: str, order: Order, race: DataRace | None = None) -> None:
@@ -346,6 +360,11 @@ class Explorer:
                           for a in (race.first, race.second))
             self._add(RACE, f"{one}, {other}: {race.first.size} bytes at physical "
                       f"{race.first.physical:#x}, with no order between them", played.order, race)
+
+
+def _gives(run: StartedRun) -> bool:
+    """Whether what it gives is known, and compared."""
+    return run.program or not (run.result is None or isinstance(strip(run.result), Void))
 
 
 def _number(value: int) -> str:

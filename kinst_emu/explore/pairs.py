@@ -120,6 +120,7 @@ class PairStage:
     machine: UnicornMachine = field(init=False)
 
     def __post_init__(self) -> None:
+        self._results = self.prototypes or Prototypes(self.image)
         self.machine = machine = boots.booted(self.image, self.memory)
         self._booted = machine.mark()
         self._threads = make_threads(machine, 2, caller_of(machine))
@@ -135,7 +136,7 @@ class PairStage:
         machine.back_to(self._mark)
         caller = caller_of(machine, RUN_LIMIT)
         started = begin_runs(machine, self._threads, [(c.text, c.program) for c in (one, other)],
-                             Evaluation(caller, self.prototypes), self.prototypes)
+                             Evaluation(caller, self.prototypes), self.prototypes, self._results)
         return made_stage(machine, started, RUN_LIMIT)
 
     def use(self, call: CorpusCall) -> Use:

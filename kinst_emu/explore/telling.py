@@ -21,6 +21,7 @@ from kinst_emu.explore.trampolines import ProbedRuns
 MAX_ROWS = 120  # the last ones are shown
 PAGE = 4096
 MOST_NESTED = 32
+NO_LINE = "?"  # say the sources of an instruction of which they know none
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ class Row:
 
     @property
     def text(self) -> str:
+        line = self.source if self.source != NO_LINE else self.where
         if self.said:
-            return f"{self.source}  {self.said}"
+            return f"{line}  {self.said}"
         arrow = "=" if self.stores else "is"
-        return f"{self.source}  {self.place} {arrow} {self.value:#x}"
+        return f"{line}  {self.place} {arrow} {self.value:#x}"
 
 
 class VariableNames:

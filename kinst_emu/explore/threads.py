@@ -9,7 +9,7 @@ from dtrace.kernel_types import kernel_types
 from dtrace.prototypes import Prototypes, registers
 from dtrace.symbols import find_function
 from dtrace.threads import structure
-from dwarf.types import Type, Void, size_of
+from dwarf.types import Type, size_of
 from dwarf.values import CStruct
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.errors import KinstError
@@ -111,11 +111,12 @@ def make_threads(machine: UnicornMachine, count: int, caller: Caller) -> list[in
 
 def begin_runs(machine: UnicornMachine, threads: Sequence[int],
                runs: Sequence[tuple[str, list[Statement]]], evaluation: Evaluation,
-               prototypes: Prototypes | None) -> list[StartedRun]:
+               prototypes: Prototypes | None, results: Prototypes) -> list[StartedRun]:
     """Have each run about to execute its function's first instruction.
 
     :param runs: the text of each, and what it is; its other statements are done here, and its
         arguments made, by the first thread.  On one CPU it is the first that begins.
+    :param prototypes: which they are held to; ``results``: what the functions give.
     :raises KinstError: for a run that is no call, or arguments that it does not take.
     """
     calls, count = [], len(runs)
@@ -136,7 +137,7 @@ def begin_runs(machine: UnicornMachine, threads: Sequence[int],
         if procedure is not None:
             passed = tuple(registers(machine, last.function, procedure, values))
         calls.append((text, last.function, address, passed,
-                      None if procedure is None else procedure.result or Void()))
+                      results.result(target.name, target.address)))
     if not all(threads):
         _start_cpus(machine, count, evaluation.caller)
     started = [StartedRun(text, function, thread, result, address, passed)

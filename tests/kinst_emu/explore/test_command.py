@@ -44,6 +44,7 @@ def test_findings_are_written_for_programs(arch, tmp_path):
     assert found["findings"][0]["preemptions"] == 1 and found["tried"] > 2
     suite = ElementTree.parse(tmp_path / "found.xml").getroot()
     assert suite.get("failures") == "1"
+    assert any("purse_one" in line for line in found["findings"][0]["lines"])
     assert suite.find("testcase/failure").text == found["findings"][0]["schedule"]
 
 
@@ -173,3 +174,10 @@ def test_a_recorded_order_is_gone_to_the_first_call_of_a_function_where_it_begin
     assert [one.returncode for one in reached] == [0, 0, 1]
     assert ["CPU 1" in one.stdout.splitlines()[0] for one in reached[:2]] == [False, True]
     assert "is not in it: 2 times" in reached[2].stderr
+
+
+def test_arguments_may_be_unchecked_and_results_are_compared_all_the_same(arch):
+    found = json.loads(explore(arch, "--setup", "seat_reset()", "--run", "seat_take_bad()",
+                               "--run", "seat_take_bad()", "--unchecked", "--json").stdout)
+    assert found["not_compared"] == [] and len(found["serial"]) > 1
+    assert [one["kind"] for one in found["findings"]] == ["result"]
