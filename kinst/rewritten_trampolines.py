@@ -50,6 +50,10 @@ class RewrittenTrampolines(SeamBreakpoints):
         self.machine.write_physical(self._area.physical + self._return - self._area.base,
                                     self.trap.frame_return)
 
+    def begin(self) -> None:
+        """The machine has gone back to where no firing was."""
+        self._slots.clear()
+
     @property
     def sites(self) -> list[Site]:
         """Where breakpoints are."""

@@ -103,7 +103,6 @@ cdef void access_give(void *accesses) noexcept with gil:
 cdef enum:
     PLACE_BITS = 3  # eight bytes are looked at as one place
     MOST_ACCESSED = 64  # bytes of an access
-    MOST_PLACES = 9  # that one lies in
 
 cdef uint32_t STORED = <uint32_t>1 << 31  # of a place's users
 
@@ -133,7 +132,7 @@ def shared_entries(bytes entries not None):
     cdef uint64_t count = <uint64_t>len(entries) // sizeof(AccessEntry)
     cdef const AccessEntry *all_ = <const AccessEntry *>PyBytes_AS_STRING(entries)
     cdef uint64_t size = 64
-    cdef uint64_t i, place, last, used
+    cdef uint64_t i, place, last, used, places = 0
     cdef uint32_t users
     cdef PlaceUse *table
     cdef PlaceUse *use
@@ -144,7 +143,8 @@ def shared_entries(bytes entries not None):
         if (all_[i].size > MOST_ACCESSED or all_[i].cpu >= MAX_CPUS
                 or all_[i].physical >> 56):
             raise ValueError("not an entry")
-    while size < 2 * MOST_PLACES * count:
+        places += last_place(&all_[i]) - (all_[i].physical >> PLACE_BITS) + 1
+    while size < 2 * places:
         size *= 2
     table = <PlaceUse *>calloc(size, sizeof(PlaceUse))
     kept = <AccessEntry *>calloc(count + 1, sizeof(AccessEntry))
@@ -260,10 +260,13 @@ cdef class Accesses:
         """Look no longer, and give away what there is; the machine stands still."""
         cdef int i
         if self.open:
-            self.flush()
+            self.engine._still()
             self.open = False
-            for i in range(3):
-                self.engine.unhook(self.hooks[i])
+            try:
+                self.give()
+            finally:
+                for i in range(3):
+                    self.engine.unhook(self.hooks[i])
 
     def __dealloc__(self):
         cdef int i

@@ -29,6 +29,7 @@ from kinst_emu.explore.explorer import (
     WrongOrder,
 )
 from kinst_emu.explore.order import Order, order_title, read_order
+from kinst_emu.explore.races import MAX_RACES
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.explore.trampolines import TRAMPOLINES
@@ -176,6 +177,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
         PairExplorer,
         PairStage,
         PairStore,
+        asked_of,
         left,
         ranked,
         read_corpus,
@@ -192,7 +194,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
     image = for_runs(catalog.find(arguments.kernel, arguments.module), 2, cpus)
     prototypes = None if arguments.unchecked else Prototypes(image)
     image, corpus = with_programs(image, read_corpus(arguments.pairs, image, prototypes))
-    store = PairStore(arguments.store, image.identity)
+    store = PairStore(arguments.store, image.identity, asked_of(
+        orders, seed, arguments.unchecked))
     with PROGRESS.working("starting two threads"):
         stage = PairStage(image, parse_size(arguments.memory), prototypes)
     uses = []
@@ -204,6 +207,7 @@ def _pairs(arguments: argparse.Namespace) -> int:
                 print(f"{plain(call.text)}: is left out: {plain(uses[-1].wrong)}", file=sys.stderr)
     pairs = ranked(uses, [bool(call.command) for call in corpus])
     wanted = list(left(pairs[:most], corpus, store))
+    known = store.found(pairs[:most], corpus)
     tried = wrong = 0
     with progress_bar(len(wanted), "pairs") as advance:
         rows = PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs)
@@ -222,8 +226,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
         before, not_tried = len(pairs[:most]) - len(wanted), len(pairs) - len(pairs[:most])
         print(f"{len(pairs)} pairs of {len(corpus)} calls have something in common; {tried} were "
               f"tried now, {before} before, {not_tried} were not; something was found in {wrong} "
-              "of those tried now")
-    return FOUND if wrong else 0
+              f"of those tried now" + (f", and in {known} of those before" if known else ""))
+    return FOUND if wrong or known else 0
 
 
 def _show_row(row: dict[str, Any], as_json: bool) -> bool:
@@ -272,10 +276,11 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
                "--setup?")
     if not one:
         yield from _seen(explored).splitlines()
-    elif any(finding.race is None for finding in explored.findings):
-        yield "that schedule goes wrong"
     else:
         yield from _not_compared(explored)
+    if one and any(finding.race is None for finding in explored.findings):
+        yield "that schedule goes wrong"
+    elif one:
         yield "nothing goes wrong with it" + (
             ", but for data races" if explored.findings else "")
 
@@ -297,6 +302,8 @@ def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
         yield from side_by_side(table, runs)
     except DebugDataError as error:
         yield f"(no source lines: {error})"
+    except KinstError as error:
+        yield f"(not shown: {error})"
 
 
 def _seen(explored: Explored) -> str:
@@ -312,6 +319,12 @@ def _seen(explored: Explored) -> str:
                  + ("all others were tried" if explored.whole else "not all others were tried")
                  + ".\nPreemptions are at the places that the serial orders use, and data races "
                  "were looked for in these.")
+        if explored.waited:
+            text += ("\nIn the serial orders " + ", ".join(f"'{one}'" for one in explored.waited)
+                     + " a run waited for long, and another one went on in its midst: what they "
+                     "give then counts as the truth, too.")
+        if explored.more_races:
+            text += f"\nAn order has more data races than the {MAX_RACES} that are told."
         if explored.cut:
             text += (f"\n{explored.cut} accesses in loops were not told apart from earlier ones of "
                      "the same instruction.")
@@ -324,6 +337,8 @@ def _seen(explored: Explored) -> str:
 
 
 def _not_compared(explored: Explored) -> Iterator[str]:
+    if explored.no_truth:
+        yield "NOT compared: what the runs give, as a serial order goes wrong already."
     if explored.not_compared:
         yield ("NOT compared: what is given by " + " and by ".join(dict.fromkeys(
             explored.not_compared)) + ": the debug data does not tell its type (KERNEL.debug and "
@@ -335,7 +350,8 @@ def _as_json(explored: Explored) -> dict[str, object]:
         "tried": explored.tried, "left_out": explored.left_out, "whole": explored.whole,
         "space": explored.space, "shared": explored.shared,
         "seconds": round(explored.seconds, 3), "serial": sorted(explored.results),
-        "not_compared": explored.not_compared, "unmet": explored.unmet, "ended": explored.ended}
+        "not_compared": explored.not_compared, "no_truth": explored.no_truth,
+        "waited": explored.waited, "unmet": explored.unmet, "ended": explored.ended}
 
 
 def _finding(stage: Stage, finding: WrongOrder) -> dict[str, object]:

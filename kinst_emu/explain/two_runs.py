@@ -15,6 +15,7 @@ from kinst_emu.explore.stage import Played, Stage
 
 ENTRY = struct.Struct("<QII")  # of Flow
 MAX_ROWS = 400
+MOST_INSTRUCTIONS = 10_000_000  # of an order
 WIDTH = 66
 TITLES = {PER_THREAD: "Each thread has a trampoline of its own, as FreeBSD's kinst gives it",
           SHARED: "All threads share one trampoline (done wrong)"}
@@ -44,6 +45,7 @@ def explained_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: i
         stage, _judge = stage_of(image, chosen, memory)
         yield f"{number}. {title}"
         yield ""
+        stage.limit = MOST_INSTRUCTIONS
         pieces: list[bytes] = []
         flow = Flow(stage.machine.engine, pieces.append)
         try:

@@ -65,11 +65,13 @@ class RunAccesses:
     :param length: its instructions.
     :param cut: accesses of loops that are not told apart from earlier ones.
     :param places: by granule: (instructions of the run before it, whether it is a store).
+    :param every: by granule, the same counts of all accesses, those that are cut too.
     """
 
     length: int = 0
     cut: int = 0
     places: dict[int, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
+    every: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
         """What it did in two orders: in one it may go where it does not in the other."""
@@ -77,6 +79,8 @@ class RunAccesses:
         for one in (self, other):
             for place, uses in one.places.items():
                 both.places[place] = sorted({*both.places[place], *uses})
+            for place, counts in one.every.items():
+                both.every[place] = sorted({*both.every[place], *counts})
         return both
 
 
@@ -113,6 +117,7 @@ def of_serial(entries: bytes, stretches: Sequence[RunStretch], runs: int) -> lis
             # In a loop that waits, the first times stand for all.
             key = access.cpu, access.pc, place, access.kind
             repeated[key] += 1
+            run.every[place].append(index)
             if repeated[key] <= MOST_REPEATED:
                 run.places[place].append((index, access.stores))
             else:

@@ -44,7 +44,7 @@ class DCheck:
         options = Options()
         options.set("quiet", None)
         session = kernel_session(
-            Breakpoints(self._machine), self._types, f"BEGIN {{ trace((int)({self._text})); }}",
+            Breakpoints(self._machine), self._types, f"BEGIN {{ trace(({self._text}) ? 1 : 0); }}",
             ["check"], options, False, said.append, took)
         session.begin()
         session.look()

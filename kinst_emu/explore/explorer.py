@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from emu.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import RunAccesses, of_serial
 from kinst_emu.explore.order import Order, OrderTurn, order_text, read_order
-from kinst_emu.explore.races import DataRace, data_races
+from kinst_emu.explore.races import MAX_RACES, DataRace, data_races
 from kinst_emu.explore.stage import Played, Stage
 from kinst_emu.explore.strategies import (
     STRATEGIES,
@@ -102,6 +103,10 @@ class Explored:
     :param space: about how many there are, by preemptions; empty: it is not counted.
     :param results: what the serial orders gave.
     :param not_compared: the runs whose results were not: what their functions give is not known.
+    :param no_truth: a serial order goes wrong: no results are the truth.
+    :param waited: the serial orders in which a run waited, so that another one went on in its
+        midst.
+    :param more_races: data races that were not told, of an order with too many.
     :param unmet: the check holds in no serial order.
     :param ended: the search ended with the first order that does harm.
     """
@@ -116,6 +121,9 @@ class Explored:
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
     not_compared: list[str] = field(default_factory=list)
+    no_truth: bool = False
+    waited: list[str] = field(default_factory=list)
+    more_races: bool = False
     unmet: bool = False
     ended: bool = False
     seconds: float = 0.0
@@ -166,12 +174,12 @@ class Explorer:
     def only(self, order: Order) -> Explored:
         """Try one order, behind the serial ones; what is told is of it alone."""
         began = time.monotonic()
-        if self._serial() is not None:
-            self.explored.findings.clear()
-            self._known.clear()
-            if self.asked.races:
-                self._races(self.stage.play(order, look=True))
-            self._take(self.judged(order))
+        self.explored.no_truth = self._serial() is None
+        self.explored.findings.clear()
+        self._known.clear()
+        if self.asked.races:
+            self._races(self.stage.play(order, look=True))
+        self._take(self.judged(order))
         self.explored.seconds = time.monotonic() - began
         return self.explored
 
@@ -195,6 +203,8 @@ class Explorer:
                 self._add(*self._ended(played), order)
                 wrong = True
                 continue
+            if played.waited:
+                explored.waited.append(order_text(order))
             explored.results.add(self._result(played))
             held += self._judged(played)
             longest = max(longest, played.instructions)
@@ -232,10 +242,19 @@ class Explorer:
         if self.asked.jobs == 1:
             yield from map(self.judged, orders)
             return
+        explored, left_out = self.explored, deque[int]()
+
+        def listed() -> Iterator[str]:
+            for order in orders:  # some are listed before they are wanted
+                left_out.append(explored.left_out)
+                yield order_text(order)
+            left_out.append(explored.left_out)
         with workers(self, self.asked.jobs) as answers:
-            for text, answer in answers(map(order_text, orders)):
+            for text, answer in answers(listed()):
+                explored.left_out = left_out.popleft()
                 yield read_order(text, len(self.stage.runs)), [
                     (kind, said) for kind, said in json.loads(answer)]
+            explored.left_out = left_out.popleft()
 
     def answer(self, asked: str) -> str:
         """``judged``, for ``workers``."""
@@ -247,7 +266,7 @@ class Explorer:
         played, wrong = self.stage.play(order), []
         if played.end is not None:
             return order, [self._ended(played)]
-        if self._result(played) not in self.explored.results:
+        if not self.explored.no_truth and self._result(played) not in self.explored.results:
             wrong.append((RESULT, self._said_result(played)))
         said = None if self._judge is None else self._judge(played)
         if said is not None:
@@ -355,6 +374,7 @@ class Explorer:
         found = data_races(played.accesses, count, self.is_atomic, one_cpu)
         while any([self._is_said_atomic(pc) for race in found for pc in race.places]):
             found = data_races(played.accesses, count, self.is_atomic, one_cpu)
+        self.explored.more_races |= len(found) >= MAX_RACES
         for race in found:
             one, other = (f"{'store' if a.stores else 'load'} at {symbols.where(a.pc)}"
                           for a in (race.first, race.second))

@@ -176,6 +176,7 @@ class OneCpuStage(Stage):
                 mine = left is not None and self._goes() == run
                 stop = self._run(played, min(last, machine.instructions + (left or 0))
                                  if mine else last)
+            played.waited |= goal is None and had and self._goes() not in (None, run)
             if self._on is not None:
                 awake = machine.engine.time
             if stop.reason is StopReason.INTERRUPTED:

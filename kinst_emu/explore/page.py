@@ -7,6 +7,7 @@ from itertools import groupby
 from dtrace.debug_data import Sources
 from dtrace.source_text import SourceText
 from dwarf.debug_file import DebugDataError
+from emu.errors import KinstError
 from kinst_emu.explore.explorer import Explored, WrongOrder
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Stage
@@ -61,7 +62,11 @@ def _part(stage: Stage, finding: WrongOrder, runs: int, sources: Sources | None,
     if sources is not None and finding.race is not None:
         lines = list(of_race(stage, sources, finding.race, finding.order))
     elif sources is not None:
-        played = stage.play(finding.order, look=True)
+        try:
+            played = stage.play(finding.order, look=True)
+        except KinstError as error:  # too much
+            return FindingPart(finding.kind, finding.said, finding.schedule, [],
+                               [f"(not shown: {error})"])
         found = rows(stage.machine, sources, played.accesses, runs, stage.probed)
         for (run, source), some in groupby(found, key=lambda row: (row.run, row.source)):
             together = list(some)

@@ -12,18 +12,16 @@ from dtrace.calls import Evaluation, Statement, check, parse
 from dtrace.prototypes import Prototypes
 from dtrace.strings import CallSyntaxError
 from emu.appending import appending
-from emu.call import CallError
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from images.shell import CommandError
 from kinst_emu.c_file import c_file_words
 from kinst_emu.explore.exploration import made_stage
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.programs import begin_programs, command_of, is_command, with_c_files
 from kinst_emu.explore.stage import Stage
-from kinst_emu.explore.threads import CURRENT, StartError, begin_runs, caller_of, make_threads
+from kinst_emu.explore.threads import CURRENT, begin_runs, caller_of, make_threads
 from kinst_emu.explore.workers import workers
 
 MAX_CALLS, MAX_CORPUS = 5000, 1 << 20  # lines and bytes of a corpus
@@ -44,7 +42,7 @@ class CorpusCall:
 
 
 def read_corpus(path: Path, image: Image, prototypes: Prototypes | None) -> list[CorpusCall]:
-    """One call a line; ``#`` begins a comment.
+    """One call a line; one that begins with ``#`` is a comment.
 
     :raises KinstError: for a file that cannot be read, or a line that is no call, naming it.
     """
@@ -67,8 +65,8 @@ def read_lines(path: str, lines: Sequence[str], image: Image, prototypes: Protot
     """
     found: dict[str, CorpusCall] = {}
     for number, line in enumerate(lines, 1):
-        text = line.partition("#")[0].strip() if line.lstrip().startswith("#") else line.strip()
-        if not text:
+        text = line.strip()
+        if not text or text.startswith("#"):
             continue
         try:
             program = [] if is_program(text) else parse(text)
@@ -143,7 +141,7 @@ class PairStage:
         """What a call reads and writes when it runs by itself."""
         try:
             found = self.begin(call, call).uses()
-        except (CallError, StartError, CommandError) as error:
+        except KinstError as error:
             return Use(wrong=str(error))
         if found is None:
             return Use(wrong="it does not come to its end")
@@ -166,9 +164,8 @@ def ranked(uses: Sequence[Use], programs: Sequence[bool] = ()) -> list[tuple[int
                 continue
             other = uses[j]
             common = (one.writes & (other.reads | other.writes)) | (other.writes & one.reads)
-            score = sum(weight[place] for place in common)
-            if score:
-                scored.append((-score, i, j))
+            if common:
+                scored.append((-sum(weight[place] for place in common), i, j))
     return [(i, j) for _score, i, j in sorted(scored)]
 
 
@@ -218,11 +215,13 @@ class PairExplorer:
 class PairStore:
     """What was found, one JSON object a line: a run that was killed goes on behind it.
 
+    :param asked: of ``asked_of``: rows of other searches do not count, nor those of pairs that
+        could not be tried.
     :raises KinstError: for a file that is none.
     """
 
-    def __init__(self, path: Path | None, identity: str) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, identity: str, asked: str) -> None:
+        self._path, self._asked = path, asked
         self.rows: dict[tuple[str, str], dict[str, object]] = {}
         self._broken = False  # the last line was not written to its end
         if path is None or not path.exists():
@@ -235,7 +234,8 @@ class PairStore:
             try:
                 row = json.loads(line)
                 one, other = row["pair"]
-                if row["kernel"] == identity and isinstance(row["findings"], list):
+                if (row["kernel"] == identity and isinstance(row["findings"], list)
+                        and row.get("asked") == asked and not row.get("error")):
                     self.rows[str(one), str(other)] = row
             except (ValueError, KeyError, TypeError, RecursionError):
                 if number == 1:
@@ -245,11 +245,23 @@ class PairStore:
     def add(self, row: dict[str, object]) -> None:
         pair = row["pair"]
         assert isinstance(pair, list)
+        row["asked"] = self._asked
         self.rows[pair[0], pair[1]] = row
         if self._path is not None:
             with appending(str(self._path), "strict") as file:
                 file.write("\n" * self._broken + json.dumps(row) + "\n")
             self._broken = False
+
+
+    def found(self, pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall]) -> int:
+        """With how many of the pairs something was found before."""
+        rows = (self.rows.get((corpus[i].text, corpus[j].text)) for i, j in pairs)
+        return sum(row is not None and bool(row["findings"]) for row in rows)
+
+
+def asked_of(orders: int, seed: int, unchecked: bool) -> str:
+    """What a row of the store is of, beside the pair and the kernel (with its files)."""
+    return f"orders {orders}, seed {seed}" + ", unchecked" * unchecked
 
 
 def left(pairs: Iterable[tuple[int, int]], corpus: Sequence[CorpusCall], store: PairStore

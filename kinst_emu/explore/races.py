@@ -16,6 +16,7 @@ from kinst_emu.explore.accesses import Access, read_accesses
 
 MAX_RACES = 1000  # of one order; more are not told
 THE_CPU = -1  # a place that is none
+Bytes = tuple[int, int, int]  # the CPU that uses them, the first one's physical address, how many
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class DataRace:
 
 @dataclass
 class _Place:
-    """Of a granule: the last store and the last loads, with the clocks of their CPUs."""
+    """Of a granule: the last stores and loads, by CPU and bytes, with the clocks of their CPUs."""
 
-    stores: dict[int, tuple[int, Access]] = field(default_factory=dict)
-    loads: dict[int, tuple[int, Access]] = field(default_factory=dict)
+    stores: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
+    loads: dict[Bytes, tuple[int, Access]] = field(default_factory=dict)
 
 
 def data_races(entries: bytes, cpus: int, is_atomic: Callable[[int], bool],
@@ -115,8 +116,8 @@ def _against(place: _Place, own: list[int], access: Access) -> Iterable[DataRace
     """The races of an access with those before it; it is then one of them."""
     others = [place.stores] if not access.stores else [place.stores, place.loads]
     for table in others:
-        for cpu, (clock, before) in table.items():
+        for (cpu, _physical, _size), (clock, before) in table.items():
             if cpu != access.cpu and clock > own[cpu] and _overlap(before, access):
                 yield DataRace(before, access)
     table = place.stores if access.stores else place.loads
-    table[access.cpu] = own[access.cpu], access
+    table[access.cpu, access.physical, access.size] = own[access.cpu], access

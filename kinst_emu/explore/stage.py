@@ -47,7 +47,7 @@ class AccessEntries:
             raise KinstError(
                 f"the runs read and write too much to be looked at (more than "
                 f"{MOST_LOOKED // ENTRY.size // 1_000_000} million times), or do not come to their "
-                "end in a serial order")
+                "end")
         self._parts.append(part)
 
     def take(self) -> bytes:
@@ -64,6 +64,7 @@ class Played:
     :param instructions: executed in all.
     :param accesses: what was read and written by the runs' threads of what several use, where it
         was looked at (``_accesses.pxi``).
+    :param waited: a run waited in a turn without an end, and another one went on in its midst.
     :param stretches: in which each run went on.
     """
 
@@ -72,6 +73,7 @@ class Played:
     end: Stop | None = None
     instructions: int = 0
     accesses: bytes = b""
+    waited: bool = False
     stretches: list[RunStretch] = field(default_factory=list)
 
     def went_on(self, run: int, begin: int, end: int) -> None:
@@ -222,6 +224,7 @@ class Stage:
             if run == turn.run:
                 if ended != STUCK:
                     return True
+                played.waited |= left is None
                 if left is not None:
                     left -= min(left, self.machine.instructions - before)
             others = [one for one in range(len(self.runs)) if one not in played.results]

@@ -1,5 +1,6 @@
 """Which orders are tried: all with few preemptions, those of random priorities, or random ones."""
 
+import bisect
 import itertools
 import math
 import random
@@ -30,8 +31,8 @@ class Preemptions:
         self.points = [points(run, self.shared) for run in runs]
         self.left_out, self.listed = 0, True
         # By run: of each shared place, where it is used.
-        self._uses = [{place: [index for index, _store in run.places[place]]
-                       for place in self.shared & run.places.keys()} for run in runs]
+        self._uses = [{place: sorted(run.every[place])
+                       for place in self.shared & run.every.keys()} for run in runs]
 
     def estimate(self, preemptions: int) -> int:
         """About how many orders have just so many."""
@@ -101,7 +102,7 @@ class Preemptions:
             begun = [0] * len(self._runs)
             for number, run in enumerate(sequence):
                 uses = self._uses[run].get(place, ())
-                end = len(uses) if number >= len(at) else sum(i < at[number] for i in uses)
+                end = len(uses) if number >= len(at) else bisect.bisect_left(uses, at[number])
                 if end > begun[run]:
                     if row and row[-1][0] == run:
                         row[-1] = run, row[-1][1] + end - begun[run]

@@ -110,6 +110,7 @@ class ProbedRuns:
 
     def begin(self) -> None:
         """What was done so far is of another order."""
+        self._breakpoints.begin()
         self._entries.clear()
         self.said.clear()
         self.events.clear()

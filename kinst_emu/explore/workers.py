@@ -2,49 +2,69 @@
 from which all begin; it is told what to try and says what is wrong with it, both as text."""
 
 import contextlib
+import itertools
 import multiprocessing
-import threading
-from collections.abc import Callable, Iterable, Iterator
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
-AHEAD = 4  # times as many as a process is told at once are made before they are wanted
+from emu.errors import KinstError
+
+AHEAD = 4  # chunks for each process are made before their answers are wanted
 
 
 class Answerer(Protocol):
     def answer(self, asked: str) -> str: ...
 
 
+Answers = list[tuple[str, str]]
 _ANSWERER: Answerer | None = None  # of this process, when it is made
 
 
-def _in_worker(asked: str) -> tuple[str, str]:
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who made it is interrupted, and ends it
+
+
+def _in_worker(some: Sequence[str]) -> Answers:
     assert _ANSWERER is not None
-    return asked, _ANSWERER.answer(asked)
+    return [(asked, _ANSWERER.answer(asked)) for asked in some]
 
 
 @contextlib.contextmanager
 def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
         Callable[[Iterable[str]], Iterator[tuple[str, str]]]]:
     """Have so many processes answer; answers come in the order of what is asked, each behind it.
+    They are ended with the block, whatever they do then.
 
     :param chunk: what a process is asked at once.
+    :raises KinstError: of the answers, when a process is lost.
     """
     global _ANSWERER
     _ANSWERER = answerer
-    context = multiprocessing.get_context("fork")  # the machine is not made again
-    with context.Pool(count) as pool:
-        def answers(all_asked: Iterable[str]) -> Iterator[tuple[str, str]]:
-            ahead = threading.Semaphore(AHEAD * chunk * count)  # else all are made at once
+    others = multiprocessing.active_children()
+    # By fork: the machine is not made again.
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
 
-            def told() -> Iterator[str]:
-                for asked in all_asked:
-                    ahead.acquire()
-                    yield asked
-
-            for asked, answer in pool.imap(_in_worker, told(), chunk):
-                ahead.release()
-                yield asked, answer
-        try:
-            yield answers
-        finally:
-            _ANSWERER = None
+    def answers(all_asked: Iterable[str]) -> Iterator[tuple[str, str]]:
+        waiting, left = deque[Future[Answers]](), iter(all_asked)
+        while True:
+            while len(waiting) < AHEAD * count and (some := list(itertools.islice(left, chunk))):
+                waiting.append(pool.submit(_in_worker, some))
+            if not waiting:
+                return
+            try:
+                yield from waiting.popleft().result()
+            except BrokenProcessPool:
+                raise KinstError("--jobs: a worker process was lost: is there too little memory? "
+                                 "Give fewer jobs, or less --memory") from None
+    try:
+        yield answers
+    finally:
+        _ANSWERER = None
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.kill()
+        pool.shutdown(cancel_futures=True)

@@ -2,7 +2,15 @@
 
 import html
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
 
 from tests.kinst_emu.test_commands import run
 
@@ -151,6 +159,8 @@ def test_a_check_may_be_an_expression_of_d(arch):
     assert bad.returncode == 1 and "`purse_other == 6 does not hold" in bad.stdout
     good = explore(arch, *holds, *GOOD)
     assert good.returncode == 0 and "Nothing went wrong" in good.stdout
+    wide = explore(arch, *GOOD, "--limit", "3", "--check", "(`purse_one & 0) | 0x100000000")
+    assert wide.returncode == 0, wide.stdout
     for wrong, said in (("`purse_one ==", "does not compile"), ("`nothing > 1", "`nothing")):
         ran = explore(arch, *GOOD, "--check", wrong)
         assert ran.returncode == 1 and ran.stdout == "" and said in ran.stderr
@@ -181,3 +191,53 @@ def test_arguments_may_be_unchecked_and_results_are_compared_all_the_same(arch):
                                "--run", "seat_take_bad()", "--unchecked", "--json").stdout)
     assert found["not_compared"] == [] and len(found["serial"]) > 1
     assert [one["kind"] for one in found["findings"]] == ["result"]
+
+
+def test_an_order_is_executed_also_where_a_serial_one_goes_wrong(arch):
+    waits = ("--setup", "work_reset(); work_give_bad()", "--run", "work_wait_bad()", "--run",
+             "work_reset()", "--no-races")
+    wrong = explore(arch, *waits)
+    assert wrong.returncode == 1 and "schedule 'B A'" in wrong.stdout
+    one = explore(arch, *waits, "--schedule", "A B")
+    assert one.returncode == 0 and "nothing goes wrong with it" in one.stdout
+    assert "NOT compared: what the runs give, as a serial order goes wrong" in one.stdout
+
+
+# -- several processes ----------------------------------------------------------------------------
+
+THREE = (*BAD, "--run", "purse_move_bad()", "--preemptions", "3", "--no-races")
+
+
+def test_processes_end_with_a_search_that_ends_early(arch):
+    one, two = (explore(arch, *PURSE, *THREE, "--jobs", jobs, "--json") for jobs in ("1", "2"))
+    assert one.returncode == two.returncode == 1, two.stderr
+    found = [json.loads(ran.stdout) for ran in (one, two)]
+    for ran in found:
+        del ran["seconds"]
+    assert found[0] == found[1] and found[0]["ended"]
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGKILL])
+def test_processes_end_with_the_one_that_made_them(which):
+    """Interrupted as from a keyboard, or one of them killed."""
+    words = [sys.executable, "-m", "kinst_emu.commands.kinst", "explore", "-k", "races/amd64",
+             "--memory", "64M", *PURSE, *GOOD, *GOOD, "--preemptions", "4", "--jobs", "2"]
+    ran = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           start_new_session=True)
+    children = Path(f"/proc/{ran.pid}/task/{ran.pid}/children")
+    until = time.monotonic() + 30
+    while len(workers := children.read_text().split()) < 2:
+        assert time.monotonic() < until and ran.poll() is None, ran.communicate()
+        time.sleep(0.05)
+    time.sleep(0.3)
+    if which is signal.SIGINT:
+        os.killpg(ran.pid, which)
+    else:
+        os.kill(int(workers[0]), which)
+    out, err = ran.communicate(timeout=30)
+    if which is signal.SIGINT:
+        assert "orders were executed" in out and "Traceback" not in err + out
+    else:
+        assert ran.returncode == 1 and err.startswith("kinst: --jobs: a worker process was lost")
+        assert err.count("\n") == 1
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

@@ -60,6 +60,7 @@ def run_of(*uses):
     made = RunAccesses(max(index for _p, index, _s in uses) + 1)
     for place, index, stores in uses:
         made.places[place].append((index, stores))
+        made.every[place].append(index)
     return made
 
 
@@ -79,7 +80,7 @@ def outcome(order, runs, shared):
         end = run.length if turn.count is None else left[turn.run] + turn.count
         for index in range(left[turn.run], min(end, run.length)):
             sequence += [(place, turn.run, index) for place in sorted(shared & run.places.keys())
-                         if any(i == index for i, _s in run.places[place])]
+                         if index in run.every[place]]
         left[turn.run] = max(left[turn.run], end)
     by_place = {place: tuple((run, index) for p, run, index in sequence if p == place)
                 for place in shared}
@@ -104,6 +105,24 @@ def test_all_orders_with_so_few_preemptions_are_tried_but_those_that_are_the_sam
             every.add(outcome((OrderTurn(x, p), OrderTurn(y)), runs, tree.shared))
             every.add(outcome((OrderTurn(x, p), OrderTurn(y, q), OrderTurn(x)), runs, tree.shared))
     assert every <= tried
+
+
+@given(USES, USES, st.data())
+def test_an_order_is_left_out_only_for_one_that_is_the_same_in_loops_too(one, other, data):
+    """Where a run is not preempted before each access: those that stand for none have an order."""
+    runs = [run_of(*sorted(one, key=lambda u: u[1])), run_of(*sorted(other, key=lambda u: u[1]))]
+    for run in runs:
+        for place, uses in run.places.items():
+            kept = data.draw(st.integers(1, len(uses)))
+            run.cut += len(uses) - kept
+            run.places[place] = uses[:kept]
+    tree = Preemptions(runs, 1)
+    tried = {outcome(order, runs, tree.shared) for order in tree.orders(1, 1)} | {
+        outcome(order, runs, tree.shared) for order in serial_orders(2)}
+    for x, y in ((0, 1), (1, 0)):
+        for index in tree.points[x]:
+            order = (*([OrderTurn(x, index)] if index else []), OrderTurn(y), OrderTurn(x))
+            assert outcome(order, runs, tree.shared) in tried
 
 
 def test_random_and_priority_orders_name_all_runs_and_keep_to_their_number():
@@ -136,6 +155,12 @@ def test_two_accesses_without_order_are_a_race_where_one_stores():
     assert races((0, 1, 64, 4, STORE), (1, 2, 68, 4, STORE)) == [], "not the same bytes"
     assert races((0, 1, 66, 4, STORE), (1, 2, 68, 4, STORE)) == [(1, 2)]
     assert races((0, 1, 64, 8, STORE), (0, 2, 64, 8, STORE)) == []
+
+
+def test_an_access_beside_another_in_the_same_eight_bytes_does_not_hide_it():
+    first, beside = (0, 1, 64, 4, STORE), (0, 2, 68, 4, STORE)
+    assert races(first, beside, (1, 3, 64, 4, LOAD)) == [(1, 3)]
+    assert races(first, beside, (1, 3, 64, 4, STORE), (1, 4, 68, 4, STORE)) == [(1, 3), (2, 4)]
 
 
 def test_a_lock_orders_what_is_under_it_and_not_what_is_behind_it():
