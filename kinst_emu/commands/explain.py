@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT
@@ -22,6 +23,9 @@ from kinst_emu.explain.text import text, text_beside
 from kinst_emu.explain.what_if import WHAT_IFS
 from kinst_emu.page_file import write_page
 from kinst_emu.terminal import check_writable, parse_count, parse_size
+
+if TYPE_CHECKING:
+    from kinst_emu.explain.drawing import Pictures
 
 EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
@@ -65,6 +69,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--sources", type=Path, metavar="DIR", action="append", default=[],
         help="a tree with the kernel's source, whose lines are shown; may be repeated")
     add("--html", type=Path, metavar="FILE", help="write a page, instead of text")
+    add("--svg", type=Path, metavar="FILE",
+        help="draw the moment of --at: code, registers, trap frame and trampoline, as a picture")
+    add("--at", metavar="STEP|N",
+        help="with --svg: a step's name, like frame or trampoline, or the number of a moment: one "
+        "an instruction (frame)")
     add("--json", action="store_true", help="print what was recorded, and the steps")
     add("--steps", action="store_true",
         help="print all steps, even on a terminal (where one steps through them; ? shows "
@@ -73,8 +82,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     hit, limit = (parse_count(getattr(arguments, name), f"--{name}") for name in ("hit", "limit"))
-    if arguments.html:
-        check_writable(arguments.html, "--html")
+    for path, option in ((arguments.html, "--html"), (arguments.svg, "--svg")):
+        if path:
+            check_writable(path, option)
+    if arguments.at is not None and not arguments.svg:
+        raise KinstError("--at: is for --svg")
     if arguments.runs or arguments.schedule is not None:
         return _runs(arguments)
     if arguments.call is None:
@@ -90,10 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
     explained = explain(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
+    if arguments.svg:
+        write_page(arguments.svg, _picture(explained, arguments.at or "frame"), "kinst")
     if arguments.html:
-        write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
+        write_page(arguments.html, page(explained.title, explained.about, explained.steps,
+                                        _pictures(explained).of_steps()), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
+    elif arguments.svg:
+        return 0
     elif not arguments.html and not arguments.steps and _draws():
         _step_through(explained)
     elif not arguments.html:
@@ -102,12 +119,33 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _pictures(explained: Explained) -> "Pictures":
+    from kinst_emu.explain.drawing import Pictures  # takes long to load
+
+    return Pictures(explained.firing, explained.table, explained.words, explained.steps)
+
+
+def _picture(explained: Explained, at: str) -> str:
+    """:param at: the name of a step, or the number of a moment, from 1."""
+    pictures = _pictures(explained)
+    named = {step.name: number for number, step in pictures.steps}
+    if at in named:
+        return pictures.svg(named[at])
+    if not at.isdecimal():
+        raise KinstError(f"--at {at}: there is no such step; there are {', '.join(named)}, and "
+                         f"moments 1 to {len(pictures.moments)}")
+    number = parse_count(at, "--at")
+    if not 1 <= number <= len(pictures.moments):
+        raise KinstError(f"--at {at}: there are moments 1 to {len(pictures.moments)}")
+    return pictures.svg(number - 1)
+
+
 def _runs(arguments: argparse.Namespace) -> int:
     """Firings of several runs, beside each other."""
     from kinst_emu.explain.two_runs import explained_runs
     from kinst_emu.explore.exploration import Runs
 
-    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json"):
+    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json", "svg"):
         if getattr(arguments, option):
             name = {"call": "-c", "clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
             raise KinstError(f"{name}: not with --run and --schedule")
@@ -124,7 +162,7 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 def _system_call(arguments: argparse.Namespace, hit: int, limit: int) -> int:
     """The way of a system call."""
-    for option in ("clause", "what_if", "sources"):
+    for option in ("clause", "what_if", "sources", "svg"):
         if getattr(arguments, option):
             name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
             raise KinstError(f"{name}: is for a probe, not for a system call of a command")
@@ -169,6 +207,8 @@ def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
 
 def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
     """The same function on several architectures."""
+    if arguments.svg:
+        raise KinstError("--svg: is for one kernel: without --arch")
     if arguments.kernel is not None or arguments.module:
         raise KinstError("--arch explains the teaching kernels, side by side: without -k and "
                          "--module")

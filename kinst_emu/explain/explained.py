@@ -24,6 +24,7 @@ from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from images.shell import with_userland
+from kinst.code.listing import ProbedInstruction
 from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 from kinst_emu.explain.steps import Step, Words, steps, what_if
 from kinst_emu.explain.system_call import CallRecorder, SeenCall
@@ -61,7 +62,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Explained:
-    """:param wrong: the same firing done wrong, when that was asked for."""
+    """:param wrong: the same firing done wrong, when that was asked for.
+    :param table: the function's instructions.
+    """
 
     image: Image
     asked: Asked
@@ -69,6 +72,7 @@ class Explained:
     wrong: SeenFiring | None
     steps: list[Step]
     words: Words
+    table: Sequence[ProbedInstruction]
 
     @property
     def title(self) -> str:
@@ -108,7 +112,7 @@ def explain(image: Image, asked: Asked) -> Explained:
             again = Evaluation(caller, prototypes)
             wrong = other.record(lambda: again.run(program))
         told += what_if(firing, wrong, words)
-    return Explained(image, asked, firing, wrong, told, words)
+    return Explained(image, asked, firing, wrong, told, words, recorder.table)
 
 
 @dataclass(frozen=True)

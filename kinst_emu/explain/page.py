@@ -1,7 +1,8 @@
 """Steps as a page: one file, nothing from elsewhere, readable without scripts, which step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kinst_emu.explain.beside import Beside
 from kinst_emu.explain.steps import Step, Table
@@ -18,6 +19,7 @@ class StepSection:
 
     :param parts: what it says.
     :param beside: what it says in each column: the column's name; None, where it has no such step.
+    :param picture: of the moment that it is about, as SVG; empty: there is none.
     :param needs: how wide a column must be, pixels, for its tables' words.
     """
 
@@ -26,11 +28,16 @@ class StepSection:
     parts: Parts
     beside: list[tuple[str, Parts | None]]
     needs: int = 0
+    picture: str = ""
 
 
-def page(title: str, about: str, steps: Sequence[Step]) -> str:
-    """:param about: a sentence below the title."""
-    sections = [StepSection(step.name, step.title, _parts(step, step.title), []) for step in steps]
+def page(title: str, about: str, steps: Sequence[Step],
+         pictures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """:param about: a sentence below the title.
+    :param pictures: SVG, by the names of steps.
+    """
+    sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
+                            picture=pictures.get(step.name, "")) for step in steps]
     return filled(TEMPLATE, title, about, sections=sections, columns=0)
 
 

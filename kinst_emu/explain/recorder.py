@@ -6,7 +6,7 @@ that it is looked at on is not used for anything else: each instruction is a sto
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import unicorn
@@ -24,6 +24,7 @@ from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
 from kinst.trap import CpuState
 from kinst_emu.explain.clause import ExplainedClause, Narration
+from kinst_emu.explain.stack_words import StackWords
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
@@ -66,7 +67,7 @@ class SeenFrame:
     :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
         return path takes them from there (on amd64 the handler restores the registers itself).
     :param called: the machine where the handler is called, which is no instruction of the kernel's;
-        ``stack`` what is on its stack.
+        ``stack`` what is on its stack, ``words`` as ``SeenFiring.words``.
     """
 
     row: int
@@ -75,6 +76,7 @@ class SeenFrame:
     before: bytes
     called: SeenInstruction
     stack: Stack
+    words: Mapping[int, int]
     after: bytes = b""
 
 
@@ -90,6 +92,9 @@ class SeenFiring:
     :param fired: the number of the row before which the probe fires: its clause is run there.
     :param narration: what the clause did, where there is one.
     :param stacks: by the number of the row before which it was so.
+    :param words: by the number of a row, the words around the stack pointer that are, before it,
+        not what they were before the row before (or where the handler was called): by address.
+    :param layout: of a trap frame: field -> (byte offset, bytes).
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
         waits for; 0: it did not.
@@ -111,6 +116,8 @@ class SeenFiring:
     fired: int = 0
     narration: Narration | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
+    words: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     what_if: str = ""
     other: ProbedInstruction | None = None
     strayed: int = 0
@@ -154,8 +161,10 @@ class FiringRecorder:
         self._breakpoints = made
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
-        self.firing = SeenFiring(machine.arch.name, function, found, number, hit, what_if=what_if,
-                             other=other)
+        self.firing = SeenFiring(machine.arch.name, function, found, number, hit,
+                                 layout=machine.guest.trap_frame.fields, what_if=what_if,
+                                 other=other)
+        self._words = StackWords(machine, machine.guest.trap_frame.size)
         self._slot = self._others_slot = 0
         if other is not None:
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
@@ -295,6 +304,7 @@ class FiringRecorder:
         if self._slot and not firing.slot and (firing.complete or firing.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()
+        firing.words[len(firing.rows) - 1] = self._words.changed()
 
     def _row(self, address: int, code: bytes) -> SeenInstruction:
         machine = self.machine
@@ -350,5 +360,6 @@ class FiringRecorder:
             firing.second = address
         content = machine.read(frame, machine.guest.trap_frame.size)
         firing.frames.append(SeenFrame(len(firing.rows), frame, address, content,
-                                   self._row(machine.pc, b""), self._stack()))
+                                   self._row(machine.pc, b""), self._stack(),
+                                   self._words.changed()))
         self._waiting = True

@@ -295,7 +295,7 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
                      f"{int.from_bytes(rest, 'little'):#x}.")
     if isinstance(firing.instruction.verdict, Rewrite):
         code, address = firing.instruction.code, firing.instruction.address
-        parts += _displacement(firing, firing.instruction.verdict)
+        parts += displacement(firing, firing.instruction.verdict)
         here, there = (arch.disassemble(code, at) for at in (address, firing.slot))
         if here != there:
             parts.append(f"At its own place it was {here} ({_hex(code)}); the same bytes in the "
@@ -305,7 +305,7 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
 
 
-def _displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
+def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     """What refers to something by distance, there and here: from the bytes."""
     if verdict.displacement is None:
         behind = firing.trampoline.find(verdict.data) if verdict.data else -1

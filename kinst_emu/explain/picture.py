@@ -1,0 +1,169 @@
+"""One firing as moments that can be drawn: where control is, the registers, the stack, the code;
+from what was recorded, and nothing else."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from emu.architectures import ARCHITECTURES
+from kinst_emu.explain.recorder import SeenFiring, SeenFrame
+from kinst_emu.explain.steps import Step
+
+WORD = 8
+BESIDE = 2  # words above what the firing uses that are drawn, too
+MOST_WORDS = 72
+
+
+class Station(Enum):
+    """Whose code it is that is executed."""
+
+    FUNCTION = "the function"
+    VECTOR = "the vector"
+    HANDLER = "the handler"
+    RETURN = "the return path"
+    TRAMPOLINE = "the trampoline"
+
+
+@dataclass(frozen=True)
+class StackWord:
+    """:param value: None: it was not looked at.
+    :param fields: of the trap frame that lie there, in their order.
+    :param changed: since the moment before.
+    """
+
+    address: int
+    value: int | None
+    fields: tuple[str, ...]
+    changed: bool
+
+
+@dataclass(frozen=True)
+class FiringMoment:
+    """The machine at one time of a firing.
+
+    :param row: the number of the recorded instruction that is about to be executed.
+    :param handles: the number of the trap frame whose handler has been called; None: none has.
+    :param patched: whether the breakpoint is there; it is not in the first moment alone.
+    :param code: of the instruction that is about to be executed; empty: it is the handler.
+    :param changed: registers that are not what they were in the moment before.
+    :param exception: the number of the trap frame that is being built, or is in use.
+    """
+
+    row: int
+    handles: int | None
+    patched: bool
+    place: Station
+    pc: int
+    code: bytes
+    registers: Mapping[str, int]
+    changed: frozenset[str]
+    sp: int
+    stack: tuple[StackWord, ...]
+    exception: int
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """As a step refers to it."""
+        return self.row, self.handles
+
+
+def moments(firing: SeenFiring) -> list[FiringMoment]:
+    """All of a firing that came to its end, one an instruction and one a call of the handler."""
+    return list(_moments(firing, _drawn(firing)))
+
+
+def at_step(found: Sequence[FiringMoment], step: Step) -> int:
+    """The number of the moment that a step is about."""
+    if step.name == "vector":  # all of it has been executed, but for its last instruction
+        return next(number for number, moment in enumerate(found) if moment.handles == 0) - 1
+    last = 0
+    for number, moment in enumerate(found):
+        if moment.key == (step.row, step.handles) and moment.patched is (step.name != "function"):
+            return number
+        if moment.row <= step.row:
+            last = number
+    return last
+
+
+def _moments(firing: SeenFiring, drawn: range) -> Iterator[FiringMoment]:
+    words: dict[int, int] = {}
+    registers: Mapping[str, int] = firing.rows[0].registers
+    frames = {frame.row: number for number, frame in enumerate(firing.frames)}
+    exception, places = 0, _places(firing)
+    for number, row in enumerate(firing.rows):
+        if number in frames:
+            frame = firing.frames[frames[number]]
+            yield _moment(firing, number, frames[number], Station.HANDLER, drawn, words,
+                          frame.words, registers, exception)
+            registers = frame.called.registers
+        place = places[number]
+        if number and place is Station.VECTOR and places[number - 1] is Station.TRAMPOLINE:
+            exception = min(exception + 1, len(firing.frames) - 1)
+        if not number:
+            yield _moment(firing, number, None, place, drawn, words, firing.words.get(0, {}),
+                          registers, 0, patched=False)
+        yield _moment(firing, number, None, place, drawn, words, firing.words.get(number, {}),
+                      registers, exception)
+        registers = row.registers
+
+
+def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, drawn: range,
+            words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
+            exception: int, patched: bool = True) -> FiringMoment:
+    """:param words: known so far; ``more`` of them have changed by now."""
+    changed = {at for at, word in more.items() if at in words and words[at] != word}
+    words |= more
+    seen = firing.rows[row] if handles is None else firing.frames[handles].called
+    frame = firing.frames[exception] if firing.frames else None
+    names = {} if frame is None else field_names(firing, frame)
+    code = seen.code if patched else firing.original
+    return FiringMoment(
+        row, handles, patched, place, seen.address, b"" if handles is not None else code,
+        seen.registers, frozenset(name for name, value in seen.registers.items()
+                                  if before.get(name) != value),
+        seen.registers[ARCHITECTURES[firing.architecture].sp],
+        tuple(StackWord(at, words.get(at), names.get(at, ()), at in changed) for at in drawn),
+        exception)
+
+
+def _places(firing: SeenFiring) -> list[Station]:
+    """Of each row."""
+    frames, found = {frame.row for frame in firing.frames}, list[Station]()
+    slot = range(firing.slot, firing.slot + len(firing.trampoline))
+    state = Station.VECTOR
+    for number, row in enumerate(firing.rows):
+        if number in frames:
+            state = Station.RETURN
+        if firing.slot and row.address in slot:
+            found.append(Station.TRAMPOLINE)
+            state = Station.VECTOR  # a second breakpoint leads there
+        else:
+            found.append(state)
+    found[0] = found[-1] = Station.FUNCTION
+    return found
+
+
+def field_names(firing: SeenFiring, frame: SeenFrame) -> dict[int, tuple[str, ...]]:
+    """By the address of a word, the fields of a trap frame in it."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, (offset, size) in sorted(firing.layout.items(), key=lambda one: one[1]):
+        for at in range((frame.address + offset) & -WORD, frame.address + offset + size, WORD):
+            found[at] = (*found.get(at, ()), name)
+    return found
+
+
+def _drawn(firing: SeenFiring) -> range:
+    """The words of the stack that are drawn: the trap frames', and all that changes around them, up
+    to where the interrupted function's own are."""
+    known = set(firing.words.get(0, {}))
+    known |= {at for found in firing.words.values() for at in found}
+    if not known or not firing.frames:
+        return range(0)
+    names = {at for frame in firing.frames for at in field_names(firing, frame)}
+    low, high = min(names), max(names)
+    changes = {at for number, found in firing.words.items() if number for at in found}
+    while low - WORD in changes and (high - low) // WORD < MOST_WORDS:
+        low -= WORD
+    while high + WORD in known and high - max(names) < BESIDE * WORD:
+        high += WORD
+    return range(low, high + WORD, WORD)

@@ -1,0 +1,157 @@
+"""What a picture shows is what was recorded at that instruction."""
+
+import random
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+
+from emu.errors import KinstError
+from images import catalog
+from kinst.code.verdict import Refuse
+from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.picture import Station, moments
+from kinst_emu.explain.recorder import SeenFiring
+from tests.conftest import MEMORY
+from tests.kinst_emu.test_front import refused, run
+
+CALL = 'strtoul("-0x12zz", 0, 16)'
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def explained(arch, offset, clause=""):
+    return explain(catalog.find(f"teaching/{arch}"),
+                   Asked(f"strtoul:{offset}", CALL, clause=clause, memory=MEMORY))
+
+
+def pictures_of(one, firing=None):
+    return Pictures(firing or one.firing, one.table, one.words, one.steps)
+
+
+def offsets(arch, count):
+    """Of instructions that the call comes to, whatever becomes of them."""
+    first = explained(arch, 0)
+    reached, chosen = [], random.Random(7)
+    for one in chosen.sample(first.table, len(first.table)):
+        if isinstance(one.verdict, Refuse):
+            continue
+        try:
+            reached.append(explained(arch, one.offset))
+        except KinstError as error:
+            assert "there is no firing" in str(error), error
+        if len(reached) == count:
+            break
+    return reached
+
+
+def drawn(svg):
+    """What a picture has for programs: (pc, registers, words of the stack, bytes of code)."""
+    root = ElementTree.fromstring(svg)
+    groups = list(root.iter(f"{SVG}g"))
+    registers = {g.get("data-register"): int(g.get("data-value"), 16) for g in groups
+                 if g.get("data-register")}
+    words = {int(g.get("data-address"), 16): int(g.get("data-value"), 16) for g in groups
+             if g.get("class", "").startswith("word") and g.get("data-value")}
+    code = {int(g.get("data-address"), 16): bytes.fromhex(g.get("data-bytes")) for g in groups
+            if g.get("class", "").startswith("code")}
+    return int(root.get("data-pc"), 16), registers, words, code
+
+
+def held_to_the_recording(firing: SeenFiring, svg, moment):
+    """By what was looked at in another way: the registers of the row, the bytes at the stack
+    pointer then, the trap frame as the handler got it."""
+    pc, registers, words, code = drawn(svg)
+    frame = None if moment.handles is None else firing.frames[moment.handles]
+    row = firing.rows[moment.row] if frame is None else frame.called
+    assert (pc, registers) == (row.address, row.registers)
+    stack = firing.stacks[moment.row] if frame is None else frame.stack
+    seen = 0
+    for at in range(0, len(stack.content) - 7, 8):
+        if stack.address + at in words:
+            seen += 1
+            assert words[stack.address + at] == int.from_bytes(stack.content[at : at + 8], "little")
+    if frame is not None:
+        for at in range(-frame.address % 8, len(frame.before) - 7, 8):
+            assert words[frame.address + at] == int.from_bytes(frame.before[at : at + 8], "little")
+            seen += 1
+    at = firing.instruction.address
+    assert code[at] == (firing.patched if moment.patched else firing.original)
+    for executed in firing.rows:
+        if firing.slot and moment.patched and (
+                firing.slot <= executed.address < firing.slot + len(firing.trampoline)):
+            assert code[executed.address] == executed.code
+    return seen
+
+
+def test_every_word_byte_and_register_of_all_moments_is_the_recordings(arch):
+    places = set()
+    for one in offsets(arch, 3):
+        pictures, seen = pictures_of(one), 0
+        for number, moment in enumerate(pictures.moments):
+            seen += held_to_the_recording(one.firing, pictures.svg(number), moment)
+            places.add(moment.place)
+        assert seen > len(pictures.moments), "words of the stack were compared"
+    assert {Station.FUNCTION, Station.VECTOR, Station.HANDLER} <= places
+
+
+def test_the_trap_frame_grows_word_by_word_where_each_is_stored(arch):
+    one = explained(arch, 0)
+    frame, named = one.firing.frames[0], set()
+    for moment in moments(one.firing):
+        if moment.row >= frame.row or moment.handles is not None:
+            break
+        named |= {name for word in moment.stack if word.changed for name in word.fields}
+    assert len(named) >= 8
+    changed = [sum(word.changed for word in moment.stack) for moment in moments(one.firing)
+               if 2 < moment.row < frame.row]
+    assert max(changed) <= 2, "an instruction stores one word, or a pair"
+
+
+def test_another_recording_is_another_picture(arch):
+    one = explained(arch, 0)
+    firing, pictures = one.firing, pictures_of(one)
+    number = next(n for n, moment in enumerate(pictures.moments) if moment.handles == 0)
+    right, row = pictures.svg(number - 1), pictures.moments[number - 1].row
+    assert pictures_of(one, replace(firing)).svg(number - 1) == right
+    name = one.words.arch.arguments[0]
+    registers = {**firing.rows[row].registers, name: firing.rows[row].registers[name] ^ 1}
+    rows = [*firing.rows]
+    rows[row] = replace(rows[row], registers=registers)
+    assert pictures_of(one, replace(firing, rows=rows)).svg(number - 1) != right
+    at = next(at for at, found in firing.words.items() if found and 0 < at <= row)
+    words = {**firing.words, at: {a: w ^ 1 for a, w in firing.words[at].items()}}
+    assert pictures_of(one, replace(firing, words=words)).svg(number - 1) != right
+    assert pictures_of(one, replace(firing, patched=b"\xff" * len(firing.patched))
+                       ).svg(number - 1) != right
+
+
+def test_a_clause_is_there_from_where_it_is_run(arch):
+    one = explained(arch, 0, "{ trace(arg0); }")
+    pictures = pictures_of(one)
+    first = next(n for n, moment in enumerate(pictures.moments) if moment.handles == 0)
+    assert "trace(arg0)" not in pictures.svg(first - 1) and "trace(arg0)" in pictures.svg(first)
+
+
+def test_a_picture_is_written_for_a_step_or_a_moment(arch, tmp_path):
+    path = tmp_path / "picture.svg"
+    words = ("kinst", "explain", "-k", f"teaching/{arch}", "strlen:0", "-c", 'strlen("a<b&c")',
+             "--memory", "64M", "--svg", str(path))
+    ran = run(*words)
+    assert ran.returncode == 0 and ran.stdout == "" and f"wrote {path}" in ran.stderr
+    assert ElementTree.parse(path).getroot().get("data-place") == "handler"
+    assert run(*words, "--at", "1").returncode == 0
+    root = ElementTree.parse(path).getroot()
+    assert root.get("data-moment") == "0" and root.find(f"{SVG}desc").text.startswith("Moment 1 of")
+    before = path.read_bytes()
+    refused(run(*words, "--at", "100000"), "there are moments 1 to")
+    refused(run(*words, "--at", "nowhere"), "there is no such step; there are function, patch")
+    refused(run(*words[:-2], "--at", "frame"), "--at: is for --svg")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("at", ["0", "-1", "1e3", "9" * 40])
+def test_a_moment_that_is_none_is_refused_in_one_line(at, tmp_path):
+    refused(run("kinst", "explain", "-k", "teaching/amd64", "strlen:0", "-c", 'strlen("a")',
+                "--memory", "64M", "--svg", str(tmp_path / "x.svg"), f"--at={at}"), "--at")
+    assert not (tmp_path / "x.svg").exists()
