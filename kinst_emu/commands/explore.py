@@ -47,7 +47,7 @@ FOUND = 1  # exit status: an order goes wrong
 # Options (as the parser names them) that say nothing to a corpus of pairs; and only to it.
 FOR_RUNS = ("runs", "setup", "check", "preemptions", "strategy", "no_races", "all_findings",
             "schedule", "record", "probes", "trampolines", "junit", "html", "sources")
-FOR_PAIRS = ("orders", "store", "cluster")
+FOR_PAIRS = ("orders", "store")
 SPELT = {"runs": "run", "probes": "probe"}
 
 
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--limit", metavar="N", help="orders that are tried (100000)")
     add("--jobs", default="1", metavar="N", help="worker processes (%(default)s)")
     add("--cluster", metavar="ADDRESS",
-        help="--pairs: use the workers of this Dask scheduler instead")
+        help="use the workers of this Dask scheduler instead")
     add("--seed", default="1", metavar="S", help="of what is random (%(default)s)")
     add("--no-races", action="store_true", help="do not look for data races")
     add("--all-findings", action="store_true", help="go on behind the first finding")
@@ -111,6 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse(arguments, FOR_PAIRS, "is for --pairs")
     if arguments.trampolines is not None and not arguments.probes:
         raise KinstError("--trampolines: is for --probe")
+    if arguments.cluster is not None and arguments.schedule is not None:
+        raise KinstError("--cluster: --schedule is one order; leave it out")
     if arguments.sources and arguments.html is None:
         raise KinstError("--sources: is for --html")
     runs = Runs(tuple(arguments.runs), arguments.setup, arguments.check, tuple(arguments.probes),
@@ -139,7 +141,16 @@ def run(arguments: argparse.Namespace) -> int:
         stage, judge = stage_of(image, runs, parse_size(arguments.memory),
                                 unchecked=arguments.unchecked)
     with progress_bar(asked.limit, "orders") as advance:
-        explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of))
+        others = None
+        if arguments.cluster is not None:
+            from kinst_emu.explore.order_cluster import OrderWork, order_workers
+
+            others = order_workers(arguments.cluster, OrderWork(
+                os.path.abspath(image.path), tuple(
+                    os.path.abspath(catalog.module_path(image, one)) for one in arguments.module),
+                image.identity, runs, parse_size(arguments.memory), arguments.unchecked, cpus,
+                asked))
+        explorer = Explorer(stage, asked, judge, lambda tried, of: advance(1, of), others)
         explored = explorer.only(order) if order is not None else explorer.run()
     if arguments.record is not None:
         _record(arguments.record, stage, explored, order, arguments.runs, arguments.module)
@@ -213,7 +224,8 @@ def _pairs(arguments: argparse.Namespace) -> int:
         rows = PairExplorer(stage, corpus, orders, seed).rows(wanted, jobs)
         if arguments.cluster is not None:
             work = PairWork(
-                os.path.abspath(image.path), tuple(map(os.path.abspath, arguments.module)),
+                os.path.abspath(image.path), tuple(
+                    os.path.abspath(catalog.module_path(image, one)) for one in arguments.module),
                 image.identity, tuple(call.text for call in corpus), parse_size(arguments.memory),
                 arguments.unchecked, cpus, orders, seed)
             rows = rows_of_cluster(arguments.cluster, work, wanted)

@@ -5,6 +5,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from dtrace.debug_index import debug_index
@@ -44,6 +45,7 @@ MOST_PREEMPTIONS, MOST_ORDERS, MOST_JOBS = 8, 100_000_000, 64
 FACTOR, LEAST_LIMIT = 40, 20_000_000  # how much longer than a serial order one may take
 
 Judge = Callable[[Played], str | None]
+Others = AbstractContextManager[Callable[[Iterable[str]], Iterator[tuple[str, str]]]]
 Judged = tuple[Order, list[tuple[str, str]]]
 
 
@@ -137,11 +139,14 @@ def preemptions_of(order: Sequence[OrderTurn]) -> int:
 class Explorer:
     """:param judge: what is wrong with an order in which all runs were done; None: nothing.  The
     machine is where they ended.
+    :param others: who tries the orders, instead of this process and its ``jobs``.
     :param progress: is told how many orders were tried, and of about how many (0: not known).
     """
 
     def __init__(self, stage: Stage, asked: Search, judge: Judge | None = None,
-                 progress: Callable[[int, int], None] = lambda tried, of: None) -> None:
+                 progress: Callable[[int, int], None] = lambda tried, of: None,
+                 others: Others | None = None) -> None:
+        self._others = others
         self.stage, self.asked, self._judge, self._progress = stage, asked, judge, progress
         self.explored = Explored()
         self._atomic: dict[int, bool] = {}
@@ -171,10 +176,14 @@ class Explorer:
             explored.seconds = time.monotonic() - began
         return explored
 
+    def learn(self) -> None:
+        """Execute the serial orders alone: what is to be known before ``answer``."""
+        self.explored.no_truth = self._serial() is None
+
     def only(self, order: Order) -> Explored:
         """Try one order, behind the serial ones; what is told is of it alone."""
         began = time.monotonic()
-        self.explored.no_truth = self._serial() is None
+        self.learn()
         self.explored.findings.clear()
         self._known.clear()
         if self.asked.races:
@@ -239,7 +248,7 @@ class Explorer:
 
     def _all_judged(self, orders: Iterable[Order]) -> Iterator[Judged]:
         """Each order, and what is wrong with it, in their order."""
-        if self.asked.jobs == 1:
+        if self.asked.jobs == 1 and self._others is None:
             yield from map(self.judged, orders)
             return
         explored, left_out = self.explored, deque[int]()
@@ -249,7 +258,7 @@ class Explorer:
                 left_out.append(explored.left_out)
                 yield order_text(order)
             left_out.append(explored.left_out)
-        with workers(self, self.asked.jobs) as answers:
+        with self._others or workers(self, self.asked.jobs) as answers:
             for text, answer in answers(listed()):
                 explored.left_out = left_out.popleft()
                 yield read_order(text, len(self.stage.runs)), [

@@ -110,9 +110,19 @@ def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
                                   dashboard_address=None, host="127.0.0.1") as cluster:
         assert found("--cluster", cluster.scheduler_address) == found()
 
+        def orders(*more):
+            words = [word for call in ("purse_move_bad()",) * 3 for word in ("--run", call)]
+            ran = run("kinst", "explore", "-k", "races/amd64", "--memory", "64M", "--setup",
+                      "purse_reset()", "--check", "purse_check()", *words, "--json", *more)
+            assert ran.returncode == 1, ran.stderr
+            return {**json.loads(ran.stdout), "seconds": 0}
+        for more in ((), ("--all-findings", "--limit", "200"), ("--strategy", "pct")):
+            assert orders("--cluster", cluster.scheduler_address, *more) == orders(*more)
+
 
 @pytest.mark.parametrize(("option", "said"), [
-    (("--cluster", "tcp://127.0.0.1:9"), "--cluster: is for --pairs"),
+    (("--cluster", "tcp://127.0.0.1:9", "--schedule", "A B"),
+     "--cluster: --schedule is one order; leave it out"),
     (("--orders", "3"), "--orders: is for --pairs"),
     (("--store", "found"), "--store: is for --pairs"),
     (("--trampolines", "shared"), "--trampolines: is for --probe"),
