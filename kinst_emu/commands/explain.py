@@ -87,6 +87,8 @@ def run(arguments: argparse.Namespace) -> int:
             check_writable(path, option)
     if arguments.at is not None and not arguments.svg:
         raise KinstError("--at: is for --svg")
+    if arguments.svg and arguments.steps:
+        raise KinstError("--steps: not with --svg")
     if arguments.runs or arguments.schedule is not None:
         return _runs(arguments)
     if arguments.call is None:
@@ -130,7 +132,7 @@ def _picture(explained: Explained, at: str) -> str:
     pictures = _pictures(explained)
     named = {step.name: number for number, step in pictures.steps}
     if at in named:
-        return pictures.svg(named[at])
+        return pictures.svg(named[at], at)
     if not at.isdecimal():
         raise KinstError(f"--at {at}: there is no such step; there are {', '.join(named)}, and "
                          f"moments 1 to {len(pictures.moments)}")

@@ -105,6 +105,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.cluster is not None and arguments.jobs != "1":
+        raise KinstError("--jobs: not with --cluster")
     if arguments.pairs is not None:
         _refuse(arguments, FOR_RUNS, "cannot be used with --pairs")
         return _pairs(arguments)

@@ -99,20 +99,24 @@ class Pictures:
         found: dict[int, str] = {}
         for number, step in self.steps:
             found.setdefault(number, step.name)
-        return {name: self.svg(number) for number, name in found.items()}
+        return {name: self.svg(number, name) for number, name in found.items()}
 
-    def svg(self, number: int) -> str:
-        """The picture of a moment."""
+    def svg(self, number: int, step: str = "") -> str:
+        """The picture of a moment.
+
+        :param step: the name of the one that it is drawn for, of those that are about it.
+        """
         pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2)
                     / max(1, len(self.moments[number].stack)))
         return templates("kinst_emu").get_template(TEMPLATE).render(
-            d=self.drawing(number), width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN, left=LEFT,
-            middle=MIDDLE, right=RIGHT, line=LINE, pitch=pitch, small=min(13, round(pitch - 2)))
+            d=self.drawing(number, step), width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
+            left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=pitch,
+            small=min(13, round(pitch - 2)))
 
-    def drawing(self, number: int) -> Drawing:
+    def drawing(self, number: int, step: str = "") -> Drawing:
         moment, firing = self.moments[number], self._firing
         before = self.moments[number - 1] if number else moment
-        title = self._title(number)
+        title = self._title(number, step)
         return Drawing(
             number, len(self.moments), title, self._about(number), moment,
             tuple(self._code(one.address, firing.patched if moment.patched
@@ -127,10 +131,12 @@ class Pictures:
             tuple(self._trail(number)), tuple(self._clause(number)),
             _arrow(before.place, moment.place))
 
-    def _title(self, number: int) -> str:
-        """Of the step that it belongs to: the last one that is not behind it."""
+    def _title(self, number: int, name: str) -> str:
+        """Of the step that it belongs to: that of the name, or the last one that is not behind
+        it."""
         found = [(at, n, step) for n, (at, step) in enumerate(self.steps, 1) if at <= number]
-        _at, which, step = max(found, key=lambda one: (one[0], one[1]))
+        _at, which, step = max(found, key=lambda one: (
+            one[0] == number and one[2].name == name, one[0], one[1]))
         return f"{which}. {step.title}" if _at == number else f"after {which}. {step.title}"
 
     def _about(self, number: int) -> str:

@@ -69,7 +69,7 @@ class FiringMoment:
 
 def moments(firing: SeenFiring) -> list[FiringMoment]:
     """All of a firing that came to its end, one an instruction and one a call of the handler."""
-    return list(_moments(firing, _drawn(firing)))
+    return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [range(0)]))
 
 
 def at_step(found: Sequence[FiringMoment], step: Step) -> int:
@@ -85,7 +85,7 @@ def at_step(found: Sequence[FiringMoment], step: Step) -> int:
     return last
 
 
-def _moments(firing: SeenFiring, drawn: range) -> Iterator[FiringMoment]:
+def _moments(firing: SeenFiring, drawn: Sequence[range]) -> Iterator[FiringMoment]:
     words: dict[int, int] = {}
     registers: Mapping[str, int] = firing.rows[0].registers
     frames = {frame.row: number for number, frame in enumerate(firing.frames)}
@@ -93,17 +93,17 @@ def _moments(firing: SeenFiring, drawn: range) -> Iterator[FiringMoment]:
     for number, row in enumerate(firing.rows):
         if number in frames:
             frame = firing.frames[frames[number]]
-            yield _moment(firing, number, frames[number], Station.HANDLER, drawn, words,
+            yield _moment(firing, number, frames[number], Station.HANDLER, drawn[exception], words,
                           frame.words, registers, exception)
             registers = frame.called.registers
         place = places[number]
         if number and place is Station.VECTOR and places[number - 1] is Station.TRAMPOLINE:
             exception = min(exception + 1, len(firing.frames) - 1)
         if not number:
-            yield _moment(firing, number, None, place, drawn, words, firing.words.get(0, {}),
+            yield _moment(firing, number, None, place, drawn[0], words, firing.words.get(0, {}),
                           registers, 0, patched=False)
-        yield _moment(firing, number, None, place, drawn, words, firing.words.get(number, {}),
-                      registers, exception)
+        yield _moment(firing, number, None, place, drawn[exception], words,
+                      firing.words.get(number, {}), registers, exception)
         registers = row.registers
 
 
@@ -152,18 +152,16 @@ def field_names(firing: SeenFiring, frame: SeenFrame) -> dict[int, tuple[str, ..
     return found
 
 
-def _drawn(firing: SeenFiring) -> range:
-    """The words of the stack that are drawn: the trap frames', and all that changes around them, up
-    to where the interrupted function's own are."""
-    known = set(firing.words.get(0, {}))
-    known |= {at for found in firing.words.values() for at in found}
-    if not known or not firing.frames:
-        return range(0)
-    names = {at for frame in firing.frames for at in field_names(firing, frame)}
+def _drawn(firing: SeenFiring, frame: SeenFrame) -> range:
+    """The words of the stack that are drawn: a trap frame's, and what changes below it, up to where
+    the interrupted function's own are."""
+    names = field_names(firing, frame)
+    known = set(firing.words.get(0, {})).union(*firing.words.values())
+    changes = set().union(*(found for number, found in firing.words.items() if number))
     low, high = min(names), max(names)
-    changes = {at for number, found in firing.words.items() if number for at in found}
-    while low - WORD in changes and (high - low) // WORD < MOST_WORDS:
-        low -= WORD
     while high + WORD in known and high - max(names) < BESIDE * WORD:
         high += WORD
+    high = min(high, low + (MOST_WORDS - 1) * WORD)
+    while low - WORD in changes and (high - low) // WORD + 1 < MOST_WORDS:
+        low -= WORD
     return range(low, high + WORD, WORD)

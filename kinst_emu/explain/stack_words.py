@@ -42,8 +42,12 @@ class StackWords:
             for begin, end in self._stretches(sp):
                 self._known[begin] = content = self._machine.read(begin, end - begin)
                 found |= _words(begin, content)
-        for begin, content in self._known.items():
-            now = self._machine.read(begin, len(content))
+        for begin, content in list(self._known.items()):
+            try:
+                now = self._machine.read(begin, len(content))
+            except MemoryAccessError:  # it is mapped no more
+                del self._known[begin]
+                continue
             if now != content:
                 self._known[begin] = now
                 before = _words(begin, content)
@@ -55,15 +59,18 @@ class StackWords:
         """Of the bytes around it those that are mapped, a page's at a time."""
         made, at, end = [], sp - self._below & -WORD, sp + ABOVE
         while at < end:
-            upto = min(end, (at | PAGE - 1) + 1)
+            inside = [begin + len(content) for begin, content in self._known.items()
+                      if begin <= at < begin + len(content)]
+            if inside:
+                at = max(inside)
+                continue
+            upto = min(end, (at | PAGE - 1) + 1, *(begin for begin in self._known if begin > at))
             try:
                 self._machine.read(at, upto - at)
             except MemoryAccessError:
                 pass  # a page that guards it, or what is above all stacks
             else:
-                if not any(at < begin + len(content) and begin < upto
-                           for begin, content in self._known.items()):
-                    made.append((at, upto))
+                made.append((at, upto))
             at = upto
         return made
 

@@ -2,6 +2,7 @@
 
 import bisect
 import struct
+from array import array
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +72,8 @@ class RunAccesses:
     length: int = 0
     cut: int = 0
     places: dict[int, list[tuple[int, bool]]] = field(default_factory=lambda: defaultdict(list))
-    every: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    every: dict[int, "array[int]"] = field(
+        default_factory=lambda: defaultdict(lambda: array("Q")))
 
     def together(self, other: "RunAccesses") -> "RunAccesses":
         """What it did in two orders: in one it may go where it does not in the other."""
@@ -80,7 +82,7 @@ class RunAccesses:
             for place, uses in one.places.items():
                 both.places[place] = sorted({*both.places[place], *uses})
             for place, counts in one.every.items():
-                both.every[place] = sorted({*both.every[place], *counts})
+                both.every[place] = array("Q", sorted({*both.every[place], *counts}))
         return both
 
 

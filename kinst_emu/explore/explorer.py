@@ -159,6 +159,7 @@ class Explorer:
         began, explored = time.monotonic(), self.explored
         try:
             runs = self._serial()
+            explored.no_truth = runs is None
             if runs is not None:
                 left = max(0, self.asked.limit - explored.tried)
                 for judged in self._all_judged(itertools.islice(self._orders(runs), left)):

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.sweeps import check_identity
 
 CHUNK = 64  # orders that a worker is asked at once
+_ONE_MACHINE = threading.Lock()  # a worker may have several threads
 MOST_CHUNKS = 500  # that are listed before all answers to them are there
 
 
@@ -57,8 +59,9 @@ def judge_part(part: OrderPart) -> list[str]:
 
     :raises KinstError: where the worker has no such kernel, or another one.
     """
-    explorer = _prepared(part.work)
-    return [explorer.answer(text) for text in part.orders]
+    with _ONE_MACHINE:
+        explorer = _prepared(part.work)
+        return [explorer.answer(text) for text in part.orders]
 
 
 @contextlib.contextmanager

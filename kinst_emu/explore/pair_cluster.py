@@ -1,6 +1,7 @@
 """Pairs of a corpus, tried by the workers of a Dask cluster."""
 
 import functools
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from kinst.laboratory.workers import Cluster
 from kinst_emu.explore.exploration import for_runs
 from kinst_emu.explore.pairs import CorpusCall, PairStage, explore_pair, read_lines, with_programs
 from kinst_emu.sweeps import check_identity
+
+_ONE_MACHINE = threading.Lock()  # a worker may have several threads
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,10 @@ def explore_part(part: PairPart) -> dict[str, object]:
 
     :raises KinstError: where the worker has no such kernel, or another one.
     """
-    stage, corpus = _prepared(part.work)
-    one, other = (corpus[number] for number in part.pair)
-    return explore_pair(stage, one, other, part.work.orders, part.work.seed)
+    with _ONE_MACHINE:
+        stage, corpus = _prepared(part.work)
+        one, other = (corpus[number] for number in part.pair)
+        return explore_pair(stage, one, other, part.work.orders, part.work.seed)
 
 
 def rows_of_cluster(address: str, work: PairWork, pairs: Sequence[tuple[int, int]]

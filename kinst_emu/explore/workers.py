@@ -2,6 +2,7 @@
 from which all begin; it is told what to try and says what is wrong with it, both as text."""
 
 import contextlib
+import ctypes
 import itertools
 import multiprocessing
 import signal
@@ -13,6 +14,8 @@ from typing import Protocol
 
 from emu.errors import KinstError
 
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: linux/prctl.h
+JOIN = 5  # seconds
 AHEAD = 4  # chunks for each process are made before their answers are wanted
 
 
@@ -26,6 +29,7 @@ _ANSWERER: Answerer | None = None  # of this process, when it is made
 
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who made it is interrupted, and ends it
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)  # and is killed with it
 
 
 def _in_worker(some: Sequence[str]) -> Answers:
@@ -51,20 +55,24 @@ def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
     def answers(all_asked: Iterable[str]) -> Iterator[tuple[str, str]]:
         waiting, left = deque[Future[Answers]](), iter(all_asked)
         while True:
-            while len(waiting) < AHEAD * count and (some := list(itertools.islice(left, chunk))):
-                waiting.append(pool.submit(_in_worker, some))
-            if not waiting:
-                return
             try:
-                yield from waiting.popleft().result()
+                while (len(waiting) < AHEAD * count
+                       and (some := list(itertools.islice(left, chunk)))):
+                    waiting.append(pool.submit(_in_worker, some))
+                if not waiting:
+                    return
+                found = waiting.popleft().result()
             except BrokenProcessPool:
                 raise KinstError("--jobs: a worker process was lost: is there too little memory? "
                                  "Give fewer jobs, or less --memory") from None
+            yield from found
     try:
         yield answers
     finally:
         _ANSWERER = None
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.kill()
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        own = [one for one in multiprocessing.active_children() if one not in others]
+        for process in own:
+            process.kill()
+        for process in own:
+            process.join(JOIN)

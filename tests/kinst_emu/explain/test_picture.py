@@ -140,6 +140,7 @@ def test_a_picture_is_written_for_a_step_or_a_moment(arch, tmp_path):
     ran = run(*words)
     assert ran.returncode == 0 and ran.stdout == "" and f"wrote {path}" in ran.stderr
     assert ElementTree.parse(path).getroot().get("data-place") == "handler"
+    assert "The trap frame" in ElementTree.parse(path).getroot().get("aria-label")
     assert run(*words, "--at", "1").returncode == 0
     root = ElementTree.parse(path).getroot()
     assert root.get("data-moment") == "0" and root.find(f"{SVG}desc").text.startswith("Moment 1 of")

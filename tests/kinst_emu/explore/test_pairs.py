@@ -106,7 +106,7 @@ def test_a_cluster_finds_what_one_process_finds(tmp_path, monkeypatch):
                   str(corpus), "--json", *more)
         assert ran.returncode == 1, ran.stderr
         return sorted(ran.stdout.splitlines())
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True,
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=True,
                                   dashboard_address=None, host="127.0.0.1") as cluster:
         assert found("--cluster", cluster.scheduler_address) == found()
 
