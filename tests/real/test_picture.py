@@ -1,0 +1,45 @@
+"""Pictures of seeded firings on GENERIC kernels: each word, byte and register is the recording's."""
+
+import os
+import random
+
+import pytest
+
+from emu.errors import KinstError
+from kinst_emu.explain.explained import Asked, explain
+from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.explain.test_picture import held_to_the_recording, pictures_of
+
+SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
+FIRINGS = int(os.environ.get("KINST_FIRINGS") or 20)
+MOMENTS = 20  # of each
+CALLS = (("strlen", 'strlen("hello")'), ("strtoul", 'strtoul("-0x12zz", 0, 16)'),
+         ("malloc", "malloc(100, &M_TEMP, 2)"), ("uifind", "uifind(7)"), ("crget", "crget()"),
+         ("kern_setenv", 'kern_setenv("a", "b")'))
+
+
+@pytest.fixture(params=ARCHES)
+def kernel(request):
+    return real_kernel(request.param)
+
+
+def test_pictures_of_seeded_firings_are_the_recordings(kernel):
+    chosen, done, seen = random.Random(SEED), 0, 0
+    for _ in range(50 * FIRINGS):
+        function, call = chosen.choice(CALLS)
+        offset = chosen.randrange(min(300, kernel.symbols.find(function).size))
+        try:
+            one = explain(kernel, Asked(f"{function}:{offset}", call))
+        except KinstError as error:  # no instruction begins there, or the call does not come to it
+            assert any(text in str(error) for text in (
+                "no instruction begins", "there is no firing", "cannot be probed")), error
+            continue
+        pictures = pictures_of(one)
+        numbers = range(len(pictures.moments))
+        for number in chosen.sample(numbers, min(MOMENTS, len(numbers))):
+            seen += held_to_the_recording(one.firing, pictures.svg(number),
+                                          pictures.moments[number])
+        done += 1
+        if done == FIRINGS:
+            break
+    assert done == FIRINGS and seen > FIRINGS, f"KINST_SEED={SEED}"
