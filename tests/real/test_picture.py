@@ -1,4 +1,4 @@
-"""Pictures of seeded firings on GENERIC kernels: each word, byte and register is the recording's."""
+"""Pictures of seeded firings on GENERIC kernels: each word and register is the recording's."""
 
 import os
 import random
