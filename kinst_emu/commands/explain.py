@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from emu.architectures import ARCHITECTURES
 from emu.call import DEFAULT_LIMIT
@@ -16,6 +15,7 @@ from images import catalog
 from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain.beside import beside
+from kinst_emu.explain.drawing import Pictures
 from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
 from kinst_emu.explain.page import page, page_beside
 from kinst_emu.explain.record_json import explained_as_json, step_as_json
@@ -23,9 +23,6 @@ from kinst_emu.explain.text import text, text_beside
 from kinst_emu.explain.what_if import WHAT_IFS
 from kinst_emu.page_file import write_page
 from kinst_emu.terminal import check_writable, parse_count, parse_size
-
-if TYPE_CHECKING:
-    from kinst_emu.explain.drawing import Pictures
 
 EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
@@ -87,8 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
             check_writable(path, option)
     if arguments.at is not None and not arguments.svg:
         raise KinstError("--at: is for --svg")
-    if arguments.svg and arguments.steps:
-        raise KinstError("--steps: not with --svg")
+    for option in ("steps", "what_if") if arguments.svg else ():
+        if getattr(arguments, option):
+            raise KinstError(f"--{option.replace('_', '-')}: not with --svg, which draws the "
+                             "firing as it was")
     if arguments.runs or arguments.schedule is not None:
         return _runs(arguments)
     if arguments.call is None:
@@ -121,9 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(explained: Explained) -> "Pictures":
-    from kinst_emu.explain.drawing import Pictures  # takes long to load
-
+def _pictures(explained: Explained) -> Pictures:
     return Pictures(explained.firing, explained.table, explained.words, explained.steps)
 
 

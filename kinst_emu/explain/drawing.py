@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from emu.templates import templates
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Rewrite, summary
-from kinst_emu.explain.picture import FiringMoment, StackWord, Station, at_step, moments
+from kinst_emu.explain.picture import FiringMoment, Station, at_step, moments
 from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Words, displacement
 
@@ -28,21 +28,14 @@ WAY = ((Station.FUNCTION, "breakpoint"), (Station.VECTOR, "vector"), (Station.HA
 
 @dataclass(frozen=True)
 class CodeLine:
-    """:param begins: its bytes, in hexadecimal; ``here``: it is about to be executed."""
+    """:param code: its bytes, in hexadecimal; ``here``: it is about to be executed."""
 
     address: int
     offset: str
-    begins: str
+    code: str
     text: str
     probed: bool
     here: bool
-
-
-@dataclass(frozen=True)
-class RegisterCell:
-    name: str
-    value: int
-    changed: bool
 
 
 @dataclass(frozen=True)
@@ -63,19 +56,10 @@ class Drawing:
     function: tuple[CodeLine, ...]
     trampoline: tuple[CodeLine, ...]
     notes: tuple[str, ...]
-    registers: tuple[RegisterCell, ...]
     way: tuple[tuple[str, bool], ...]
     trail: tuple[str, ...]
     clause: tuple[str, ...]
     arrow: tuple[int, int, int, int] | None
-
-    @property
-    def sp(self) -> int:
-        return self.moment.sp
-
-    @property
-    def stack(self) -> Sequence[StackWord]:
-        return self.moment.stack
 
 
 class Pictures:
@@ -125,8 +109,6 @@ class Pictures:
             tuple(self._code(at, code, moment, f"{at - firing.slot:+#x}")
                   for at, code in self._in_slot) if moment.patched else (),
             self._notes() if moment.patched else (),
-            tuple(RegisterCell(name, value, name in moment.changed)
-                  for name, value in moment.registers.items()),
             tuple((name, place is moment.place) for place, name in WAY),
             tuple(self._trail(number)), tuple(self._clause(number)),
             _arrow(before.place, moment.place))

@@ -12,6 +12,7 @@ from kinst_emu.explain.steps import Step
 WORD = 8
 BESIDE = 2  # words above what the firing uses that are drawn, too
 MOST_WORDS = 72
+DrawnWords = dict[int, tuple[str, ...]]  # by address, the fields of a trap frame that lie there
 
 
 class Station(Enum):
@@ -46,7 +47,6 @@ class FiringMoment:
     :param patched: whether the breakpoint is there; it is not in the first moment alone.
     :param code: of the instruction that is about to be executed; empty: it is the handler.
     :param changed: registers that are not what they were in the moment before.
-    :param exception: the number of the trap frame that is being built, or is in use.
     """
 
     row: int
@@ -59,7 +59,6 @@ class FiringMoment:
     changed: frozenset[str]
     sp: int
     stack: tuple[StackWord, ...]
-    exception: int
 
     @property
     def key(self) -> tuple[int, int | None]:
@@ -69,7 +68,7 @@ class FiringMoment:
 
 def moments(firing: SeenFiring) -> list[FiringMoment]:
     """All of a firing that came to its end, one an instruction and one a call of the handler."""
-    return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [range(0)]))
+    return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [{}]))
 
 
 def at_step(found: Sequence[FiringMoment], step: Step) -> int:
@@ -85,7 +84,7 @@ def at_step(found: Sequence[FiringMoment], step: Step) -> int:
     return last
 
 
-def _moments(firing: SeenFiring, drawn: Sequence[range]) -> Iterator[FiringMoment]:
+def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[FiringMoment]:
     words: dict[int, int] = {}
     registers: Mapping[str, int] = firing.rows[0].registers
     frames = {frame.row: number for number, frame in enumerate(firing.frames)}
@@ -94,36 +93,33 @@ def _moments(firing: SeenFiring, drawn: Sequence[range]) -> Iterator[FiringMomen
         if number in frames:
             frame = firing.frames[frames[number]]
             yield _moment(firing, number, frames[number], Station.HANDLER, drawn[exception], words,
-                          frame.words, registers, exception)
+                          frame.words, registers)
             registers = frame.called.registers
         place = places[number]
         if number and place is Station.VECTOR and places[number - 1] is Station.TRAMPOLINE:
             exception = min(exception + 1, len(firing.frames) - 1)
         if not number:
             yield _moment(firing, number, None, place, drawn[0], words, firing.words.get(0, {}),
-                          registers, 0, patched=False)
+                          registers, patched=False)
         yield _moment(firing, number, None, place, drawn[exception], words,
-                      firing.words.get(number, {}), registers, exception)
+                      firing.words.get(number, {}), registers)
         registers = row.registers
 
 
-def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, drawn: range,
+def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, drawn: DrawnWords,
             words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
-            exception: int, patched: bool = True) -> FiringMoment:
+            patched: bool = True) -> FiringMoment:
     """:param words: known so far; ``more`` of them have changed by now."""
     changed = {at for at, word in more.items() if at in words and words[at] != word}
     words |= more
     seen = firing.rows[row] if handles is None else firing.frames[handles].called
-    frame = firing.frames[exception] if firing.frames else None
-    names = {} if frame is None else field_names(firing, frame)
     code = seen.code if patched else firing.original
     return FiringMoment(
         row, handles, patched, place, seen.address, b"" if handles is not None else code,
         seen.registers, frozenset(name for name, value in seen.registers.items()
                                   if before.get(name) != value),
         seen.registers[ARCHITECTURES[firing.architecture].sp],
-        tuple(StackWord(at, words.get(at), names.get(at, ()), at in changed) for at in drawn),
-        exception)
+        tuple(StackWord(at, words.get(at), names, at in changed) for at, names in drawn.items()))
 
 
 def _places(firing: SeenFiring) -> list[Station]:
@@ -143,7 +139,7 @@ def _places(firing: SeenFiring) -> list[Station]:
     return found
 
 
-def field_names(firing: SeenFiring, frame: SeenFrame) -> dict[int, tuple[str, ...]]:
+def _field_names(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
     """By the address of a word, the fields of a trap frame in it."""
     found: dict[int, tuple[str, ...]] = {}
     for name, (offset, size) in sorted(firing.layout.items(), key=lambda one: one[1]):
@@ -152,11 +148,11 @@ def field_names(firing: SeenFiring, frame: SeenFrame) -> dict[int, tuple[str, ..
     return found
 
 
-def _drawn(firing: SeenFiring, frame: SeenFrame) -> range:
+def _drawn(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
     """The words of the stack that are drawn: a trap frame's, and what changes below it, up to where
     the interrupted function's own are."""
-    names = field_names(firing, frame)
-    known = set(firing.words.get(0, {})).union(*firing.words.values())
+    names = _field_names(firing, frame)
+    known = set().union(*firing.words.values())
     changes = set().union(*(found for number, found in firing.words.items() if number))
     low, high = min(names), max(names)
     while high + WORD in known and high - max(names) < BESIDE * WORD:
@@ -164,4 +160,4 @@ def _drawn(firing: SeenFiring, frame: SeenFrame) -> range:
     high = min(high, low + (MOST_WORDS - 1) * WORD)
     while low - WORD in changes and (high - low) // WORD + 1 < MOST_WORDS:
         low -= WORD
-    return range(low, high + WORD, WORD)
+    return {at: names.get(at, ()) for at in range(low, high + WORD, WORD)}

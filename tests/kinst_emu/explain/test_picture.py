@@ -148,6 +148,8 @@ def test_a_picture_is_written_for_a_step_or_a_moment(arch, tmp_path):
     refused(run(*words, "--at", "100000"), "there are moments 1 to")
     refused(run(*words, "--at", "nowhere"), "there is no such step; there are function, patch")
     refused(run(*words[:-2], "--at", "frame"), "--at: is for --svg")
+    refused(run(*words, "--steps"), "--steps: not with --svg")
+    refused(run(*words, "--what-if", "share"), "--what-if: not with --svg")
     assert path.read_bytes() == before
 
 
