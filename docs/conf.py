@@ -20,6 +20,7 @@ html_title = "kinst-emu"
 html_copy_source = False
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["deflist"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 nitpicky = False
@@ -64,6 +65,17 @@ def _python(folder: Path) -> None:
     _write(folder / "python.md", lines)
 
 
+def _glossary(folder: Path) -> None:
+    """The words of explanations, as these have them."""
+    from kinst_emu.explain.terms import TERMS
+
+    lines = ["# Glossary", "", "What the words of an explanation mean; [there](../explain.md) each "
+             "is said where it is first needed.", ""]
+    for term in sorted(TERMS, key=str.lower):
+        lines += [term, f": {TERMS[term]}", ""]
+    _write(folder / "glossary.md", lines)
+
+
 def _readme(folder: Path) -> None:
     """The README as a page: its links are to pages beside it, or to what the site has not."""
     text = (ROOT / "README.md").read_text().replace("](docs/", "](../")
@@ -88,5 +100,6 @@ def setup(app: Sphinx) -> None:
     os.environ["COLUMNS"] = str(COLUMNS)
     _commands(Path(app.srcdir) / "reference")
     _python(Path(app.srcdir) / "reference")
+    _glossary(Path(app.srcdir) / "reference")
     _readme(Path(app.srcdir) / "reference")
     app.connect("source-read", _to_readme)

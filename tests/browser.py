@@ -25,6 +25,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 WIDTHS = (360, 1280, 1920)
 HEIGHT = 900
 PATIENCE = 120  # s for an answer
+KEY_CODES = {"End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9}  # Windows' numbers
 AXE = """
 (function () {
   %s
@@ -91,32 +92,16 @@ class Browser:
                 return answer["result"]
             self._events.append((answer.get("sessionId"), answer.get("method")))
 
+    def navigate(self, session, url):
+        self._events.clear()
+        self.ask("Page.navigate", session, url=url)
+        self.wait(session, "Page.loadEventFired")
+
     def wait(self, session, event):
         until = time.monotonic() + PATIENCE
         while (session, event) not in self._events:
             answer = self._message(until)
             self._events.append((answer.get("sessionId"), answer.get("method")))
-
-    def asked(self, page, width, scripts, dark):
-        """What the last of some expressions is in a page that has loaded."""
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        ask = functools.partial(self.ask, session=session)
-        ask("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT, deviceScaleFactor=1,
-            mobile=False)
-        ask("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
-        ask("Page.enable")
-        self._events.clear()
-        ask("Page.navigate", url=page.resolve().as_uri())
-        self.wait(session, "Page.loadEventFired")
-        for script in scripts:
-            found = ask("Runtime.evaluate", expression=script, returnByValue=True,
-                        awaitPromise=True)
-            assert "exceptionDetails" not in found, found["exceptionDetails"]
-        self.ask("Target.closeTarget", targetId=target)
-        return found["result"].get("value")
-
 
 @functools.cache
 def browser():
@@ -129,14 +114,79 @@ def axe_source():
     return (Path(spec.origin).parent / "axe.min.js").read_text() + "\n;0"
 
 
+class Shown:
+    """A page that has loaded, at a width, and what a user does there."""
+
+    def __init__(self, page, width, dark=False, reduced=False):
+        self._browser = browser()
+        self._target = self._browser.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._browser.ask("Target.attachToTarget", targetId=self._target,
+                                          flatten=True)["sessionId"]
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=HEIGHT,
+                 deviceScaleFactor=1, mobile=False)
+        self._features = [
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce" if reduced else "no-preference"}]
+        self.media("")
+        self.ask("Page.enable")
+        self._browser.navigate(self._session, page.resolve().as_uri())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self._browser.ask("Target.closeTarget", targetId=self._target)
+
+    def ask(self, method, **parameters):
+        return self._browser.ask(method, session=self._session, **parameters)
+
+    def media(self, name):
+        """Screen (empty) or print."""
+        self.ask("Emulation.setEmulatedMedia", media=name, features=self._features)
+
+    def value(self, script):
+        found = self.ask("Runtime.evaluate", expression=script, returnByValue=True,
+                         awaitPromise=True)
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def axe(self, act=""):
+        self.value(axe_source())
+        return self.value(AXE % act)
+
+    def wait_for(self, script):
+        until = time.monotonic() + PATIENCE
+        while not self.value(f"Boolean({script})"):
+            assert time.monotonic() < until, f"{script}: never"
+            time.sleep(0.02)
+
+    def click(self, selector):
+        """In the middle of an element, with the mouse."""
+        x, y = self.value(f"""(function () {{ var one = document.querySelector('{selector}');
+          one.scrollIntoView({{block: 'center'}}); var box = one.getBoundingClientRect();
+          return [box.left + box.width / 2, box.top + box.height / 2]; }})()""")
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key):
+        """A key, named as a page's events do."""
+        text = {"text": key} if len(key) == 1 else {}
+        code = KEY_CODES.get(key, ord(key.upper()) if len(key) == 1 else 0)
+        self.ask("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code,
+                 **text)
+        self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+
 def checked(page, width, act="", dark=False):
     """What axe says of a page, at a width; ``act`` is done in it first."""
-    return browser().asked(page, width, [axe_source(), AXE % act], dark)
+    with Shown(page, width, dark) as shown:
+        return shown.axe(act)
 
 
 def measured(page, width, body):
     """What a function with that body returns in a page, at a width: styles, layout."""
-    return browser().asked(page, width, [f"(function () {{ {body} }})()"], False)
+    with Shown(page, width) as shown:
+        return shown.value(f"(function () {{ {body} }})()")
 
 
 def parse_errors(page):

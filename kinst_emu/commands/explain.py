@@ -17,6 +17,7 @@ from kinst_emu.completion import kernel_option
 from kinst_emu.explain.beside import beside
 from kinst_emu.explain.drawing import Pictures
 from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
+from kinst_emu.explain.film import film
 from kinst_emu.explain.page import page, page_beside
 from kinst_emu.explain.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.text import text, text_beside
@@ -106,8 +107,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.svg:
         write_page(arguments.svg, _picture(explained, arguments.at or "frame"), "kinst")
     if arguments.html:
+        pictures = _pictures(explained)
         write_page(arguments.html, page(explained.title, explained.about, explained.steps,
-                                        _pictures(explained).of_steps()), "kinst")
+                                        pictures.of_steps(), film(pictures)), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
     elif arguments.svg:

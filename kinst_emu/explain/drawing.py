@@ -3,27 +3,40 @@
 
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from dtrace.run.structured import Row
 from emu.templates import templates
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Rewrite, summary
-from kinst_emu.explain.picture import FiringMoment, Station, at_step, moments
+from kinst_emu.explain.picture import FiringMoment, StackWord, Station, at_step, moments
 from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Words, displacement
 
 TEMPLATE = "picture.svg"
 WIDTH, HEIGHT = 1280, 720
 TOP, MARGIN = 64, 16
-LEFT, MIDDLE, RIGHT = 430, 340, 446  # how wide the columns are
+LEFT, MIDDLE, RIGHT = 430, 364, 422  # how wide the columns are
 AROUND = 4  # instructions before and behind the probed one
-LAST = 6  # instructions on the way that are shown
+LAST = 7  # instructions on the way that are shown
 LINE = 17
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
+BEND = 20  # of an arrow, at its ends
+MOST_STORES = 6  # that are drawn as arrows, of one instruction
+PANES = {"function": (MARGIN, TOP), "trampoline": (MARGIN, TOP + 216),
+         "clause": (MARGIN, TOP + 468), "registers": (MARGIN * 2 + LEFT, TOP),
+         "way": (MARGIN * 2 + LEFT, TOP + 376), "stack": (MARGIN * 3 + LEFT + MIDDLE, TOP)}
+Item = TypeVar("Item")
 
 WAY = ((Station.FUNCTION, "breakpoint"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
+BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause is run
+ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
+         "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
+         "trampoline": "trampoline", "second": "trampoline", "after": "function"}  # step: pane
+IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
 
 
 @dataclass(frozen=True)
@@ -38,6 +51,9 @@ class CodeLine:
     here: bool
 
 
+NO_CODE = CodeLine(0, "", "", "", False, False)  # where another moment has some
+
+
 @dataclass(frozen=True)
 class Drawing:
     """:param number: of the moment, and ``count`` of all.
@@ -46,6 +62,9 @@ class Drawing:
     :param trail: the last instructions that were executed there.
     :param notes: of the trampoline.
     :param clause: what the D clause is, and what it has left by then.
+    :param stack: None: nothing is there, where another moment has a word.
+    :param about_pane: the one that the step is about; empty: it is not drawn for a step.
+    :param arrow: where control has gone, and ``stores`` what was stored: paths, and their ends.
     """
 
     number: int
@@ -55,11 +74,17 @@ class Drawing:
     moment: FiringMoment
     function: tuple[CodeLine, ...]
     trampoline: tuple[CodeLine, ...]
+    head: str
     notes: tuple[str, ...]
     way: tuple[tuple[str, bool], ...]
     trail: tuple[str, ...]
     clause: tuple[str, ...]
-    arrow: tuple[int, int, int, int] | None
+    stack: tuple[StackWord | None, ...]
+    about_pane: str
+    arrow: str
+    tip: str
+    stores: str
+    stored: str
 
 
 class Pictures:
@@ -74,8 +99,13 @@ class Pictures:
         self.moments = moments(firing)
         self.steps = [(at_step(self.moments, step), step) for step in steps if not step.wrong]
         at = next(n for n, one in enumerate(table) if one.offset == firing.instruction.offset)
-        self._around = table[max(0, at - AROUND) : at + AROUND + 1]
+        first = max(0, min(at - AROUND, len(table) - 2 * AROUND - 1))
+        self._around = table[first : first + 2 * AROUND + 1]
+        self._rows = {Station.FUNCTION: at - first, Station.TRAMPOLINE: 0}
         self._in_slot = self._executed_in_slot()
+        self._words_drawn = max(len(moment.stack) for moment in self.moments)
+        self._pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2) / max(1, self._words_drawn))
+        self._clause_lines = len(self._clause(len(self.moments) - 1))
 
     def of_steps(self) -> dict[str, str]:
         """By the names of the steps, the pictures of what they are about; of steps about one
@@ -83,35 +113,74 @@ class Pictures:
         found: dict[int, str] = {}
         for number, step in self.steps:
             found.setdefault(number, step.name)
-        return {name: self.svg(number, name) for number, name in found.items()}
+        return {name: self.svg(number, name, styled=False) for number, name in found.items()}
 
-    def svg(self, number: int, step: str = "") -> str:
+    def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False) -> str:
         """The picture of a moment.
 
         :param step: the name of the one that it is drawn for, of those that are about it.
+        :param styled: whether it has its colours in it; else a page has them.
+        :param every: whether what nothing is to be seen of is in it, too, so that each moment has
+            the same elements.
         """
-        pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2)
-                    / max(1, len(self.moments[number].stack)))
         return templates("kinst_emu").get_template(TEMPLATE).render(
             d=self.drawing(number, step), width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
-            left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=pitch,
-            small=min(13, round(pitch - 2)))
+            left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=self._pitch,
+            small=min(13, round(self._pitch - 2)), at=PANES,
+            styled=styled, every=every)
 
     def drawing(self, number: int, step: str = "") -> Drawing:
         moment, firing = self.moments[number], self._firing
         before = self.moments[number - 1] if number else moment
-        title = self._title(number, step)
+        arrow, stores = self._control(before.place, moment.place), self._stores(moment)
+        head = ("No trampoline yet" if not moment.patched else
+                "The trampoline" if self._in_slot else "No trampoline")
         return Drawing(
-            number, len(self.moments), title, self._about(number), moment,
+            number, len(self.moments), self._title(number, step), self._about(number), moment,
             tuple(self._code(one.address, firing.patched if moment.patched
                              and one.offset == firing.instruction.offset else one.code, moment,
                              str(one.offset)) for one in self._around),
-            tuple(self._code(at, code, moment, f"{at - firing.slot:+#x}")
-                  for at, code in self._in_slot) if moment.patched else (),
-            self._notes() if moment.patched else (),
+            tuple(self._code(at, code, moment, f"{at - firing.slot:+#x}") if moment.patched
+                  else NO_CODE for at, code in self._in_slot),
+            head,
+            tuple(note if moment.patched else "" for note in self._notes()),
             tuple((name, place is moment.place) for place, name in WAY),
-            tuple(self._trail(number)), tuple(self._clause(number)),
-            _arrow(before.place, moment.place))
+            _filled(self._trail(number), LAST, ""),
+            _filled(self._clause(number, step), self._clause_lines, ""),
+            _filled(moment.stack, self._words_drawn, None),
+            ABOUT.get(step, ""), arrow.line, arrow.tip, "".join(one.line for one in stores),
+            "".join(one.tip for one in stores))
+
+    def _stores(self, moment: FiringMoment) -> list["Path"]:
+        """From the registers to each word that an instruction has stored."""
+        x, y = PANES["stack"]
+        changed = [number for number, word in enumerate(moment.stack)
+                   if self._is_new(moment, word)]
+        if moment.handles is not None or len(changed) > MOST_STORES:
+            return []
+        return [_curve((x - MARGIN, y + 180),
+                       (x + 2, round(y + 42 + (number - 0.3) * self._pitch)), 1, -1)
+                for number in changed]
+
+    def _control(self, before: Station, now: Station) -> "Path":
+        """Where control has gone: code is left and come to on its right, a station on its left."""
+        if before is now:
+            return Path("", "")
+        return _curve(self._anchor(before), self._anchor(now), *(
+            1 if place in IN_CODE else -1 for place in (before, now)))
+
+    def _anchor(self, place: Station) -> tuple[int, int]:
+        """Where an arrow ends: at the line of code, or the station of the way."""
+        if place in IN_CODE:
+            x, y = PANES[place.name.lower()]
+            return x + LEFT, y + 38 + self._rows[place] * LINE
+        x, y = PANES["way"]
+        return x + 24, y + 37 + 26 * next(n for n, (one, _) in enumerate(WAY) if one is place)
+
+    @staticmethod
+    def _is_new(moment: FiringMoment, word: StackWord) -> bool:
+        """What is put back below the stack pointer is nobody's any more."""
+        return word.changed and word.value is not None and word.address >= moment.sp
 
     def _title(self, number: int, name: str) -> str:
         """Of the step that it belongs to: that of the name, or the last one that is not behind
@@ -129,7 +198,7 @@ class Pictures:
         changed = [f"{name} = {moment.registers[name]:#x}" for name in sorted(moment.changed)]
         stored = [f"{word.value:#x} at {word.address:#x}"
                   + (f" ({', '.join(word.fields)})" if word.fields else "")
-                  for word in moment.stack if word.changed and word.value is not None]
+                  for word in moment.stack if self._is_new(moment, word)]
         return (f"Moment {number + 1} of {len(self.moments)}: {text}."
                 + (f" Changed: {', '.join(changed)}." if changed else "")
                 + (f" Stored: {', '.join(stored)}." if stored else ""))
@@ -170,29 +239,38 @@ class Pictures:
                 found.append(f"{self._words.guest.seam} leads to it")
         return found[::-1]
 
-    def _clause(self, number: int) -> list[str]:
+    def _clause(self, number: int, name: str = "") -> list[str]:
+        """The clause, and from when it has been run, what it has left."""
         told = self._firing.narration
+        if told is None:
+            return ["there is no clause for this probe"]
+        found = [line.strip() for line in told.text.splitlines() if line.strip()]
         handled = next((n for n, one in enumerate(self.moments) if one.handles is not None), 0)
-        if told is None or number < handled:
-            return []
-        found = [*(line.strip() for line in told.text.splitlines() if line.strip()),
-                 *(f"leaves {json.dumps(one)}" for one in told.left),
-                 *(f"aggregated {json.dumps(one)}" for one in told.aggregated)]
+        if number > handled or (number == handled and name not in BEFORE_CLAUSE):
+            found += [*(f"its buffer gets {_left(one)}" for one in told.left),
+                      *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)]
         return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)][:MOST_CLAUSE]
 
 
-def _arrow(before: Station, now: Station) -> tuple[int, int, int, int] | None:
-    """Between the stations of the way, or from and to where code lies: where control has gone."""
-    if before is now:
-        return None
-    return (*_anchor(before), *_anchor(now))
+def _left(row: Row) -> str:
+    """What a clause has recorded, without what all rows of a probe have in common."""
+    return json.dumps(row.get("actions", row))
 
 
-def _anchor(place: Station) -> tuple[int, int]:
-    names: Mapping[Station, tuple[int, int]] = {
-        Station.FUNCTION: (MARGIN + LEFT, TOP + 110),
-        Station.TRAMPOLINE: (MARGIN + LEFT, TOP + 280),
-        **{place: (2 * MARGIN + LEFT + 24, TOP + 413 + 26 * number)
-           for number, (place, _name) in enumerate(WAY)
-           if place not in (Station.FUNCTION, Station.TRAMPOLINE)}}
-    return names[place]
+@dataclass(frozen=True)
+class Path:
+    """As SVG's ``d`` has it: a curve, and the triangle at its end."""
+
+    line: str
+    tip: str
+
+
+def _filled(found: Sequence[Item], count: int, rest: Item) -> tuple[Item, ...]:
+    return (*found, *[rest] * (count - len(found)))
+
+
+def _curve(start: tuple[int, int], end: tuple[int, int], leaves: int, comes: int) -> Path:
+    """:param leaves: to the right (1) or to the left (-1); ``comes`` from there."""
+    (x1, y1), (x2, y2) = start, end
+    return Path(f"M{x1} {y1}C{x1 + leaves * BEND} {y1} {x2 + comes * BEND} {y2} {x2} {y2}",
+                f"M{x2} {y2}l{comes * 9} -5v10z")

@@ -1,14 +1,18 @@
 """Steps as a page: one file, nothing from elsewhere, readable without scripts, which step."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kinst_emu.explain.beside import Beside
+from kinst_emu.explain.film import Film
 from kinst_emu.explain.steps import Step, Table
+from kinst_emu.explain.terms import first_terms
 from kinst_emu.page_file import page as filled
 
 TEMPLATE = "explanation.html"
+SPEEDS = (1, 2, 4, 8, 16)  # moments a second
 LETTER, GAP = 7.9, 9.6  # pixels in the style: a letter of a table, between two of its columns
 Parts = list[tuple[str, str | Table]]  # what it is called, where it is a table; the part
 
@@ -20,6 +24,7 @@ class StepSection:
     :param parts: what it says.
     :param beside: what it says in each column: the column's name; None, where it has no such step.
     :param picture: of the moment that it is about, as SVG; empty: there is none.
+    :param terms: that no step before it has used, and what they mean.
     :param needs: how wide a column must be, pixels, for its tables' words.
     """
 
@@ -29,16 +34,27 @@ class StepSection:
     beside: list[tuple[str, Parts | None]]
     needs: int = 0
     picture: str = ""
+    terms: Mapping[str, str] = field(default_factory=dict)
 
 
 def page(title: str, about: str, steps: Sequence[Step],
-         pictures: Mapping[str, str] = MappingProxyType({})) -> str:
+         pictures: Mapping[str, str] = MappingProxyType({}), film: Film | None = None) -> str:
     """:param about: a sentence below the title.
     :param pictures: SVG, by the names of steps.
+    :param film: of all moments; None: nothing moves.
     """
     sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
-                            picture=pictures.get(step.name, "")) for step in steps]
-    return filled(TEMPLATE, title, about, sections=sections, columns=0)
+                            picture=pictures.get(step.name, ""), terms=terms)
+                for step, terms in zip(steps, first_terms(steps), strict=True)]
+    return filled(TEMPLATE, title, about, sections=sections, columns=0, film=film, speeds=SPEEDS,
+                  data=_for_script(film))
+
+
+def _for_script(film: Film | None) -> str:
+    """JSON that can stand in a page: no element begins or ends in it."""
+    if film is None:
+        return ""
+    return json.dumps(film.for_script(), separators=(",", ":")).replace("<", "\\u003c")
 
 
 def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> str:
@@ -51,7 +67,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> 
             for name, step in zip(names, steps, strict=True)],
             max((_needs(part) for step in steps if step is not None for part in step.parts
                  if isinstance(part, Table)), default=0)))
-    return filled(TEMPLATE, title, about, sections=sections, columns=len(names))
+    return filled(TEMPLATE, title, about, sections=sections, columns=len(names), film=None)
 
 
 def _parts(step: Step, title: str) -> Parts:

@@ -1,12 +1,27 @@
 (function () {
-  var steps = Array.prototype.slice.call(document.querySelectorAll('main > section'));
+  var steps = Array.prototype.slice.call(document.querySelectorAll('main > section.step'));
+  var links = Array.prototype.slice.call(document.querySelectorAll('nav li > a'));
   var bar = document.querySelector('.keys'), say = document.getElementById('at'), at = -1;
-  function show(n, focus) {
+  var film = document.getElementById('film'), moving = null;
+  function numberOf(name) { return steps.findIndex(function (s) { return s.id === name; }); }
+  // The step that the picture has come to is the one that is read.
+  function followed(n, quiet) {
+    var now = numberOf(moving.steps[n][1]);
+    links.forEach(function (link, i) {
+      if (i === now) { link.setAttribute('aria-current', 'step'); }
+      else { link.removeAttribute('aria-current'); } });
+    if (!quiet && at >= 0 && at !== now) { show(now, false, true); }
+  }
+  function show(n, focus, came) {
     at = Math.max(-1, Math.min(steps.length - 1, n));
     steps.forEach(function (s, i) { s.hidden = at >= 0 && i !== at; });
     say.textContent = at < 0 ? 'all ' + steps.length + ' steps'
       : 'step ' + (at + 1) + ' of ' + steps.length;
-    if (focus && at >= 0) { steps[at].querySelector('h2').focus(); }
+    if (moving && at >= 0 && !came) {
+      moving.steps.forEach(function (step, i) {
+        if (step[1] === steps[at].id) { moving.step(i); } });
+    }
+    if (focus && at >= 0) { steps[at].querySelector('h2').focus({ preventScroll: !!moving }); }
   }
   var act = { next: function () { show(at + 1, true); }, previous: function () {
     show(Math.max(0, at - 1), true); }, all: function () { show(-1); } };
@@ -16,11 +31,17 @@
     if (e.ctrlKey || e.altKey || e.metaKey) { return; }
     var name = { n: 'next', ArrowRight: 'next', p: 'previous', ArrowLeft: 'previous',
       a: 'all' }[e.key];
-    var scrolls = e.target.closest && e.target.closest('.scroll');
-    if (name && !(e.key.indexOf('Arrow') === 0 && scrolls)) { act[name](); }
+    var own = e.target.closest && e.target.closest('.scroll, input, select');
+    if (name && !(e.key.indexOf('Arrow') === 0 && own)) { act[name](); }
   });
-  document.querySelectorAll('nav a').forEach(function (link, i) {
+  links.forEach(function (link, i) {
     link.addEventListener('click', function () { if (at >= 0) { show(i, true); } }); });
   bar.hidden = false;
+  if (film) {
+    moving = { steps: [] };
+    var data = JSON.parse(film.textContent);
+    moving.steps = data.steps;
+    moving = player(data, followed);
+  }
   show(-1);
 })();

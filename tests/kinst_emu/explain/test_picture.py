@@ -54,7 +54,7 @@ def drawn(svg):
     words = {int(g.get("data-address"), 16): int(g.get("data-value"), 16) for g in groups
              if g.get("class", "").startswith("word") and g.get("data-value")}
     code = {int(g.get("data-address"), 16): bytes.fromhex(g.get("data-bytes")) for g in groups
-            if g.get("class", "").startswith("code")}
+            if g.get("class", "").startswith("code") and g.get("data-address")}
     return int(root.get("data-pc"), 16), registers, words, code
 
 
@@ -126,11 +126,15 @@ def test_another_recording_is_another_picture(arch):
                        ).svg(number - 1) != right
 
 
-def test_a_clause_is_there_from_where_it_is_run(arch):
+def test_what_a_clause_leaves_is_there_from_where_it_is_run(arch):
     one = explained(arch, 0, "{ trace(arg0); }")
     pictures = pictures_of(one)
     first = next(n for n, moment in enumerate(pictures.moments) if moment.handles == 0)
-    assert "trace(arg0)" not in pictures.svg(first - 1) and "trace(arg0)" in pictures.svg(first)
+    for svg in (pictures.svg(first - 1), pictures.svg(first, "frame")):
+        assert "trace(arg0)" in svg and "its buffer gets" not in svg
+    assert "its buffer gets" in pictures.svg(first, "clause")
+    assert "its buffer gets" in pictures.svg(first)
+    assert "there is no clause" in pictures_of(explained(arch, 0)).svg(first)
 
 
 def test_a_picture_is_written_for_a_step_or_a_moment(arch, tmp_path):

@@ -1,0 +1,274 @@
+"""A picture that moves shows at each moment what that moment's picture shows."""
+
+import functools
+import itertools
+import json
+import re
+import time
+
+import pytest
+
+from images import catalog
+from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.film import TEXT, _values, film
+from kinst_emu.explain.page import SPEEDS, page
+from tests.browser import CHROMIUM, Shown
+from tests.conftest import MEMORY
+
+CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("</script><%d>", regs[0]); }'
+LARGEST = 400 << 10
+browsing = pytest.mark.skipif(CHROMIUM is None,
+                              reason="there is no chromium: apt-get install chromium")
+
+
+@functools.cache
+def filmed(arch):
+    one = explain(catalog.find(f"teaching/{arch}"), Asked(
+        "strlen:0", 'strlen("hello")', clause=CLAUSE, memory=MEMORY))
+    pictures = Pictures(one.firing, one.table, one.words, one.steps)
+    return one, pictures, film(pictures)
+
+
+def written(arch, folder):
+    one, pictures, found = filmed(arch)
+    path = folder / f"{arch}.html"
+    path.write_text(page(one.title, one.about, one.steps, pictures.of_steps(), found))
+    return path
+
+
+def values_at(found, number):
+    """What a player would have set by a moment."""
+    values = dict(_values(found.first))
+    for change in found.changes[: number + 1]:
+        for place, string in zip(change[::2], change[1::2], strict=True):
+            values[found.places[place]] = found.strings[string]
+    return values
+
+
+def test_what_is_set_from_moment_to_moment_gives_each_ones_picture(arch):
+    _one, pictures, found = filmed(arch)
+    assert len(found.changes) == len(pictures.moments) and found.changes[0] == ()
+    for number in range(len(pictures.moments)):
+        assert values_at(found, number) == dict(_values(pictures.svg(number, styled=False,
+                                                                     every=True)))
+        assert number == 0 or found.changes[number]
+
+
+def shown_in(svg):
+    """The attributes for programs, and the texts, of what is to be seen."""
+    return [(name, value) for (_number, name), value in _values(svg)
+            if (name == TEXT or name.startswith("data-")) and value]
+
+
+def test_each_step_marks_what_it_is_about(arch):
+    _one, pictures, found = filmed(arch)
+    assert [name for _moment, name, _own in found.steps] == [
+        step.name for _moment, step in sorted(pictures.steps, key=lambda one: one[0])]
+    for moment, name, own in found.steps:
+        values = values_at(found, moment)
+        for place, string in zip(own[::2], own[1::2], strict=True):
+            values[found.places[place]] = found.strings[string]
+        assert values == dict(_values(pictures.svg(moment, name, styled=False, every=True)))
+        assert "pane about" in values.values() or name == "return"
+
+
+def test_the_picture_that_moves_shows_what_the_one_that_stands_does(arch):
+    _one, pictures, _found = filmed(arch)
+    for number in (0, 1, len(pictures.moments) // 2, len(pictures.moments) - 1):
+        still = shown_in(re.sub(r"(?s)<style>.*</style>", "", pictures.svg(number)))
+        assert still == shown_in(pictures.svg(number, styled=False, every=True))
+
+
+def test_pages_that_move_are_small_and_what_was_printed_ends_no_script(arch, tmp_path):
+    path = written(arch, tmp_path)
+    text = path.read_text()
+    assert path.stat().st_size < LARGEST and text.count("</script>") == 2
+    data = re.search(r'<script type="application/json" id="film">(.*?)</script>', text).group(1)
+    assert json.loads(data)["steps"] == json.loads(json.dumps(filmed(arch)[2].steps))
+
+
+STATE = """(function () { var svg = document.querySelector('#player svg');
+  return [Number(svg.dataset.moment), document.getElementById('play').textContent,
+    document.getElementById('speed').value, document.getElementById('scrub').value,
+    document.getElementById('at').textContent, document.getElementById('told').textContent]; })()"""
+PICTURE = """(function () { var found = [], svg = document.querySelector('#player svg');
+  [svg].concat(Array.from(svg.querySelectorAll('*'))).forEach(function (one) {
+    Array.from(one.attributes).forEach(function (a) {
+      if (a.name.indexOf('data-') === 0 && a.name !== 'data-box' && a.name !== 'data-place'
+          && a.value) { found.push(a.name + '=' + a.value); } });
+    if (!one.children.length && one.textContent) { found.push(one.textContent); } });
+  return found; })()"""
+
+
+def held(page_shown, pictures, number, step=""):
+    """The browser's picture is the recording's, at that moment."""
+    expected = [value if name == TEXT else f"{name}={value}" for name, value in shown_in(
+        pictures.svg(number, step, styled=False, every=True))
+        if name not in ("data-place",)]
+    assert page_shown.value(PICTURE) == expected
+
+
+@pytest.fixture
+def shown(tmp_path):
+    with Shown(written("amd64", tmp_path), 1280) as one:
+        yield one
+
+
+@browsing
+def test_each_control_does_what_it_says_by_mouse(shown):
+    pictures, found = filmed("amd64")[1:]
+    last = len(pictures.moments) - 1
+    held(shown, pictures, 0, found.steps[0][1])
+    for button, moment in (("forward", 1), ("forward", 2), ("back", 1), ("back", 0), ("back", 0)):
+        shown.click(f"#{button}")
+        assert shown.value(STATE)[0] == moment
+        held(shown, pictures, moment)
+    shown.click("#scrub")  # in the middle of it
+    middle = shown.value(STATE)
+    assert abs(middle[0] - last / 2) < 2 and middle[3] == str(middle[0] + 1)
+    held(shown, pictures, middle[0])
+    shown.click("#next")
+    state = shown.value(STATE)
+    assert state[0] == found.steps[0][0] and state[4].startswith("step 1 of")
+    shown.click("#next")
+    assert shown.value(STATE)[0] == found.steps[1][0]
+    held(shown, pictures, *found.steps[1][:2])
+    shown.click("#previous")
+    assert shown.value(STATE)[0] == found.steps[0][0]
+    shown.click("#all")
+    shown.click("#play")
+    assert shown.value(STATE)[1] == "Pause (space)"
+    shown.wait_for(f"({STATE})[0] > 1")
+    shown.click("#play")
+    stopped = shown.value(STATE)
+    assert stopped[1] == "Play (space)" and "is about to be executed" in stopped[5]
+    time.sleep(0.7)
+    assert shown.value(STATE) == stopped, "it stands still"
+    shown.click("#whole")
+    shown.wait_for("document.fullscreenElement && document.fullscreenElement.id === 'player'")
+    shown.click("#whole")
+    shown.wait_for("!document.fullscreenElement")
+
+
+@browsing
+def test_each_control_does_what_it_says_by_key(shown):
+    pictures, found = filmed("amd64")[1:]
+    last = len(pictures.moments) - 1
+    for key, moment in ((".", 1), (".", 2), (",", 1), ("End", last), (".", last), ("Home", 0),
+                        (",", 0)):
+        shown.press(key)
+        assert shown.value(STATE)[0] == moment, key
+        held(shown, pictures, moment)
+    keys = [("n", number) for number in range(len(found.steps))]
+    for key, step in (*keys, ("p", -2), ("ArrowLeft", -3), ("ArrowRight", -2)):
+        shown.press(key)
+        assert shown.value(STATE)[0] == found.steps[step][0], key
+        held(shown, pictures, *found.steps[step][:2])
+    shown.press("a")
+    for key, speed in ((">", "4"), (">", "8"), ("<", "4")):
+        shown.press(key)
+        assert shown.value(STATE)[2] == speed
+    for _ in SPEEDS:
+        shown.press("<")
+    assert shown.value(STATE)[2] == str(SPEEDS[0])
+    for _ in SPEEDS:
+        shown.press(">")
+    assert shown.value(STATE)[2] == str(SPEEDS[-1])
+    shown.press(" ")
+    assert shown.value(STATE)[1] == "Pause (space)"
+    shown.wait_for(f"({STATE})[1] === 'Play (space)'")
+    assert shown.value(STATE)[0] == last, "it plays to the end, and stops"
+    held(shown, pictures, last)
+    shown.press(" ")
+    shown.wait_for(f"({STATE})[0] > 0 && ({STATE})[0] < {last}")
+    shown.press(" ")
+    assert shown.value(STATE)[1] == "Play (space)"
+    shown.press("f")
+    shown.wait_for("document.fullscreenElement && document.fullscreenElement.id === 'player'")
+    shown.press("f")
+    shown.wait_for("!document.fullscreenElement")
+    shown.press("Tab")  # focus is shown, and a control that has it keeps its own keys
+    shown.value("document.getElementById('scrub').focus()")
+    before = shown.value(STATE)[0]
+    shown.press("ArrowLeft")
+    assert shown.value(STATE)[0] == before - 1
+    shown.press("Home")
+    assert shown.value(STATE)[0] == 0
+    shown.value("document.getElementById('forward').focus()")
+    shown.press(" ")
+    assert shown.value(STATE)[:2] == [1, "Play (space)"]
+
+
+@browsing
+def test_a_step_that_is_read_follows_the_picture(shown):
+    found = filmed("amd64")[2]
+    shown.press("n")
+    shown.value("document.getElementById('speed').value = 16")
+    shown.press(" ")
+    shown.wait_for(f"({STATE})[1] === 'Play (space)'")
+    (visible,) = shown.value("""Array.from(document.querySelectorAll('section.step')).filter(
+      function (one) { return !one.hidden; }).map(function (one) { return one.id; })""")
+    assert visible == found.steps[-1][1]
+    assert shown.value("document.querySelector('nav a[aria-current]').hash") == f"#{visible}"
+
+
+@browsing
+@pytest.mark.parametrize(("arch", "width", "dark"), [
+    ("riscv64", 360, True), ("arm64", 1280, False), ("amd64", 1920, True)])
+def test_axe_finds_nothing_in_the_picture_wherever_it_is(tmp_path, arch, width, dark):
+    count = len(filmed(arch)[1].moments)
+    with Shown(written(arch, tmp_path), width, dark) as one:
+        for number in (5, count // 2):
+            one.value(f"var s = document.getElementById('scrub'); s.value = {number + 1};"
+                      "s.dispatchEvent(new Event('input'))")
+            found = one.axe()
+            assert not found["violations"] and not found["wide"], (number, found)
+
+
+@browsing
+def test_on_a_phone_the_panes_stand_below_each_other(tmp_path):
+    places = """Array.from(document.querySelectorAll('#player .edge')).map(function (one) {
+      var box = one.getBoundingClientRect();
+      return [box.left, box.right, box.top, box.bottom]; })"""
+    with Shown(written("amd64", tmp_path), 360) as one:
+        boxes = one.value(places)
+        assert len(boxes) == 6 and all(box[0] >= 0 and box[1] <= 360 for box in boxes)
+        assert all(a[3] <= b[2] for a, b in itertools.pairwise(boxes))
+    with Shown(written("amd64", tmp_path), 1280) as one:
+        assert len({round(box[0]) for box in one.value(places)}) == 3
+
+
+@browsing
+def test_nothing_slides_for_whoever_asked_for_less_motion(tmp_path):
+    dashes = """new Promise(function (done) { var seen = 0;
+      document.getElementById('forward').click();
+      (function look(n) { var one = document.querySelector('#player .store, #player .arrow');
+        if (one.getAttribute('stroke-dashoffset') > 0) { seen += 1; }
+        if (n) { requestAnimationFrame(function () { look(n - 1); }); } else { done(seen); }
+      })(10); })"""
+    path = written("amd64", tmp_path)
+    with Shown(path, 1280) as one:
+        assert one.value(dashes) > 0
+    with Shown(path, 1280, reduced=True) as one:
+        assert one.value(dashes) == 0
+        one.press(" ")
+        one.wait_for(f"({STATE})[0] > 2")  # it plays, from picture to picture
+
+
+@browsing
+def test_without_scripts_and_on_paper_there_is_a_strip_of_pictures(tmp_path):
+    visible = """[document.querySelectorAll('.still svg').length,
+      Array.from(document.querySelectorAll('.still svg')).filter(function (one) {
+        return one.getBoundingClientRect().width > 0; }).length,
+      document.getElementById('player').getBoundingClientRect().height]"""
+    path = written("amd64", tmp_path)
+    with Shown(path, 1280) as one:
+        count, seen, height = one.value(visible)
+        assert count >= 7 and seen == 0 and height > 100
+        one.media("print")
+        assert one.value(visible) == [count, count, 0]
+    still = tmp_path / "still.html"
+    still.write_text(path.read_text().replace("script-src 'unsafe-inline'", ""))
+    with Shown(still, 1280) as one:
+        assert one.value(visible) == [count, count, 0]
