@@ -5,14 +5,14 @@ sys/module.h), among those given and those that lie beside the kernel.
 """
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from emu.elf import Image
 from emu.errors import ImageError
 from emu.module import PAGE, Module, ModuleFile
-from emu.symbols import KERNEL, Symbol, SymbolTable
+from emu.symbols import KERNEL, KINDS, Symbol, SymbolTable
 
 MAX_MODULES = 256
 SUFFIX = ".ko"
@@ -43,6 +43,9 @@ class LinkedSymbols(SymbolTable):
     def similar(self, name: str) -> list[str]:
         near = {text for table in self._tables for text in table.similar(name)}
         return difflib.get_close_matches(name, near, 3, 0.8)
+
+    def names(self, kinds: Collection[int] = KINDS) -> set[str]:
+        return set().union(*(table.names(kinds) for table in self._tables))
 
     def functions(self) -> Iterator[Symbol]:
         for table in self._tables:

@@ -157,6 +157,10 @@ class SymbolTable:
         """Every STT_FUNC symbol with a size, by address."""
         return (self._symbol(entry) for entry in self._index())
 
+    def names(self, kinds: Collection[int] = KINDS) -> set[str]:
+        """Of all symbols of some kinds (``STT_``)."""
+        return {self._text(entry[2]) for entry in self._entries if entry[3] in kinds}
+
     def function_at(self, address: int) -> Symbol | None:
         """The function whose range holds the address."""
         table = self._index()

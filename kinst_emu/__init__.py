@@ -73,5 +73,10 @@ def __getattr__(name: str) -> object:
     return found
 
 
+def load_ipython_extension(ipython: object) -> None:
+    """``%load_ext kinst_emu``, in IPython and in notebooks."""
+    importlib.import_module("kinst_emu.shell.extension").load(ipython)
+
+
 def __dir__() -> list[str]:
     return list(__all__)

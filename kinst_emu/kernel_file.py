@@ -46,6 +46,11 @@ class KernelFile:
         self.prototypes = Prototypes(image)
 
     @property
+    def image(self) -> Image:
+        """What is loaded: the file, and its modules."""
+        return self._image
+
+    @property
     def path(self) -> Path:
         return self._image.path
 

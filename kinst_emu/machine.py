@@ -180,6 +180,17 @@ class TracedMachine(Inspected):
         for _ in range(count):
             self.emulated.step()
 
+    def execute_again(self, instructions: int) -> None:
+        """Execute up to a count of instructions, unseen by the probes: they have fired there
+        before.
+
+        :raises KinstError: on QEMU.
+        """
+        with self._bare() as machine:
+            stop = machine.run(Until(instructions=instructions))
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+
     def type(self, keys: str) -> None:
         """Type at the console; the guest reads it when it runs."""
         self.emulated.type(keys.encode())
@@ -265,6 +276,11 @@ class TracedMachine(Inspected):
             raise
         self._breakpoints, self._program, self._path = breakpoints, made, path
         return made
+
+    @property
+    def program(self) -> Program | None:
+        """The D program that is enabled."""
+        return self._program
 
     def remove_program(self, program: Program) -> None:
         """End a D program; the same as ``program.close()``."""

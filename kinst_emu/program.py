@@ -3,19 +3,24 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dtrace.run.kernel_session import kernel_session
-from dtrace.run.options import Options
+from dtrace.run.options import OptionError, Options
 from dtrace.run.session import Session
 from dtrace.run.structured import Row
 from dtrace.run.values import Value
 from dtrace.user_programs import UserPrograms
+from emu.errors import KinstError
 from images.shell import program_files
 from kinst.breakpoints import Breakpoints
 from kinst_emu.inspected import Inspected
 
+if TYPE_CHECKING:
+    from kinst_emu.shell.shown import FlameGraph
+
 MAX_KEPT = 1_000_000  # records
+MOST_SHOWN = 50  # of them
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,10 @@ class Program:
                 files: Mapping[str, Path]) -> Session:
         chosen = Options()
         for name, value in options.items():
-            chosen.set(name, None if value is True else str(value))
+            try:
+                chosen.set(name, None if value is True else str(value))
+            except OptionError as error:
+                raise KinstError(f"option '{name}': {error}") from None
         chosen.set("quiet", None)
         return kernel_session(
             breakpoints, self._machine.kernel.prototypes.types(), self._source,
@@ -139,6 +147,50 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<D program: {len(self._records)} records>"
+
+
+    # -- in IPython -------------------------------------------------------------------------------
+
+    def flame_graph(self, name: str = "@") -> "FlameGraph":
+        """An aggregation whose key is a stack, as a flame graph.
+
+        :raises KinstError: when there is none.
+        """
+        from kinst_emu.shell.shown import FlameGraph
+
+        stacks = dict[tuple[str, ...], int]()
+        for key, count in self.aggregations.get(name, {}).items():
+            found = [part for part in key
+                     if isinstance(part, Sequence) and not isinstance(part, str)]
+            if found and isinstance(count, int):
+                stacks[tuple(str(line) for line in found[0])] = count
+        if not stacks:
+            raise KinstError(f"{name}: is no aggregation of counts by stack(); there are "
+                             f"{', '.join(self.aggregations) or 'none'}")
+        return FlameGraph(name, stacks)
+
+    def _lines(self) -> list[str]:
+        rows = [f"{record.probe}  {'  '.join(map(str, record.values))}".rstrip()
+                for record in self.records[:MOST_SHOWN]]
+        if len(self.records) > MOST_SHOWN:
+            rows.append(f"... and {len(self.records) - MOST_SHOWN} more records")
+        for name, values in self.aggregations.items():
+            rows += [name, *(f"  {' '.join(str(part) for part in key)}  {value}"
+                             for key, value in list(values.items())[:MOST_SHOWN])]
+        return [*rows, *self.errors]
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text("\n".join([repr(self), *self._lines()]))
+
+    def _repr_html_(self) -> str:
+        from kinst_emu.shell import html
+
+        parts = [html.text([repr(self), *self.errors])]
+        if self.records:
+            parts.append(html.table(("probe", "values"), (
+                (record.probe, "  ".join(map(str, record.values))) for record in self.records)))
+        return "".join([*parts, *(html.aggregation(name, values)
+                                  for name, values in self.aggregations.items())])
 
 
 def _key(parts: Value) -> tuple[Value, ...]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "replay": "play a recording again, to any position",
     "trace": "show an instruction trace: as text, calls, a flame graph, for Perfetto",
     "diff": "where two recorded runs part",
+    "shell": "an interactive session: a kernel or a recording in Python, with D",
     "explain": "explain one firing of a probe, step by step",
     "quiz": "exercises: what a breakpoint, a trap frame, a trampoline hold",
     "explore": "try the orders in which a few calls can run on several CPUs",

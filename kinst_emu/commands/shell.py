@@ -1,0 +1,50 @@
+"""``kinst shell``: an interactive session with a kernel, or a recording."""
+
+import argparse
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from emu.errors import KinstError
+from kinst_emu.shell.opening import open_with, opening
+
+EXAMPLES = (
+    "kinst shell -k teaching/amd64",
+    "kinst shell -k kernel --module kinst",
+    "kinst shell boot.rec",
+    "kinst shell -k teaching/arm64 -c 'call(\"strlen\", \"hello\")'",
+)
+BANNER = """{what}
+  call("strlen", "hello")   run("malloc")   step()   back()   here()   probe("fbt::malloc:entry")
+  %%dtrace   %explain strlen:0 -c 'strlen("hello")'   %disas strlen   %layout struct thread
+  variable("mp_ncpus")   struct("thread", ADDRESS).td_<Tab>   machine?   call?   exit
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    opening(parser)
+    parser.add_argument("-c", dest="code", metavar="CODE",
+                        help="execute this, show what it gives, and end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if find_spec("IPython") is None:
+        raise KinstError("the shell needs IPython: pip install 'kinst-emu[shell]'")
+    from IPython.terminal.interactiveshell import TerminalInteractiveShell as Terminal
+
+    from kinst_emu.shell.extension import load
+
+    shell: Any = Terminal.instance(
+        simple_prompt=not (sys.stdin.isatty() and sys.stdout.isatty()))
+    shell.confirm_exit = shell.enable_tip = False
+    if not sys.stdout.isatty():
+        shell.colors = "nocolor"
+    session = load(shell)
+    open_with(session, arguments)
+    if arguments.code is not None:
+        result = shell.run_cell(arguments.code, store_history=False)
+        return 0 if result.success else 1
+    shell.banner1 = BANNER.format(what=session.recording or session.machine)
+    shell.show_banner()
+    shell.mainloop()
+    return 0

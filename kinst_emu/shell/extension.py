@@ -1,0 +1,43 @@
+"""The session in IPython: names, magics, completion, errors of one line."""
+
+from typing import Any
+
+from IPython.core.completer import SimpleCompletion, context_matcher
+from IPython.core.interactiveshell import InteractiveShell
+
+import kinst_emu
+from emu.errors import KinstError
+from kinst_emu.shell.completion import KernelCompletion
+from kinst_emu.shell.magics import KernelMagics
+from kinst_emu.shell.session import ShellSession
+
+
+def load(ipython: InteractiveShell) -> ShellSession:
+    """Give a running IPython the session; ``%load_ext kinst_emu`` does."""
+    session = ShellSession(ipython.user_ns)
+    ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs()})
+    ipython.register_magics(KernelMagics(ipython, session))
+    ipython.set_custom_exc((KinstError,), _one_line)  # type: ignore[no-untyped-call]
+    completion = KernelCompletion(ipython.user_ns)
+
+    @context_matcher(identifier="kinst_emu", priority=100)  # type: ignore[untyped-decorator]
+    def kernel_matcher(context: Any) -> dict[str, object]:
+        line = context.text_until_cursor
+        if not line:
+            line = context.full_text[: context.cursor_position]
+        found = completion.complete(line)
+        if found is None:
+            return {"completions": []}
+        return {"completions": [SimpleCompletion(text=text) for text in found.found],
+                "matched_fragment": found.fragment, "suppress": True}
+
+    ipython.Completer.custom_matchers.append(kernel_matcher)
+    return session
+
+
+def _one_line(shell: InteractiveShell, _kind: type[BaseException], error: BaseException,
+              _trace: Any, tb_offset: int | None = None) -> list[str]:
+    """What is wrong, as the commands say it."""
+    line = f"{type(error).__name__}: {error}"
+    shell._showtraceback(type(error), error, [line])
+    return [line]

@@ -1,0 +1,68 @@
+"""What a session shows in a notebook: plain HTML, in which everything is escaped."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from dtrace.run.values import Value
+
+MOST_ROWS = 200
+BAR = 20  # characters, at the most
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], marked: int | None = None) -> str:
+    """The first rows as a table; how many more there are is said below it.
+
+    :param marked: the number of the row that is shown in bold.
+    """
+    kept, more = list[str](), 0
+    for number, row in enumerate(rows):
+        if number >= MOST_ROWS:
+            more += 1
+            continue
+        weight = ' style="font-weight:bold"' if number == marked else ""
+        cells = "".join(f'<td style="text-align:left;white-space:pre-wrap">{escape(str(cell))}</td>'
+                        for cell in row)
+        kept.append(f"<tr{weight}>{cells}</tr>")
+    head = "".join(f'<th scope="col" style="text-align:left">{escape(name)}</th>' for name in heads)
+    return (f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(kept)}</tbody></table>"
+            + (f"<p>and {more} more</p>" if more else ""))
+
+
+def text(lines: Iterable[str]) -> str:
+    """Lines, as they stand."""
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
+    """By key; a distribution as bars."""
+    rows, keys = list[tuple[str, ...]](), max((len(key) for key in values), default=0)
+    for key, value in values.items():
+        first = (*map(_shown, key), *[""] * (keys - len(key)))
+        if isinstance(value, list):
+            rows += [(*(first if not number else [""] * keys), low, bar, count)
+                     for number, (low, bar, count) in enumerate(_buckets(value))]
+        else:
+            rows.append((*first, _shown(value)))
+    columns = max((len(row) for row in rows), default=keys + 1) - keys
+    rows = [row if len(row) == keys + columns else (*row[:keys], "", "", row[-1]) for row in rows]
+    heads = [*(["key"] if keys == 1 else [f"key {n + 1}" for n in range(keys)]),
+             *(["from", "", "count"] if columns == 3 else ["value"])]
+    return f"<p><b>{escape(name)}</b></p>" + table(heads, rows)
+
+
+def framed(page: str, title: str, height: int) -> str:
+    """A whole page inside a cell; its scripts see nothing of the notebook."""
+    return (f'<iframe title="{escape(title)}" sandbox="allow-scripts" srcdoc="{escape(page)}" '
+            f'style="width:100%;height:{height}px;border:1px solid #767676"></iframe>')
+
+
+def _buckets(value: Sequence[Value]) -> list[tuple[str, str, str]]:
+    rows = [row for row in value if isinstance(row, dict)]
+    most = max((int(str(row["count"])) for row in rows), default=1) or 1
+    return [(_shown(row.get("from", row.get("below", ""))),
+             "█" * max(1, round(BAR * int(str(row["count"])) / most)), str(row["count"]))
+            for row in rows]
+
+
+def _shown(value: Value) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

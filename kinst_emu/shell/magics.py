@@ -1,0 +1,119 @@
+"""What is typed with a percent sign: D programs, explanations, questions."""
+
+import argparse
+import shlex
+from typing import NoReturn
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+
+from emu.errors import KinstError
+from kinst_emu.program import Program
+from kinst_emu.recording import Written
+from kinst_emu.shell.opening import open_with, opening
+from kinst_emu.shell.session import COMMAND, ShellSession
+from kinst_emu.shell.shown import Disassembly, Explanation, Lines
+from kinst_emu.terminal import parse_count
+
+
+class MagicWords(argparse.ArgumentParser):
+    """The options of a magic: what is wrong with them is one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise KinstError(f"%{self.prog}: {message}")
+
+
+@magics_class
+class KernelMagics(Magics):
+    """:param session: what they work with."""
+
+    def __init__(self, shell: InteractiveShell, session: ShellSession) -> None:
+        super().__init__(shell)
+        self._session, self._names = session, shell.user_ns
+
+    @line_magic
+    def kinst(self, line: str) -> None:
+        """Open a kernel, or a recording: %kinst -k teaching/amd64, %kinst boot.rec."""
+        parser = MagicWords("kinst", add_help=False)
+        opening(parser)
+        open_with(self._session, parser.parse_args(_words(line)))
+
+    @line_cell_magic
+    def dtrace(self, line: str, cell: str | None = None) -> Program:
+        """Run a D program.
+
+        %%dtrace [-c WORKLOAD] [-x OPTION[=VALUE]] [ARGUMENT ...], and below it the program: with -c
+        it traces a call ('strlen("hello")') or a command ('$ ls /') and ends; without, it stays
+        enabled: what is called and run from then on is traced, until traced.close().  %dtrace
+        takes the program from the line, with -n.  It is ``traced`` afterwards: traced.records,
+        traced.aggregations are Python values.
+        """
+        parser = MagicWords("dtrace", add_help=False)
+        parser.add_argument("-n", dest="program")
+        parser.add_argument("-c", dest="workload")
+        parser.add_argument("-x", dest="options", action="append", default=[])
+        parser.add_argument("arguments", nargs="*")
+        given = parser.parse_args(_words(line))
+        if (cell is None) == (given.program is None):
+            raise KinstError("%dtrace: give a program: %%dtrace with the program below it, or "
+                             "%dtrace -n 'PROGRAM'")
+        options = {name: value if equals else True for name, equals, value in
+                   (one.partition("=") for one in given.options)}
+        traced = self._session.trace(cell or given.program, *given.arguments, options=options)
+        self._names["traced"] = traced
+        if given.workload is not None:
+            with traced:
+                if given.workload.startswith(COMMAND):
+                    print(self._session.command(given.workload.removeprefix(COMMAND).strip()),
+                          end="")
+                else:
+                    self._session.call(given.workload)
+        return traced
+
+    @line_magic
+    def explain(self, line: str) -> Explanation:
+        """Explain a firing: %explain FUNCTION:OFFSET -c CALL [-n CLAUSE] [--hit N]."""
+        parser = MagicWords("explain", add_help=False)
+        parser.add_argument("place")
+        parser.add_argument("-c", dest="call", required=True)
+        parser.add_argument("-n", dest="clause", default="")
+        parser.add_argument("--hit", default="1")
+        given = parser.parse_args(_words(line))
+        return self._session.explain(given.place, given.call, given.clause,
+                                     parse_count(given.hit, "--hit"))
+
+    @line_magic
+    def disas(self, line: str) -> Disassembly:
+        """The instructions of a function: %disas FUNCTION."""
+        return self._session.disas(_one("disas", "FUNCTION", line))
+
+    @line_magic
+    def layout(self, line: str) -> Lines:
+        """A type, a function, a variable: %layout struct thread, %layout malloc."""
+        if not line.strip():
+            raise KinstError("%layout: give a name, like struct thread")
+        return self._session.layout(line.strip())
+
+    @line_magic
+    def stack(self, _line: str) -> Lines:
+        """How the machine came to where it is."""
+        return self._session.stack()
+
+    @line_magic
+    def who_wrote(self, line: str) -> list[Written]:
+        """The last stores to a place before here, in a recording: %who_wrote proc0.p_flag."""
+        return self._session.who_wrote(_one("who_wrote", "PLACE", line))
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise KinstError(f"{line[:60]}: {str(error).lower()}") from None
+
+
+def _one(magic: str, what: str, line: str) -> str:
+    words = line.split()
+    if len(words) != 1:
+        raise KinstError(f"%{magic}: give one {what}")
+    return words[0]

@@ -1,0 +1,141 @@
+"""What a session answers with: text in a terminal, tables and pictures in a notebook."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dtrace.flow.flame_graph import drawing
+from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.explained import Explained
+from kinst_emu.explain.film import film
+from kinst_emu.explain.page import page
+from kinst_emu.explain.text import text
+from kinst_emu.kernel_file import Instruction
+from kinst_emu.shell import html
+from kinst_emu.trace_page.flames import MOST_FRAMES, tree
+
+PAGE_HEIGHT = 900  # pixels
+AROUND = 4  # instructions before and behind the one that is next
+
+
+class Explanation:
+    """A firing explained: its steps, and the picture that moves."""
+
+    def __init__(self, explained: Explained) -> None:
+        self.explained = explained
+        self._pictures = Pictures(explained.firing, explained.table, explained.words,
+                                  explained.steps)
+
+    def __repr__(self) -> str:
+        return "\n".join([self.explained.title, self.explained.about, "",
+                          *text(self.explained.steps)])
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of the steps that have a picture."""
+        return [step.name for _moment, step in self._pictures.steps]
+
+    def svg(self, step: str = "frame") -> str:
+        """The picture of a step.
+
+        :raises KeyError: when there is no such step.
+        """
+        return self._pictures.svg({one.name: moment for moment, one in self._pictures.steps}[step],
+                                  step)
+
+    @property
+    def page(self) -> str:
+        """As ``kinst explain --html`` writes it."""
+        one = self.explained
+        return page(one.title, one.about, one.steps, self._pictures.of_steps(),
+                    film(self._pictures))
+
+    def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
+        return {"text/plain": repr(self), "image/svg+xml": self.svg(),
+                "text/html": html.framed(self.page, self.explained.title, PAGE_HEIGHT)}
+
+
+@dataclass(frozen=True, repr=False)
+class Disassembly:
+    """Instructions of a function, and what a probe would do with each.
+
+    :param at: the number of the one that is next, where it is among them.
+    """
+
+    function: str
+    instructions: Sequence[Instruction]
+    at: int | None = None
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(str(one.offset), one.code.hex(" "), one.text, one.verdict,
+                 "" if one.source == "?" else one.source) for one in self.instructions]
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        widths = [max((len(row[column]) for row in rows), default=0) for column in range(5)]
+        return "\n".join([f"{self.function}:", *(
+            ("> " if number == self.at else "  ") + "  ".join(
+                cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for number, row in enumerate(rows))])
+
+    def _repr_html_(self) -> str:
+        return html.table(("offset", "bytes", self.function, "verdict", "source"), self._rows(),
+                          self.at)
+
+
+@dataclass(frozen=True, repr=False)
+class Standing:
+    """Where a machine stands.
+
+    :param said: what has brought it there.
+    :param changed: registers that are not as they were, with their values then and now.
+    """
+
+    where: str
+    said: str
+    code: Disassembly | None
+    changed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def _lines(self) -> list[str]:
+        return [f"{self.said}{': ' if self.said else ''}{self.where}", *(
+            f"  {name}: {before:#x} -> {now:#x}" for name, (before, now) in self.changed.items())]
+
+    def __repr__(self) -> str:
+        return "\n".join([*self._lines(), *([] if self.code is None else [repr(self.code)])])
+
+    def _repr_html_(self) -> str:
+        return html.text(self._lines()) + ("" if self.code is None else self.code._repr_html_())
+
+
+class Lines(list[str]):
+    """Lines of text: a stack, the layout of a type."""
+
+    def __repr__(self) -> str:
+        return "\n".join(self)
+
+    def _repr_html_(self) -> str:
+        return html.text(self)
+
+
+class FlameGraph:
+    """Stacks that were counted, as a flame graph.
+
+    :param stacks: how often each was there, its innermost frame first.
+    """
+
+    def __init__(self, name: str, stacks: Mapping[tuple[str, ...], int]) -> None:
+        self.name = name
+        self._root = tree(Counter({tuple(reversed(stack)): count
+                                   for stack, count in stacks.items()}))
+
+    def __repr__(self) -> str:
+        return (f"<flame graph of {self._root.total} stacks in {self.name}: a notebook draws it; "
+                ".svg is the drawing>")
+
+    @property
+    def svg(self) -> str:
+        return drawing(self._root, f"{self.name}: a flame graph of {self._root.total} stacks",
+                       "firings", MOST_FRAMES)[0]
+
+    def _repr_html_(self) -> str:
+        return self.svg

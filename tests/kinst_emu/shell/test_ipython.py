@@ -1,0 +1,130 @@
+"""In IPython: magics, completion, errors of one line, what a notebook shows."""
+
+import html5lib
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+import kinst_emu
+from kinst_emu.shell import html
+from kinst_emu.shell.completion import KernelCompletion
+from kinst_emu.shell.shown import FlameGraph
+from tests.kinst_emu.test_front import refused, run
+
+
+@pytest.fixture
+def ipython():
+    shell = InteractiveShell()
+    shell.run_line_magic("load_ext", "kinst_emu")
+    shell.run_line_magic("kinst", "-k teaching/amd64 --memory 64M")
+    return shell
+
+
+def is_html(text):
+    parser = html5lib.HTMLParser(strict=True)
+    parser.parseFragment(text)
+    return text
+
+
+def test_a_cell_of_d_traces_a_call_and_its_records_are_values(ipython):
+    cell = "fbt::strlen:entry { trace(stringof(arg0)); @[probefunc] = count(); }"
+    ipython.run_cell_magic("dtrace", "-c 'strlen(\"hello\")' -x strsize=64", cell)
+    traced = ipython.user_ns["traced"]
+    assert traced.records[0].values == ["hello"]
+    assert traced.aggregations == {"@": {("strlen",): 1}}
+    shown = is_html(traced._repr_html_())
+    assert "fbt:kernel:strlen:entry" in shown and "hello" in shown
+    assert ipython.display_formatter.format(traced)[0]["text/plain"].startswith("<D program")
+
+
+def test_a_program_stays_enabled_until_another_is(ipython):
+    ipython.run_cell_magic("dtrace", "7", "fbt::strlen:entry { trace($1); }")
+    first = ipython.user_ns["traced"]
+    ipython.run_cell("call('strlen', 'x'); call('strlen', 'y')")
+    assert [record.values for record in first.records] == [[7], [7]]
+    ipython.run_line_magic("dtrace", "-n 'fbt::strlen:return { trace(arg1); }'")
+    ipython.run_cell("call('strlen', 'xyz')")
+    second = ipython.user_ns["traced"]
+    assert [record.values for record in second.records] == [[3]] and len(first.records) == 2
+    second.close()
+
+
+def test_every_magic_answers_and_shows_itself(ipython):
+    ipython.run_cell('q = get_ipython().run_line_magic("explain", '
+                     '''"strlen:0 -c 'strlen(\\"a\\")' -n '{ trace(arg0); }'")''')
+    shown = ipython.display_formatter.format(ipython.user_ns["q"])[0]
+    assert set(shown) >= {"text/plain", "text/html", "image/svg+xml"}
+    assert "The trap frame" in shown["text/plain"] and "data-register" in shown["image/svg+xml"]
+    assert 'sandbox="allow-scripts" srcdoc="&lt;!DOCTYPE' in is_html(shown["text/html"])
+    table = ipython.run_line_magic("disas", "strlen")
+    assert "<th" in is_html(table._repr_html_()) and "push rbp" in repr(table)
+    assert "size_t strlen" in repr(ipython.run_line_magic("layout", "strlen"))
+    assert "cngetc" in is_html(ipython.run_line_magic("stack", "")._repr_html_())
+    assert "rip" in is_html(ipython.user_ns["step"]()._repr_html_())
+
+
+@pytest.mark.parametrize(("line", "why"), [
+    ("%disas nosuch", "nosuch"), ("%disas", "give one FUNCTION"), ("%layout", "give a name"),
+    ("%who_wrote x", "needs a recording"), ("%explain strlen:0", "-c"),
+    ("%dtrace", "give a program"), ("%dtrace -n 'x'", "does not compile"),
+    ("%kinst", "give a kernel"), ("%kinst -k no/such", "no/such"), ("%kinst no.rec", "no.rec"),
+    ("%dtrace 'x", "no closing quotation"), ("call('strlen')", "takes 1 argument"),
+    ("%dtrace -x nosuch -n 'BEGIN {}'", "nosuch")])
+def test_what_is_wrong_is_one_line(ipython, capsys, line, why):
+    result = ipython.run_cell(line)
+    shown = "".join(capsys.readouterr())
+    assert not result.success and why.lower() in shown.lower()
+    assert "Traceback" not in shown and len(shown.strip().splitlines()) == 1, shown
+
+
+def completed(ipython, text):
+    with provisionalcompleter():
+        return [one.text for one in ipython.Completer.completions(text, len(text))]
+
+
+def test_names_are_completed_where_they_stand(ipython):
+    assert "strlen" in completed(ipython, 'call("strl')
+    assert "strlen" in completed(ipython, "%disas strl")
+    assert "strlen" in completed(ipython, 'machine.probe("fbt::strl')
+    assert "strlen" in completed(ipython, "%%dtrace\nfbt::strl")
+    assert "machine" in completed(ipython, "mach")
+    assert "registers" in "".join(completed(ipython, "machine.reg"))
+
+
+def test_only_what_can_be_read_is_completed():
+    class Trap:
+        def __getattr__(self, name):
+            raise AssertionError("nothing is called for a completion")
+
+    completion = KernelCompletion({"x": Trap(), "n": 5, "kernel": Trap()})
+    for line in ("x.y.z", "n.b", "x[0].a", "nothing.", 'call("a', "a.b.c.d", "%disas x", "fbt::x"):
+        assert completion.complete(line) is None
+
+
+def test_what_is_shown_is_escaped_and_cut():
+    evil = "<script>alert(1)</script>"
+    rows = [(evil, number) for number in range(html.MOST_ROWS + 7)]
+    shown = is_html(html.table((evil, "n"), rows) + html.text([evil]) + html.framed(evil, evil, 9)
+                    + html.aggregation(evil, {(evil, 1): 2, ("b",): [{"from": 1, "count": 3}]}))
+    assert evil not in shown and "and 7 more" in shown
+
+
+def test_stacks_are_a_flame_graph(ipython):
+    ipython.run_cell_magic("dtrace", "-c 'strtoul(\"12\", 0, 10)'",
+                           "kinst::strtoul: { @[stack()] = count(); }")
+    graph = ipython.user_ns["traced"].flame_graph()
+    assert isinstance(graph, FlameGraph)
+    assert "strtoul" in is_html(graph._repr_html_()) and "<svg" in graph.svg
+    with pytest.raises(kinst_emu.KinstError, match="no aggregation of counts by stack"):
+        ipython.user_ns["traced"].flame_graph("@x")
+
+
+def test_the_command_executes_code_and_says_what_is_wrong(tmp_path):
+    done = run("kinst", "shell", "-k", "teaching/arm64", "--memory", "64M", "-c",
+               "print(call('strlen', 'hello'))")
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == "5", done
+    done = run("kinst", "shell", "-k", "teaching/arm64", "--memory", "64M", "-c", "call('nosuch')")
+    assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
+    refused(run("kinst", "shell"), "give a kernel")
+    refused(run("kinst", "shell", "-k", "teaching/arm64", "--cpus", "0"), "0 CPUs")
+    refused(run("kinst", "shell", str(tmp_path / "no.rec"), "--userland"), "--userland")

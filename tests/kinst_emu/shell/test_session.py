@@ -1,0 +1,158 @@
+"""A session goes forwards and back, and what it answers is what the interface answers."""
+
+import random
+
+import pytest
+
+import kinst_emu
+from emu.errors import KinstError
+from kinst_emu.shell.session import MOST_KEPT, ShellSession
+
+MEMORY = "64M"
+
+
+@pytest.fixture
+def names(arch):
+    names = {}
+    ShellSession(names).open_kernel(kinst_emu.open(f"teaching/{arch}"), MEMORY)
+    return names
+
+
+@pytest.fixture
+def session(names):
+    return ShellSession(names)
+
+
+def test_every_verb_answers(session, names):
+    """boot, call, run, command, step, back, go, here, probe, trace, disas, explain, stack,
+    who_wrote, layout, variable, struct; what needs FreeBSD or a recording says so."""
+    verbs = session.verbs()
+    assert verbs["call"]("strlen", "hello") == 5 and verbs["call"]('strlen("abc")') == 3
+    machine = names["machine"]
+    assert machine.where(machine.pc) == verbs["here"]().where
+    assert verbs["disas"]("strlen").instructions == names["kernel"].instructions("strlen")
+    assert verbs["explain"]("strlen:0", 'strlen("a")').steps[0] == "function"
+    assert any("cngetc" in line for line in verbs["stack"]())
+    assert "size_t strlen(const char *" in verbs["layout"]("strlen")[0]
+    with verbs["probe"]("fbt::strlen:entry") as probes:
+        verbs["call"]("strlen", "x")
+    assert probes.count == 1
+    with verbs["trace"]("fbt::strlen:entry { @ = count(); }") as traced:
+        verbs["call"]("strlen", "x")
+    assert traced.aggregations == {"@": {(): 1}}
+    assert verbs["run"](instructions=5).said == "instructions after 5 instructions"
+    for name, arguments, why in (
+            ("go", (1,), "is for a recording"), ("who_wrote", ("x",), "needs a recording"),
+            ("command", ("ls",), "shell"), ("variable", ("mp_ncpus",), "mp_ncpus"),
+            ("struct", ("thread", 0), "thread")):
+        with pytest.raises(KinstError, match=why):
+            verbs[name](*arguments)
+    assert verbs["boot"](MEMORY) is names["machine"] is not machine
+    assert set(verbs) == {"boot", "call", "run", "command", "step", "back", "go", "here", "probe",
+                          "trace", "disas", "explain", "stack", "who_wrote", "layout", "variable",
+                          "struct"}
+
+
+def test_without_a_kernel_it_says_what_to_do():
+    session = ShellSession({})
+    for verb, why in ((session.here, "no kernel is booted"), (session.boot, "no kernel is open")):
+        with pytest.raises(KinstError, match=why):
+            verb()
+
+
+def test_back_comes_to_the_same_states(session, names):
+    """Random walks: step, run and back against the digests of the way there; what a call has done
+    goes back as a whole."""
+    chosen, machine = random.Random(5), names["machine"]
+    seen = {machine.instructions: machine.digest()}
+    for _ in range(12):
+        match chosen.choice(("step", "run", "back")):
+            case "step":
+                for _ in range(chosen.randrange(1, 6)):
+                    session.step()
+                    seen[machine.instructions] = machine.digest()
+            case "run":
+                session.run(instructions=chosen.randrange(1, 2000))
+                seen.setdefault(machine.instructions, machine.digest())
+            case "back":
+                moves = session._known_moves()
+                if not moves:
+                    continue
+                known = [at for at in seen if moves[0].first <= at < machine.instructions]
+                at = chosen.choice(known)
+                session.back(machine.instructions - at)
+                assert machine.instructions == at
+        assert machine.digest() == seen[machine.instructions]
+
+
+def test_a_call_is_gone_back_behind_as_a_whole(session, names):
+    machine = names["machine"]
+    before = machine.digest()
+    session.call("strlen", "hello")
+    after = machine.digest()
+    session.step()
+    with pytest.raises(KinstError, match="in the middle of call"):
+        session.back(5)
+    session.back()
+    assert machine.digest() == after
+    assert session.back().said == "back before call('strlen')"
+    assert machine.digest() == before
+    with pytest.raises(KinstError, match="nothing to go back to"):
+        session.back()
+
+
+def test_what_else_moves_the_machine_ends_what_can_be_gone_back_to(session, names):
+    session.step()
+    names["machine"].step()
+    with pytest.raises(KinstError, match="nothing to go back to"):
+        session.back()
+
+
+def test_probes_do_not_fire_again_where_it_goes_back(session, names):
+    machine = names["machine"]
+    machine.type("?\r")
+    with machine.probe("kinst::cngetc:") as probes:
+        session.run(instructions=3000)
+        count = probes.count
+        assert count
+        session.back(10)
+        assert probes.count == count
+
+
+def test_only_so_many_states_are_kept(session):
+    for _ in range(MOST_KEPT + 5):
+        session.step()
+    with pytest.raises(KinstError, match="can be gone back"):
+        session.back(MOST_KEPT + 1)
+    session.back(MOST_KEPT)
+
+
+def test_a_recording_goes_anywhere(session, names, tmp_path):
+    machine = names["machine"]
+    with machine.record(tmp_path / "x.rec"):
+        machine.call("strlen", "some text")
+    session.open_recording(kinst_emu.Recording(tmp_path / "x.rec"))
+    recording = names["recording"]
+    assert session.recording is recording and names["machine"] is recording.machine
+    session.go("strlen")
+    assert session.here().where == "strlen+0x0"
+    at = recording.position
+    assert session.step(3).changed
+    session.back(3)
+    assert recording.position == at
+    name = recording.machine.emulated.arch.arguments[0]
+    written = session.who_wrote(recording.machine.registers[name])
+    assert written[0].where == "from outside" and recording.position == at
+    with pytest.raises(KinstError, match="is looked at"):
+        session.run("strlen")
+    with pytest.raises(KinstError, match="belongs to a recording"):
+        session.call("strlen", "x")
+    session.boot(MEMORY)
+    assert session.recording is None
+
+
+def test_who_opens_another_machine_goes_on_with_that(session, names):
+    names["machine"] = other = names["kernel"].boot(MEMORY)
+    session.step()
+    assert other.instructions == session.machine.instructions
+    assert session.back().where == other.where(other.pc)
