@@ -1,0 +1,12 @@
+"""The notebooks of examples/ on GENERIC kernels."""
+
+import pytest
+
+from tests.conftest import REAL, real_kernel
+from tests.kinst_emu.shell.test_notebooks import NOTEBOOKS, execute, held
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_does_what_it_says_on_a_real_kernel(name, arch, monkeypatch):
+    real_kernel(arch)
+    held(name, execute(name, str(REAL[arch]), monkeypatch))
