@@ -5,6 +5,9 @@
 # make sanitize  build the native core with AddressSanitizer and UndefinedBehaviorSanitizer, and run
 #              the tests under them
 # make docs    build the documentation as a site, in build/site
+# make man     write the manual pages, in build/man
+# make wheels  build a manylinux wheel with the kernels, the userland and the manual pages in it, for
+#              the Python of .venv, in build/wheels; two builds of a commit give the same file
 # make bench   run the benchmarks (real kernels: KINST_KERNELS=DIR)
 
 PYTHON ?= python3
@@ -20,7 +23,7 @@ PROGRAMS := $(wildcard images/userland/*.[ch] images/userland/*/*.h images/userl
 ROOTS := $(patsubst images/userland/%/target,images/build/%/root.ufs,\
 	$(wildcard images/userland/*/target))
 
-.PHONY: all demo check test images lint bench sanitize clean setup docs
+.PHONY: all demo check test images lint bench sanitize clean setup docs man wheels
 
 all: setup
 
@@ -77,6 +80,22 @@ test: lint $(KERNELS) $(ROOTS)
 docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/site
 	@echo build/site/index.html
+
+# What two builds of a commit would have otherwise: times, and where they were built.
+EPOCH = $(shell git log -1 --format=%ct)
+WHEELS := build/wheels
+
+man: $(STAMP)
+	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python docs/man.py build/man
+
+wheels: images man
+	rm -rf $(WHEELS) build/lib* build/temp* build/bdist*
+	SOURCE_DATE_EPOCH=$(EPOCH) CFLAGS="-O2 -g0 -ffile-prefix-map=$(CURDIR)=." \
+		$(BIN)/python -m build --wheel --no-isolation --outdir $(WHEELS)/plain
+	SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(CURDIR)/$(BIN):$$PATH" \
+		$(BIN)/auditwheel repair --wheel-dir $(WHEELS) $(WHEELS)/plain/*.whl
+	rm -r $(WHEELS)/plain
+	@ls $(WHEELS)/*.whl
 
 # A copy of the house, so that what is built for use stays what it is.
 SANITIZED := build/sanitize

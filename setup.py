@@ -1,4 +1,5 @@
-"""Builds the native engine; everything else is in pyproject.toml."""
+"""Builds the native engine, and takes the manual pages that were written before it (make man);
+everything else is in pyproject.toml."""
 
 import os
 from pathlib import Path
@@ -13,7 +14,10 @@ NATIVE = sorted(str(path.relative_to(ROOT)) for room in ("emu", "kinst", "dwarf"
 JOBS = len(os.sched_getaffinity(0))
 OPTIMIZED = [] if "CFLAGS" in os.environ else ["-O2"]  # whoever gives flags gives all of them
 
+MANUALS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "build" / "man").glob("*.1"))
+
 setup(
+    data_files=[("share/man/man1", MANUALS)] if MANUALS else [],
     ext_modules=cythonize(
         [
             Extension(path.removesuffix(".pyx").replace("/", "."), [path],

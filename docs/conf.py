@@ -1,7 +1,6 @@
 """The documentation as a site: ``make docs``; its links are checked, every warning is an error."""
 
 import argparse
-import importlib
 import os
 import re
 import sys
@@ -31,19 +30,20 @@ COLUMNS = 100
 def _commands(folder: Path) -> None:
     """The reference of commands, by their own words."""
     from kinst_emu.command_line import make_parser
-    from kinst_emu.commands.kinst import COMMANDS
-    from kinst_emu.examples import show_examples
+    from kinst_emu.commands.kinst import whole_parser
 
     lines = ["# Commands", "", "What each says with `--help`.", ""]
-    for name, text in COMMANDS.items():
-        module = importlib.import_module(f"kinst_emu.commands.{name}")
-        parser = argparse.ArgumentParser(
-            prog=f"kinst {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
-        show_examples(parser, text, module.EXAMPLES)
-        module.add_options(parser)
+    for name, parser in subcommands(whole_parser()).items():
         lines += [f"## kinst {name}", "", "```text", parser.format_help().rstrip(), "```", ""]
     lines += ["## kdtrace", "", "```text", make_parser().format_help().rstrip(), "```", ""]
     _write(folder / "commands.md", lines)
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """By their names."""
+    (found,) = (action for action in parser._actions
+                if isinstance(action, argparse._SubParsersAction))
+    return dict(found.choices)
 
 
 def _python(folder: Path) -> None:

@@ -7,6 +7,7 @@ gives the exit status.  It is loaded when it is chosen: most need only a part of
 import argparse
 import importlib
 import sys
+from collections.abc import Collection
 from types import ModuleType
 
 from kinst_emu.boot_flags import with_flags
@@ -14,6 +15,7 @@ from kinst_emu.completion import complete, completed_words
 from kinst_emu.examples import show_examples
 from kinst_emu.terminal import run_command
 
+DESCRIPTION = "Boots FreeBSD kernels inside Python, and calls into them."
 COMMANDS = {
     "boot": "boot a kernel to its prompt",
     "call": "call a function of the booted kernel",
@@ -44,25 +46,34 @@ def main() -> None:
 
 
 def _main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="kinst", description="Boots FreeBSD kernels inside Python, and calls into them."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    parser.add_argument("--version", action=_Version, nargs=0,
-                        help="print the version, and those of the libraries that decide what a "
-                        "run is")
     # Options come behind the command, so what is chosen is the first word.
     given = with_flags(sys.argv[1:])
     words = completed_words() or given
     chosen = next((word for word in words if not word.startswith("-")), "")
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
-        if name == chosen:
-            show_examples(command, text, _module(name).EXAMPLES)
-            _module(name).add_options(command)
+    parser = _parser([chosen])
     complete(parser)
     arguments = parser.parse_args(given)
     return int(_module(arguments.command).run(arguments))
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands with all their options, for manuals; a command line needs one of them."""
+    return _parser(COMMANDS)
+
+
+def _parser(wanted: Collection[str]) -> argparse.ArgumentParser:
+    """:param wanted: the commands that are to have their options."""
+    parser = argparse.ArgumentParser(prog="kinst", description=DESCRIPTION)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.add_argument("--version", action=_Version, nargs=0,
+                        help="print the version, and those of the libraries that decide what a "
+                        "run is")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name in wanted:
+            show_examples(command, text, _module(name).EXAMPLES)
+            _module(name).add_options(command)
+    return parser
 
 
 class _Version(argparse.Action):

@@ -1,0 +1,57 @@
+"""Manual pages of ``kinst`` and ``kdtrace``, from what they say with ``--help``: ``make man``.
+
+    python docs/man.py DIRECTORY
+"""
+
+import argparse
+import importlib
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+QUOTE = re.compile(r"^'", re.MULTILINE)  # troff would take what follows for a request
+os.environ["COLUMNS"] = "100"  # how --help breaks its lines
+
+
+def pages() -> dict[str, str]:
+    """By the names of their files."""
+    from argparse_manpage.manpage import Manpage
+
+    from kinst_emu import command_line as kdtrace
+    from kinst_emu.commands.kinst import COMMANDS, whole_parser
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    examples = [line for name in COMMANDS
+                for line in importlib.import_module(f"kinst_emu.commands.{name}").EXAMPLES]
+    found = {}
+    for name, parser, text, lines in (
+            ("kinst", whole_parser(),
+             "boots FreeBSD kernels inside Python, and calls into them", examples),
+            ("kdtrace", kdtrace.make_parser(), "DTrace for a kernel that runs inside Python",
+             kdtrace.EXAMPLES)):
+        parser.epilog = None
+        data = {"project_name": project["name"], "version": project["version"],
+                "description": text, "manual_section": "1", "manual_title": "kinst-emu",
+                "prog": name}
+        page = QUOTE.sub(r"\\&'", str(Manpage(parser, format="pretty", _data=data)))
+        shown = "\n".join("\\&" + line.replace("\\", "\\e").replace("-", "\\-") for line in lines)
+        found[f"{name}.1"] = f"{page}.SH EXAMPLES\n.nf\n{shown}\n.fi\n"
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the manual pages.")
+    parser.add_argument("directory", type=Path)
+    directory = parser.parse_args().directory
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (directory / name).write_text(text)
+        print(directory / name)
+
+
+if __name__ == "__main__":
+    main()
