@@ -88,13 +88,19 @@ WHEELS := build/wheels
 man: $(STAMP)
 	SOURCE_DATE_EPOCH=$(EPOCH) $(BIN)/python docs/man.py build/man
 
+# Of what is committed, in a folder of its own: nothing that lies about gets into it.
 wheels: images man
-	rm -rf $(WHEELS) build/lib* build/temp* build/bdist*
-	SOURCE_DATE_EPOCH=$(EPOCH) CFLAGS="-O2 -g0 -ffile-prefix-map=$(CURDIR)=." \
-		$(BIN)/python -m build --wheel --no-isolation --outdir $(WHEELS)/plain
+	rm -rf $(WHEELS)
+	mkdir -p $(WHEELS)/tree/build
+	git archive HEAD | tar -x -C $(WHEELS)/tree
+	cp -R build/man $(WHEELS)/tree/build/
+	cp -R images/build $(WHEELS)/tree/images/
+	cd $(WHEELS)/tree && SOURCE_DATE_EPOCH=$(EPOCH) \
+		CFLAGS="-O2 -g0 -ffile-prefix-map=$(CURDIR)/$(WHEELS)/tree=." \
+		$(CURDIR)/$(BIN)/python -m build --wheel --no-isolation --outdir $(CURDIR)/$(WHEELS)/plain
 	SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(CURDIR)/$(BIN):$$PATH" \
 		$(BIN)/auditwheel repair --wheel-dir $(WHEELS) $(WHEELS)/plain/*.whl
-	rm -r $(WHEELS)/plain
+	rm -r $(WHEELS)/plain $(WHEELS)/tree
 	@ls $(WHEELS)/*.whl
 
 # A copy of the house, so that what is built for use stays what it is.

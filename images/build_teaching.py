@@ -15,7 +15,7 @@ COMMON = ("kernel.c", "string.c", "checksum.c", "lesson.c", "notes.c")
 FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-fno-builtin", "-fno-pic", "-fno-pie",
     "-fno-stack-protector", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables",
-    "-Wall", "-Wextra", "-Werror", "-fdebug-prefix-map={source}=.",
+    "-Wall", "-Wextra", "-Werror", "-fdebug-prefix-map={source}=.", "-fdebug-compilation-dir=.",
 )
 
 

@@ -18,7 +18,7 @@ FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-nostdlibinc", "-fno-builtin",
     "-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-omit-frame-pointer",
     "-fno-asynchronous-unwind-tables", "-Wall", "-Wextra",
-    "-fdebug-prefix-map={source}=.",
+    "-fdebug-prefix-map={source}=.", "-fdebug-compilation-dir=.",
 )
 TOOLS = ("cat", "echo", "false", "kill", "ls", "mkdir", "mount", "rm", "rmdir", "sh", "sleep",
          "sync", "true", "wc")
