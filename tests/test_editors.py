@@ -1,0 +1,90 @@
+"""The debuggers' files of examples/editors work with the debuggers, on a recording."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from images import catalog
+
+EDITORS = Path(__file__).resolve().parent.parent / "examples" / "editors"
+KINST = [sys.executable, "-m", "kinst_emu.commands.kinst"]
+with_gdb = pytest.mark.skipif(shutil.which("gdb-multiarch") is None,
+                              reason="gdb-multiarch is not installed")
+with_lldb = pytest.mark.skipif(shutil.which("lldb") is None,
+                               reason="there is no lldb: apt-get install lldb")
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with a kernel and a recording, as launch.json names them."""
+    folder = tmp_path_factory.mktemp("workspace")
+    (folder / "kernel").symlink_to(catalog.find("teaching/amd64").path)
+    subprocess.run([*KINST, "call", "-k", "teaching/amd64", 'strlen("hello")', "--memory", "64M",
+                    "--record", str(folder / "boot.rec")], check=True, capture_output=True)
+    return folder
+
+
+def served(arguments):
+    """A server, and its port."""
+    server = subprocess.Popen([*KINST, *arguments], stderr=subprocess.PIPE, text=True)
+    line = server.stderr.readline()
+    return server, line, re.search(r":(\d+)'", line)[1]
+
+
+@with_gdb
+def test_vs_codes_launch_starts_the_server_and_drives_gdb(workspace):
+    """As its C++ debugger does: the server with its arguments, until it has said what is waited
+    for; then gdb's machine interface."""
+    launch = json.loads((EDITORS / "launch.json").read_text().replace(
+        "${workspaceFolder}", str(workspace)))
+    one = launch["configurations"][0]
+    arguments = shlex.split(one["debugServerArgs"])
+    arguments[-1] = "0"  # any port that is free
+    server, line, port = served(arguments)
+    assert one["debugServerPath"] == "kinst" and re.search(one["serverStarted"], line)
+    assert one["miDebuggerServerAddress"] == "127.0.0.1:1234"
+    said = subprocess.run(
+        [one["miDebuggerPath"], "-nx", "--interpreter=mi"], capture_output=True, text=True,
+        timeout=120, input="".join(f"{command}\n" for command in (
+            *(f'-interpreter-exec console "{setup["text"]}"' for setup in one["setupCommands"]),
+            f"-file-exec-and-symbols {one['program']}",
+            f"-target-select remote 127.0.0.1:{port}", "-break-insert strlen", "-exec-continue",
+            "-stack-list-frames", "-stack-list-variables --simple-values",
+            "-data-list-register-values x 0", "-exec-step", "-exec-step --reverse",
+            "-gdb-exit"))).stdout
+    assert server.wait(60) == 0
+    assert said.count("^done") >= 6 and "^error" not in said, said
+    assert "^connected" in said and 'func="strlen"' in said and "hello" in said, said
+    assert said.count("*stopped") == 4, said  # attached, at the breakpoint, behind a line, back
+
+
+@with_gdb
+def test_the_file_for_gdb_has_its_commands(workspace):
+    server, _line, port = served(["replay", str(workspace / "boot.rec"), "--gdb", "0"])
+    done = subprocess.run(
+        ["gdb-multiarch", "-nx", "-batch", "-ix", str(EDITORS / "kinst.gdb"),
+         str(workspace / "kernel"), "-ex", f"attach-kinst {port}", "-ex", "go-to strlen",
+         "-ex", "where-now", "-ex", "stepi", "-ex", "back", "-ex", "help go-to"],
+        capture_output=True, text=True, timeout=120)
+    assert server.wait(60) == 0
+    said = done.stdout + done.stderr
+    assert re.search(r"at instruction|strlen\+0x0", said) and "push   %rbp" in said, said
+    assert "rror" not in done.stderr and "send a recording there" in said, said
+
+
+@with_lldb
+def test_the_file_for_lldb_has_its_commands(workspace):
+    server, _line, port = served(["replay", str(workspace / "boot.rec"), "--gdb", "0"])
+    done = subprocess.run(
+        ["lldb", "-b", "-s", str(EDITORS / "kinst.lldb"), str(workspace / "kernel"),
+         "-o", f"attach-kinst {port}", "-o", "breakpoint set -n strlen", "-o", "continue",
+         "-o", "where-now", "-o", "bt", "-o", "detach", "-o", "quit"],
+        capture_output=True, text=True, timeout=120)
+    assert server.wait(60) == 0
+    assert 'strlen(s="hello")' in done.stdout and "error:" not in done.stdout + done.stderr, done

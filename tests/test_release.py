@@ -1,0 +1,63 @@
+"""What a release is made of says the same everywhere."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kinst_emu.command_line import make_parser
+from kinst_emu.commands.kinst import COMMANDS, whole_parser
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module")
+def manuals():
+    spec = importlib.util.spec_from_file_location("man", ROOT / "docs" / "man.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.pages()
+
+
+def options(parser):
+    """All that begin with two dashes, of its commands, too."""
+    found = set()
+    for action in parser._actions:
+        found |= {one for one in action.option_strings if one.startswith("--")}
+        if isinstance(action.choices, dict):
+            for command in action.choices.values():
+                found |= options(command)
+    return found
+
+
+def test_the_manuals_have_every_option_and_every_command(manuals):
+    for name, parser in (("kinst", whole_parser()), ("kdtrace", make_parser())):
+        page = manuals[f"{name}.1"].replace("\\-", "-")
+        assert f"kinst-emu {PROJECT['version']}" in page
+        missing = {one for one in options(parser) - {"--help"}
+                   if not re.search(rf"{re.escape(one)}\b", page)}
+        assert not missing, name
+    assert all(f"kinst {command}" in manuals["kinst.1"] for command in COMMANDS)
+    assert "kinst explain -k teaching/arm64" in manuals["kinst.1"].replace("\\-", "-")
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
+def test_troff_has_nothing_to_say_about_the_manuals(manuals):
+    for page in manuals.values():
+        done = subprocess.run(["groff", "-man", "-ww", "-z"], input=page, capture_output=True,
+                              text=True, check=True)
+        assert done.stderr == ""
+
+
+def test_the_version_stands_in_one_place():
+    version = re.compile(rf"(?<![\d.]){re.escape(PROJECT['version'])}(?![\d.])")
+    places = [path.name for path in (
+        *ROOT.glob("*.*"), *(ROOT / "docs").glob("*.*"), *(ROOT / "kinst_emu").rglob("*.py"))
+        if path.is_file() and path.suffix in (".py", ".toml", ".md", ".cff")
+        and version.search(path.read_text())]
+    assert sorted(places) == ["CHANGELOG.md", "pyproject.toml"]
