@@ -1,5 +1,6 @@
-"""Builds the teaching kernels for the three architectures, with clang and lld: the plain one, and
-the one with defects of order in it (``images/races/``)."""
+"""Builds the teaching kernels for the three architectures, with clang and lld: the plain one, the
+one with defects of order in it (``images/races/``), and where another kernel's way of taking
+breakpoints is taught, too, the one that has it."""
 
 import sys
 from pathlib import Path
@@ -17,6 +18,28 @@ FLAGS = (
     "-fno-stack-protector", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables",
     "-Wall", "-Wextra", "-Werror", "-fdebug-prefix-map={source}=.", "-fdebug-compilation-dir=.",
 )
+
+
+# A flavour, in a folder of its own: the files that it has beside an architecture's.
+FLAVOURS = {"amd64-illumos": ("amd64", ("exception.S", "invop.c"), "-DINVOP")}
+
+
+def build_flavours(arch: str, target_directory: Path = TEACHING) -> list[Path]:
+    """Those of an architecture.
+
+    :raises KinstError: when a tool is missing or fails.
+    """
+    found = []
+    for name, (of, files, option) in FLAVOURS.items():
+        if of == arch:
+            made_for = target(SOURCE, name)
+            flags = [*(f.format(source=SOURCE) for f in FLAGS), f"--target={made_for.triple}",
+                     *made_for.flags, option]
+            sources = [SOURCE / file for file in (f"{arch}/start.S", f"{arch}/machine.c", *COMMON)]
+            found.append(target_directory / name / "kernel")
+            linked(found[-1], [*sources, *(SOURCE / name / file for file in files)], flags,
+                   ["-T", str(SOURCE / arch / "kernel.ld")])
+    return found
 
 
 def build(arch: str, target_directory: Path = TEACHING) -> Path:
@@ -41,7 +64,8 @@ def main() -> None:
     """``python -m images.build_teaching``: build all three."""
     try:
         for arch in NAMES:
-            print(f"teaching/{arch}: {build(arch)}")
+            for path in (build(arch), *build_flavours(arch)):
+                print(f"teaching/{path.parent.name}: {path}")
     except KinstError as error:
         sys.exit(f"images: {error}")
 

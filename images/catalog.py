@@ -15,6 +15,7 @@ from emu.errors import ImageError, KinstError
 from emu.linked import SUFFIX, with_modules
 
 TEACHING = Path(__file__).resolve().parent / "build"
+FLAVOURS = ("amd64-illumos",)  # of the teaching kernel, beside one for each architecture
 # Our userland, beside the teaching kernel: its root file system, and its one program.
 # Of a kernel's base system, beside the kernel: the first, too.
 ROOT_FILE, HEADERS = "root.ufs", "base"
@@ -91,8 +92,9 @@ def userland(arch: str) -> Path:
 def known() -> list[KnownImage]:
     """Everything ``kinst images`` lists."""
     images = []
-    for name, file in (("teaching", "kernel"), ("races", "races")):
-        for arch in ARCHITECTURES:
+    for name, file, kinds in (("teaching", "kernel", (*ARCHITECTURES, *FLAVOURS)),
+                              ("races", "races", tuple(ARCHITECTURES))):
+        for arch in kinds:
             found = [path for place in (TEACHING, built_teaching())
                      if (path := place / arch / file).is_file()]
             images.append(

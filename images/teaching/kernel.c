@@ -1,7 +1,9 @@
 /* The teaching kernel: console, clock, two threads, a prompt.  SPDX-License-Identifier: BSD-2-Clause */
 #include "kernel.h"
 
+#ifndef INVOP
 int (*dtrace_invop_jump_addr)(struct trapframe *);
+#endif
 
 static u64 thread_main_context, thread_worker_context;
 static u8 worker_stack[8192] __attribute__((aligned(16)));

@@ -68,15 +68,17 @@ def _get(arguments: argparse.Namespace) -> list[KnownImage]:
     if arguments.action == "fetch":
         return [_fetch(arguments.name, arguments.base)]
     from images import build_userland
-    from images.build_teaching import build
+    from images.build_teaching import build, build_flavours
 
     come = []
     for arch in ARCHITECTURES:
         with PROGRESS.working(f"building the teaching kernel for {arch}"):
-            path = build(arch, catalog.built_teaching())
+            paths = [build(arch, catalog.built_teaching()),
+                     *build_flavours(arch, catalog.built_teaching())]
         with PROGRESS.working(f"building our userland for {arch}"):
             build_userland.build(arch, catalog.built_teaching())
-        come.append(KnownImage(f"teaching/{arch}", path, "kinst images build"))
+        come += [KnownImage(f"teaching/{path.parent.name}", path, "kinst images build")
+                 for path in paths]
     return come
 
 

@@ -25,6 +25,7 @@ struct gate {
 static struct gate idt[256] __attribute__((aligned(16)));
 static u64 gdt[3] = { 0, 0x00209a0000000000, 0x0000920000000000 };
 
+void invop_init(void);	/* amd64-illumos */
 void Xbpt(void), Xill(void), Xprot(void), Xpage(void), Xtimer(void), Xspurious(void);
 
 static inline void
@@ -69,7 +70,9 @@ machine_init(void)
 	table.base = (u64)gdt;
 	__asm__ volatile("lgdt %0\n\tpushq $8\n\tleaq 1f(%%rip), %%rax\n\tpushq %%rax\n\t"
 	    "lretq\n1:\tmovw $16, %%ax\n\tmovw %%ax, %%ss" : : "m"(table) : "rax", "memory");
+#ifndef INVOP
 	set_gate(3, Xbpt, 3);
+#endif
 	set_gate(6, Xill, 0);
 	set_gate(13, Xprot, 0);
 	set_gate(14, Xpage, 0);
@@ -78,6 +81,9 @@ machine_init(void)
 	table.limit = sizeof(idt) - 1;
 	table.base = (u64)idt;
 	__asm__ volatile("lidt %0" : : "m"(table));
+#ifdef INVOP
+	invop_init();
+#endif
 	outb(0x21, 0xff);	/* no interrupts from the 8259s */
 	outb(0xa1, 0xff);
 	outb(UART + 3, 3);	/* 8 bits */

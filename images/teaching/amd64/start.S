@@ -127,6 +127,7 @@ alltraps:
 	movw	%ds, 142(%rsp)
 	movl	$1, 136(%rsp)		/* TF_HASSEGS */
 	cld
+#ifndef INVOP
 	cmpl	$3, 120(%rsp)
 	jne	calltrap
 	testb	$3, 160(%rsp)
@@ -137,6 +138,7 @@ alltraps:
 	movq	%rax, dtrace_invop_calltrap_addr(%rip)
 	movq	48(%rsp), %rax
 	jmp	*dtrace_invop_jump_addr(%rip)
+#endif
 	.size	Xbpt, . - Xbpt
 
 	.globl	calltrap
@@ -209,9 +211,11 @@ cpu_switch:
 
 	.data
 	.balign	8
+#ifndef INVOP
 	.globl	dtrace_invop_calltrap_addr
 dtrace_invop_calltrap_addr:
 	.quad	0
+#endif
 boot_gdt:
 	.quad	0, 0x00209a0000000000, 0x0000920000000000
 boot_gdtr:

@@ -1,0 +1,185 @@
+/*
+ * amd64, the illumos way to DTrace: its vectors.  SPDX-License-Identifier: BSD-2-Clause
+ *
+ * A breakpoint comes on a stack of its own (IST1), is made to look like an invalid opcode, and
+ * struct regs is built.  dtrace_invop is told the address, and says which instruction was there;
+ * what that instruction does is done here.
+ */
+#include "regs.h"
+
+	.text
+/*
+ * What the IDT names.  With page table isolation this page alone is mapped while a program runs,
+ * and the tables are changed here; this kernel has no programs.
+ */
+	.balign	4096
+	.globl	tr_brktrap
+	.type	tr_brktrap, @function
+tr_brktrap:
+	testb	$3, 8(%rsp)		/* from the kernel: its tables are in use already */
+	jz	brktrap
+	jmp	invop_user
+	.size	tr_brktrap, . - tr_brktrap
+
+	.globl	tr_invoptrap
+	.type	tr_invoptrap, @function
+tr_invoptrap:
+	testb	$3, 8(%rsp)
+	jz	invoptrap
+	jmp	invop_user
+	.size	tr_invoptrap, . - tr_invoptrap
+
+	.globl	tr_iret_kernel
+	.type	tr_iret_kernel, @function
+tr_iret_kernel:
+	iretq
+	.size	tr_iret_kernel, . - tr_iret_kernel
+
+	.balign	4096
+	.globl	brktrap
+	.type	brktrap, @function
+brktrap:
+	decq	(%rsp)			/* INT3 is a trap, RIP is behind it: as if it were a fault */
+	pushq	$1			/* an error code that says so */
+	jmp	invop_kernel
+	.size	brktrap, . - brktrap
+
+	.globl	invoptrap
+	.type	invoptrap, @function
+invoptrap:
+	pushq	$0
+	.globl	invop_kernel
+invop_kernel:
+	pushq	$NO_TRAPNO
+	subq	$REGS_TRAPNO, %rsp	/* the rest of struct regs */
+	movq	%rdi, REGS_RDI(%rsp)
+	movq	%rsi, REGS_RSI(%rsp)
+	movq	%rdx, REGS_RDX(%rsp)
+	movq	%rcx, REGS_RCX(%rsp)
+	movq	%r8, REGS_R8(%rsp)
+	movq	%r9, REGS_R9(%rsp)
+	movq	%rax, REGS_RAX(%rsp)
+	movq	%rbx, REGS_RBX(%rsp)
+	movq	%rbp, REGS_RBP(%rsp)
+	movq	%r10, REGS_R10(%rsp)
+	movq	%r11, REGS_R11(%rsp)
+	movq	%r12, REGS_R12(%rsp)
+	movq	%r13, REGS_R13(%rsp)
+	movq	%r14, REGS_R14(%rsp)
+	movq	%r15, REGS_R15(%rsp)
+	movq	$0, REGS_FSBASE(%rsp)
+	movq	$0, REGS_GSBASE(%rsp)
+	movq	$0, REGS_DS(%rsp)
+	movw	%ds, REGS_DS(%rsp)
+	movq	$0, REGS_ES(%rsp)
+	movw	%es, REGS_ES(%rsp)
+	movq	$0, REGS_FS(%rsp)
+	movw	%fs, REGS_FS(%rsp)
+	movq	$0, REGS_GS(%rsp)
+	movw	%gs, REGS_GS(%rsp)
+	movq	%rbp, REGS_SAVFP(%rsp)	/* for who walks the stack through this frame */
+	movq	REGS_RIP(%rsp), %rdi
+	movq	%rdi, REGS_SAVPC(%rsp)
+	cld
+
+	/* dtrace_invop(address, stack, rax): the stack begins with where the function returns to. */
+	movq	REGS_RSP(%rsp), %rsi
+	movq	REGS_RAX(%rsp), %rdx
+	pushq	(%rsi)
+	movq	%rsp, %rsi
+	subq	$8, %rsp
+	call	dtrace_invop
+	.globl	dtrace_invop_callsite
+dtrace_invop_callsite:
+	addq	$16, %rsp
+	cmpl	$DTRACE_INVOP_PUSHL_EBP, %eax
+	je	invop_push
+	cmpl	$DTRACE_INVOP_LEAVE, %eax
+	je	invop_leave
+	cmpl	$DTRACE_INVOP_NOP, %eax
+	je	invop_nop
+	cmpl	$DTRACE_INVOP_RET, %eax
+	je	invop_ret
+	movq	%rsp, %rdi		/* nobody's */
+	call	invop_unexpected
+	ud2
+	.size	invoptrap, . - invoptrap
+
+	/* The registers again; at the stack pointer is what the CPU has pushed. */
+	.macro	RESTORE
+	movq	REGS_RDI(%rsp), %rdi
+	movq	REGS_RSI(%rsp), %rsi
+	movq	REGS_RDX(%rsp), %rdx
+	movq	REGS_RCX(%rsp), %rcx
+	movq	REGS_R8(%rsp), %r8
+	movq	REGS_R9(%rsp), %r9
+	movq	REGS_RAX(%rsp), %rax
+	movq	REGS_RBX(%rsp), %rbx
+	movq	REGS_RBP(%rsp), %rbp
+	movq	REGS_R10(%rsp), %r10
+	movq	REGS_R11(%rsp), %r11
+	movq	REGS_R12(%rsp), %r12
+	movq	REGS_R13(%rsp), %r13
+	movq	REGS_R14(%rsp), %r14
+	movq	REGS_R15(%rsp), %r15
+	addq	$REGS_RIP, %rsp
+	.endm
+
+	.globl	invop_push
+	.type	invop_push, @function
+invop_push:				/* push %rbp: one byte, a word on the function's stack */
+	RESTORE
+	pushq	%rax
+	movq	8 + FRAME_RSP(%rsp), %rax
+	subq	$8, %rax
+	movq	%rbp, (%rax)
+	movq	%rax, 8 + FRAME_RSP(%rsp)
+	popq	%rax
+	incq	FRAME_RIP(%rsp)
+	jmp	tr_iret_kernel
+	.size	invop_push, . - invop_push
+
+	.globl	invop_leave
+	.type	invop_leave, @function
+invop_leave:				/* leave: %rsp is %rbp, and %rbp is popped */
+	RESTORE
+	pushq	%rax
+	leaq	8(%rbp), %rax
+	movq	%rax, 8 + FRAME_RSP(%rsp)
+	movq	(%rbp), %rbp
+	popq	%rax
+	incq	FRAME_RIP(%rsp)
+	jmp	tr_iret_kernel
+	.size	invop_leave, . - invop_leave
+
+	.globl	invop_nop
+	.type	invop_nop, @function
+invop_nop:
+	RESTORE
+	incq	FRAME_RIP(%rsp)
+	jmp	tr_iret_kernel
+	.size	invop_nop, . - invop_nop
+
+	.globl	invop_ret
+	.type	invop_ret, @function
+invop_ret:				/* ret: the word at the function's stack pointer is popped */
+	RESTORE
+	pushq	%rax
+	movq	8 + FRAME_RSP(%rsp), %rax
+	movq	(%rax), %rax
+	movq	%rax, 8 + FRAME_RIP(%rsp)
+	addq	$8, 8 + FRAME_RSP(%rsp)
+	popq	%rax
+	jmp	tr_iret_kernel
+	.size	invop_ret, . - invop_ret
+
+	.type	invop_user, @function
+invop_user:
+	ud2
+	.size	invop_user, . - invop_user
+
+	.bss
+	.balign	4096
+	.skip	4096
+	.globl	dbg_stack_top
+dbg_stack_top:
