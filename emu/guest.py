@@ -331,6 +331,9 @@ class Guest:
         (True) leads to a word that has it.
     :param seam: the pointer through which the kernel hands on a breakpoint.
     :param seam_word: a word of the kernel that its breakpoint path writes; empty: it has none.
+    :param trap: the module of ``kinst/<architecture>`` that has the host's half of its breakpoints.
+    :param trap_stack: a symbol, the top of the stack that breakpoints come on; empty: on the
+        interrupted one.
     :param releases: where they are on the download server, under its releases/.
     :param prompts: what the console ends with when a boot is over.
     :param later_prompt: behind the first of these, the second is a prompt, too.
@@ -383,6 +386,8 @@ class Guest:
     threads: ThreadLists
     exclusions: Exclusions
     seam_word: str = ""
+    trap: str = "trap"
+    trap_stack: str = ""
     releases: str = ""
     shell_prompt: str = ""
     unmounted: bytes = b""

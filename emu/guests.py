@@ -4,18 +4,22 @@ from emu import teaching as teaching_kernel
 from emu.elf import Image
 from emu.freebsd import kernel
 from emu.guest import Guest
+from emu.illumos.amd64.guest import illumos
 from emu.parts import Parts
 from emu.teaching import teaching
 
 # Folders of guests, each with one for each architecture: what boots are made by.
 FOLDERS = ("emu.freebsd",)
 FREEBSD: Parts[Guest] = Parts("emu.freebsd.{}.guest", "GUEST")
+# Flavours of the teaching kernel, by architecture: they are recognized before it.
+FLAVOURS = {"amd64": (illumos,)}
 PROMPTS = (*kernel.PROMPTS, *teaching_kernel.PROMPTS)  # of all of them
 
 
 def guests(arch: str) -> tuple[Guest, ...]:
     """Those that run on an architecture; the last is what no other is recognized as."""
-    return teaching(FREEBSD[arch]), FREEBSD[arch]
+    flavours = (flavour(FREEBSD[arch]) for flavour in FLAVOURS.get(arch, ()))
+    return *flavours, teaching(FREEBSD[arch]), FREEBSD[arch]
 
 
 def guest_of(image: Image, arch: str) -> Guest:

@@ -113,6 +113,19 @@ cdef struct Record:
     uint32_t probe
     uint32_t cpu
 
+# An instruction that the kernel's vectors do: what they are told, and where the stack pointer is then.
+cdef struct Told:
+    uint64_t answer
+    int64_t change  # from the register ``base``
+    uint8_t base
+    uint8_t code
+    bint returns
+    uint8_t stores  # at the new stack pointer; NO_REGISTER: nothing
+    uint8_t loads  # from where ``base`` leads to
+
+cdef enum:
+    MAX_TOLD = 8
+
 cdef struct CallTable:
     uint64_t base
     uint64_t size  # of an entry, in bytes
@@ -168,6 +181,11 @@ cdef struct Dispatch:
     uint32_t vector
     uint32_t bias
     bint called  # the seam is called and returns 0; else registers are set from the frame
+    # Instructions that the kernel's vectors do themselves, when they are told.
+    Told told[MAX_TOLD]
+    int told_count
+    uint64_t frame_bias
+    uint64_t trap_stack  # what breakpoints come on; 0: the interrupted stack
     uint64_t frame_mask  # of the frame's status register, to mask interrupts in the trampoline
     bint mask_sets
     uint64_t cpu_mask  # the same of the CPU's
@@ -327,6 +345,22 @@ cdef class Dispatcher(CodeReader):
         for i in range(d.flag_count):
             d.flag_bits[i] = shape.flag_bits[i]
         d.called = shape.called
+        d.frame_bias = shape.frame_bias
+        if len(shape.told) > MAX_TOLD:
+            raise ValueError("too many instructions are told")
+        for code, answer, base, change, returns, stores, loads in shape.told:
+            if len(code) != 1:
+                raise ValueError("an instruction that is told has one byte")
+            d.told[d.told_count].code = code[0]
+            d.told[d.told_count].answer = answer
+            d.told[d.told_count].base = self.known_register(base)
+            d.told[d.told_count].change = change
+            d.told[d.told_count].returns = returns
+            d.told[d.told_count].stores = (
+                NO_REGISTER if stores == NO_REGISTER else self.known_register(stores))
+            d.told[d.told_count].loads = (
+                NO_REGISTER if loads == NO_REGISTER else self.known_register(loads))
+            d.told_count += 1
         if d.called and (d.place[d.pc] < 0 or d.place[d.sp] < 0 or d.place[d.status] < 0):
             raise ValueError("the trap frame lacks pc, sp or status")
         d.frame_mask, d.mask_sets, d.cpu_mask = shape.frame_mask, shape.mask_sets, shape.cpu_mask
@@ -884,10 +918,12 @@ cdef class Dispatcher(CodeReader):
         if not one_by_one:
             self.engine.flush_translations()
 
-    def listen(self, uint64_t seam, uint64_t scratch, uint64_t scratch_value):
+    def listen(self, uint64_t seam, uint64_t scratch, uint64_t scratch_value,
+               uint64_t trap_stack=0):
         """Answer breakpoints from now on.
 
         :param seam: where the guest's vectors lead to, on the guest path.
+        :param trap_stack: the top of the stack that breakpoints come on; 0: the interrupted one.
         :param scratch: a word that the kernel's path writes, to be kept at ``scratch_value``.
         """
         self.unchanging()
@@ -899,6 +935,7 @@ cdef class Dispatcher(CodeReader):
         d.seam = seam
         d.scratch = scratch
         d.scratch_value = scratch_value
+        d.trap_stack = trap_stack
         d.clock.trap_data = d
         d.clock.trap = on_trap
         if d.path != DIRECT and d.called:

@@ -126,6 +126,37 @@ cdef void in_place(Dispatch *d, const Site *s) noexcept nogil:
     request_stop(c, STOP_IN_PLACE)
 
 
+cdef const Told *told_of(Dispatch *d, const Site *s) noexcept nogil:
+    cdef int i
+    for i in range(d.told_count):
+        if d.told[i].code == s.code[0]:
+            return &d.told[i]
+    return NULL
+
+
+cdef bint do_told(Dispatch *d, const Site *s, uint64_t *pc) noexcept nogil:
+    """On the direct path: do what the kernel's vectors would; false: it will fault."""
+    cdef Clock *c = d.clock
+    cdef const Told *t = told_of(d, s)
+    cdef uint64_t sp, value
+    if t == NULL:
+        return False
+    sp = get(d, t.base) + <uint64_t>t.change
+    pc[0] = s.address + s.length
+    if t.returns and not guest_read(c, get(d, d.sp), pc, 8):
+        return False
+    if t.stores != NO_REGISTER:
+        value = get(d, t.stores)
+        if not guest_write(c, sp, &value, 8):
+            return False
+    if t.loads != NO_REGISTER:
+        if not guest_read(c, get(d, t.base), &value, 8):
+            return False
+        put(d, t.loads, value)
+    put(d, d.sp, sp)
+    return True
+
+
 cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
     """Fire, and send the guest on: registers are the CPU's."""
     cdef Clock *c = d.clock
@@ -144,7 +175,7 @@ cdef void go_on(Dispatch *d, uint32_t index) noexcept nogil:
         resume(c, s.address)
         return
     if emulated(t):
-        if not carry_out(d, t, s, &pc):
+        if not (do_told(d, s, &pc) if d.told_count else carry_out(d, t, s, &pc)):
             in_place(d, s)
             return
         c.detour.slot = 0
@@ -190,7 +221,7 @@ cdef void decline(Dispatch *d) noexcept nogil:
     """Not ours: the kernel does what it does without us."""
     cdef uint64_t pc = 0
     if d.called:
-        answer(d, 1)
+        answer(d, 0 if d.told_count else 1)
     elif guest_read(d.clock, d.scratch, &pc, 8):
         go_to(d.clock, pc)
     else:
@@ -220,6 +251,22 @@ cdef void mask(Dispatch *d) noexcept nogil:
     c.detour.status_register = d.number[d.status]
     c.detour.status_bits = d.cpu_mask
     c.detour.status_value = d.cpu_mask if d.saved_mask else 0
+
+
+cdef bint tell_kernel(Dispatch *d, const Site *s) noexcept nogil:
+    """Tell the kernel's vectors which instruction was there; false: it will fault."""
+    cdef Clock *c = d.clock
+    cdef uint64_t pc = s.address + s.length
+    cdef const Told *t = told_of(d, s)
+    if t == NULL or (t.returns and not guest_read(c, get(d, d.sp), &pc, 8)):
+        return False
+    c.detour.slot = 0
+    c.detour.site = s.address
+    c.detour.at = pc
+    c.detour.sp = get(d, t.base) + <uint64_t>t.change
+    c.detour.resumed = not d.templates.all[s.template].flags & ENDS_BLOCK
+    answer(d, t.answer)
+    return True
 
 
 cdef void at_seam_called(Dispatch *d) noexcept nogil:
@@ -274,6 +321,11 @@ cdef void at_seam_called(Dispatch *d) noexcept nogil:
             c.moved = s.address
             resume(c, s.address)
             return
+        if d.told_count:
+            if not tell_kernel(d, s):
+                unwind(d)
+                in_place(d, s)
+            return
         if emulated(t):
             c.detour.slot = 0
             c.detour.site = s.address
@@ -314,7 +366,7 @@ cdef bint framed(Dispatch *d) noexcept nogil:
     """At the seam: find the trap frame; false: there is none."""
     d.framed = False
     d.at = d.seam
-    return set_frame(d, register_read(d.clock, d.number[d.frame_register]))
+    return set_frame(d, register_read(d.clock, d.number[d.frame_register]) + d.frame_bias)
 
 
 cdef void on_seam(void *data) noexcept nogil:
@@ -323,7 +375,7 @@ cdef void on_seam(void *data) noexcept nogil:
     if framed(d):
         at_seam_called(d)
     else:
-        answer(d, 1)
+        answer(d, 0 if d.told_count else 1)
 
 
 cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
@@ -345,7 +397,7 @@ cdef bint at_guest(Dispatch *d, uint64_t pc) noexcept nogil:
     elif find_second(d, pc) == NONE:
         return False
     if d.visiting == NONE:
-        keep_footprint(c, register_read(c, d.number[d.sp]))
+        keep_footprint(c, d.trap_stack if d.trap_stack else register_read(c, d.number[d.sp]))
     else:
         keep_on(c)
     return c.enter(c, pc)

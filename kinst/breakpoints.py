@@ -163,7 +163,8 @@ class Breakpoints(ProbeTable):
             else:
                 if self.path != DIRECT and self.trap.called:
                     area.write_seam(self.trap.seam_code)
-                dispatcher.listen(area.seam, self._scratch, self._scratch_value)
+                dispatcher.listen(area.seam, self._scratch, self._scratch_value,
+                                  machine.trap_stack)
             undo.pop_all()
         self._trampolines = area
         self.enabled = True
@@ -225,7 +226,7 @@ class Breakpoints(ProbeTable):
         second = dispatcher.second(address)
         numbers = dispatcher.probes_at(address)
         if self.trapped is not None and (numbers or second is not None):
-            self.trapped(address, machine.read_register(trap.frame_register))
+            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
         if second is not None:
             state = trap.enter(machine)
             after = second + len(dispatcher.displaced(second))
@@ -244,6 +245,9 @@ class Breakpoints(ProbeTable):
             if self.fire is not None and self.fires(number, state):
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
+        if trap.told:
+            self._tell(state, address, code)
+            return
         verdict = self.verdict(address, code)
         if isinstance(verdict, Copy | Rewrite):
             known = dispatcher.template(address)
@@ -263,3 +267,14 @@ class Breakpoints(ProbeTable):
         detour.use_trampoline(0, address, len(code))
         detour.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)
+
+    def _tell(self, state: CpuState, address: int, code: bytes) -> None:
+        """The kernel's vectors do what the instruction would: tell them, and know where that leads.
+        """
+        machine, trap = self.machine, self.trap
+        detour, told = machine.engine.detour, trap.told[code]
+        pc = trap.told_next(state, address, code)
+        detour.use_trampoline(0, address, len(code))
+        detour.thaw_at(pc, told.returns, trap.numbers[machine.arch.sp],
+                       state.get(told.base) + told.change & (1 << 64) - 1)
+        trap.tell(machine, told.answer)

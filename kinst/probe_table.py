@@ -19,7 +19,7 @@ from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.members import MemberError
 from kinst.shared import ProbeKind
 from kinst.traced_program import TracedProgram, offsets
-from kinst.trap import TRAPS, CpuState
+from kinst.trap import CpuState, trap_of
 
 # Provider and name of the probes of a kind; an offset stands in the probe's own name.
 KINDS: dict[int, tuple[str, str]] = {
@@ -74,7 +74,7 @@ class ProbeTable:
 
     def __init__(self, machine: Machine) -> None:
         self.arch, self.image, self.machine = machine.arch, machine.image, machine
-        self.trap = TRAPS[machine.arch.name]
+        self.trap = trap_of(machine.guest, machine.arch.name)
         engine = machine.engine if isinstance(machine, UnicornMachine) else None
         self.dispatcher, self.templates = lowering.dispatcher(
             machine.arch, self.trap, machine.guest.trap_frame, engine)

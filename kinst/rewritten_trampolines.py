@@ -68,12 +68,12 @@ class RewrittenTrampolines(SeamBreakpoints):
     def _trapped(self, _address: int, frame: int) -> None:
         self._frame = frame
 
-    def _leave(self, state: CpuState, pc: int) -> None:
+    def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
         """Into a trampoline by the guest's own instruction: somebody may come between."""
         if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
             self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
         else:
-            super()._leave(state, pc)
+            super()._leave(state, pc, answer)
 
     def trampoline_of(self, site: Site) -> int:
         """Its thread's, written over.

@@ -158,7 +158,7 @@ class SeamBreakpoints(ProbeTable):
             trap.decline(machine)
             return
         if self.trapped is not None:
-            self.trapped(address, machine.read_register(trap.frame_register))
+            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
         self._stack = self.stack_before() if self.stack_before is not None else None
         state = trap.enter(machine)
         if second is not None:
@@ -190,15 +190,26 @@ class SeamBreakpoints(ProbeTable):
             self._leave(state, self.trampoline_of(site))
             return
         assert not isinstance(site.verdict, Refuse | Copy | Rewrite)
+        if trap.told:
+            self._registers = {}
+            self._leave(state, trap.told_next(state, address, site.code),
+                        trap.told[site.code].answer)
+            return
         pc = site.verdict.next_pc(state)
         self._registers = dict(getattr(state, "deferred", {}))
         self._leave(state, pc)
 
-    def _leave(self, state: CpuState, pc: int) -> None:
+    def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
         """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at
-        its last instruction: the stack as it was, and some registers."""
+        its last instruction: the stack as it was, and some registers.
+
+        :param answer: the kernel is told this, and finds ``pc`` itself.
+        """
         machine, trap = self.machine, self.trap
-        trap.leave(machine, state, pc)
+        if answer is None:
+            trap.leave(machine, state, pc)
+        else:
+            trap.tell(machine, answer)
         if not trap.called or not (self._registers or self._stack) or self._return_at:
             return
         for _ in range(MAX_RETURN):  # the first time: look for that instruction

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from emu.guest import TrapFrame
+from emu.guest import Guest, TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
 from kinst.code.verdict import Copy, Jump, JumpAndLink, RegisterState, Rewrite, SetRegister, Verdict
@@ -74,6 +74,25 @@ class FrameState(CpuState):
 
 
 @dataclass(frozen=True)
+class KernelEffect:
+    """An instruction that a kernel's own vectors do when they are told that it was there.
+
+    :param answer: what the kernel is told.
+    :param base: the stack pointer is this register and ``change`` afterwards.
+    :param returns: the run goes on at the word that was at the stack pointer, not behind it.
+    :param stores: a register that is stored at the stack pointer then; ``loads``: one that is
+        loaded from where ``base`` leads to.
+    """
+
+    answer: int
+    base: str
+    change: int
+    returns: bool = False
+    stores: str = ""
+    loads: str = ""
+
+
+@dataclass(frozen=True)
 class Breakpoint:
     """:param code: written over an instruction, ``short`` over one of two bytes.
     :param vector: Unicorn's number of its exception.
@@ -100,7 +119,9 @@ class GuestTrap(ABC):
     :cvar direct_breakpoint: of the direct path, where that is another.
     :cvar called: whether the kernel calls the seam, or jumps to it.
     :cvar seam_code: the function that is called at the seam: it returns, when it was answered.
-    :cvar frame_register: holds the trap frame's address there.
+    :cvar told: where the kernel's vectors do what the displaced instruction would: by its bytes
+        what they are told; nothing else is probed.
+    :cvar frame_register: holds the trap frame's address there, less ``frame_bias``.
     :cvar return_register: the system register that an exception's return goes to; empty: there is
         none, it is on the stack.
     :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
@@ -123,7 +144,9 @@ class GuestTrap(ABC):
     direct_breakpoint: ClassVar[Breakpoint | None] = None
     called: ClassVar[bool]
     seam_code: ClassVar[bytes] = b""
+    told: ClassVar[Mapping[bytes, KernelEffect]] = {}
     frame_register: ClassVar[str]
+    frame_bias: ClassVar[int] = 0
     saved: ClassVar[Mapping[str, str]] = {}
     return_register: ClassVar[str] = ""
     segment: ClassVar[str] = ""
@@ -242,6 +265,15 @@ class GuestTrap(ABC):
     def decline(self, machine: Machine) -> None:
         """Not ours: let the kernel do what it does without us."""
 
+    def told_next(self, state: CpuState, address: int, code: bytes) -> int:
+        """Where there is ``told``: where the run goes on."""
+        return (state.load(state.get(state.machine.arch.sp), 8) if self.told[code].returns
+                else address + len(code))
+
+    def tell(self, machine: Machine, answer: int) -> None:
+        """Where there is ``told``: what the function at the seam gives back."""
+        raise NotImplementedError(f"{type(self).__name__} does what is displaced itself")
+
     def mask(self, state: CpuState) -> int:
         """Mask interrupts in the state that will be restored; gives what to unmask by."""
         if not self.frame_mask:
@@ -286,3 +318,8 @@ class CalledSeam(GuestTrap):
 
 
 TRAPS: Parts[GuestTrap] = Parts("kinst.{}.trap", "TRAP")
+
+
+def trap_of(guest: Guest, arch: str) -> GuestTrap:
+    """The host's half for a guest, on an architecture."""
+    return Parts[GuestTrap](f"kinst.{{}}.{guest.trap}", "TRAP")[arch]

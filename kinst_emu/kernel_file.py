@@ -9,9 +9,10 @@ from dtrace.symbols import find_symbol, sized_functions
 from dwarf.debug_file import debug_file
 from emu.architectures import arch_of
 from emu.elf import Image
+from emu.guests import guest_of
 from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import Refuse, summary
-from kinst.trap import TRAPS
+from kinst.trap import trap_of
 
 
 @dataclass(frozen=True)
@@ -95,4 +96,5 @@ class KernelFile:
         return [Instruction(i.offset, i.address, i.code, arch.disassemble(i.code, i.address),
                             f"refuse: {i.verdict.reason}" if isinstance(i.verdict, Refuse)
                             else summary(i.verdict), sources.line(i.address))
-                for i in instructions(TRAPS[arch.name], code, symbol)]
+                for i in instructions(trap_of(guest_of(self._image, arch.name), arch.name), code,
+                                      symbol)]

@@ -97,8 +97,10 @@ cdef struct Mmr:
 
 
 cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
-    """Through a gate that uses the present stack; others are left to the board."""
+    """Through a gate of the kernel's, on the present stack or on an interrupt stack; others are left
+    to the board."""
     cdef Mmr idtr
+    cdef uint32_t ist
     cdef uint64_t gate[2]
     cdef uint64_t frame[5]
     cdef uint64_t cs = register_read(c, CS) & 0xFFFF
@@ -111,7 +113,7 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     if not guest_read(c, idtr.base + 16 * VECTOR, gate, 16):
         return False
     kind = <uint32_t>(gate[0] >> 40 & 0x1F)
-    if not gate[0] >> 47 & 1 or gate[0] >> 32 & 7 or kind not in (INTERRUPT_GATE, TRAP_GATE):
+    if not gate[0] >> 47 & 1 or kind not in (INTERRUPT_GATE, TRAP_GATE):
         return False
     if gate[0] >> 16 & 0xFFFF != cs:
         return False
@@ -121,7 +123,13 @@ cdef bint enter(Clock *c, uint64_t pc) noexcept nogil:
     frame[2] = flags
     frame[3] = register_read(c, RSP)
     frame[4] = register_read(c, SS) & 0xFFFF
-    top = (frame[3] & ~<uint64_t>15) - 40
+    top = frame[3]
+    ist = <uint32_t>(gate[0] >> 32 & 7)
+    if ist:
+        c.reg_read(c.uc, TR, &idtr)
+        if not guest_read(c, idtr.base + IST + 8 * ist, &top, 8):
+            return False
+    top = (top & ~<uint64_t>15) - 40
     kept = host_stack(c, top)
     if kept != NULL and host_stack(c, top + 39) == kept + 39:
         memcpy(kept, frame, 40)

@@ -431,6 +431,12 @@ class UnicornMachine(Machine):
             return self._loop.run(until, start)
         return self.runner.run(until, lambda part: self._loop.run(part, start))
 
+    @property
+    def trap_stack(self) -> int:
+        """The top of the stack that breakpoints come on; 0: on the interrupted one."""
+        name = self.guest.trap_stack
+        return self.symbol(name).address if name else 0
+
     def at_breakpoint(self, address: int) -> bool:
         """A breakpoint instruction was executed; for boards.
 
@@ -438,7 +444,7 @@ class UnicornMachine(Machine):
         """
         ours = address in self.breakpoints
         if ours:
-            self.engine.detour.freeze(self.sp)
+            self.engine.detour.freeze(self.trap_stack or self.sp)
         return ours
 
     # -- snapshots ----------------------------------------------------------------------------

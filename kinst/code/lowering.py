@@ -29,6 +29,9 @@ class Shape:
     :param frame: the register that holds the frame's address at the seam.
     :param made: of a function's arguments behind the first, six; None: on the stack, ``made_stack``
         above its pointer when the function is entered.
+    :param told: of instructions that the kernel's vectors do: bytes, what they are told, the
+        register that the stack pointer is afterwards and how far from it, whether it returns, the
+        registers that it stores and loads.
     :param breakpoints: of the guest path and of the direct one.
     """
 
@@ -57,6 +60,8 @@ class Shape:
     short_nop: bytes
     jump: bytes
     split: object
+    frame_bias: int
+    told: list[tuple[bytes, int, int, int, bool, int, int]]
 
 
 def register_names(arch: Arch, trap: GuestTrap) -> list[str]:
@@ -69,6 +74,9 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
 
     def place(name: str) -> int:
         return fields.get(trap.names.get(name, name), (-1, 0))[0]
+
+    def numbered(name: str) -> int:
+        return names.index(name) if name else NO_REGISTER
 
     registers = [(trap.numbers[n], place(n), n not in trap.unrestored) for n in names]
     arguments = [names.index(n) for n in arch.arguments[:5]]
@@ -84,7 +92,9 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
         trap.called, trap.frame_mask, trap.mask_sets, trap.cpu_mask, trap.interrupt_flag,
         frame.size, trap.second_breakpoint,
         (trap.guest_breakpoint, trap.direct_breakpoint or trap.guest_breakpoint), trap.short_nop,
-        trap.jump, trap.split(),
+        trap.jump, trap.split(), trap.frame_bias,
+        [(code, one.answer, names.index(one.base), one.change, one.returns,
+          numbered(one.stores), numbered(one.loads)) for code, one in trap.told.items()],
     )
 
 

@@ -14,7 +14,7 @@ from emu.symbols import KERNEL, Symbol
 from images import catalog
 from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import summary
-from kinst.trap import TRAPS
+from kinst.trap import trap_of
 from kinst_emu.completion import kernel_option
 
 EXAMPLES = (
@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         _list(image, arguments.json)
         return 0
     arch = arch_of(image)
-    trap, exclusions = TRAPS[arch.name], guest_of(image, arch.name).exclusions
+    guest = guest_of(image, arch.name)
+    trap, exclusions = trap_of(guest, arch.name), guest.exclusions
     rows = []
     for symbol in [one for text in arguments.function for one in chosen_functions(image, text)]:
         table = instructions(trap, image_code(image, symbol), symbol)

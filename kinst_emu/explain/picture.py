@@ -148,12 +148,23 @@ def _field_names(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
     return found
 
 
+def _changes(firing: SeenFiring) -> set[int]:
+    """Words that were seen to change: not those of another stack, when it is looked at first."""
+    known, changes = dict[int, int](), set[int]()
+    frames = {frame.row: frame.words for frame in firing.frames}
+    for number, words in sorted(firing.words.items()):
+        for found in (frames.get(number, {}), words):
+            changes |= {at for at, word in found.items() if known.get(at, word) != word}
+            known |= found
+    return changes
+
+
 def _drawn(firing: SeenFiring, frame: SeenFrame) -> DrawnWords:
     """The words of the stack that are drawn: a trap frame's, and what changes below it, up to where
     the interrupted function's own are."""
     names = _field_names(firing, frame)
     known = set().union(*firing.words.values())
-    changes = set().union(*(found for number, found in firing.words.items() if number))
+    changes = _changes(firing)
     low, high = min(names), max(names)
     while high + WORD in known and high - max(names) < BESIDE * WORD:
         high += WORD

@@ -12,7 +12,7 @@ from emu.arch import Arch
 from emu.guest import Guest
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Rewrite, summary
-from kinst.trap import TRAPS
+from kinst.trap import GuestTrap, trap_of
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction
 from kinst_emu.explain.what_if import COPY
@@ -63,6 +63,11 @@ class Words:
     where: Callable[[int], str]
     source: Callable[[int], str]
     text: Callable[[int], str] = lambda address: ""
+
+    @property
+    def trap(self) -> GuestTrap:
+        """The host's half of its breakpoints."""
+        return trap_of(self.guest, self.arch.name)
 
     def place(self, address: int) -> str:
         """An address, and what stands there."""
@@ -138,7 +143,7 @@ def _differences(before: SeenInstruction, after: SeenInstruction) -> list[tuple[
 
 def _exception(firing: SeenFiring, words: Words) -> Step:
     first, second = firing.rows[0], firing.rows[1]
-    saved = TRAPS[firing.architecture].saved
+    saved = words.trap.saved
     parts: list[str | Table] = [
         f"The CPU comes to the breakpoint at {first.address:#x}, and takes an exception: the next "
         f"instruction is at {words.place(second.address)}. These registers have changed:",
@@ -164,10 +169,10 @@ def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words
 
 
 def _to_handler(firing: SeenFiring, words: Words) -> str:
-    how = "calls" if TRAPS[firing.architecture].called else "jumps to"
+    how = "calls" if words.trap.called else "jumps to"
     return (f"The last of them {how} what the kernel's pointer {words.guest.seam} leads to: the "
-            "handler. In FreeBSD that is DTrace's; here it is this program, which works on the "
-            "frame.")
+            "handler. In a real kernel that is DTrace's; here it is this program, which "
+            f"{'looks at' if words.trap.told else 'works on'} the frame.")
 
 
 def _executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
@@ -189,19 +194,22 @@ def _frame(frame: SeenFrame, words: Words) -> Step:
         if before != after:
             marked.add(len(rows))
         rows.append((f"{address:#x}", name, f"{before:#x}", f"{after:#x}" if frame.after else ""))
+    told = words.trap.told
     text = (f"The trap frame is at {frame.address:#x}. "
-            + (f"The handler changes {len(marked)} of its words; the kernel's return path takes "
+            + ("The handler looks at it, and leaves it as it is; the kernel's own code will take "
+               "the registers from it." if told else
+               f"The handler changes {len(marked)} of its words; the kernel's return path takes "
                "the registers from it." if frame.after else
                "The handler takes the interrupted registers from it, and goes on with them."))
     heads = ("address", "field", "as the vector has saved it", "as the handler leaves it")
-    kept = 4 if frame.after else 3
+    kept = 4 if frame.after and not told else 3
     return Step("frame", "The trap frame", (
         text, Table(heads[:kept], tuple(row[:kept] for row in rows), frozenset(marked))),
         frame.row)
 
 
 def _lookup(firing: SeenFiring, words: Words, row: int) -> Step:
-    trap = TRAPS[firing.architecture]
+    trap = words.trap
     pc = trap.names.get(words.arch.pc, words.arch.pc)
     parts = []
     if firing.frames:
@@ -246,7 +254,11 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
-    if isinstance(verdict, Copy):
+    if words.trap.told:
+        answer = words.trap.told[code].answer
+        why = (f"This kernel has no trampoline for it: the handler answers {answer}, by which the "
+               "vectors know that it was this instruction, and do what it does themselves.")
+    elif isinstance(verdict, Copy):
         why = ("Nothing in it depends on where it is: it is copied, and executed elsewhere as "
                "it is.")
     elif isinstance(verdict, Rewrite):
@@ -256,7 +268,7 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
         why = ("It depends on where it is, or decides where the run goes on: a copy elsewhere "
                "would not do the same. Its effect is carried out on the saved registers.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
-    if not isinstance(verdict, Copy | Rewrite):
+    if not isinstance(verdict, Copy | Rewrite) and not words.trap.told:
         parts.append(f"In the tables it is: {_told(verdict)}.")
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
@@ -289,7 +301,7 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
         "from the instruction. These of its instructions are executed:",
         Table(("address", "bytes", "instruction"), tuple(rows), frozenset(marked))]
     rest = firing.trampoline[len(used) : len(used) + 8]
-    jump = TRAPS[firing.architecture].jump
+    jump = words.trap.jump
     if jump and used.endswith(jump):
         parts.append(f"After its jump is the address that it goes to: {_hex(rest)}, "
                      f"{int.from_bytes(rest, 'little'):#x}.")
@@ -336,6 +348,9 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
             "It does not return into the vector: it sets the registers and the flags as the frame "
             f"has them, and goes to {firing.rows[firing.frames[0].row].address:#x}, as a return "
             "from the exception would.",), firing.frames[0].row)]
+    if words.trap.told:
+        return [_vector("return", "The kernel does what the instruction would, and returns", rows,
+                        words, firing.frames[0].row + len(rows))]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
     made = [_vector("return", "The kernel returns from the exception",
@@ -401,7 +416,7 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
         there = right.rows[-1].address
         if at != there:
             why = f"It should have gone on at {words.place(there)}. It was stopped."
-        elif TRAPS[wrong.architecture].second_breakpoint:
+        elif words.trap.second_breakpoint:
             why = ("That is where it should go on; but it has not come by the second breakpoint: "
                    "the handler still waits for it, with interrupts masked.")
         else:

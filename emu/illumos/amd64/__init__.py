@@ -1,0 +1,1 @@
+"""amd64: struct regs, and the stack that breakpoints come on."""
