@@ -15,6 +15,7 @@ from images import catalog
 from images.boots import booted
 from kinst_emu.completion import kernel_option
 from kinst_emu.page_file import write_page
+from kinst_emu.quiz.marked_page import marked_page
 from kinst_emu.quiz.marking import mark, readable, wanted
 from kinst_emu.quiz.questions import LEVELS, Question, questions
 from kinst_emu.quiz.sheet import sheet
@@ -24,8 +25,10 @@ EXAMPLES = (
     "kinst quiz --arch riscv64",
     "kinst quiz -k kernel --level 4 --seed 7",
     "kinst quiz --arch arm64 --sheet 10 --html sheet.html",
+    "kinst quiz -k kernel --page quiz.html --questions 10",
 )
 MAX_QUESTIONS = 1_000
+PAGE = (1, 2, 6, 3, 4, 5)  # the levels in turn, of a page
 TRIES = 3  # lines that are no answer
 LINE = 1_000  # characters of one
 
@@ -40,6 +43,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--questions", metavar="N", help="end after N questions (5)")
     add("--sheet", metavar="N", help="do not ask: print N questions, with the answers after them")
     add("--html", type=Path, metavar="FILE", help="write the sheet as a page")
+    add("--page", type=Path, metavar="FILE",
+        help="write the questions as a page that marks itself, some with a picture")
     add("--json", action="store_true", help="print the sheet as objects, one per line")
     add("--memory", default="512M", metavar="SIZE", help="guest RAM (%(default)s)")
 
@@ -58,22 +63,29 @@ def run(arguments: argparse.Namespace) -> int:
     count = parse_count("5" if given is None else given, option)
     if count > MAX_QUESTIONS:
         raise KinstError(f"{option} {count}: at most {MAX_QUESTIONS} questions")
-    if arguments.html:
-        check_writable(arguments.html, "--html")
+    for path, name in ((arguments.html, "--html"), (arguments.page, "--page")):
+        if path:
+            check_writable(path, name)
+    if arguments.page and arguments.sheet is not None:
+        raise KinstError("--page has no answers behind it: give --questions N, not --sheet")
     if arguments.kernel is not None and arguments.arch is not None:
         raise KinstError("--arch chooses a teaching kernel: without -k")
     image = catalog.find(arguments.kernel or f"teaching/{arguments.arch or 'amd64'}",
                          arguments.module)
     machine = booted(image, parse_size(arguments.memory))
-    asked = itertools.islice(questions(machine, seed, level), count)
-    if arguments.sheet is None:
+    asked = itertools.islice(questions(machine, seed, level, *([PAGE] if arguments.page else [])),
+                             count)
+    if arguments.sheet is None and not arguments.page:
         return _ask(asked, count)
     with PROGRESS.working("running the questions"):
         found = list(asked)
     about = (f"{image.path.name} for {machine.arch.name}, build id {image.build_id or 'none'}, "
              f"seed {seed}. Each answer is what the machine did.")
+    title = f"Breakpoints, trap frames, trampolines: {catalog.described(image)}"
+    if arguments.page:
+        write_page(arguments.page, marked_page(title, about, found, seed), "kinst")
+        return 0
     if arguments.html:
-        title = f"Breakpoints, trap frames, trampolines: {catalog.described(image)}"
         write_page(arguments.html, sheet(title, about, found), "kinst")
     if arguments.json:
         for one in found:

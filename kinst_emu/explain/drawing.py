@@ -4,7 +4,7 @@
 import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dtrace.run.structured import Row
@@ -115,19 +115,32 @@ class Pictures:
             found.setdefault(number, step.name)
         return {name: self.svg(number, name, styled=False) for number, name in found.items()}
 
-    def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False) -> str:
+    def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False,
+            hidden: int | None = None) -> str:
         """The picture of a moment.
 
         :param step: the name of the one that it is drawn for, of those that are about it.
         :param styled: whether it has its colours in it; else a page has them.
         :param every: whether what nothing is to be seen of is in it, too, so that each moment has
             the same elements.
+        :param hidden: a word of the stack, whose value is not shown; registers are as they were at
+            the breakpoint then, and nothing says what has been stored.
         """
         return templates("kinst_emu").get_template(TEMPLATE).render(
-            d=self.drawing(number, step), width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
+            d=(self.drawing(number, step) if hidden is None
+               else self._without(number, step, hidden)),
+            width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
             left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=self._pitch,
             small=min(13, round(self._pitch - 2)), at=PANES,
             styled=styled, every=every)
+
+    def _without(self, number: int, step: str, hidden: int) -> Drawing:
+        drawn = self.drawing(number, step)
+        return replace(
+            drawn, about=drawn.about.partition(" Changed:")[0], stack=tuple(
+                replace(word, value=None) if word is not None and word.address == hidden else word
+                for word in drawn.stack),
+            moment=replace(drawn.moment, registers=self.moments[0].registers, changed=frozenset()))
 
     def drawing(self, number: int, step: str = "") -> Drawing:
         moment, firing = self.moments[number], self._firing

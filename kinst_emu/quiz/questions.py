@@ -10,11 +10,16 @@ from emu.unicorn.machine import UnicornMachine
 from kinst.code.rows import signed
 from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.trap import TRAPS
+from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.explained import words_of
+from kinst_emu.explain.steps import steps
 from kinst_emu.quiz.experiment import Experiment, Experimenter
 
 WORDS = ("copy", "rewrite", "emulate", "refuse")
 LEVELS = {1: "the verdict", 2: "the trap frame's pc", 3: "what is in the trampoline",
-          4: "where the run goes on", 5: "a register where the run goes on"}
+          4: "where the run goes on", 5: "a register where the run goes on",
+          6: "a word of the trap frame"}
+TURN = (1, 2, 3, 4, 5)  # the levels, where none is chosen
 ATTEMPTS = 200  # instructions that are tried for one question
 MASK = (1 << 64) - 1
 
@@ -31,6 +36,7 @@ class Question:
     :param experiment: which the answer is from; None: none was needed.
     :param bits: of a number.
     :param kind: what of a trampoline is asked for.
+    :param picture: SVG, in which what is asked for is hidden; empty: there is none.
     """
 
     level: int
@@ -42,6 +48,7 @@ class Question:
     experiment: Experiment | None = field(default=None, repr=False)
     bits: int = 64
     kind: str = ""
+    picture: str = field(default="", repr=False)
 
     @property
     def shown(self) -> str:
@@ -49,7 +56,8 @@ class Question:
         return f"{self.answer:#x}" if isinstance(self.answer, int) else self.answer
 
 
-def questions(machine: UnicornMachine, seed: int, level: int | None) -> Iterator[Question]:
+def questions(machine: UnicornMachine, seed: int, level: int | None,
+              turn: Sequence[int] = TURN) -> Iterator[Question]:
     """Without end; the levels in turn where none is given.
 
     :raises KinstError: when the kernel has no instruction to ask about.
@@ -57,7 +65,7 @@ def questions(machine: UnicornMachine, seed: int, level: int | None) -> Iterator
     maker, number = _Maker(machine), 0
     while True:
         number += 1
-        chosen = level or 1 + (number - 1) % len(LEVELS)
+        chosen = level or turn[(number - 1) % len(turn)]
         yield maker.question(chosen, number, random.Random(f"{seed} {chosen} {number}"))
 
 
@@ -68,7 +76,9 @@ class _Maker:
         self._trap = TRAPS[machine.arch.name]
         self._experimenter = Experimenter(machine)
         self._made: dict[int, Callable[[int, random.Random], Question | None]] = {
-            1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register}
+            1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register,
+            6: self._word}
+        self._words = words_of(machine.image)
         self._absent = set[str]()  # verdicts that no instruction has
 
     def question(self, level: int, number: int, generator: random.Random) -> Question:
@@ -292,6 +302,35 @@ class _Maker:
             f"Nothing of the probe is left: {name} is as the instruction at its own place leaves "
             "it.", {before: f"That was {name} before: the displaced instruction is executed, too, "
                     "and changes it."}, one)
+
+    def _word(self, number: int, generator: random.Random) -> Question | None:
+        one = self._experiment(generator, "copy", "emulate")
+        if one is None or one.firing.frames[0].address % 8:
+            return None
+        frame, before = one.firing.frames[0], one.firing.rows[0].registers
+        fields = {name: offset for name, (offset, size) in self._layout.fields.items()
+                  if size == 8 and before.get(name) and name != self._arch.pc
+                  and name not in self._trap.names.values()}
+        if not fields:
+            return None
+        name = generator.choice(sorted(fields))
+        at = frame.address + fields[name]
+        answer = int.from_bytes(frame.before[fields[name] : fields[name] + 8], "little")
+        now = frame.called.registers.get(name, answer)
+        mistakes: Mistakes = {at: "That is where the word is, not what is in it.",
+                              now: f"That is {name} now, in the handler; the frame has it as it "
+                                   "was at the breakpoint."}
+        mistakes.pop(answer, None)
+        pictures = Pictures(one.firing, one.table, self._words,
+                            steps(one.firing, one.table, self._words))
+        moment = next(n for n, found in enumerate(pictures.moments) if found.handles == 0)
+        return Question(6, number, (
+            self._line(one), *self._registers(one), "A probe on it fires, with these registers. "
+            f"The handler is called with the trap frame at {frame.address:#x}. What is in the word "
+            f"at {at:#x}?"), answer,
+            f"It is the frame's {name}: as it was at the breakpoint, {answer:#x}. The run goes on "
+            "with it.", mistakes, one, picture=pictures.svg(moment, "frame", styled=False,
+                                                            hidden=at))
 
     def _registers(self, one: Experiment) -> list[str]:
         """All of them, in lines."""

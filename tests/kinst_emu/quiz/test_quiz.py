@@ -17,7 +17,7 @@ from kinst.code.verdict import summary
 from kinst.trap import TRAPS
 from kinst_emu.explain.recorder import FiringRecorder
 from kinst_emu.quiz.marking import mark
-from kinst_emu.quiz.questions import LEVELS, questions
+from kinst_emu.quiz.questions import TURN, questions
 from kinst_emu.quiz.sheet import sheet
 from tests.conftest import ARCHES, MEMORY, real_kernel
 from tests.kinst_emu.test_commands import refused, run
@@ -42,8 +42,8 @@ def teaching(request):
 
 @pytest.fixture(scope="module", params=ARCHES)
 def real(request):
-    machine, found = asked(real_kernel(request.param), COUNT * len(LEVELS), 7)
-    assert all(sum(q.level == level for q in found) == COUNT for level in LEVELS)
+    machine, found = asked(real_kernel(request.param), COUNT * len(TURN), 7)
+    assert all(sum(q.level == level for q in found) == COUNT for level in TURN)
     return machine, found
 
 
@@ -93,7 +93,7 @@ def checked_by_qemu(machine, found):
 
 def check_levels(machine, found):
     kinds = {question.level for question in found}
-    assert kinds == set(LEVELS)
+    assert kinds == set(TURN)
     for question in found:
         one = question.experiment
         if question.level == 1 and one is not None:
@@ -228,7 +228,7 @@ def test_answers_are_asked_for_and_counted():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    (["--level", "6"], "there are 1 to 5"), (["--questions", "0"], "--questions"),
+    (["--level", "7"], "there are 1 to 6"), (["--questions", "0"], "--questions"),
     (["--sheet", "2000"], "1000"), (["--html", "x.html"], "--sheet"),
     (["--arch", "arm64", "-k", "teaching/arm64"], "-k"), (["--seed", "x"], "--seed"),
     (["--sheet", "2", "--questions", "2"], "--questions")])
