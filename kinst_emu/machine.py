@@ -228,10 +228,14 @@ class TracedMachine(Inspected):
             probes.closed = True
         elif probes in self._probes:
             self._enable([other for other in self._probes if other is not probes], self._path)
+            probes.closed = True
 
     def close_probes(self) -> None:
         """Disable all probes."""
+        closed = self._probes
         self._enable([], GUEST)
+        for probes in closed:
+            probes.closed = True
 
     def trace(self, program: str, *arguments: object, options: Mapping[str, object] | None = None,
               trap_path: TrapPath | None = None, unsafe: bool = False, target: str = "",
@@ -359,6 +363,8 @@ class TracedMachine(Inspected):
             breakpoints.enable()
         except KinstError as error:
             program, self._program = self._program, None
+            for probes in self._probes:
+                probes.closed = True
             self._probes, self._breakpoints, self._path = [], None, GUEST
             if program is not None:
                 program.end()

@@ -14,6 +14,7 @@ from emu.errors import KinstError
 from images import catalog
 from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
+from kinst_emu.explain import animation
 from kinst_emu.explain.beside import beside
 from kinst_emu.explain.drawing import Pictures
 from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
@@ -69,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--html", type=Path, metavar="FILE", help="write a page, instead of text")
     add("--svg", type=Path, metavar="FILE",
         help="draw the moment of --at: code, registers, trap frame and trampoline, as a picture")
+    add("--gif", type=Path, metavar="FILE", help="draw all moments, as an animation for slides")
     add("--at", metavar="STEP|N",
         help="with --svg: a step's name, like frame or trampoline, or the number of a moment: one "
         "an instruction (frame)")
@@ -80,15 +82,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     hit, limit = (parse_count(getattr(arguments, name), f"--{name}") for name in ("hit", "limit"))
-    for path, option in ((arguments.html, "--html"), (arguments.svg, "--svg")):
+    for path, option in ((arguments.html, "--html"), (arguments.svg, "--svg"),
+                         (arguments.gif, "--gif")):
         if path:
             check_writable(path, option)
     if arguments.at is not None and not arguments.svg:
         raise KinstError("--at: is for --svg")
-    for option in ("steps", "what_if") if arguments.svg else ():
+    drawn = "--svg" if arguments.svg else "--gif"
+    for option in ("steps", "what_if") if arguments.svg or arguments.gif else ():
         if getattr(arguments, option):
-            raise KinstError(f"--{option.replace('_', '-')}: not with --svg, which draws the "
+            raise KinstError(f"--{option.replace('_', '-')}: not with {drawn}, which draws the "
                              "firing as it was")
+    if arguments.gif:
+        animation.check()
     if arguments.runs or arguments.schedule is not None:
         return _runs(arguments)
     if arguments.call is None:
@@ -106,13 +112,16 @@ def run(arguments: argparse.Namespace) -> int:
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
     if arguments.svg:
         write_page(arguments.svg, _picture(explained, arguments.at or "frame"), "kinst")
+    if arguments.gif:
+        count = animation.write_animation(_pictures(explained), arguments.gif)
+        print(f"kinst: wrote {arguments.gif} ({count} pictures)", file=sys.stderr)
     if arguments.html:
         pictures = _pictures(explained)
         write_page(arguments.html, page(explained.title, explained.about, explained.steps,
                                         pictures.of_steps(), film(pictures)), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
-    elif arguments.svg:
+    elif arguments.svg or arguments.gif:
         return 0
     elif not arguments.html and not arguments.steps and _draws():
         _step_through(explained)
@@ -146,7 +155,8 @@ def _runs(arguments: argparse.Namespace) -> int:
     from kinst_emu.explain.two_runs import explained_runs
     from kinst_emu.explore.exploration import Runs
 
-    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json", "svg"):
+    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json", "svg",
+                   "gif"):
         if getattr(arguments, option):
             name = {"call": "-c", "clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
             raise KinstError(f"{name}: not with --run and --schedule")
@@ -163,7 +173,7 @@ def _runs(arguments: argparse.Namespace) -> int:
 
 def _system_call(arguments: argparse.Namespace, hit: int, limit: int) -> int:
     """The way of a system call."""
-    for option in ("clause", "what_if", "sources", "svg"):
+    for option in ("clause", "what_if", "sources", "svg", "gif"):
         if getattr(arguments, option):
             name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
             raise KinstError(f"{name}: is for a probe, not for a system call of a command")
@@ -208,8 +218,9 @@ def _failed(failed: Mapping[str, str], names: Sequence[str]) -> str:
 
 def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
     """The same function on several architectures."""
-    if arguments.svg:
-        raise KinstError("--svg: is for one kernel: without --arch")
+    for option in ("svg", "gif"):
+        if getattr(arguments, option):
+            raise KinstError(f"--{option}: is for one kernel: without --arch")
     if arguments.kernel is not None or arguments.module:
         raise KinstError("--arch explains the teaching kernels, side by side: without -k and "
                          "--module")

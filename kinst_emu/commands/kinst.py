@@ -25,6 +25,7 @@ COMMANDS = {
     "trace": "show an instruction trace: as text, calls, a flame graph, for Perfetto",
     "diff": "where two recorded runs part",
     "shell": "an interactive session: a kernel or a recording in Python, with D",
+    "lesson": "the tutorial in a session: tasks, and whether they have been done",
     "explain": "explain one firing of a probe, step by step",
     "quiz": "exercises: what a breakpoint, a trap frame, a trampoline hold",
     "explore": "try the orders in which a few calls can run on several CPUs",

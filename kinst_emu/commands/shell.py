@@ -1,12 +1,9 @@
 """``kinst shell``: an interactive session with a kernel, or a recording."""
 
 import argparse
-import sys
-from importlib.util import find_spec
-from typing import Any
 
-from emu.errors import KinstError
 from kinst_emu.shell.opening import open_with, opening
+from kinst_emu.shell.terminal import started
 
 EXAMPLES = (
     "kinst shell -k teaching/amd64",
@@ -28,18 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if find_spec("IPython") is None:
-        raise KinstError("the shell needs IPython: pip install 'kinst-emu[shell]'")
-    from IPython.terminal.interactiveshell import TerminalInteractiveShell as Terminal
-
-    from kinst_emu.shell.extension import load
-
-    shell: Any = Terminal.instance(
-        simple_prompt=not (sys.stdin.isatty() and sys.stdout.isatty()))
-    shell.confirm_exit = shell.enable_tip = False
-    if not sys.stdout.isatty():
-        shell.colors = "nocolor"
-    session = load(shell)
+    shell, session = started()
     open_with(session, arguments)
     if arguments.code is not None:
         result = shell.run_cell(arguments.code, store_history=False)

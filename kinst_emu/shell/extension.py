@@ -8,6 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import kinst_emu
 from emu.errors import KinstError
 from kinst_emu.shell.completion import KernelCompletion
+from kinst_emu.shell.lesson import Lesson
 from kinst_emu.shell.magics import KernelMagics
 from kinst_emu.shell.session import ShellSession
 
@@ -33,6 +34,13 @@ def load(ipython: InteractiveShell) -> ShellSession:
 
     ipython.Completer.custom_matchers.append(kernel_matcher)
     return session
+
+
+def teach(ipython: Any, session: ShellSession) -> None:
+    """Begin the lesson: each line that is executed is looked at."""
+    lesson = Lesson(session, ipython.user_ns)
+    ipython.events.register("post_run_cell", lambda result: lesson.look(result.result))
+    lesson.task()
 
 
 def _one_line(shell: InteractiveShell, _kind: type[BaseException], error: BaseException,

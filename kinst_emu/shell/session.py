@@ -46,6 +46,7 @@ class ShellSession:
 
     def __init__(self, names: MutableMapping[str, Any]) -> None:
         self._names = names
+        self.stepped = self.gone_back = 0  # instructions, by step() and back()
         self._moves: list[Moved] = []
         self._moved_machine: TracedMachine | None = None
 
@@ -135,6 +136,7 @@ class ShellSession:
         else:
             with self._moving("step()", ran=True):
                 machine.step(count)
+        self.stepped += count
         return self._here("", before)
 
     def back(self, count: int = 1) -> Standing:
@@ -142,6 +144,7 @@ class ShellSession:
         what step() and run() have executed; a call, or a command, it goes back behind as a whole.
         """
         machine, before = self.machine, self._registers()
+        self.gone_back += count
         if self.recording is not None:
             self.recording.back(count)
             return self._here("", before)

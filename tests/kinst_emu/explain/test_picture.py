@@ -162,3 +162,25 @@ def test_a_moment_that_is_none_is_refused_in_one_line(at, tmp_path):
     refused(run("kinst", "explain", "-k", "teaching/amd64", "strlen:0", "-c", 'strlen("a")',
                 "--memory", "64M", "--svg", str(tmp_path / "x.svg"), f"--at={at}"), "--at")
     assert not (tmp_path / "x.svg").exists()
+
+
+def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
+    import PIL.Image
+
+    path = tmp_path / "firing.gif"
+    words = ("kinst", "explain", "-k", "teaching/amd64", "strlen:0", "-c", 'strlen("a")',
+             "--memory", "64M")
+    ran = run(*words, "--gif", str(path))
+    assert ran.returncode == 0 and ran.stdout == "" and "pictures)" in ran.stderr, ran
+    count = int(ran.stderr.partition("(")[2].split()[0])
+    with PIL.Image.open(path) as gif:
+        times = []
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            times.append(gif.info["duration"])
+        assert gif.size == (1280, 720)
+    assert len(times) == count > 30 and times[-1] == 5000
+    assert {400, 2500} <= set(times) and times[0] == 2500
+    refused(run(*words, "--gif", str(path), "--what-if", "share"), "--what-if: not with --gif")
+    refused(run("kinst", "explain", "--arch", "all", "strlen:0", "-c", 'strlen("a")', "--gif",
+                str(path)), "--gif: is for one kernel")

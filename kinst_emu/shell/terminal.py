@@ -1,0 +1,26 @@
+"""IPython in a terminal, with a session in it."""
+
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+from emu.errors import KinstError
+from kinst_emu.shell.session import ShellSession
+
+
+def started() -> tuple[Any, ShellSession]:
+    """:return: IPython's shell, whose ``mainloop`` has not begun, and the session.
+    :raises KinstError: when IPython is not installed.
+    """
+    if find_spec("IPython") is None:
+        raise KinstError("the shell needs IPython: pip install 'kinst-emu[shell]'")
+    from IPython.terminal.interactiveshell import TerminalInteractiveShell as Terminal
+
+    from kinst_emu.shell.extension import load
+
+    shell: Any = Terminal.instance(
+        simple_prompt=not (sys.stdin.isatty() and sys.stdout.isatty()))
+    shell.confirm_exit = shell.enable_tip = False
+    if not sys.stdout.isatty():
+        shell.colors = "nocolor"
+    return shell, load(shell)

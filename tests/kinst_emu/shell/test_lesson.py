@@ -1,0 +1,80 @@
+"""The lesson lets nobody pass who has not done a task, and everybody who has."""
+
+import subprocess
+import sys
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+import kinst_emu
+from kinst_emu.shell.extension import load, teach
+from kinst_emu.shell.lesson import TASKS
+
+COUNT = {"amd64": 1, "arm64": 4, "riscv64": 2}  # bytes of a breakpoint over the first instruction
+
+
+def begun(arch, capsys):
+    shell = InteractiveShell()
+    session = load(shell)
+    session.open_kernel(kinst_emu.open(f"teaching/{arch}"), "64M")
+    teach(shell, session)
+    said = capsys.readouterr().out
+    assert f"1 of {len(TASKS)}" in said
+    return shell
+
+
+def solutions(arch, shell):
+    """What does each task."""
+    first = shell.user_ns["kernel"].instructions("strlen")[0]
+    bias = 1 if arch == "amd64" else 0
+    return [
+        'call("strlen", "hello")', f'answer("{first.verdict.split()[0]}")',
+        'p = probe("kinst::strlen:0"); call("strlen", "hello")',
+        f'answer(machine.read(kernel.symbol("strlen"), {len(first.code)}))',
+        f'p.close(); answer(kernel.symbol("strlen") + {bias})',
+        "step(); step(); step(); back()",
+        "get_ipython().run_cell_magic('dtrace', \"-c 'strtoul(\\\"42\\\", 0, 10)'\", "
+        "'fbt:::entry { @[probefunc] = count(); }')",
+        'machine.restore(start); p = probe("kinst::strlen:"); call("strlen", "hello"); p.close()']
+
+
+def test_each_task_is_done_by_what_its_hint_says_and_by_nothing_less(arch, capsys):
+    shell = begun(arch, capsys)
+    lines = solutions(arch, shell)
+    assert len(lines) == len(TASKS)
+    for number, line in enumerate(lines, 1):
+        for less in ("1 + 1", "answer('nothing')", "answer(7)", "answer(b'')", "nosuch"):
+            shell.run_cell(less)
+            said = "".join(capsys.readouterr())
+            assert "Right" not in said, (number, less)
+            assert not less.startswith("answer") or "That is not it" in said
+        result = shell.run_cell(line)
+        said = capsys.readouterr().out
+        assert result.success and "Right. " in said, (number, line, said)
+        assert ("The lesson is over" if number == len(TASKS)
+                else f"{number + 1} of {len(TASKS)}") in said
+
+
+def test_a_changed_machine_is_not_an_undisturbed_one(capsys):
+    shell = begun("amd64", capsys)
+    for line in solutions("amd64", shell)[:-1]:
+        shell.run_cell(line)
+    capsys.readouterr()
+    shell.run_cell('machine.restore(start); p = probe("kinst::strlen:"); call("strlen", "hello!");'
+                   ' p.close()')
+    assert "Right" not in capsys.readouterr().out
+
+
+def test_the_command_begins_it_and_hints(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "kinst_emu.commands.kinst", "lesson", "--arch", "riscv64",
+         "--memory", "64M"], input='hint()\ncall("strlen", "hello")\n', capture_output=True,
+        text=True, timeout=120, env=None)
+    assert done.returncode == 0, done.stderr
+    assert "1 of 8. A call" in done.stdout and 'call("strlen", "hello")' in done.stdout
+    assert "2 of 8. Its instructions" in done.stdout and "Traceback" not in done.stdout
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.title)
+def test_a_task_says_what_to_do_how_and_what_it_was(task):
+    assert len(task.text) > 40 and task.hint and len(task.behind) > 20
