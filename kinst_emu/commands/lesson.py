@@ -8,8 +8,8 @@ from kinst_emu.shell.terminal import started
 from kinst_emu.terminal import parse_size
 
 EXAMPLES = ("kinst lesson", "kinst lesson --arch riscv64")
-BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines. What you type is Python, in
-IPython; each task says what to do, and each line you type is looked at. exit ends it.
+BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines.  What you type is Python,
+in IPython; each task says what to do, and each line you type is looked at.  exit ends it.
 """
 
 
