@@ -8,7 +8,7 @@ from kinst_emu.shell.terminal import started
 from kinst_emu.terminal import parse_size
 
 EXAMPLES = ("kinst lesson", "kinst lesson --arch riscv64")
-BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines.  What you type is Python,
+BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines.  You type Python,
 in IPython; each task says what to do, and each line you type is looked at.  exit ends it.
 """
 

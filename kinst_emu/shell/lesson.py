@@ -20,7 +20,7 @@ FUNCTION, WORD = "strlen", "hello"
 
 
 @dataclass
-class Progress:
+class Pupil:
     """What a task looks at.
 
     :param session: what the user works with, and ``names`` the user's namespace.
@@ -64,15 +64,15 @@ class Task:
     title: str
     text: str
     hint: str
-    done: Callable[[Progress], bool]
+    done: Callable[[Pupil], bool]
     behind: str
 
 
-def _first(progress: Progress) -> Any:
+def _first(progress: Pupil) -> Any:
     return progress.kernel.instructions(FUNCTION)[0]
 
 
-def _breakpoint(progress: Progress) -> bool:
+def _breakpoint(progress: Pupil) -> bool:
     """The byte, or bytes, that a probe has written over the first instruction."""
     first = _first(progress)
     held = progress.machine.read(first.address, len(first.code))
@@ -83,12 +83,12 @@ def _breakpoint(progress: Progress) -> bool:
                      if len(held) == 1 else None)
 
 
-def _fired(progress: Progress) -> bool:
+def _fired(progress: Pupil) -> bool:
     return any(probes.count and any(f"{FUNCTION}:0" in name for name in probes.names)
                for probes in progress.any_of(Probes))
 
 
-def _pc_saved(progress: Progress) -> int:
+def _pc_saved(progress: Pupil) -> int:
     """The interrupted pc, as the trap frame of a probe on the first instruction has it."""
     from kinst_emu.explain.explained import Asked, explain
 
@@ -98,7 +98,7 @@ def _pc_saved(progress: Progress) -> int:
     return int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
 
 
-def _same_state(progress: Progress) -> bool:
+def _same_state(progress: Pupil) -> bool:
     return (progress.machine.digest() == progress.digest
             and any(probes.count and probes.closed for probes in progress.any_of(Probes)))
 
@@ -156,7 +156,7 @@ class Lesson:
         machine = session.machine
         state = machine.keep()
         machine.call(FUNCTION, WORD)
-        self._progress = Progress(session, names, machine.digest())
+        self._progress = Pupil(session, names, machine.digest())
         machine.restore(state)
         self._at = 0
         names.update(start=state, answer=self.answer, task=self.task, hint=self.hint)
