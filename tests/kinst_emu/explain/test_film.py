@@ -219,7 +219,7 @@ def test_a_step_that_is_read_follows_the_picture(shown):
 def test_axe_finds_nothing_in_the_picture_wherever_it_is(tmp_path, arch, width, dark):
     count = len(filmed(arch)[1].moments)
     with Shown(written(arch, tmp_path), width, dark) as one:
-        for number in (5, count // 2):
+        for number in (count // 2,):
             one.value(f"var s = document.getElementById('scrub'); s.value = {number + 1};"
                       "s.dispatchEvent(new Event('input'))")
             found = one.axe()
