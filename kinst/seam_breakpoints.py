@@ -216,10 +216,11 @@ class SeamBreakpoints(ProbeTable):
             last = machine.pc
             machine.step()
             if machine.pc == pc:
-                self._return_at = last
                 self._back()
-                machine.handle(last, self._back)
-                return
+                if answer is None:
+                    self._return_at = last
+                    machine.handle(last, self._back)
+                return  # else that instruction needs the stack as it is: it is looked for each time
         raise ProbeError(
             f"{self.image.symbols.where(pc)}: the kernel does not go back there from its trap")
 

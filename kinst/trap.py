@@ -16,6 +16,7 @@ from emu.parts import Parts
 from kinst.code.verdict import Copy, Jump, JumpAndLink, RegisterState, Rewrite, SetRegister, Verdict
 
 MASK = (1 << 64) - 1
+NO_TRAMPOLINES = "this kernel's vectors do themselves what a breakpoint has displaced"
 
 
 @dataclass

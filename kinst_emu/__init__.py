@@ -78,5 +78,10 @@ def load_ipython_extension(ipython: object) -> None:
     importlib.import_module("kinst_emu.shell.extension").load(ipython)
 
 
+def unload_ipython_extension(ipython: object) -> None:
+    """``%unload_ext kinst_emu``."""
+    importlib.import_module("kinst_emu.shell.extension").unload(ipython)
+
+
 def __dir__() -> list[str]:
     return list(__all__)

@@ -12,7 +12,7 @@ from emu.unicorn.state import Snapshot
 from kinst.crosscheck.difference import MODELS, StateDifference
 from kinst.crosscheck.event import Event
 from kinst.crosscheck.lockstep import Divergence
-from kinst.trap import TRAPS
+from kinst.trap import trap_of
 
 
 class CallComparison:
@@ -23,7 +23,7 @@ class CallComparison:
 
     def __init__(self, machine: UnicornMachine, base: Snapshot) -> None:
         self.machine, self.base = machine, base
-        self.model, self.trap = MODELS[machine.arch.name], TRAPS[machine.arch.name]
+        self.model, self.trap = MODELS[machine.arch.name], trap_of(machine.guest, machine.arch.name)
         self.names = tuple(machine.arch.registers)
         self.last = 0  # the instruction executed last, for what differs at the end
 

@@ -8,13 +8,14 @@ from dtrace.symbols import sized_functions
 from emu.architectures import ARCHITECTURES, arch_of
 from emu.elf import Image
 from emu.errors import KinstError
+from emu.guests import guest_of
 from emu.program_file import ProgramFile
 from emu.replacing import replacing
 from emu.symbols import Symbol
 from images import catalog
 from kinst.code.survey import survey, survey_program
 from kinst.laboratory.relocation import key_of, relocate
-from kinst.trap import TRAPS
+from kinst.trap import NO_TRAMPOLINES, TRAPS, trap_of
 from kinst_emu.assembler import assemble
 from kinst_emu.completion import kernel_option
 from kinst_emu.encodings import read_encodings
@@ -88,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         arch = arch_of(image).name
         if arguments.arch and arguments.arch != arch:
             raise KinstError(f"--arch {arguments.arch}: {image.path} is for {arch}")
+        if trap_of(guest_of(image, arch), arch).told:
+            raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: nothing of it is relocated")
         surveyed = survey(ARCHITECTURES[arch], TRAPS[arch], image,
                           _functions(image, arguments.function))
         places, identity, path = surveyed.places, image.identity, image.path

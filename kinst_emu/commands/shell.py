@@ -29,6 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     open_with(session, arguments)
     if arguments.code is not None:
         result = shell.run_cell(arguments.code, store_history=False)
+        ended = result.error_in_exec
+        if isinstance(ended, SystemExit):
+            return ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
         return 0 if result.success else 1
     shell.banner1 = BANNER.format(what=session.recording or session.machine)
     shell.show_banner()

@@ -2,6 +2,7 @@
 ``data-`` attributes, too)."""
 
 import json
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Words, displacement
 
 TEMPLATE = "picture.svg"
+# What no XML 1.0 document may have in it (section 2.2); a clause, a name may.
+NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 WIDTH, HEIGHT = 1280, 720
 TOP, MARGIN = 64, 16
 LEFT, MIDDLE, RIGHT = 430, 364, 422  # how wide the columns are
@@ -126,13 +129,14 @@ class Pictures:
         :param hidden: a word of the stack, whose value is not shown; registers are as they were at
             the breakpoint then, and nothing says what has been stored.
         """
-        return templates("kinst_emu").get_template(TEMPLATE).render(
+        return NO_XML.sub("\N{REPLACEMENT CHARACTER}", templates("kinst_emu").get_template(
+            TEMPLATE).render(
             d=(self.drawing(number, step) if hidden is None
                else self._without(number, step, hidden)),
             width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
             left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=self._pitch,
             small=min(13, round(self._pitch - 2)), at=PANES,
-            styled=styled, every=every)
+            styled=styled, every=every))
 
     def _without(self, number: int, step: str, hidden: int) -> Drawing:
         drawn = self.drawing(number, step)

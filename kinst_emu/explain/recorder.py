@@ -22,7 +22,7 @@ from kinst.code.verdict import Copy, Refuse, Rewrite, summary
 from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
-from kinst.trap import CpuState
+from kinst.trap import NO_TRAMPOLINES, CpuState
 from kinst_emu.explain.clause import ExplainedClause, Narration
 from kinst_emu.explain.stack_words import StackWords
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
@@ -145,6 +145,9 @@ class FiringRecorder:
             raise KinstError(f"{function.name}:{offset}: cannot be probed: it "
                              f"{found.verdict.reason}")
         where = f"{function.name}:{offset}"
+        if what_if and made.trap.told:
+            raise KinstError(f"{where}: --what-if {what_if}: {NO_TRAMPOLINES}: it has no "
+                             "trampolines")
         if what_if == COPY:
             if isinstance(found.verdict, Copy):
                 raise KinstError(f"{where}: --what-if copy: it is rightly copied as it is: "

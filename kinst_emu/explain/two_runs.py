@@ -5,10 +5,14 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from emu.architectures import arch_of
 from emu.elf import Image
+from emu.errors import KinstError
+from emu.guests import guest_of
 from emu.machine import StopReason
 from emu.unicorn._engine import Flow, FlowKind
 from kinst.rewritten_trampolines import PER_THREAD, SHARED
+from kinst.trap import NO_TRAMPOLINES, trap_of
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.order import LETTERS, read_order
 from kinst_emu.explore.stage import Played, Stage
@@ -37,6 +41,10 @@ def explained_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: i
     :param runs: with probes; their ``trampolines`` do not count.
     :raises KinstError: for runs, an order or probes that there cannot be.
     """
+    arch = arch_of(image).name
+    if trap_of(guest_of(image, arch), arch).told:
+        raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: there are no trampolines that threads "
+                         "could share")
     runs.parsed()
     order = read_order(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)

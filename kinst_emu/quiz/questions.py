@@ -9,7 +9,7 @@ from emu.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.rows import signed
 from kinst.code.verdict import Copy, Refuse, Rewrite
-from kinst.trap import TRAPS
+from kinst.trap import NO_TRAMPOLINES, trap_of
 from kinst_emu.explain.drawing import Pictures
 from kinst_emu.explain.explained import words_of
 from kinst_emu.explain.steps import steps
@@ -73,7 +73,10 @@ class _Maker:
     def __init__(self, machine: UnicornMachine) -> None:
         self._arch: Arch = machine.arch
         self._layout = machine.guest.trap_frame
-        self._trap = TRAPS[machine.arch.name]
+        self._trap = trap_of(machine.guest, machine.arch.name)
+        if self._trap.told:
+            raise KinstError(f"{machine.image.path}: {NO_TRAMPOLINES}: there is nothing to ask "
+                             "about; give another kernel")
         self._experimenter = Experimenter(machine)
         self._made: dict[int, Callable[[int, random.Random], Question | None]] = {
             1: self._verdict, 2: self._frame, 3: self._trampoline, 4: self._next, 5: self._register,

@@ -12,6 +12,8 @@ from kinst_emu.shell.lesson import Lesson
 from kinst_emu.shell.magics import KernelMagics
 from kinst_emu.shell.session import ShellSession
 
+MATCHER = "kinst_emu"
+
 
 def load(ipython: InteractiveShell) -> ShellSession:
     """Give a running IPython the session; ``%load_ext kinst_emu`` does."""
@@ -19,9 +21,10 @@ def load(ipython: InteractiveShell) -> ShellSession:
     ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs()})
     ipython.register_magics(KernelMagics(ipython, session))
     ipython.set_custom_exc((KinstError,), _one_line)  # type: ignore[no-untyped-call]
+    unload(ipython)
     completion = KernelCompletion(ipython.user_ns)
 
-    @context_matcher(identifier="kinst_emu", priority=100)  # type: ignore[untyped-decorator]
+    @context_matcher(identifier=MATCHER, priority=100)  # type: ignore[untyped-decorator]
     def kernel_matcher(context: Any) -> dict[str, object]:
         line = context.text_until_cursor
         if not line:
@@ -34,6 +37,13 @@ def load(ipython: InteractiveShell) -> ShellSession:
 
     ipython.Completer.custom_matchers.append(kernel_matcher)
     return session
+
+
+def unload(ipython: InteractiveShell) -> None:
+    """Complete no names of the kernel's any more; ``%unload_ext kinst_emu``."""
+    ipython.Completer.custom_matchers[:] = [
+        one for one in ipython.Completer.custom_matchers
+        if getattr(one, "matcher_identifier", "") != MATCHER]
 
 
 def teach(ipython: Any, session: ShellSession) -> None:

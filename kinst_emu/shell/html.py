@@ -52,16 +52,18 @@ def aggregation(name: str, values: Mapping[tuple[Value, ...], Value]) -> str:
 
 def framed(page: str, title: str, height: int) -> str:
     """A whole page inside a cell; its scripts see nothing of the notebook."""
-    return (f'<iframe title="{escape(title)}" sandbox="allow-scripts" srcdoc="{escape(page)}" '
+    return (f'<iframe title="{escape(title)}" sandbox="allow-scripts" allow="fullscreen *" '
+            f'srcdoc="{escape(page)}" '
             f'style="width:100%;height:{height}px;border:1px solid #767676"></iframe>')
 
 
 def _buckets(value: Sequence[Value]) -> list[tuple[str, str, str]]:
     rows = [row for row in value if isinstance(row, dict)]
-    most = max((int(str(row["count"])) for row in rows), default=1) or 1
-    return [(_shown(row.get("from", row.get("below", ""))),
-             "█" * max(1, round(BAR * int(str(row["count"])) / most)), str(row["count"]))
-            for row in rows]
+    counts = [int(str(row["count"])) for row in rows]
+    most = max(counts, default=0)
+    return [(_shown(row.get("from", "below")),
+             "█" * max(1, round(BAR * count / most)) if count > 0 else "", str(count))
+            for row, count in zip(rows, counts, strict=True)]
 
 
 def _shown(value: Value) -> str:

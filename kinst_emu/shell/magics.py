@@ -5,7 +5,13 @@ import shlex
 from typing import NoReturn
 
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    no_var_expand,
+)
 
 from emu.errors import KinstError
 from kinst_emu.program import Program
@@ -38,6 +44,8 @@ class KernelMagics(Magics):
         opening(parser)
         open_with(self._session, parser.parse_args(_words(line)))
 
+    # IPython would evaluate what stands in braces: a clause is no Python.
+    @no_var_expand
     @line_cell_magic
     def dtrace(self, line: str, cell: str | None = None) -> Program:
         """Run a D program.
@@ -45,8 +53,8 @@ class KernelMagics(Magics):
         %%dtrace [-c WORKLOAD] [-x OPTION[=VALUE]] [ARGUMENT ...], and below it the program: with -c
         it traces a call ('strlen("hello")') or a command ('$ ls /') and ends; without, it stays
         enabled: what is called and run from then on is traced, until traced.close().  %dtrace
-        takes the program from the line, with -n.  It is ``traced`` afterwards: traced.records,
-        traced.aggregations are Python values.
+        takes the program from the line, with -n.  -c {NAME} is the text of a variable.  It is
+        ``traced`` afterwards: traced.records, traced.aggregations are Python values.
         """
         parser = MagicWords("dtrace", add_help=False)
         parser.add_argument("-n", dest="program")
@@ -62,14 +70,15 @@ class KernelMagics(Magics):
         traced = self._session.trace(cell or given.program, *given.arguments, options=options)
         self._names["traced"] = traced
         if given.workload is not None:
+            workload = self._text(given.workload)
             with traced:
-                if given.workload.startswith(COMMAND):
-                    print(self._session.command(given.workload.removeprefix(COMMAND).strip()),
-                          end="")
+                if workload.startswith(COMMAND):
+                    print(self._session.command(workload.removeprefix(COMMAND).strip()), end="")
                 else:
-                    self._session.call(given.workload)
+                    self._session.call(workload)
         return traced
 
+    @no_var_expand
     @line_magic
     def explain(self, line: str) -> Explanation:
         """Explain a firing: %explain FUNCTION:OFFSET -c CALL [-n CLAUSE] [--hit N]."""
@@ -79,8 +88,13 @@ class KernelMagics(Magics):
         parser.add_argument("-n", dest="clause", default="")
         parser.add_argument("--hit", default="1")
         given = parser.parse_args(_words(line))
-        return self._session.explain(given.place, given.call, given.clause,
+        return self._session.explain(given.place, self._text(given.call), given.clause,
                                      parse_count(given.hit, "--hit"))
+
+    def _text(self, given: str) -> str:
+        """``{NAME}``: the text of the user's variable; else as it is."""
+        value = self._names.get(given[1:-1]) if given[:1] + given[-1:] == "{}" else None
+        return value if isinstance(value, str) else given
 
     @line_magic
     def disas(self, line: str) -> Disassembly:

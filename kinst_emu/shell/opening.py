@@ -16,9 +16,8 @@ def opening(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recording", nargs="?", metavar="RECORDING",
                         help="look at this recording, instead of booting a kernel")
     kernel_option(parser, required=False)
-    parser.add_argument("--memory", default=MEMORY, metavar="SIZE", help="guest RAM (%(default)s)")
-    parser.add_argument("--cpus", type=int, default=1, metavar="N",
-                        help="CPUs of the computer (%(default)s)")
+    parser.add_argument("--memory", metavar="SIZE", help=f"guest RAM ({MEMORY})")
+    parser.add_argument("--cpus", type=int, metavar="N", help="CPUs of the computer (1)")
     parser.add_argument("--userland", action="store_true",
                         help="with our userland: command(\"ls /\") gives its shell a command")
     parser.add_argument("--files", type=Path, metavar="DIR",
@@ -28,13 +27,15 @@ def opening(parser: argparse.ArgumentParser) -> None:
 def open_with(session: ShellSession, given: argparse.Namespace) -> None:
     """:raises KinstError: when it cannot be opened."""
     if given.recording is not None:
-        for name in ("module", "userland", "files"):
-            if getattr(given, name):
+        for name in ("module", "userland", "files", "memory", "cpus"):
+            if getattr(given, name) not in (None, False, []):
                 raise KinstError(f"--{name}: a recording has its own machine")
         session.open_recording(OpenRecording(given.recording, given.kernel))
         return
     if given.kernel is None:
         raise KinstError("give a kernel (-k IMAGE; kinst images lists some), or a recording's file")
-    parse_size(given.memory)
+    memory = given.memory or MEMORY
+    parse_size(memory)
+    cpus = 1 if given.cpus is None else given.cpus
     session.open_kernel(open_kernel(given.kernel, given.module, userland=given.userland,
-                                    files=given.files, cpus=given.cpus), given.memory)
+                                    files=given.files, cpus=cpus), memory)

@@ -130,6 +130,7 @@ class ShellSession:
 
     def step(self, count: int = 1) -> Standing:
         """Execute instructions, one or more; what they have changed."""
+        _check(count)
         machine, before = self.machine, self._registers()
         if self.recording is not None:
             self.recording.step(count)
@@ -143,9 +144,13 @@ class ShellSession:
         """Go back instructions.  A recording can go back anywhere.  A machine goes back through
         what step() and run() have executed; a call, or a command, it goes back behind as a whole.
         """
+        _check(count)
         machine, before = self.machine, self._registers()
-        self.gone_back += count
         if self.recording is not None:
+            left = self.recording.position.instructions - self.recording.start.instructions
+            if count > left:
+                raise KinstError(f"only {left} instructions can be gone back")
+            self.gone_back += count
             self.recording.back(count)
             return self._here("", before)
         moves = self._known_moves()
@@ -156,6 +161,7 @@ class ShellSession:
         if not last.ran:
             moves.pop()
             machine.restore(last.before)
+            self.gone_back += count
             return self._here(f"back before {last.what}", before)
         target, number = machine.instructions - count, len(moves) - 1
         while number >= 0 and moves[number].ran and target < moves[number].first:
@@ -169,6 +175,7 @@ class ShellSession:
         found = moves[number]
         del moves[number:]
         machine.restore(found.before)
+        self.gone_back += count
         if target > found.first:
             machine.execute_again(target)
             moves.append(Moved(found.before, found.what, True, found.first, target))
@@ -256,7 +263,7 @@ class ShellSession:
         return self.machine.keep(), self.machine.instructions
 
     def moved(self, begun: tuple[SavedState, int] | None, what: str, ran: bool) -> None:
-        if begun is None:
+        if begun is None or self.machine.instructions == begun[1]:  # it was refused
             return
         self._moves.append(Moved(begun[0], what, ran, begun[1], self.machine.instructions))
         del self._moves[:-MOST_KEPT]
@@ -296,6 +303,11 @@ class ShellSession:
     def _refuse_recorded(self, what: str, instead: str) -> None:
         if self.recording is not None:
             raise KinstError(f"{what}: a recording is looked at: {instead}")
+
+
+def _check(count: int) -> None:
+    if count < 1:
+        raise KinstError(f"{count} instructions: give 1 or more")
 
 
 class _Moving:

@@ -14,7 +14,7 @@ from kinst_emu.kernel_file import Instruction
 from kinst_emu.shell import html
 from kinst_emu.trace_page.flames import MOST_FRAMES, tree
 
-PAGE_HEIGHT = 900  # pixels
+PAGE_HEIGHT, GRAPH_HEIGHT = 900, 500  # pixels
 AROUND = 4  # instructions before and behind the one that is next
 
 
@@ -138,4 +138,6 @@ class FlameGraph:
                        "firings", MOST_FRAMES)[0]
 
     def _repr_html_(self) -> str:
-        return self.svg
+        """In a frame: a click makes a frame of the graph wide, by a script."""
+        return html.framed(f"<!DOCTYPE html><html lang=\"en\"><title>{self.name}</title>{self.svg}",
+                           f"{self.name}: a flame graph", GRAPH_HEIGHT)

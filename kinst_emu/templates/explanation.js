@@ -14,7 +14,11 @@
   }
   function show(n, focus, came) {
     at = Math.max(-1, Math.min(steps.length - 1, n));
+    var held = document.activeElement;
     steps.forEach(function (s, i) { s.hidden = at >= 0 && i !== at; });
+    if (came && held && held.closest('section.step[hidden]')) {
+      document.getElementById('play').focus({ preventScroll: true });
+    }
     say.textContent = at < 0 ? 'all ' + steps.length + ' steps'
       : 'step ' + (at + 1) + ' of ' + steps.length;
     if (moving && at >= 0 && !came) {
@@ -35,7 +39,13 @@
     if (name && !(e.key.indexOf('Arrow') === 0 && own)) { act[name](); }
   });
   links.forEach(function (link, i) {
-    link.addEventListener('click', function () { if (at >= 0) { show(i, true); } }); });
+    link.addEventListener('click', function (e) {
+      // In a frame of a notebook, the address of the link would be the notebook's.
+      e.preventDefault();
+      if (at >= 0) { show(i, true); } else {
+        steps[i].scrollIntoView();
+        steps[i].querySelector('h2').focus({ preventScroll: true });
+      } }); });
   bar.hidden = false;
   if (film) {
     moving = { steps: [] };

@@ -98,7 +98,7 @@ function player(film, followed) {
     back: function () { go(at - 1); }, forward: function () { go(at + 1); },
     whole: function () {
       if (document.fullscreenElement) { document.exitFullscreen(); }
-      else if (section.requestFullscreen) { section.requestFullscreen(); } },
+      else if (document.fullscreenEnabled) { section.requestFullscreen(); } },
     slower: function () { faster(-1); }, faster: function () { faster(1); },
     first: function () { go(0); }, last: function () { go(states.length - 1); }
   };
@@ -108,14 +108,18 @@ function player(film, followed) {
   speed.addEventListener('change', function () { faster(0); });
   document.addEventListener('keydown', function (e) {
     if (e.ctrlKey || e.altKey || e.metaKey) { return; }
+    // What has the focus keeps its own keys; outside the picture, Home and End are the page's.
     var own = /^(BUTTON|SELECT|INPUT|A|SUMMARY)$/.test(e.target.tagName);
-    var name = { ' ': own ? '' : 'play', ',': 'back', '.': 'forward', '<': 'slower',
-      '>': 'faster', f: 'whole', Home: own ? '' : 'first', End: own ? '' : 'last' }[e.key];
+    var typed = /^(SELECT|INPUT)$/.test(e.target.tagName), inside = section.contains(e.target);
+    var name = { ' ': own || e.shiftKey || e.repeat ? '' : 'play', ',': 'back', '.': 'forward',
+      '<': 'slower', '>': 'faster', f: typed || e.repeat ? '' : 'whole',
+      Home: inside && !typed ? 'first' : '', End: inside && !typed ? 'last' : '' }[e.key];
     if (name) { act[name](); e.preventDefault(); }
   });
   narrow.addEventListener('change', lay);
   arrows.forEach(function (arrow) { arrow.setAttribute('pathLength', 1); });
   document.body.classList.add('moving');
+  document.getElementById('whole').hidden = !document.fullscreenEnabled;
   section.hidden = false;
   lay();
   show(0, 0);

@@ -218,3 +218,23 @@ def test_qemu_takes_the_same_way(machine):
         assert machine.evaluate(call) == result
     assert [one.probe for one in there.records] == [one.probe for one in here.records]
     assert here.count == there.count == 2
+
+
+@pytest.mark.parametrize("words, says", [
+    (("quiz", "-k", NAME, "--questions", "1"), "nothing to ask about"),
+    (("relocate", "-k", NAME, "strlen"), "nothing of it is relocated"),
+    (("explain", "-k", NAME, "strlen:0", "-c", 'strlen("a")', "--what-if", "copy"),
+     "has no trampolines"),
+    (("explain", "-k", NAME, "strlen:0", "--run", 'strlen("a")', "--run", 'strlen("b")',
+      "--schedule", "A B"), "no trampolines that threads")])
+def test_what_is_about_trampolines_is_refused(words, says):
+    refused(run("kinst", *words), says)
+
+
+@pytest.mark.skipif(shutil.which("qemu-system-x86_64") is None, reason="there is no QEMU")
+def test_calls_agree_with_qemu_step_by_step_and_a_fault_is_seen():
+    done = run("kinst", "xval", "-k", NAME, "-c", 'strlen("hello")')
+    assert done.returncode == 0 and "1 calls agree" in done.stdout, done
+    assert "2 firings on both" in done.stdout
+    assert run("kinst", "xval", "-k", NAME, "-c", 'strlen("hello")', "--fault",
+               "delivery").returncode == 1

@@ -155,6 +155,9 @@ def test_each_control_does_what_it_says_by_mouse(shown):
 def test_each_control_does_what_it_says_by_key(shown):
     pictures, found = filmed("amd64")[1:]
     last = len(pictures.moments) - 1
+    shown.press("End")
+    assert shown.value(STATE)[0] == 0, "outside the picture the key is the page's"
+    shown.value("document.querySelector('#stage .scroll').focus()")
     for key, moment in ((".", 1), (".", 2), (",", 1), ("End", last), (".", last), ("Home", 0),
                         (",", 0)):
         shown.press(key)
@@ -198,6 +201,42 @@ def test_each_control_does_what_it_says_by_key(shown):
     shown.value("document.getElementById('forward').focus()")
     shown.press(" ")
     assert shown.value(STATE)[:2] == [1, "Play (space)"]
+
+
+@browsing
+def test_what_has_the_focus_is_not_hidden_with_it(shown):
+    shown.press("n")
+    shown.press("n")
+    assert shown.value("document.activeElement.id") == "patch-title"
+    for _ in range(6):
+        shown.press(".")
+    assert shown.value("document.activeElement.id") == "play"
+
+
+@browsing
+def test_links_and_full_screen_work_in_a_frame_of_another_page(tmp_path):
+    from kinst_emu.shell.html import framed
+
+    outer = tmp_path / "notebook.html"
+    outer.write_text("<!DOCTYPE html><title>NOTEBOOK</title>"
+                     + framed(written("amd64", tmp_path).read_text(), "x", 900).replace(
+                         "allow-scripts", "allow-scripts allow-same-origin"))
+    inside = "document.querySelector('iframe').contentDocument"
+    with Shown(outer, 1280) as one:
+        one.value(f"{inside}.querySelectorAll('nav li a')[4].click()")
+        time.sleep(0.3)
+        assert one.value(f"{inside}.querySelectorAll('section.step').length") > 5
+        assert one.value(f"{inside}.activeElement.id") == "frame-title"
+        assert one.value(f"{inside}.fullscreenEnabled") is True
+
+
+def test_a_clause_may_have_any_character(arch):
+    one = explain(catalog.find(f"teaching/{arch}"), Asked(
+        "strlen:0", 'strlen("hello")', clause='{ printf("a\x01\x1b\x7f<&\ud800"); }'
+        .encode("utf-8", "replace").decode(), memory=MEMORY))
+    pictures = Pictures(one.firing, one.table, one.words, one.steps)
+    assert len(film(pictures).changes) == len(pictures.moments)
+    assert "\N{REPLACEMENT CHARACTER}" in pictures.svg(3)
 
 
 @browsing

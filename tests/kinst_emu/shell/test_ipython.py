@@ -55,7 +55,7 @@ def test_every_magic_answers_and_shows_itself(ipython):
     shown = ipython.display_formatter.format(ipython.user_ns["q"])[0]
     assert set(shown) >= {"text/plain", "text/html", "image/svg+xml"}
     assert "The trap frame" in shown["text/plain"] and "data-register" in shown["image/svg+xml"]
-    assert 'sandbox="allow-scripts" srcdoc="&lt;!DOCTYPE' in is_html(shown["text/html"])
+    assert 'allow="fullscreen *" srcdoc="&lt;!DOCTYPE' in is_html(shown["text/html"])
     table = ipython.run_line_magic("disas", "strlen")
     assert "<th" in is_html(table._repr_html_()) and "push rbp" in repr(table)
     assert "size_t strlen" in repr(ipython.run_line_magic("layout", "strlen"))
@@ -75,6 +75,37 @@ def test_what_is_wrong_is_one_line(ipython, capsys, line, why):
     shown = "".join(capsys.readouterr())
     assert not result.success and why.lower() in shown.lower()
     assert "Traceback" not in shown and len(shown.strip().splitlines()) == 1, shown
+
+
+def test_a_clause_is_no_python(ipython):
+    """Braces of a line are IPython's elsewhere: stack(), trace() and step() are names of both."""
+    before = ipython.user_ns["machine"].instructions
+    ipython.run_line_magic("dtrace", "-n 'fbt::strlen:entry { stack(); trace(7); }' "
+                           "-c 'strlen(\"x\")'")
+    assert ipython.user_ns["traced"].records[0].values[-1] == 7
+    ipython.run_line_magic("explain", "strlen:0 -c 'strlen(\"x\")' -n '{ stack(); }'")
+    now = ipython.user_ns["machine"].instructions
+    ipython.run_cell("%dtrace -n 'fbt::strlen:entry { step() }'")
+    assert ipython.user_ns["machine"].instructions == now > before
+    ipython.user_ns["workload"] = 'strlen("abc")'
+    ipython.run_cell_magic("dtrace", "-c {workload}", "fbt::strlen:return { trace(arg1); }")
+    assert ipython.user_ns["traced"].records[0].values == [3]
+
+
+def test_loaded_again_it_completes_once(ipython):
+    for _ in range(3):
+        ipython.run_line_magic("reload_ext", "kinst_emu")
+    ours = [one for one in ipython.Completer.custom_matchers
+            if getattr(one, "matcher_identifier", "") == "kinst_emu"]
+    assert len(ours) == 1
+    ipython.run_line_magic("unload_ext", "kinst_emu")
+    assert len(ipython.Completer.custom_matchers) == 0
+
+
+def test_a_distribution_says_what_is_below_it_and_draws_no_bar_for_nothing():
+    shown = is_html(html.aggregation("@", {(): [{"count": 1}, {"from": 3, "count": 0},
+                                                {"from": 10, "count": 4}]}))
+    assert ">below<" in shown and shown.count("█") == 5 + 20
 
 
 def completed(ipython, text):
@@ -115,6 +146,7 @@ def test_stacks_are_a_flame_graph(ipython):
     graph = ipython.user_ns["traced"].flame_graph()
     assert isinstance(graph, FlameGraph)
     assert "strtoul" in is_html(graph._repr_html_()) and "<svg" in graph.svg
+    assert 'sandbox="allow-scripts"' in graph._repr_html_()
     with pytest.raises(kinst_emu.KinstError, match="no aggregation of counts by stack"):
         ipython.user_ns["traced"].flame_graph("@x")
 
@@ -127,4 +159,8 @@ def test_the_command_executes_code_and_says_what_is_wrong(tmp_path):
     assert done.returncode == 1 and "Traceback" not in done.stdout + done.stderr
     refused(run("kinst", "shell"), "give a kernel")
     refused(run("kinst", "shell", "-k", "teaching/arm64", "--cpus", "0"), "0 CPUs")
-    refused(run("kinst", "shell", str(tmp_path / "no.rec"), "--userland"), "--userland")
+    for option in (("--userland",), ("--memory", "1G"), ("--cpus", "2")):
+        refused(run("kinst", "shell", str(tmp_path / "no.rec"), *option), option[0])
+    done = run("kinst", "shell", "-k", "teaching/arm64", "--memory", "64M", "-c",
+               "import sys; sys.exit(3)")
+    assert done.returncode == 3

@@ -34,7 +34,7 @@ def held(name, outputs):
     match name:
         case "path":
             assert any("srcdoc=" in page and "film" in page for page in pages)
-            assert any("<svg" in page and "firings" in page for page in pages)
+            assert any("&lt;svg" in page and "firings" in page for page in pages)
             assert shown(outputs, "image/svg+xml")
         case "panic":
             assert ("panic" in said and "note_keep" in said) or "memset" in said

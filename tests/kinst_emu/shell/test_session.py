@@ -127,6 +127,26 @@ def test_only_so_many_states_are_kept(session):
     session.back(MOST_KEPT)
 
 
+@pytest.mark.parametrize("count", [0, -1, -(1 << 70)])
+def test_a_count_that_is_none_is_refused_and_nothing_moves(session, names, count):
+    session.step(2)
+    at = names["machine"].instructions
+    for verb in (session.step, session.back):
+        with pytest.raises(KinstError, match="give 1 or more"):
+            verb(count)
+    assert names["machine"].instructions == at
+
+
+def test_a_call_that_was_refused_is_nothing_to_go_back_behind(session, names):
+    at = names["machine"].instructions
+    session.step(5)
+    for refused in (lambda: session.call("nosuch"), lambda: session.command("ls")):
+        with pytest.raises(KinstError):
+            refused()
+    session.back(3)
+    assert names["machine"].instructions == at + 2
+
+
 def test_a_recording_goes_anywhere(session, names, tmp_path):
     machine = names["machine"]
     with machine.record(tmp_path / "x.rec"):
@@ -139,6 +159,9 @@ def test_a_recording_goes_anywhere(session, names, tmp_path):
     at = recording.position
     assert session.step(3).changed
     session.back(3)
+    assert recording.position == at
+    with pytest.raises(KinstError, match="instructions can be gone back"):
+        session.back(10**9)
     assert recording.position == at
     name = recording.machine.emulated.arch.arguments[0]
     written = session.who_wrote(recording.machine.registers[name])
