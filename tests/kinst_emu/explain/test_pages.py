@@ -49,7 +49,9 @@ def test_pages_are_html_and_small(pages):
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium")
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_nothing_in_the_pages(pages, tmp_path, width):
-    for path in pages:
+    # Each at one width at least; the ones that are laid out by it at all.
+    arch = ARCHES[WIDTHS.index(width)]
+    for path in (path for path in pages if path.stem in (arch, "beside", "sheet")):
         found = checked(path, width)
         assert found["width"] == width and found["passes"] > 10, (path.name, found)
         assert not found["violations"] and not found["wide"], (path.name, found)
