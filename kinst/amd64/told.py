@@ -5,14 +5,13 @@ So it can be one of four, which is what FBT needs: no trampoline is there for an
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.amd64 import registers
 from emu.machine import Machine
 from kinst.amd64 import classify
 from kinst.amd64.trap import INT3, PUSH_RBP, Amd64Trap
-from kinst.code.verdict import Bits, Lowered, Op, Refuse, RegisterState, Verdict
+from kinst.code.verdict import Nothing, Refuse, Verdict
 from kinst.trap import Breakpoint, CpuState, FrameState, KernelEffect
 
 # The answers are illumos's (sys/dtrace.h); ``images/teaching/amd64-illumos/regs.h`` has them.
@@ -22,20 +21,6 @@ TOLD = {
     b"\x90": KernelEffect(4, "rsp", 0),
     b"\xc3": KernelEffect(5, "rsp", 8, returns=True)}
 RETURN_POINTER = 8  # bytes: what dtrace_invop's stack has before struct regs
-
-
-@dataclass(frozen=True)
-class ByTheKernel:
-    """The kernel's vectors do what the instruction would; the run goes on behind it."""
-
-    ends_block: ClassVar[bool] = False
-    after: int
-
-    def next_pc(self, state: RegisterState) -> int:
-        return self.after
-
-    def lower(self, bits: Bits) -> Lowered:
-        return Lowered(Op.NEXT)
 
 
 class ToldTrap(Amd64Trap):
@@ -56,7 +41,8 @@ class ToldTrap(Amd64Trap):
         if told is None:
             return length, Refuse("is not one that this kernel's vectors do themselves "
                                   "(push %rbp, leave, nop, ret)")
-        return length, verdict if told.returns else ByTheKernel(address + length)
+        # What else they do is not the host's: there the run goes on behind it.
+        return length, verdict if told.returns else Nothing(address + length)
 
     def at_seam(self, machine: Machine) -> int:
         return machine.guest.trap_frame.read(machine, self._frame(machine), "rip")

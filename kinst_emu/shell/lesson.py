@@ -9,9 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emu.errors import KinstError
-from kinst_emu.kernel import Kernel
-from kinst_emu.machine import TracedMachine
 from kinst_emu.probes import Probes
 from kinst_emu.program import Program
 from kinst_emu.shell.session import ShellSession
@@ -34,20 +31,6 @@ class Pupil:
     result: object = None
     answer: object = None
 
-    @property
-    def kernel(self) -> Kernel:
-        found = self.names.get("kernel")
-        if not isinstance(found, Kernel):
-            raise KinstError("the lesson needs its kernel: start it again")
-        return found
-
-    @property
-    def machine(self) -> TracedMachine:
-        found = self.names.get("machine")
-        if not isinstance(found, TracedMachine):
-            raise KinstError("the lesson needs its machine: boot()")
-        return found
-
     def any_of(self, kind: type[Any]) -> list[Any]:
         """The user's values of a type."""
         return [value for name, value in self.names.items()
@@ -69,13 +52,13 @@ class Task:
 
 
 def _first(progress: Pupil) -> Any:
-    return progress.kernel.instructions(FUNCTION)[0]
+    return progress.session.kernel.instructions(FUNCTION)[0]
 
 
 def _breakpoint(progress: Pupil) -> bool:
     """The byte, or bytes, that a probe has written over the first instruction."""
     first = _first(progress)
-    held = progress.machine.read(first.address, len(first.code))
+    held = progress.session.machine.read(first.address, len(first.code))
     given = progress.answer
     if held == first.code or given is None:
         return False
@@ -88,18 +71,21 @@ def _fired(progress: Pupil) -> bool:
                for probes in progress.any_of(Probes))
 
 
-def _pc_saved(progress: Pupil) -> int:
+def _pc_saved(progress: Pupil) -> bool:
     """The interrupted pc, as the trap frame of a probe on the first instruction has it."""
     from kinst_emu.explain.explained import Asked, explain
 
-    firing = explain(progress.kernel.image, Asked(f"{FUNCTION}:0", f'{FUNCTION}("{WORD}")')).firing
-    name = {"arm64": "elr", "riscv64": "sepc"}.get(progress.kernel.arch, "rip")
-    offset, size = firing.layout[name]
-    return int.from_bytes(firing.frames[0].before[offset : offset + size], "little")
+    if progress.answer is None:
+        return False
+    one = explain(progress.session.kernel.image, Asked(f"{FUNCTION}:0", f'{FUNCTION}("{WORD}")'))
+    pc = one.words.arch.pc
+    offset, size = one.firing.layout[one.words.trap.names.get(pc, pc)]
+    saved = one.firing.frames[0].before[offset : offset + size]
+    return progress.answer == int.from_bytes(saved, "little")
 
 
 def _same_state(progress: Pupil) -> bool:
-    return (progress.machine.digest() == progress.digest
+    return (progress.session.machine.digest() == progress.digest
             and any(probes.count and probes.closed for probes in progress.any_of(Probes)))
 
 
@@ -127,7 +113,7 @@ TASKS = (
          "vector saves the interrupted registers in a trap frame. Which address does it have for "
          "the program counter (rip, elr, sepc)? Give it to answer(), as a number.",
          f"%explain {FUNCTION}:0 -c '{FUNCTION}(\"{WORD}\")', step 5; answer(0x...)",
-         lambda progress: progress.answer == _pc_saved(progress),
+         _pc_saved,
          "On amd64 it is the address behind INT3; the other two save the breakpoint's own."),
     Task("A step, and back", "Execute three instructions, one at a time, see what each changes, "
          "and go back one.", "step(); step(); step(); back()",
