@@ -16,9 +16,9 @@ from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain import animation
 from kinst_emu.explain.beside import beside
-from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.drawing import Pictures, stills
 from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
-from kinst_emu.explain.film import film
+from kinst_emu.explain.film import film, together
 from kinst_emu.explain.page import page, page_beside
 from kinst_emu.explain.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.text import text, text_beside
@@ -248,7 +248,11 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
                  "architecture.")
         kernels = ", ".join(catalog.described(one.image) for one in explained.values())
         title = f"A breakpoint in {function}: {kernels}"
-        write_page(arguments.html, page_beside(title, about, names, found), "kinst")
+        order = [name for name, _steps in found]
+        pictures = {name: _pictures(one) for name, one in explained.items()}
+        write_page(arguments.html, page_beside(
+            title, about, names, found, stills(pictures, order),
+            together({name: film(one) for name, one in pictures.items()}, order)), "kinst")
     if arguments.json:
         print(json.dumps({name: explained_as_json(one) for name, one in explained.items()}))
     elif not arguments.html:

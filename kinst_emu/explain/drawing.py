@@ -4,9 +4,9 @@
 import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dtrace.run.structured import Row
 from emu.templates import templates
@@ -28,9 +28,27 @@ LINE = 17
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
 BEND = 20  # of an arrow, at its ends
 MOST_STORES = 6  # that are drawn as arrows, of one instruction
-PANES = {"function": (MARGIN, TOP), "trampoline": (MARGIN, TOP + 216),
-         "clause": (MARGIN, TOP + 468), "registers": (MARGIN * 2 + LEFT, TOP),
-         "way": (MARGIN * 2 + LEFT, TOP + 376), "stack": (MARGIN * 3 + LEFT + MIDDLE, TOP)}
+
+
+class Pane(NamedTuple):
+    """Where it is in the picture."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+MACHINE, STACK = MARGIN * 2 + LEFT, MARGIN * 3 + LEFT + MIDDLE
+PANES = {"function": Pane(MARGIN, TOP, LEFT, 200),
+         "trampoline": Pane(MARGIN, TOP + 216, LEFT, 236),
+         "clause": Pane(MARGIN, TOP + 468, LEFT, HEIGHT - TOP - 484),
+         "registers": Pane(MACHINE, TOP, MIDDLE, 360),
+         "way": Pane(MACHINE, TOP + 376, MIDDLE, HEIGHT - TOP - 392),
+         "stack": Pane(STACK, TOP, RIGHT, HEIGHT - TOP - MARGIN)}
+# What is seen of a picture where there is room for a third of it: a column, by its name.
+VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", "way"),
+         "stack": ("stack",)}
 Item = TypeVar("Item")
 
 WAY = ((Station.FUNCTION, "breakpoint"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
@@ -118,8 +136,13 @@ class Pictures:
             found.setdefault(number, step.name)
         return {name: self.svg(number, name, styled=False) for number, name in found.items()}
 
+    def of_step(self, name: str, pane: str) -> str:
+        """A pane of the picture of a step; empty: there is no such step."""
+        return next((self.svg(number, name, styled=False, pane=pane)
+                     for number, step in self.steps if step.name == name), "")
+
     def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False,
-            hidden: int | None = None) -> str:
+            hidden: int | None = None, pane: str = "") -> str:
         """The picture of a moment.
 
         :param step: the name of the one that it is drawn for, of those that are about it.
@@ -133,9 +156,10 @@ class Pictures:
             TEMPLATE).render(
             d=(self.drawing(number, step) if hidden is None
                else self._without(number, step, hidden)),
-            width=WIDTH, height=HEIGHT, top=TOP, margin=MARGIN,
-            left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=self._pitch,
-            small=min(13, round(self._pitch - 2)), at=PANES,
+            width=WIDTH, height=HEIGHT, margin=MARGIN,
+            left=LEFT, right=RIGHT, line=LINE, pitch=self._pitch,
+            small=min(13, round(self._pitch - 2)),
+            panes={pane: PANES[pane]} if pane else PANES, box=box(pane) if pane else "",
             styled=styled, every=every))
 
     def _without(self, number: int, step: str, hidden: int) -> Drawing:
@@ -170,7 +194,7 @@ class Pictures:
 
     def _stores(self, moment: FiringMoment) -> list["Path"]:
         """From the registers to each word that an instruction has stored."""
-        x, y = PANES["stack"]
+        x, y = PANES["stack"][:2]
         changed = [number for number, word in enumerate(moment.stack)
                    if self._is_new(moment, word)]
         if moment.handles is not None or len(changed) > MOST_STORES:
@@ -189,9 +213,9 @@ class Pictures:
     def _anchor(self, place: Station) -> tuple[int, int]:
         """Where an arrow ends: at the line of code, or the station of the way."""
         if place in IN_CODE:
-            x, y = PANES[place.name.lower()]
+            x, y = PANES[place.name.lower()][:2]
             return x + LEFT, y + 38 + self._rows[place] * LINE
-        x, y = PANES["way"]
+        x, y = PANES["way"][:2]
         return x + 24, y + 37 + 26 * next(n for n, (one, _) in enumerate(WAY) if one is place)
 
     @staticmethod
@@ -267,6 +291,27 @@ class Pictures:
             found += [*(f"its buffer gets {_left(one)}" for one in told.left),
                       *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)]
         return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)][:MOST_CLAUSE]
+
+
+def view_of(step: str) -> str:
+    """The column that has what a step is about."""
+    return next((name for name, panes in VIEWS.items() if ABOUT.get(step) in panes), "stack")
+
+
+def stills(pictures: Mapping[str, "Pictures"], steps: Sequence[str]) -> dict[str, dict[str, str]]:
+    """By the names of the steps, what each is about in the pictures of several firings; of steps
+    that come one behind the other and are about the same pane, the last has it."""
+    about = [ABOUT.get(step, "stack") for step in steps]
+    return {step: {name: one.of_step(step, pane) for name, one in pictures.items()}
+            for step, pane, then in zip(steps, about, [*about[1:], ""], strict=True)
+            if pane != then or pane == "function"}
+
+
+def box(*panes: str) -> str:
+    """Of SVG, a ``viewBox``: panes that stand below each other."""
+    first, last, edge = PANES[panes[0]], PANES[panes[-1]], MARGIN // 4
+    return (f"{first.x - edge} {first.y - edge} {first.width + 2 * edge} "
+            f"{last.y + last.height - first.y + 2 * edge}")
 
 
 def _left(row: Row) -> str:

@@ -1,7 +1,7 @@
 """All moments of a firing in one picture: what is to be set in it to come from each to the next."""
 
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kinst_emu.explain.drawing import Pictures
@@ -32,6 +32,56 @@ class Film:
         """As JSON, without the picture."""
         return {"places": self.places, "strings": self.strings, "changes": self.changes,
                 "steps": self.steps}
+
+    def moment_of(self, step: str) -> int | None:
+        """None: it has no such step."""
+        return next((moment for moment, name, _own in self.steps if name == step), None)
+
+
+@dataclass(frozen=True)
+class Showing:
+    """Films that are shown together: each step begins in all of them at once, and one that comes
+    to a step's end sooner waits for the others.
+
+    :param films: by their names; of one alone, the name is empty.
+    :param beats: the numbers of the moments, one of each film, that are to be seen at a time.
+    :param steps: the number of the beat at which each begins, and its name.
+    """
+
+    films: dict[str, Film]
+    beats: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, str], ...]
+
+    def for_script(self) -> dict[str, object]:
+        """As JSON, without the pictures."""
+        return {"films": [one.for_script() for one in self.films.values()], "beats": self.beats,
+                "steps": self.steps}
+
+
+def together(films: dict[str, Film], order: Sequence[str]) -> Showing:
+    """:param order: the names of the steps; not each film has all."""
+    at = [0] * len(films)
+    beats, steps = [tuple(at)], list[tuple[int, str]]()
+
+    def go_on(to: Sequence[int]) -> None:
+        nonlocal at
+        while any(now < then for now, then in zip(at, to, strict=True)):
+            at = [min(now + 1, max(now, then)) for now, then in zip(at, to, strict=True)]
+            beats.append(tuple(at))
+
+    for name in order:
+        moments = [film.moment_of(name) for film in films.values()]
+        if any(moment is not None for moment in moments):
+            go_on([now if moment is None else moment
+                   for now, moment in zip(at, moments, strict=True)])
+            steps.append((len(beats) - 1, name))
+    go_on([len(film.changes) - 1 for film in films.values()])
+    return Showing(films, tuple(beats), tuple(steps))
+
+
+def alone(found: Film) -> Showing:
+    """A film, moment by moment."""
+    return together({"": found}, [name for _moment, name, _own in found.steps])
 
 
 def film(pictures: Pictures) -> Film:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kinst_emu.explain.beside import Beside
-from kinst_emu.explain.film import Film
+from kinst_emu.explain.drawing import VIEWS, box
+from kinst_emu.explain.film import Film, Showing, alone
 from kinst_emu.explain.steps import Step, Table
 from kinst_emu.explain.terms import first_terms
 from kinst_emu.page_file import page as filled
@@ -24,6 +25,7 @@ class StepSection:
     :param parts: what it says.
     :param beside: what it says in each column: the column's name; None, where it has no such step.
     :param picture: of the moment that it is about, as SVG; empty: there is none.
+    :param pictures: those of the columns, by their names.
     :param terms: that no step before it has used, and what they mean.
     :param needs: how wide a column must be, pixels, for its tables' words.
     """
@@ -34,6 +36,7 @@ class StepSection:
     beside: list[tuple[str, Parts | None]]
     needs: int = 0
     picture: str = ""
+    pictures: Mapping[str, str] = field(default_factory=dict)
     terms: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,19 +49,29 @@ def page(title: str, about: str, steps: Sequence[Step],
     sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
                             picture=pictures.get(step.name, ""), terms=terms)
                 for step, terms in zip(steps, first_terms(steps), strict=True)]
-    return filled(TEMPLATE, title, about, sections=sections, columns=0, film=film, speeds=SPEEDS,
-                  data=_for_script(film))
+    return filled(TEMPLATE, title, about, sections=sections, columns=0,
+                  **_moving(None if film is None else alone(film)))
 
 
-def _for_script(film: Film | None) -> str:
-    """JSON that can stand in a page: no element begins or ends in it."""
-    if film is None:
-        return ""
-    return json.dumps(film.for_script(), separators=(",", ":")).replace("<", "\\u003c")
+def _moving(showing: Showing | None, moving: str = "The firing") -> dict[str, object]:
+    """What a page needs to play; its data is JSON that can stand in it: no element begins or ends
+    in it."""
+    if showing is None:
+        return {"showing": None}
+    data = {**showing.for_script(), "names": list(showing.films),
+            "views": {view: box(*panes) for view, panes in VIEWS.items()}}
+    return {"showing": showing, "speeds": SPEEDS, "moving": moving,
+            "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")}
 
 
-def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> str:
-    """Steps in columns, one for each architecture."""
+def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
+                pictures: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+                showing: Showing | None = None) -> str:
+    """Steps in columns, one for each architecture.
+
+    :param pictures: SVG, by the names of steps, then by those of the columns.
+    :param showing: of all moments; None: nothing moves.
+    """
     sections = []
     for step_name, steps in found:
         titles = "; ".join(dict.fromkeys(step.title for step in steps if step is not None))
@@ -66,8 +79,9 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside) -> 
             (name, None if step is None else _parts(step, f"{name}: {step.title}"))
             for name, step in zip(names, steps, strict=True)],
             max((_needs(part) for step in steps if step is not None for part in step.parts
-                 if isinstance(part, Table)), default=0)))
-    return filled(TEMPLATE, title, about, sections=sections, columns=len(names), film=None)
+                 if isinstance(part, Table)), default=0), pictures=pictures.get(step_name, {})))
+    return filled(TEMPLATE, title, about, sections=sections, columns=len(names),
+                  **_moving(showing, "The firings"))
 
 
 def _parts(step: Step, title: str) -> Parts:

@@ -1,10 +1,5 @@
-// The picture of a firing, moving: what is to be set in it, from each moment to the next.
-function player(film, followed) {
-  var section = document.getElementById('player'), told = document.getElementById('told');
-  var svg = section.querySelector('svg'), scrub = document.getElementById('scrub');
-  var play = document.getElementById('play'), speed = document.getElementById('speed');
-  var still = window.matchMedia('(prefers-reduced-motion: reduce)');
-  var narrow = window.matchMedia('(max-width: 40rem)');
+// One picture: what is to be set in it, from each moment to the next.
+function picture(svg, film) {
   var elements = [svg].concat(Array.prototype.slice.call(svg.querySelectorAll('*')));
   var setters = film.places.map(function (place) {
     var element = elements[place[0]], name = place[1];
@@ -21,29 +16,72 @@ function player(film, followed) {
     for (var i = 0; i < change.length; i += 2) { before[change[i]] = film.strings[change[i + 1]]; }
     return before;
   });
-  var shown = first.slice(), at = 0, playing = false, due = 0, came = 0;
-  var arrows = Array.prototype.slice.call(svg.querySelectorAll('.arrow, .store'));
+  var shown = first.slice();
+  return {
+    svg: svg,
+    show: function (moment, name) {
+      var state = states[moment];
+      film.steps.forEach(function (step) {
+        if (step[1] !== name || step[0] !== moment) { return; }
+        state = state.slice();  // what the step is about is marked, and its title is there
+        for (var i = 0; i < step[2].length; i += 2) {
+          state[step[2][i]] = film.strings[step[2][i + 1]]; }
+      });
+      state.forEach(function (value, i) {
+        if (shown[i] !== value) { setters[i](value); shown[i] = value; } });
+    }
+  };
+}
+// The pictures of firings, moving together; each beat has a moment of each of them.
+function player(data, followed) {
+  var section = document.getElementById('player'), told = document.getElementById('told');
+  var svgs = Array.prototype.slice.call(section.querySelectorAll('svg.picture'));
+  var pictures = svgs.map(function (svg, i) { return picture(svg, data.films[i]); });
+  var beats = data.beats, steps = data.steps, svg = svgs[0];
+  var scrub = document.getElementById('scrub'), view = document.getElementById('view');
+  var play = document.getElementById('play'), speed = document.getElementById('speed');
+  var still = window.matchMedia('(prefers-reduced-motion: reduce)');
+  var narrow = window.matchMedia('(max-width: 40rem)');
+  var titles = Array.prototype.slice.call(section.querySelectorAll('.now'));
+  var at = 0, playing = false, due = 0, came = 0;
+  var arrows = Array.prototype.slice.call(section.querySelectorAll('.arrow, .store'));
 
   function stepOf(moment) {
     var found = 0;
-    film.steps.forEach(function (step, i) { if (step[0] <= moment) { found = i; } });
+    steps.forEach(function (step, i) { if (step[0] <= moment) { found = i; } });
     return found;
   }
+  // What a column is wanted of: of a step, what it is about; between two, where control is.
+  function column(svg) {
+    var pane = svg.querySelector('.pane.about');
+    var place = pane ? pane.dataset.pane : svg.dataset.place;
+    if (place === 'registers' || place === 'way') { return 'machine'; }
+    return /^(function|trampoline|clause)$/.test(place) ? 'code' : 'stack';
+  }
+  function look() {
+    if (!view) { return; }
+    svgs.forEach(function (svg) {
+      svg.dataset.view = view.value || column(svg);
+      svg.setAttribute('viewBox', data.views[svg.dataset.view]); });
+  }
+  function texts(play) {
+    return svgs.map(function (svg) {
+      return (data.names[0] ? svg.parentNode.getAttribute('aria-label') + ': ' : '')
+        + (play ? svg.getAttribute('aria-label') : svg.querySelector('desc').textContent);
+    }).join(' ');
+  }
   function show(moment, step) {
-    at = Math.max(0, Math.min(states.length - 1, moment));
-    var state = states[at];
-    if (step !== undefined) {  // what the step is about is marked, and its title is there
-      var own = film.steps[step][2];
-      state = state.slice();
-      for (var i = 0; i < own.length; i += 2) { state[own[i]] = film.strings[own[i + 1]]; }
-    }
-    state.forEach(function (value, i) {
-      if (shown[i] !== value) { setters[i](value); shown[i] = value; } });
+    at = Math.max(0, Math.min(beats.length - 1, moment));
+    pictures.forEach(function (one, i) {
+      one.show(beats[at][i], step === undefined ? '' : steps[step][1]); });
+    look();
+    titles.forEach(function (one, i) {
+      one.textContent = svgs[i].getAttribute('aria-label'); });
     scrub.value = at + 1;
-    scrub.setAttribute('aria-valuetext', 'moment ' + (at + 1) + ' of ' + states.length);
+    scrub.setAttribute('aria-valuetext', 'moment ' + (at + 1) + ' of ' + beats.length);
     came = performance.now();
     // While it plays, a listener hears the steps, not each instruction.
-    var text = playing ? svg.getAttribute('aria-label') : svg.querySelector('desc').textContent;
+    var text = texts(playing);
     if (told.textContent !== text) { told.textContent = text; }
     followed(step === undefined ? stepOf(at) : step, step !== undefined);
   }
@@ -56,8 +94,8 @@ function player(film, followed) {
     }
     if (playing && now >= due) {
       due = Math.max(due + 1000 / speed.value, now);
-      if (at + 1 < states.length) { show(at + 1); }
-      if (at + 1 >= states.length) { stop(); }
+      if (at + 1 < beats.length) { show(at + 1); }
+      if (at + 1 >= beats.length) { stop(); }
     }
     if (playing || (!still.matches && part < 1)) { requestAnimationFrame(draw); } else { drawn = false; }
   }
@@ -67,10 +105,10 @@ function player(film, followed) {
     playing = false;
     play.setAttribute('aria-pressed', 'false');
     play.textContent = 'Play (space)';
-    told.textContent = svg.querySelector('desc').textContent;
+    told.textContent = texts(false);
   }
   function start() {
-    if (at + 1 >= states.length) { show(0); }
+    if (at + 1 >= beats.length) { show(0); }
     playing = true;
     due = performance.now() + 1000 / speed.value;
     play.setAttribute('aria-pressed', 'true');
@@ -83,6 +121,7 @@ function player(film, followed) {
     due = Math.min(due, performance.now() + 1000 / speed.value);
   }
   function lay() {
+    if (view) { look(); return; }
     // On a phone the panes stand below each other, each as wide as the screen.
     var y = 64, panes = section.querySelectorAll('.pane');
     panes.forEach(function (pane) {
@@ -100,19 +139,23 @@ function player(film, followed) {
       if (document.fullscreenElement) { document.exitFullscreen(); }
       else if (document.fullscreenEnabled) { section.requestFullscreen(); } },
     slower: function () { faster(-1); }, faster: function () { faster(1); },
-    first: function () { go(0); }, last: function () { go(states.length - 1); }
+    view: function () {
+      view.selectedIndex = (view.selectedIndex + 1) % view.length;
+      look(); },
+    first: function () { go(0); }, last: function () { go(beats.length - 1); }
   };
   ['play', 'back', 'forward', 'whole'].forEach(function (name) {
     document.getElementById(name).addEventListener('click', act[name]); });
   scrub.addEventListener('input', function () { go(scrub.value - 1); });
   speed.addEventListener('change', function () { faster(0); });
+  if (view) { view.addEventListener('change', look); }
   document.addEventListener('keydown', function (e) {
     if (e.ctrlKey || e.altKey || e.metaKey) { return; }
     // What has the focus keeps its own keys; outside the picture, Home and End are the page's.
     var own = /^(BUTTON|SELECT|INPUT|A|SUMMARY)$/.test(e.target.tagName);
     var typed = /^(SELECT|INPUT)$/.test(e.target.tagName), inside = section.contains(e.target);
     var name = { ' ': own || e.shiftKey || e.repeat ? '' : 'play', ',': 'back', '.': 'forward',
-      '<': 'slower', '>': 'faster', f: typed || e.repeat ? '' : 'whole',
+      v: view && !typed ? 'view' : '', '<': 'slower', '>': 'faster', f: typed || e.repeat ? '' : 'whole',
       Home: inside && !typed ? 'first' : '', End: inside && !typed ? 'last' : '' }[e.key];
     if (name) { act[name](); e.preventDefault(); }
   });
@@ -123,5 +166,5 @@ function player(film, followed) {
   section.hidden = false;
   lay();
   show(0, 0);
-  return { step: function (n) { go(film.steps[n][0], n); }, steps: film.steps };
+  return { step: function (n) { go(steps[n][0], n); }, steps: steps };
 }

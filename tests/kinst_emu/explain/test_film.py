@@ -9,12 +9,13 @@ import time
 import pytest
 
 from images import catalog
-from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.beside import beside
+from kinst_emu.explain.drawing import PANES, VIEWS, Pictures, box, stills
 from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.film import TEXT, _values, film
-from kinst_emu.explain.page import SPEEDS, page
+from kinst_emu.explain.film import TEXT, Film, Showing, _values, alone, film, together
+from kinst_emu.explain.page import SPEEDS, page, page_beside
 from tests.browser import CHROMIUM, Shown
-from tests.conftest import MEMORY
+from tests.conftest import ARCHES, MEMORY
 
 CLAUSE = '/regs[0] != 1/ { @[probefunc] = count(); printf("</script><%d>", regs[0]); }'
 LARGEST = 400 << 10
@@ -85,7 +86,7 @@ def test_pages_that_move_are_small_and_what_was_printed_ends_no_script(arch, tmp
     text = path.read_text()
     assert path.stat().st_size < LARGEST and text.count("</script>") == 2
     data = re.search(r'<script type="application/json" id="film">(.*?)</script>', text).group(1)
-    assert json.loads(data)["steps"] == json.loads(json.dumps(filmed(arch)[2].steps))
+    assert json.loads(data)["films"][0]["steps"] == json.loads(json.dumps(filmed(arch)[2].steps))
 
 
 STATE = """(function () { var svg = document.querySelector('#player svg');
@@ -311,3 +312,108 @@ def test_without_scripts_and_on_paper_there_is_a_strip_of_pictures(tmp_path):
     still.write_text(path.read_text().replace("script-src 'unsafe-inline'", ""))
     with Shown(still, 1280) as one:
         assert one.value(visible) == [count, count, 0]
+
+
+# -- several beside each other ------------------------------------------------------------------
+
+def of_moments(count, **steps):
+    return Film("", (), (), ((),) * count, tuple((at, name, ()) for name, at in steps.items()))
+
+
+def test_one_film_is_shown_moment_by_moment():
+    assert alone(of_moments(4, a=0, b=2)) == Showing(
+        {"": of_moments(4, a=0, b=2)}, ((0,), (1,), (2,), (3,)), ((0, "a"), (2, "b")))
+
+
+def test_steps_begin_together_and_who_comes_to_the_end_of_one_sooner_waits():
+    films = {"one": of_moments(3, a=0, b=1), "two": of_moments(5, a=0, b=3, c=3)}
+    assert together(films, ["a", "b", "c", "none"]) == Showing(
+        films, ((0, 0), (1, 1), (1, 2), (1, 3), (2, 4)), ((0, "a"), (3, "b"), (3, "c")))
+
+
+@functools.cache
+def three():
+    found = beside({arch: filmed(arch)[0].steps for arch in ARCHES})
+    order = [name for name, _steps in found]
+    showing = together({arch: filmed(arch)[2] for arch in ARCHES}, order)
+    pictures = {arch: filmed(arch)[1] for arch in ARCHES}
+    return page_beside("three", "about", ARCHES, found, stills(pictures, order), showing), showing
+
+
+def test_every_moment_of_each_is_shown_and_never_goes_back():
+    showing = three()[1]
+    for number, arch in enumerate(ARCHES):
+        seen = [beat[number] for beat in showing.beats]
+        assert sorted(set(seen)) == list(range(len(filmed(arch)[1].moments))) and seen == sorted(
+            seen)
+        for at, name in showing.steps:
+            assert filmed(arch)[2].moment_of(name) in (None, seen[at])
+
+
+def test_three_architectures_with_pictures_are_a_small_page():
+    text = three()[0]
+    assert len(text.encode()) < LARGEST
+    assert text.count('<svg class="picture"') > 3 * 8
+
+
+@pytest.fixture
+def shown_beside(tmp_path):
+    path = tmp_path / "three.html"
+    path.write_text(three()[0])
+    with Shown(path, 1280) as one:
+        one.ask("Emulation.setDeviceMetricsOverride", width=1280, height=720, deviceScaleFactor=1,
+                mobile=False)
+        yield one
+
+
+MOMENTS = """Array.from(document.querySelectorAll('#player svg')).map(function (one) {
+  return [Number(one.dataset.moment), one.getAttribute('viewBox')]; })"""
+ENDS = """[document.querySelector('.stages').getBoundingClientRect(),
+  document.querySelector('.controls').getBoundingClientRect()].map(function (box) {
+    return [box.top, box.bottom]; }).flat()"""
+
+
+@browsing
+def test_pictures_beside_each_other_are_played_together_and_fit_a_projector(shown_beside):
+    one, showing = shown_beside, three()[1]
+    names = [name for _at, name in showing.steps]
+    assert [moment for moment, _box in one.value(MOMENTS)] == [0, 0, 0]
+    for _ in names[:5]:
+        one.press("n")
+    at = showing.steps[4][0]
+    assert names[4] == "frame" and one.value(MOMENTS) == [
+        [moment, box("stack")] for moment in showing.beats[at]]
+    one.press(".")
+    assert [moment for moment, _box in one.value(MOMENTS)] == list(showing.beats[at + 1])
+    for view in VIEWS:
+        one.press("v")
+        assert {found for _moment, found in one.value(MOMENTS)} == {box(*VIEWS[view])}
+        seen = one.value("""Array.from(document.querySelectorAll('#player .pane')).filter(
+          function (one) { return one.getBoundingClientRect().width > 0; }).map(
+          function (one) { return one.dataset.pane; })""")
+        assert seen == list(VIEWS[view]) * 3
+    one.click("#whole")
+    one.wait_for("document.fullscreenElement")
+    for _ in showing.steps:
+        one.press("p")
+    for _ in showing.steps:
+        one.press("n")
+        top, bottom, controls, end = one.value(ENDS)
+        assert 0 <= top < bottom <= controls < end <= 720
+    one.press("f")
+
+
+@browsing
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (1920, True)])
+def test_axe_finds_nothing_in_pictures_beside_each_other(tmp_path, width, dark):
+    path = tmp_path / "three.html"
+    path.write_text(three()[0])
+    with Shown(path, width, dark) as one:
+        for _ in range(6):
+            one.press("n")
+        found = one.axe()
+        assert not found["violations"] and not found["wide"], found
+
+
+def test_columns_have_every_pane():
+    assert sorted(pane for panes in VIEWS.values() for pane in panes) == sorted(PANES)

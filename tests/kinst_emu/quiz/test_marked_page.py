@@ -70,7 +70,7 @@ def test_the_source_has_no_answer_in_it(arch):
     word = next(one for one in found if one.level == 6)
     assert word.picture and "word" in word.text[-1]
     at = re.search(r"at (0x[0-9a-f]+)\?", word.text[-1]).group(1)
-    assert f'data-address="{at}" data-value=""' in word.picture
+    assert f'data-address="{at[2:]}" data-value=""' in word.picture
     name = re.search(r"the frame's (\w+)", word.why).group(1)
     assert f"{name} = {word.answer:#x}" in " ".join(word.text)
 
