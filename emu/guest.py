@@ -116,6 +116,7 @@ class SystemCalls:
         programs of other kinds.
     :param names: the kernel's variable (C array of strings) with their names, by number.
     :param prefix: what the names of the kernel's functions for them begin with.
+    :param returns: the instructions that go to user mode.
     """
 
     instruction: bytes
@@ -125,8 +126,24 @@ class SystemCalls:
     failed: tuple[str, int]
     handler: str
     others: tuple[str, ...] = ()
+    returns: tuple[bytes, ...] = ()
     names: str = "syscallnames"
     prefix: str = "sys_"
+
+
+@dataclass(frozen=True)
+class PageFaults:
+    """How the kernel goes about an access that the page tables do not allow.
+
+    :param function: that is given the address and what for it is wanted, as arguments of these
+        numbers, from 0.
+    :param handler: the kernel's first function in C on the way.
+    """
+
+    function: str
+    address: int
+    access: int
+    handler: str
 
 
 @dataclass(frozen=True)
@@ -399,6 +416,7 @@ class Guest:
     static_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     call_probes: Callable[[Image, VirtualMemory], list[StaticProbe]] | None = None
     call_members: CallMembers | None = None
+    page_faults: PageFaults | None = None
     process_members: ProcessMembers | None = None
     signal_members: SignalMembers | None = None
     lock_members: LockMembers | None = None

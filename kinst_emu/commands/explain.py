@@ -16,12 +16,21 @@ from kinst_emu.boot_words import cpus_option, with_cpus
 from kinst_emu.completion import kernel_option
 from kinst_emu.explain import animation
 from kinst_emu.explain.beside import beside
-from kinst_emu.explain.drawing import Pictures, stills
-from kinst_emu.explain.explained import Asked, Explained, explain, explain_call
-from kinst_emu.explain.film import film, together
+from kinst_emu.explain.drawing import stills
+from kinst_emu.explain.explained import (
+    CONTEXT_SWITCH,
+    PAGE_FAULT,
+    Asked,
+    Explained,
+    explain,
+    explain_way,
+)
+from kinst_emu.explain.film import Filmed, alone, film, together
+from kinst_emu.explain.firing_page import firing_page, pictures_of
 from kinst_emu.explain.page import page, page_beside
 from kinst_emu.explain.record_json import explained_as_json, step_as_json
 from kinst_emu.explain.text import text, text_beside
+from kinst_emu.explain.ways.drawing import WayPictures
 from kinst_emu.explain.what_if import WHAT_IFS
 from kinst_emu.page_file import write_page
 from kinst_emu.terminal import check_writable, parse_count, parse_size
@@ -31,9 +40,10 @@ EXAMPLES = (
     "kinst explain -k kernel malloc:12 -c 'malloc(100, &M_TEMP, 2)' -n '{ trace(arg0); }'",
     "kinst explain --arch all strlen:0 -c 'strlen(\"hello\")' --html three.html",
     "kinst explain -k kernel open -c '$ cat /etc/motd'",
+    "kinst explain -k kernel page-fault -c '$ cat /etc/motd' --html fault.html",
     "kinst explain -k teaching/amd64 strtoul:25 -c 'strtoul(\" -0x12\", 0, 16)' --what-if copy",
 )
-ALL, COMMAND = "all", "$"
+ALL, COMMAND, FRAME = "all", "$", "frame"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +51,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("place", metavar="FUNCTION:OFFSET",
         help="the probed instruction, like strlen:4 (kinst disas lists them); with a command, a "
-        "system call that it makes, like open")
+        f"system call that it makes, like open, or {PAGE_FAULT}, or {CONTEXT_SWITCH}")
     add("-c", dest="call", metavar="CALL",
         help="what makes the probe fire, e.g. 'strlen(\"hello\")'; or '$ COMMAND', a line for the "
         "shell of our userland")
     add("--arch", metavar="A[,B...]",
-        help="side by side on the teaching kernels of these architectures, or of 'all'; "
+        help="side by side on the teaching kernels of these architectures (and amd64-illumos), or "
+        "of 'all'; "
         "FUNCTION:OFFSET,OFFSET,... gives each its own offset")
     add("-n", dest="clause", metavar="CLAUSE", default="",
         help="a D clause for it, '[/PREDICATE/] { ACTIONS }', whose code is explained, too")
@@ -105,20 +116,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.arch is not None:
         return _beside(arguments, asked)
     if arguments.call.startswith(COMMAND):
-        return _system_call(arguments, hit, limit)
+        return _way(arguments, hit, limit)
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE, or --arch for the teaching kernels side by side")
     explained = explain(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus), asked)
-    if arguments.svg:
-        write_page(arguments.svg, _picture(explained, arguments.at or "frame"), "kinst")
-    if arguments.gif:
-        count = animation.write_animation(_pictures(explained), arguments.gif)
-        print(f"kinst: wrote {arguments.gif} ({count} pictures)", file=sys.stderr)
+    pictures = pictures_of(explained)
+    _draw(arguments, pictures)
     if arguments.html:
-        pictures = _pictures(explained)
-        write_page(arguments.html, page(explained.title, explained.about, explained.steps,
-                                        pictures.of_steps(), film(pictures)), "kinst")
+        write_page(arguments.html, firing_page(explained), "kinst")
     if arguments.json:
         print(json.dumps(explained_as_json(explained)))
     elif arguments.svg or arguments.gif:
@@ -131,14 +137,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(explained: Explained) -> Pictures:
-    return Pictures(explained.firing, explained.table, explained.words, explained.steps)
-
-
-def _picture(explained: Explained, at: str) -> str:
-    """:param at: the name of a step, or the number of a moment, from 1."""
-    pictures = _pictures(explained)
+def _picture(pictures: Filmed, at: str | None) -> str:
+    """:param at: the name of a step, or the number of a moment, from 1; None: a step that shows
+        what others are about, too."""
     named = {step.name: number for number, step in pictures.steps}
+    if at is None:
+        at = next((name for name in (FRAME, *named) if name in named), "1")
     if at in named:
         return pictures.svg(named[at], at)
     if not at.isdecimal():
@@ -152,11 +156,10 @@ def _picture(explained: Explained, at: str) -> str:
 
 def _runs(arguments: argparse.Namespace) -> int:
     """Firings of several runs, beside each other."""
-    from kinst_emu.explain.two_runs import explained_runs
+    from kinst_emu.explain.two_runs import PlayedRuns, played_runs, runs_page
     from kinst_emu.explore.exploration import Runs
 
-    for option in ("call", "arch", "clause", "what_if", "sources", "html", "json", "svg",
-                   "gif"):
+    for option in ("call", "arch", "clause", "what_if", "sources", "json", "svg", "gif"):
         if getattr(arguments, option):
             name = {"call": "-c", "clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
             raise KinstError(f"{name}: not with --run and --schedule")
@@ -165,32 +168,50 @@ def _runs(arguments: argparse.Namespace) -> int:
                          "'A37 B A'")
     runs = Runs(tuple(arguments.runs), arguments.setup,
                 probes=(arguments.place, *arguments.probes))
-    for line in explained_runs(catalog.find(arguments.kernel, arguments.module), runs,
-                               arguments.schedule, parse_size(arguments.memory), arguments.cpus):
-        print(line)
+    image, played = catalog.find(arguments.kernel, arguments.module), list[PlayedRuns]()
+    for one in played_runs(image, runs, arguments.schedule, parse_size(arguments.memory),
+                           arguments.cpus):
+        played.append(one)
+        for line in () if arguments.html else one.lines(len(played)):
+            print(line)
+    if arguments.html:
+        write_page(arguments.html, runs_page(image, arguments.schedule, played), "kinst")
     return 0
 
 
-def _system_call(arguments: argparse.Namespace, hit: int, limit: int) -> int:
-    """The way of a system call."""
-    for option in ("clause", "what_if", "sources", "svg", "gif"):
+def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
+    """A way through the kernel."""
+    for option in ("clause", "what_if", "sources"):
         if getattr(arguments, option):
             name = {"clause": "-n", "what_if": "--what-if"}.get(option, f"--{option}")
-            raise KinstError(f"{name}: is for a probe, not for a system call of a command")
+            raise KinstError(f"{name}: is for a probe, not for what a command does")
     if arguments.kernel is None:
         raise KinstError("give a kernel: -k IMAGE")
-    explained = explain_call(
+    explained = explain_way(
         with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus),
         arguments.place,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
+    pictures = WayPictures(explained.way, explained.words)
     if arguments.html:
-        write_page(arguments.html, page(explained.title, explained.about, explained.steps), "kinst")
+        write_page(arguments.html, page(explained.title, explained.about, explained.steps,
+                                        pictures.of_steps(), alone(film(pictures)),
+                                        "The way, instruction by instruction"), "kinst")
+    _draw(arguments, pictures)
     if arguments.json:
         print(json.dumps({"steps": [step_as_json(step) for step in explained.steps]}))
-    elif not arguments.html:
+    elif not (arguments.html or arguments.svg or arguments.gif):
         for line in text(explained.steps):
             print(line)
     return 0
+
+
+def _draw(arguments: argparse.Namespace, pictures: Filmed) -> None:
+    """What --svg and --gif ask for."""
+    if arguments.svg:
+        write_page(arguments.svg, _picture(pictures, arguments.at), "kinst")
+    if arguments.gif:
+        count = animation.write_animation(pictures, arguments.gif)
+        print(f"kinst: wrote {arguments.gif} ({count} pictures)", file=sys.stderr)
 
 
 def _draws() -> bool:
@@ -225,10 +246,11 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
         raise KinstError("--arch explains the teaching kernels, side by side: without -k and "
                          "--module")
     names = list(ARCHITECTURES) if arguments.arch == ALL else arguments.arch.split(",")
+    known = (*ARCHITECTURES, *catalog.FLAVOURS)
     for name in names:
-        if name not in ARCHITECTURES or names.count(name) > 1:
-            raise KinstError(f"--arch: '{name}': give {', '.join(ARCHITECTURES)}, each once, with "
-                             f"commas between them, or {ALL}")
+        if name not in known or names.count(name) > 1:
+            raise KinstError(f"--arch: '{name}': give {', '.join(known)}, each once, with commas "
+                             f"between them, or {ALL}, which is {', '.join(ARCHITECTURES)}")
     function, _colon, offsets = asked.place.rpartition(":")
     places = offsets.split(",")
     if len(places) not in (1, len(names)):
@@ -249,7 +271,7 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
         kernels = ", ".join(catalog.described(one.image) for one in explained.values())
         title = f"A breakpoint in {function}: {kernels}"
         order = [name for name, _steps in found]
-        pictures = {name: _pictures(one) for name, one in explained.items()}
+        pictures = {name: pictures_of(one) for name, one in explained.items()}
         write_page(arguments.html, page_beside(
             title, about, names, found, stills(pictures, order),
             together({name: film(one) for name, one in pictures.items()}, order)), "kinst")

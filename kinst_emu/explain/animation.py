@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from emu.errors import KinstError
 from emu.progress import PROGRESS
 from emu.replacing import replacing
-from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.film import Filmed
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,7 +26,7 @@ def check() -> None:
         raise KinstError("--gif needs what draws pictures: pip install 'kinst-emu[pictures]'")
 
 
-def write_animation(pictures: Pictures, path: Path) -> int:
+def write_animation(pictures: Filmed, path: Path) -> int:
     """:return: how many pictures it has.
     :raises OSError: when it cannot be written.
     """
@@ -48,7 +48,7 @@ def write_animation(pictures: Pictures, path: Path) -> int:
     return count
 
 
-def _drawn(pictures: Pictures) -> Iterator[bytes]:
+def _drawn(pictures: Filmed) -> Iterator[bytes]:
     """Each moment, as PNG; of those that steps are about, as their first."""
     import matplotlib
     import resvg_py

@@ -15,6 +15,7 @@ from kinst.code.verdict import Rewrite, summary
 from kinst_emu.explain.picture import FiringMoment, StackWord, Station, at_step, moments
 from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Words, displacement
+from kinst_emu.explain.what_if import COPY
 
 TEMPLATE = "picture.svg"
 # What no XML 1.0 document may have in it (section 2.2); a clause, a name may.
@@ -109,7 +110,7 @@ class Drawing:
 
 
 class Pictures:
-    """All pictures of a firing that came to its end.
+    """All pictures of a firing.
 
     :param table: the function's instructions.
     """
@@ -124,6 +125,7 @@ class Pictures:
         self._around = table[first : first + 2 * AROUND + 1]
         self._rows = {Station.FUNCTION: at - first, Station.TRAMPOLINE: 0}
         self._in_slot = self._executed_in_slot()
+        self._way = (*WAY, (Station.ELSEWHERE, "elsewhere")) if firing.strayed else WAY
         self._words_drawn = max(len(moment.stack) for moment in self.moments)
         self._pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2) / max(1, self._words_drawn))
         self._clause_lines = len(self._clause(len(self.moments) - 1))
@@ -185,10 +187,10 @@ class Pictures:
                   else NO_CODE for at, code in self._in_slot),
             head,
             tuple(note if moment.patched else "" for note in self._notes()),
-            tuple((name, place is moment.place) for place, name in WAY),
-            _filled(self._trail(number), LAST, ""),
-            _filled(self._clause(number, step), self._clause_lines, ""),
-            _filled(moment.stack, self._words_drawn, None),
+            tuple((name, place is moment.place) for place, name in self._way),
+            filled(self._trail(number), LAST, ""),
+            filled(self._clause(number, step), self._clause_lines, ""),
+            filled(moment.stack, self._words_drawn, None),
             ABOUT.get(step, ""), arrow.line, arrow.tip, "".join(one.line for one in stores),
             "".join(one.tip for one in stores))
 
@@ -199,7 +201,7 @@ class Pictures:
                    if self._is_new(moment, word)]
         if moment.handles is not None or len(changed) > MOST_STORES:
             return []
-        return [_curve((x - MARGIN, y + 180),
+        return [curve((x - MARGIN, y + 180),
                        (x + 2, round(y + 42 + (number - 0.3) * self._pitch)), 1, -1)
                 for number in changed]
 
@@ -207,7 +209,7 @@ class Pictures:
         """Where control has gone: code is left and come to on its right, a station on its left."""
         if before is now:
             return Path("", "")
-        return _curve(self._anchor(before), self._anchor(now), *(
+        return curve(self._anchor(before), self._anchor(now), *(
             1 if place in IN_CODE else -1 for place in (before, now)))
 
     def _anchor(self, place: Station) -> tuple[int, int]:
@@ -216,7 +218,8 @@ class Pictures:
             x, y = PANES[place.name.lower()][:2]
             return x + LEFT, y + 38 + self._rows[place] * LINE
         x, y = PANES["way"][:2]
-        return x + 24, y + 37 + 26 * next(n for n, (one, _) in enumerate(WAY) if one is place)
+        return x + 24, y + 37 + 26 * next(n for n, (one, _) in enumerate(self._way)
+                                        if one is place)
 
     @staticmethod
     def _is_new(moment: FiringMoment, word: StackWord) -> bool:
@@ -262,7 +265,8 @@ class Pictures:
     def _notes(self) -> tuple[str, ...]:
         firing = self._firing
         verdict = firing.instruction.verdict
-        text = f"verdict: {summary(verdict)}"
+        text = f"verdict: {summary(verdict)}" + (
+            ", but it is copied as it is" if firing.what_if == COPY else "")
         if firing.slot:
             text += f"; {firing.slot - firing.instruction.address:+#x} from the instruction"
         found = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]
@@ -327,11 +331,12 @@ class Path:
     tip: str
 
 
-def _filled(found: Sequence[Item], count: int, rest: Item) -> tuple[Item, ...]:
+def filled(found: Sequence[Item], count: int, rest: Item) -> tuple[Item, ...]:
+    """Up to ``count``."""
     return (*found, *[rest] * (count - len(found)))
 
 
-def _curve(start: tuple[int, int], end: tuple[int, int], leaves: int, comes: int) -> Path:
+def curve(start: tuple[int, int], end: tuple[int, int], leaves: int, comes: int) -> Path:
     """:param leaves: to the right (1) or to the left (-1); ``comes`` from there."""
     (x1, y1), (x2, y2) = start, end
     return Path(f"M{x1} {y1}C{x1 + leaves * BEND} {y1} {x2 + comes * BEND} {y2} {x2} {y2}",

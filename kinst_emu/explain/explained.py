@@ -3,17 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import Sources
-from dtrace.kernel_types import kernel_types
 from dtrace.prototypes import Prototypes
 from dtrace.source_text import SourceText
 from dtrace.symbols import sized_functions
-from dtrace.threads import structure
 from dwarf.debug_file import DebugDataError
-from dwarf.values import CStruct
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image
@@ -27,9 +23,16 @@ from images.shell import with_userland
 from kinst.code.listing import ProbedInstruction
 from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 from kinst_emu.explain.steps import Step, Words, steps, what_if
-from kinst_emu.explain.system_call import CallRecorder, SeenCall
-from kinst_emu.explain.system_call_steps import call_steps
+from kinst_emu.explain.ways.context_switch import SwitchRecorder
+from kinst_emu.explain.ways.context_switch_steps import switch_steps
+from kinst_emu.explain.ways.page_fault import FaultRecorder
+from kinst_emu.explain.ways.page_fault_steps import fault_steps
+from kinst_emu.explain.ways.running import RunningThread
+from kinst_emu.explain.ways.system_call import CallRecorder
+from kinst_emu.explain.ways.system_call_steps import call_steps
+from kinst_emu.explain.ways.way import Way, entry_way, switch_way
 
+PAGE_FAULT, CONTEXT_SWITCH = "page-fault", "context-switch"
 MAX_DIGITS = 12
 LIMIT = 100_000  # instructions of a call that goes wrong
 LABELLED = 1 << 12  # bytes behind a label of assembly that are spoken of by it
@@ -116,51 +119,56 @@ def explain(image: Image, asked: Asked) -> Explained:
 
 
 @dataclass(frozen=True)
-class ExplainedCall:
-    """A system call."""
+class ExplainedWay:
+    """A way through the kernel that no probe is on.
+
+    :param what: that is explained.
+    """
 
     image: Image
-    seen: SeenCall
+    what: str
+    command: str
+    way: Way
     steps: list[Step]
+    words: Words
 
     @property
     def title(self) -> str:
-        return f"{self.seen.function.name} in {catalog.described(self.image)}, called by a program"
+        return f"{self.what} in {catalog.described(self.image)}"
 
     @property
     def about(self) -> str:
         return (f"{self.image.path.name} (build id {self.image.build_id or 'none'}), "
-                f"$ {self.seen.command}; every number is of one run.")
+                f"$ {self.command}; every number is of one run.")
 
 
-def explain_call(image: Image, name: str, command: str, hit: int, limit: int,
-                 memory: int) -> ExplainedCall:
-    """A system call that a command makes, in our userland.
+def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
+                memory: int) -> ExplainedWay:
+    """What a command does, in our userland.
 
-    :param name: of the call: open or sys_open.
-    :raises KinstError: when there is no such call, or the command does not make it.
+    :param name: of a system call, open or sys_open; ``PAGE_FAULT``; ``CONTEXT_SWITCH``.
+    :raises KinstError: when there is no such thing, or the command does not come to it.
     """
-    types = kernel_types(image)
-    thread = structure(types, guest_of(image, arch_of(image).name).threads.thread)
-    if thread is None:
-        raise KinstError(f"{image.path}: has no types (debug data) to find a trap frame by")
     machine = booted(with_userland(image), memory)
-
-    def frame() -> int:
-        at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
-        return int(CStruct(thread, at, machine)[machine.guest.threads.frame])
-
-    def pid() -> int:
-        at = machine.read_u64(machine.read_register(machine.guest.per_cpu))
-        value: Any = CStruct(thread, at, machine) if at else 0
-        for _structure, member in machine.guest.members["pid"] if at else ():
-            value = value[member]
-        return int(value)
-
-    recorder = CallRecorder(machine, name, command, hit, limit, frame, pid)
+    running, words = RunningThread(machine), words_of(image)
     with PROGRESS.working(f"running {command}"):
-        seen = recorder.record()
-    return ExplainedCall(image, seen, call_steps(seen, recorder.calls, words_of(image)))
+        if name == CONTEXT_SWITCH:
+            switch = SwitchRecorder(machine, command, hit, limit, running).record()
+            told = switch_steps(switch, words)
+            return ExplainedWay(image, f"A context switch, {switch.before.told} to "
+                                f"{switch.after.told},", command,
+                                switch_way(switch, told, words), told, words)
+        if name == PAGE_FAULT:
+            fault = FaultRecorder(machine, command, hit, limit, running)
+            fault.record()
+            told = fault_steps(fault, words)
+            return ExplainedWay(image, f"A page fault of {fault.seen.process}", command,
+                                entry_way(fault.seen, told, words), told, words)
+        call = CallRecorder(machine, name, command, hit, limit, running)
+        seen = call.record()
+    told = call_steps(seen, call.number, call.calls, words)
+    return ExplainedWay(image, f"{seen.function.name}, called by {seen.process},", command,
+                        entry_way(seen, told, words), told, words)
 
 
 def place(image: Image, text: str) -> tuple[Symbol, int]:

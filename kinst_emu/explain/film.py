@@ -3,12 +3,28 @@
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.steps import Step
 
 TEXT = ""  # the name of what is no attribute
 Place = tuple[int, str]  # the number of an element, as the picture is read; an attribute's name
 Values = dict[Place, str]
+
+
+class Filmed(Protocol):
+    """What a film is made of.
+
+    :cvar steps: with the numbers of the moments that they are about.
+    """
+
+    @property
+    def moments(self) -> Sequence[object]: ...
+
+    @property
+    def steps(self) -> Sequence[tuple[int, Step]]: ...
+
+    def svg(self, number: int, step: str = "", styled: bool = True, every: bool = False) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +100,7 @@ def alone(found: Film) -> Showing:
     return together({"": found}, [name for _moment, name, _own in found.steps])
 
 
-def film(pictures: Pictures) -> Film:
+def film(pictures: Filmed) -> Film:
     """:raises ValueError: when a picture has other elements than the one before (it has not)."""
     places, strings = dict[Place, int](), dict[str, int]()
     about = {number: [step.name for at, step in pictures.steps if at == number]
@@ -108,7 +124,7 @@ def film(pictures: Pictures) -> Film:
     return Film(_drawn(pictures, 0), tuple(places), tuple(strings), tuple(changes), tuple(steps))
 
 
-def _drawn(pictures: Pictures, number: int, step: str = "") -> str:
+def _drawn(pictures: Filmed, number: int, step: str = "") -> str:
     return pictures.svg(number, step, styled=False, every=True)
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from kinst_emu.explain.beside import Beside
 from kinst_emu.explain.drawing import VIEWS, box
-from kinst_emu.explain.film import Film, Showing, alone
+from kinst_emu.explain.film import Showing
 from kinst_emu.explain.steps import Step, Table
 from kinst_emu.explain.terms import first_terms
 from kinst_emu.page_file import page as filled
@@ -41,36 +41,41 @@ class StepSection:
 
 
 def page(title: str, about: str, steps: Sequence[Step],
-         pictures: Mapping[str, str] = MappingProxyType({}), film: Film | None = None) -> str:
+         pictures: Mapping[str, str] = MappingProxyType({}), showing: Showing | None = None,
+         moving: str = "The firing, instruction by instruction") -> str:
     """:param about: a sentence below the title.
     :param pictures: SVG, by the names of steps.
-    :param film: of all moments; None: nothing moves.
+    :param showing: of all moments; None: nothing moves; ``moving`` what it is of.
     """
     sections = [StepSection(step.name, step.title, _parts(step, step.title), [],
                             picture=pictures.get(step.name, ""), terms=terms)
                 for step, terms in zip(steps, first_terms(steps), strict=True)]
     return filled(TEMPLATE, title, about, sections=sections, columns=0,
-                  **_moving(None if film is None else alone(film)))
+                  **movable(showing, moving))
 
 
-def _moving(showing: Showing | None, moving: str = "The firing") -> dict[str, object]:
+def movable(showing: Showing | None, moving: str, views: Mapping[str, Sequence[str]] = VIEWS
+            ) -> dict[str, object]:
     """What a page needs to play; its data is JSON that can stand in it: no element begins or ends
-    in it."""
+    in it.  Parameters as ``page_beside`` has them."""
     if showing is None:
         return {"showing": None}
     data = {**showing.for_script(), "names": list(showing.films),
-            "views": {view: box(*panes) for view, panes in VIEWS.items()}}
-    return {"showing": showing, "speeds": SPEEDS, "moving": moving,
+            "views": {view: box(*panes) for view, panes in views.items()}}
+    return {"showing": showing, "several": len(showing.films) > 1, "speeds": SPEEDS,
+            "moving": moving, "views": views,
             "data": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")}
 
 
 def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
                 pictures: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-                showing: Showing | None = None) -> str:
+                showing: Showing | None = None, views: Mapping[str, Sequence[str]] = VIEWS,
+                moving: str = "The firings, instruction by instruction") -> str:
     """Steps in columns, one for each architecture.
 
     :param pictures: SVG, by the names of steps, then by those of the columns.
-    :param showing: of all moments; None: nothing moves.
+    :param showing: of all moments; None: nothing moves; ``moving`` what it is of.
+    :param views: panes that are to be seen of a picture at a time; empty: all.
     """
     sections = []
     for step_name, steps in found:
@@ -81,7 +86,7 @@ def page_beside(title: str, about: str, names: Sequence[str], found: Beside,
             max((_needs(part) for step in steps if step is not None for part in step.parts
                  if isinstance(part, Table)), default=0), pictures=pictures.get(step_name, {})))
     return filled(TEMPLATE, title, about, sections=sections, columns=len(names),
-                  **_moving(showing, "The firings"))
+                  **movable(showing, moving, views))
 
 
 def _parts(step: Step, title: str) -> Parts:

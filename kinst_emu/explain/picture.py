@@ -23,6 +23,7 @@ class Station(Enum):
     HANDLER = "the handler"
     RETURN = "the return path"
     TRAMPOLINE = "the trampoline"
+    ELSEWHERE = "where nobody waits for it"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class FiringMoment:
 
 
 def moments(firing: SeenFiring) -> list[FiringMoment]:
-    """All of a firing that came to its end, one an instruction and one a call of the handler."""
+    """All of a firing, one an instruction and one a call of the handler."""
     return list(_moments(firing, [_drawn(firing, frame) for frame in firing.frames] or [{}]))
 
 
@@ -136,6 +137,8 @@ def _places(firing: SeenFiring) -> list[Station]:
         else:
             found.append(state)
     found[0] = found[-1] = Station.FUNCTION
+    if firing.strayed:
+        found[firing.strayed :] = [Station.ELSEWHERE] * (len(found) - firing.strayed)
     return found
 
 

@@ -49,6 +49,10 @@ class Step:
     wrong: bool = False
 
 
+# Steps that a firing which is done wrong has, too.
+SAME = ("function", "patch", "exception", "vector", "frame", "lookup", "clause", "verdict")
+
+
 @dataclass(frozen=True)
 class Words:
     """How places are spoken of.
@@ -389,8 +393,7 @@ def _after(firing: SeenFiring, words: Words) -> Step:
 def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
     """What became of the same firing when it was done wrong, beside what should have."""
     instruction, arch = right.instruction, words.arch
-    begin = next((i for i, row in enumerate(wrong.rows) if wrong.slot <= row.address
-                  < wrong.slot + len(wrong.trampoline)), 0)
+    begin = _first_inside(wrong)
     if wrong.what_if == COPY:
         title = "What if it were copied as it is?"
         why = (f"Its verdict is {summary(instruction.verdict)}. Here its bytes were copied into a "
@@ -432,6 +435,24 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
                      + ("." if wrong.ended or wrong.strayed else
                         ": with these values it makes no difference."))
     return [Step("what-if", title, tuple(parts), last, wrong=True)]
+
+
+def up_to_trampoline(steps: Sequence[Step], wrong: SeenFiring) -> list[Step]:
+    """The steps of a firing that was done wrong: as those of the right one up to the handler's
+    answer, then its own.
+
+    :param steps: of the right one, what became of the other behind them.
+    """
+    begin = _first_inside(wrong)
+    same = [step for step in steps if not step.wrong and step.name in SAME and step.row <= begin]
+    return [*same, Step("trampoline", "The trampoline, done wrong", (), begin),
+            *(replace(step, wrong=False) for step in steps if step.wrong)]
+
+
+def _first_inside(firing: SeenFiring) -> int:
+    """The number of the row where its trampoline is come to."""
+    return next((i for i, row in enumerate(firing.rows) if firing.slot <= row.address
+                 < firing.slot + len(firing.trampoline)), 0)
 
 
 def _inside(firing: SeenFiring, begin: int) -> list[SeenInstruction]:

@@ -2,7 +2,7 @@
 with one that all share."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from emu.architectures import arch_of
@@ -11,8 +11,14 @@ from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.machine import StopReason
 from emu.unicorn._engine import Flow, FlowKind
+from images import catalog
 from kinst.rewritten_trampolines import PER_THREAD, SHARED
 from kinst.trap import NO_TRAMPOLINES, trap_of
+from kinst_emu.explain.beside import beside
+from kinst_emu.explain.film import film, together
+from kinst_emu.explain.lanes import BEGIN, END, LanePictures, LaneRow
+from kinst_emu.explain.page import page_beside
+from kinst_emu.explain.steps import Step, Table
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.order import LETTERS, read_order
 from kinst_emu.explore.stage import Played, Stage
@@ -21,22 +27,63 @@ ENTRY = struct.Struct("<QII")  # of Flow
 MAX_ROWS = 400
 MOST_INSTRUCTIONS = 10_000_000  # of an order
 WIDTH = 66
+NAMES = ("a trampoline for each thread", "one for all")
 TITLES = {PER_THREAD: "Each thread has a trampoline of its own, as FreeBSD's kinst gives it",
           SHARED: "All threads share one trampoline (done wrong)"}
 
 
 @dataclass(frozen=True)
 class FiringRow:
-    """What a run does, at a count of the machine's instructions."""
+    """What a run does, at a count of the machine's instructions.
+
+    :param trampoline: that it writes; ``holds`` what is in it then.
+    """
 
     position: int
     run: int
     text: str
+    trampoline: str = ""
+    holds: str = ""
 
 
-def explained_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int | None
-                   ) -> Iterator[str]:
-    """Lines of both.
+@dataclass(frozen=True)
+class PlayedRuns:
+    """What the runs did, with trampolines of one kind."""
+
+    title: str
+    runs: tuple[str, ...]
+    rows: list[FiringRow]
+    outcome: str
+
+    def lines(self, number: int) -> Iterator[str]:
+        """As text."""
+        yield f"{number}. {self.title}"
+        yield ""
+        yield "".join(f"   {LETTERS[n]}  {text}".ljust(WIDTH)
+                      for n, text in enumerate(self.runs)).rstrip()
+        for row in self.rows:
+            yield " " * (3 + WIDTH * row.run) + row.text
+        yield f"   {self.outcome}"
+        yield ""
+
+    def pictures(self) -> LanePictures:
+        return LanePictures(
+            [f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)],
+            [LaneRow(row.run, (row.text,), ((row.trampoline, row.holds),) if row.holds else ())
+             for row in self.rows], self.outcome)
+
+    def steps(self) -> list[Step]:
+        """What was to be done, and what was."""
+        table = Table(tuple(f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)), tuple(
+            tuple(row.text if row.run == n else "" for n in range(len(self.runs)))
+            for row in self.rows))
+        return [Step(BEGIN, "The runs begin", (f"{self.title}.",)),
+                Step(END, "What comes of it", (f"{self.outcome}.", table))]
+
+
+def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int | None
+                ) -> Iterator[PlayedRuns]:
+    """With trampolines of both kinds.
 
     :param runs: with probes; their ``trampolines`` do not count.
     :raises KinstError: for runs, an order or probes that there cannot be.
@@ -48,11 +95,9 @@ def explained_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: i
     runs.parsed()
     order = read_order(schedule, len(runs.texts))
     image = for_runs(image, len(runs.texts), cpus)
-    for number, (trampolines, title) in enumerate(TITLES.items(), 1):
+    for trampolines, title in TITLES.items():
         chosen = Runs(runs.texts, runs.setup, "", runs.probes, trampolines)
         stage, _judge = stage_of(image, chosen, memory)
-        yield f"{number}. {title}"
-        yield ""
         stage.limit = MOST_INSTRUCTIONS
         pieces: list[bytes] = []
         flow = Flow(stage.machine.engine, pieces.append)
@@ -61,13 +106,18 @@ def explained_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: i
             flow.flush()
         finally:
             flow.close()
-        yield "".join(f"   {LETTERS[n]}  {text}".ljust(WIDTH)
-                      for n, text in enumerate(runs.texts)).rstrip()
         rows = sorted(_rows(stage, played, b"".join(pieces)), key=lambda row: row.position)
-        for row in rows[-MAX_ROWS:]:
-            yield " " * (3 + WIDTH * row.run) + row.text
-        yield f"   {_outcome(stage, played)}"
-        yield ""
+        yield PlayedRuns(title, tuple(runs.texts), rows[-MAX_ROWS:], _outcome(stage, played))
+
+
+def runs_page(image: Image, schedule: str, found: Sequence[PlayedRuns]) -> str:
+    """Both beside each other, moving."""
+    steps = {NAMES[number]: one.steps() for number, one in enumerate(found)}
+    films = {NAMES[number]: film(one.pictures()) for number, one in enumerate(found)}
+    return page_beside(
+        f"{' and '.join(found[0].runs)}, in the order {schedule}", f"{catalog.described(image)}; "
+        "every row is of one run.", list(steps), beside(steps), {},
+        together(films, [BEGIN, END]), {}, "The runs, one thing after the other")
 
 
 def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
@@ -86,8 +136,12 @@ def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
             within.discard(run)
             yield FiringRow(position, run, f"goes on at {symbols.where(value)}")
         position += count
-    for position, run, text in stage.probed.events:
-        yield FiringRow(position, run, text)
+    # Where each has its own, it is of the run that writes it.
+    alone = {event.at: event.run for event in stage.probed.events if event.holds}
+    own = len(set(alone.values())) == len(alone) > 1
+    for event in stage.probed.events:
+        whose = f"{LETTERS[event.run]}'s trampoline" if own else "the trampoline"
+        yield FiringRow(event.position, event.run, event.text, whose, event.holds)
 
 
 def _run_at(played: Played, position: int) -> int | None:

@@ -8,6 +8,9 @@ from dtrace.debug_data import Sources
 from dtrace.source_text import SourceText
 from dwarf.debug_file import DebugDataError
 from emu.errors import KinstError
+from kinst_emu.explain.film import alone, film
+from kinst_emu.explain.lanes import LanePictures, LaneRow
+from kinst_emu.explain.page import movable
 from kinst_emu.explore.explorer import Explored, WrongOrder
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Stage
@@ -20,12 +23,14 @@ class Cell:
     """What a run does in one line of its source, at one time.
 
     :param text: of the line, where it is known.
-    :param accesses: to what the runs share, like ``counter is 0x0``.
+    :param accesses: to what the runs share, like ``counter is 0x0``; ``shared`` the names and
+        values of it behind them.
     """
 
     source: str
     text: str
     accesses: tuple[str, ...]
+    shared: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,19 @@ def explored_page(stage: Stage, explored: Explored, runs: Sequence[str], about: 
     except DebugDataError:
         sources = None
     parts = [_part(stage, one, len(runs), sources, trees) for one in explored.findings]
+    shown = next((part for part in parts if part.table), None)
     return page("explored.html", "Orders of " + " and ".join(runs), about, parts=parts,
-                runs=list(zip(LETTERS, runs, strict=False)))
+                runs=list(zip(LETTERS, runs, strict=False)),
+                **movable(None if shown is None else alone(film(_pictures(runs, shown))),
+                          "What goes wrong first, line by line", {}))
+
+
+def _pictures(runs: Sequence[str], part: FindingPart) -> LanePictures:
+    return LanePictures(
+        [f"{letter}  {text}" for letter, text in zip(LETTERS, runs, strict=False)],
+        [LaneRow(run, (f"{cell.source}  {cell.text}".strip(), *cell.accesses), cell.shared)
+         for _position, cells in part.table for run, cell in enumerate(cells) if cell is not None],
+        part.said)
 
 
 def _part(stage: Stage, finding: WrongOrder, runs: int, sources: Sources | None,
@@ -71,7 +87,9 @@ def _part(stage: Stage, finding: WrongOrder, runs: int, sources: Sources | None,
         for (run, source), some in groupby(found, key=lambda row: (row.run, row.source)):
             together = list(some)
             cells: list[Cell | None] = [None] * runs
-            cells[run] = Cell(source, trees.line(source), tuple(map(_access, together)))
+            cells[run] = Cell(source, trees.line(source), tuple(map(_access, together)),
+                              tuple((one.place, f"{one.value:#x}") for one in together
+                                    if not one.said))
             table.append((together[0].position - stage.begin, cells))
     return FindingPart(finding.kind, finding.said, finding.schedule, table, lines)
 

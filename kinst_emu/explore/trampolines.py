@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from emu.replay.flow import thread_of
 from emu.unicorn.machine import UnicornMachine
@@ -17,6 +18,21 @@ from kinst_emu.explore.threads import StartedRun
 TRAMPOLINES = (PER_THREAD, SHARED)
 MAX_EVENTS = 10_000  # of an order
 SIZE = 8  # bytes of a trampoline that stand for it
+
+
+class ProbedEvent(NamedTuple):
+    """What a run does on its way through a breakpoint.
+
+    :param position: instructions of the machine by then.
+    :param at: the trampoline that it is about, by its address; 0: none.
+    :param holds: the instruction that has just been written there; empty: none has.
+    """
+
+    position: int
+    run: int
+    text: str
+    at: int
+    holds: str
 
 
 class ProbedRuns:
@@ -36,8 +52,7 @@ class ProbedRuns:
         self._holds: dict[int, tuple[int, Site, bytes]] = {}  # by address of a trampoline
         # (position, whether it stores) -> what is done with a trampoline there.
         self.said: dict[tuple[int, bool], str] = {}
-        # (position, run, what it does on its way through a breakpoint).
-        self.events: list[tuple[int, int, str]] = []
+        self.events: list[ProbedEvent] = []
         self._breakpoints = RewrittenTrampolines(
             machine, None if trampolines == SHARED else self._owner, self._written, self._reached)
         for text in places:
@@ -63,11 +78,11 @@ class ProbedRuns:
         self._event(f"{self._machine.image.symbols.where(site.address)}: the breakpoint over "
                     f"'{code}'; the trap")
 
-    def _event(self, text: str) -> None:
+    def _event(self, text: str, at: int = 0, holds: str = "") -> None:
         number = self._number()
         # A panic's own way is long, and no run's.
         if number is not None and len(self.events) < MAX_EVENTS and not self._machine.panics:
-            self.events.append((self._machine.instructions, number, text))
+            self.events.append(ProbedEvent(self._machine.instructions, number, text, at, holds))
 
     def _owner(self) -> int:
         return thread_of(self._machine) if self._runs[0].thread else self._machine.cpu.number
@@ -103,7 +118,7 @@ class ProbedRuns:
         physical, site, body = self._holds[at]
         position = self._machine.instructions
         self.said[position, bool(kind)] = text
-        self._event(text)
+        self._event(text, at, self._text(body) if kind else "")
         self._entries.append(ENTRY.pack(*Access(
             position, site.address, physical, int.from_bytes(body[:8], "little"), SIZE, kind,
             number, position)))

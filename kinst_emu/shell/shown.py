@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dtrace.flow.flame_graph import drawing
-from kinst_emu.explain.drawing import Pictures
 from kinst_emu.explain.explained import Explained
-from kinst_emu.explain.film import film
-from kinst_emu.explain.page import page
+from kinst_emu.explain.firing_page import firing_page, pictures_of
 from kinst_emu.explain.text import text
 from kinst_emu.kernel_file import Instruction
 from kinst_emu.shell import html
@@ -23,8 +21,7 @@ class Explanation:
 
     def __init__(self, explained: Explained) -> None:
         self.explained = explained
-        self._pictures = Pictures(explained.firing, explained.table, explained.words,
-                                  explained.steps)
+        self._pictures = pictures_of(explained)
 
     def __repr__(self) -> str:
         return "\n".join([self.explained.title, self.explained.about, "",
@@ -46,9 +43,7 @@ class Explanation:
     @property
     def page(self) -> str:
         """As ``kinst explain --html`` writes it."""
-        one = self.explained
-        return page(one.title, one.about, one.steps, self._pictures.of_steps(),
-                    film(self._pictures))
+        return firing_page(self.explained)
 
     def _repr_mimebundle_(self, **_options: object) -> dict[str, str]:
         return {"text/plain": repr(self), "image/svg+xml": self.svg(),

@@ -123,14 +123,17 @@ function player(data, followed) {
   function lay() {
     if (view) { look(); return; }
     // On a phone the panes stand below each other, each as wide as the screen.
-    var y = 64, panes = section.querySelectorAll('.pane');
-    panes.forEach(function (pane) {
-      if (!pane.dataset.place) { pane.dataset.place = pane.getAttribute('transform'); }
-      pane.setAttribute('transform', narrow.matches ? 'translate(8 ' + y + ')' : pane.dataset.place);
-      y += Number(pane.querySelector('.edge').getAttribute('height')) + 16;
+    svgs.forEach(function (svg) {
+      var y = 64;
+      svg.querySelectorAll('.pane').forEach(function (pane) {
+        if (!pane.dataset.place) { pane.dataset.place = pane.getAttribute('transform'); }
+        pane.setAttribute('transform', narrow.matches ? 'translate(8 ' + y + ')'
+          : pane.dataset.place);
+        y += Number(pane.querySelector('.edge').getAttribute('height')) + 16;
+      });
+      if (!svg.dataset.box) { svg.dataset.box = svg.getAttribute('viewBox'); }
+      svg.setAttribute('viewBox', narrow.matches ? '0 0 462 ' + y : svg.dataset.box);
     });
-    if (!svg.dataset.box) { svg.dataset.box = svg.getAttribute('viewBox'); }
-    svg.setAttribute('viewBox', narrow.matches ? '0 0 462 ' + y : svg.dataset.box);
   }
   var act = {
     play: function () { if (playing) { stop(); } else { start(); } },

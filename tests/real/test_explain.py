@@ -164,8 +164,11 @@ def test_a_system_call_is_a_chapter_from_the_program_into_the_kernel_and_back(ar
 @pytest.mark.parametrize("words, says", [
     (["strlen", "-c", "$ cat /etc/motd"], "no system call of this kernel"),
     (["open", "-c", "$ cat /etc/motd", "--hit", "3"], "makes 1 calls of sys_open"),
-    (["open", "-c", "$ sleep 100", "--limit", "1000"], "has not come to sys_open number 1"),
+    (["open", "-c", "$ sleep 100", "--limit", "1000"],
+     "has not come to number 1 of the calls of sys_open"),
     (["open", "-c", "$ cat", "--what-if", "copy"], "is for a probe"),
+    (["page-fault", "-c", "$ sleep 1", "--hit", "9999"], "page faults of a program: there is none"),
+    (["context-switch", "-c", "$ sleep 100", "--limit", "9"], "number 1 of the context switches"),
     (["open", "-c", "$ "], "a command is a line"),
 ])
 def test_a_system_call_that_cannot_be_explained_is_told_in_a_line(words, says):

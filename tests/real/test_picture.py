@@ -7,7 +7,7 @@ import pytest
 
 from emu.errors import KinstError
 from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.film import film
+from kinst_emu.explain.film import alone, film
 from kinst_emu.explain.page import page
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.explain.test_film import LARGEST
@@ -42,7 +42,8 @@ def test_pictures_of_seeded_firings_are_the_recordings(kernel):
         for number in chosen.sample(numbers, min(MOMENTS, len(numbers))):
             seen += held_to_the_recording(one.firing, pictures.svg(number),
                                           pictures.moments[number])
-        written = page(one.title, one.about, one.steps, pictures.of_steps(), film(pictures))
+        written = page(one.title, one.about, one.steps, pictures.of_steps(),
+                       alone(film(pictures)))
         assert len(written.encode()) < LARGEST, f"{one.title}: KINST_SEED={SEED}"
         done += 1
         if done == FIRINGS:

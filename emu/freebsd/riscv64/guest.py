@@ -57,8 +57,10 @@ GUEST = freebsd(
     load, place, hole, TRAP_FRAME,
     frozenset({"cpu_exception_handler_supervisor", "cpu_exception_handler"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
-    system_calls=SystemCalls(b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0",
-                             ("t0", (1 << 64) - 1), "do_trap_user"),
+    system_calls=SystemCalls(
+        b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0", ("t0", (1 << 64) - 1),
+        "do_trap_user", (), (bytes.fromhex("73002010"),)),
+    fault_handler="do_trap_user",
     page_tables=("pm_satp", "satp"),
     per_cpu=("tp", "sscratch", True),
     releases="riscv/riscv64",

@@ -34,7 +34,7 @@ def filmed(arch):
 def written(arch, folder):
     one, pictures, found = filmed(arch)
     path = folder / f"{arch}.html"
-    path.write_text(page(one.title, one.about, one.steps, pictures.of_steps(), found))
+    path.write_text(page(one.title, one.about, one.steps, pictures.of_steps(), alone(found)))
     return path
 
 

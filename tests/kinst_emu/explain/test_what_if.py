@@ -1,11 +1,16 @@
 """What is done wrong is done, and its consequences are those of the machine."""
 
+import json
+import re
+
 import pytest
 
 from images import catalog
 from images.boots import booted
 from kinst.code.verdict import Copy, Rewrite
 from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.firing_page import firing_page
+from kinst_emu.explain.picture import Station, moments
 from kinst_emu.explain.recorder import FiringRecorder
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_commands import refused, run
@@ -69,3 +74,28 @@ def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
 def test_what_can_show_nothing_is_refused(place, how, said):
     refused(run("kinst", "explain", "-k", "teaching/arm64", place, "-c",
                 CALL if place.startswith("strtoul") else 'strlen("hello")', "--what-if", how), said)
+
+
+@pytest.mark.parametrize(("arch", "place", "how"), [
+    ("amd64", "strtoul:25", "copy"), ("arm64", "strtoul:0", "share"),
+    ("riscv64", "strtoul:0", "share")])
+def test_the_page_has_the_firing_that_was_done_wrong_beside_the_right_one(arch, place, how):
+    explained = done_wrong(arch, place, how)
+    text = firing_page(explained)
+    data = json.loads(re.search(r'id="film">(.*?)</script>', text).group(1))
+    right, wrong = data["films"]
+    assert len(wrong["changes"]) == len(moments(explained.wrong))
+    assert len(right["changes"]) == len(moments(explained.firing))
+    names = {name for _at, name, _own in wrong["steps"]}
+    assert {"exception", "frame", "trampoline", "what-if"} <= names and "after" not in names
+    # Up to the trampoline both are the same.
+    begin = next(at for at, name, _own in wrong["steps"] if name == "trampoline")
+    assert [(one.row, one.pc, one.registers) for one in moments(explained.wrong)[:begin]] == [
+        (one.row, one.pc, one.registers) for one in moments(explained.firing)[:begin]]
+
+
+def test_where_a_strayed_run_is_is_said():
+    emulated = offsets("amd64", lambda verdict: not isinstance(verdict, Copy | Rewrite))
+    explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
+    assert moments(explained.wrong)[-1].place is Station.ELSEWHERE
+    assert "elsewhere" in firing_page(explained)

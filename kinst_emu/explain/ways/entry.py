@@ -1,54 +1,63 @@
-"""One system call as the machine goes through it: from the program's instruction into the kernel
-and back, every instruction, with the trap frame.
+"""One way from a program into the kernel and back: from the program's instruction to a function of
+the kernel's and to the program's next instruction, with the trap frame.
 
-The command that makes it runs twice, the second time up to shortly before the call; from there on
-each instruction is a stop of Unicorn's.  The machine is not used for anything else.
+The command that comes that way runs twice, the second time up to shortly before the function; from
+there on each instruction is a stop of Unicorn's.  The machine is not used for anything else.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import unicorn
 
 from dtrace.threads import Threads
 from emu.errors import KinstError, MemoryAccessError
-from emu.guest import SystemCalls
 from emu.machine import Stop, StopReason, Until
 from emu.replay.flow import thread_of
 from emu.symbols import Symbol
-from emu.system_call import calls_of, numbers
+from emu.system_call import calls_of
 from emu.unicorn.machine import UnicornMachine
 from images.shell import CommandError, at_shell, check_command
 from kinst_emu.explain.recorder import SeenInstruction
+from kinst_emu.explain.ways.kept_words import KeptWords
+from kinst_emu.explain.ways.running import RunningThread
 
-BEFORE = 3000  # instructions before the call's function in which its program has made it
+BEFORE = 3000  # instructions before the function in which the program has entered the kernel
 MAX_ROWS = 20_000  # instructions of the ways in and out
-MAX_WORK = 5_000_000  # of the call's function, and what it waits for
+MAX_WORK = 5_000_000  # of the function, and what it waits for
+MAX_ENTERED = 40  # functions that are kept as they were entered
 SHELL_PROCESS = 1  # our shell is the first process
+WORD = 8
 AROUND = 24  # bytes of the program before the instruction, and from it on
 
 
 @dataclass
-class SeenCall:
+class SeenEntry:
     """What was seen of it; each number is the machine's.
 
-    :param process: the name and ``pid`` of who makes it.
+    :param function: what it is followed to.
+    :param what: what is told of an entry like this, where there is none.
+    :param process: the name and ``pid`` of whose program it is.
     :param code: the program's bytes around the instruction, from ``code_at`` on.
-    :param entry: the instruction that makes the call, and what follows it, up to the first of the
-        call's function; ``handler`` is the number of the row where the kernel's C code begins.
+    :param entry: the program's instruction, and what follows it, up to the function's first;
+        ``handler`` is the number of the row where the kernel's C code begins.
     :param leaving: from where the function has returned to, up to the program's next instruction,
         which is the last; ``handled`` the number of the row where the C code has ended.
     :param work: the functions that are entered in between: how often, and the instructions that
-        are executed before the first time, counted from the function's first.
+        are executed before the first time, counted from the function's first; ``entered`` the
+        machine at the first time, of the first ones.
     :param others: whether other threads have run meanwhile.
     :param spent: instructions from the function's first to its return.
     :param frame: the trap frame's address; ``before`` its bytes when the function is called,
-        ``after`` when the program goes on.
+        ``after`` when the program goes on; ``written`` by the number of a row of ``entry`` the
+        words of it, by address, that the row before has stored to (of the first, all that are
+        mapped), and ``changed`` of ``leaving``.
     """
 
     architecture: str
     function: Symbol
-    number: int
+    what: str
     command: str
     hit: int
     process: str = ""
@@ -58,6 +67,7 @@ class SeenCall:
     entry: list[SeenInstruction] = field(default_factory=list)
     handler: int = 0
     work: dict[str, tuple[int, int]] = field(default_factory=dict)
+    entered: list[tuple[str, SeenInstruction]] = field(default_factory=list)
     spent: int = 0
     others: bool = False
     leaving: list[SeenInstruction] = field(default_factory=list)
@@ -65,37 +75,47 @@ class SeenCall:
     frame: int = 0
     before: bytes = b""
     after: bytes = b""
+    written: list[Mapping[int, int]] = field(default_factory=list)
+    changed: list[Mapping[int, int]] = field(default_factory=list)
 
 
-class CallRecorder:
+class EntryRecorder(ABC):
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
-    :param frame: gives the trap frame's address of the thread that runs; ``pid`` its process.
-    :raises KinstError: when there is no such system call.
+    :param running: what can be told of the thread that runs.
+    :param handler: the kernel's first function in C on the way.
     """
 
-    def __init__(self, machine: UnicornMachine, name: str, command: str, hit: int, limit: int,
-                 frame: Callable[[], int], pid: Callable[[], int]) -> None:
-        self.machine, self._limit, self._frame, self._pid = machine, limit, frame, pid
-        self.calls: SystemCalls = calls_of(machine)
+    def __init__(self, machine: UnicornMachine, seen: SeenEntry, handler: str, limit: int,
+                 running: RunningThread) -> None:
+        self.machine, self.seen, self._limit, self.running = machine, seen, limit, running
+        self._handler_function = handler
+        self._returns = calls_of(machine).returns
         at_shell(machine)
-        check_command(command)
-        plain = name.removeprefix(self.calls.prefix)
-        known = numbers(machine)
-        function = machine.image.symbols.find(self.calls.prefix + plain)
-        if plain not in known or function is None:
-            raise KinstError(f"'{name}' is no system call of this kernel: give its name, like "
-                             f"open or {self.calls.prefix}open")
-        self.seen = SeenCall(machine.arch.name, function, known[plain], command, hit)
+        check_command(seen.command)
         self._rows: list[SeenInstruction] = []
+        self._words: list[Mapping[int, int]] = []  # of each row
         self._back = 0  # where the function returns to
-        self._thread = 0  # who makes the call
+        self._thread = 0  # whose it is
         self._sp = self._count = 0  # the stack pointer then; instructions of it so far
-        self._earlier = 0  # calls of the same function, shortly before
+        self._earlier = 0  # times that the function is come to shortly before
         self._inside = self._over = False
         self._failure: KinstError | None = None
 
-    def record(self) -> SeenCall:
-        """:raises KinstError: when the command does not make it, or it does not come back."""
+    @abstractmethod
+    def counts(self) -> bool:
+        """At the function: whether this is one of those that are counted."""
+
+    @abstractmethod
+    def program(self, row: SeenInstruction) -> SeenInstruction:
+        """At the function: the program's instruction that has led here.
+
+        :param row: the last that it has executed; the kernel's first, where it has executed none
+            since the kernel last returned to it.
+        :raises KinstError: when none has.
+        """
+
+    def record(self) -> SeenEntry:
+        """:raises KinstError: when the command does not come that way, or not back."""
         machine, seen = self.machine, self.seen
         start = machine.snapshot()
         count = self._reached()
@@ -107,12 +127,15 @@ class CallRecorder:
         self._type()
         if machine.instructions < count - BEFORE:
             machine.run(Until(instructions=count - BEFORE))
+        size = machine.guest.trap_frame.size
+        self._kept = KeptWords(machine, range(seen.frame & -WORD, seen.frame + size, WORD))
         hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
         machine.engine.flush_translations()
         try:
             stop = machine.run(Until(instructions=count + MAX_WORK))
         finally:
             machine.engine.unhook(hook)
+            self._kept.close()
         if self._failure is not None:
             raise self._failure
         if stop.reason is StopReason.INTERRUPTED and not self._over:
@@ -141,15 +164,17 @@ class CallRecorder:
             if stop.reason is StopReason.INTERRUPTED:
                 raise KeyboardInterrupt
             if stop.reason is StopReason.INSTRUCTIONS:
-                raise CommandError(f"'{seen.command[:60]}' has not come to {seen.function.name} "
-                                   f"number {seen.hit} after {self._limit:,} instructions; "
+                raise CommandError(f"'{seen.command[:60]}' has not come to number {seen.hit} "
+                                   f"of the {seen.what} after {self._limit:,} instructions; "
                                    "--limit sets another limit", stop)
             if stop.reason is not StopReason.ADDRESS:
-                raise CommandError(f"'{seen.command[:60]}' makes {made} calls of "
-                                   f"{seen.function.name}: there is none number {seen.hit}", stop)
+                raise CommandError(f"'{seen.command[:60]}' makes {made} {seen.what}: there is "
+                                   f"none number {seen.hit}", stop)
             reached.append(machine.instructions)
-            if self._pid() != SHELL_PROCESS:  # which reads the line, and waits
+            # The shell reads the line, and waits.
+            if self.running.pid() != SHELL_PROCESS and self.counts():
                 counted.append(machine.instructions)
+        seen.frame = self.running.frame()
         self._earlier = sum(one >= reached[-1] - BEFORE for one in reached[:-1])
         return reached[-1]
 
@@ -169,7 +194,14 @@ class CallRecorder:
             return
         if not address >> 63 and not seen.spent:
             self._rows.clear()  # the last one before the kernel is kept
+            self._words.clear()
+            self._kept.again()
+        elif self._rows and self._rows[-1].code in self._returns and not seen.spent:
+            self._rows.clear()  # it was to go on, and its instruction is not there
+            self._words.clear()
+            self._kept.again()
         self._rows.append(self._row(address))
+        self._words.append(self._kept.stored())
         if len(self._rows) > MAX_ROWS:
             raise KinstError(f"{seen.function.name}: {MAX_ROWS:,} instructions of the way are not "
                              "shown")
@@ -185,17 +217,20 @@ class CallRecorder:
         machine = self.machine
         registers = {name: machine.read_register(name) for name in machine.arch.registers}
         registers[machine.arch.pc] = address
-        for size in (16, -address & 0xFFF or 16):  # the next page may not be there
-            try:
-                code = machine.read(address, size)
-                break
-            except MemoryAccessError:
-                code = b""
+        # The next page may not be there.
+        code = self._read(address, 16) or self._read(address, -address & 0xFFF or 16)
         return SeenInstruction(address, code[: machine.arch.instruction_length(code)], registers)
+
+    def _read(self, address: int, size: int) -> bytes:
+        """Empty: it is not mapped."""
+        try:
+            return self.machine.read(address, size)
+        except MemoryAccessError:
+            return b""
 
     def _handler(self, rows: list[SeenInstruction], last: bool) -> int:
         """The number of the row where the kernel's C code begins, or (last) has ended."""
-        function = self.machine.symbol(self.calls.handler)
+        function = self.machine.symbol(self._handler_function)
         inside = [n for n, row in enumerate(rows)
                   if function.address <= row.address < function.address + function.size]
         return 0 if not inside else inside[-1] + 1 if last else inside[0]
@@ -203,28 +238,30 @@ class CallRecorder:
     def _enter(self) -> None:
         """At the function's first instruction."""
         machine, seen, arch = self.machine, self.seen, self.machine.arch
-        seen.entry = list(self._rows)
-        if seen.entry[0].code != self.calls.instruction:
-            raise KinstError(f"{seen.function.name}: where the program has made the call is not "
-                             "seen: another thread ran in between; --hit explains another one")
+        seen.entry, seen.written = list(self._rows), list(self._words)
+        if seen.entry[0].address >> 63:
+            seen.entry.insert(0, seen.entry[0])
+            seen.written.insert(0, {})
+        seen.entry[0] = self.program(seen.entry[0])
+        if seen.frame != self.running.frame():
+            raise KinstError(f"{seen.function.name}: its trap frame is elsewhere, the second time: "
+                             "--hit explains another one")
         self._thread = thread_of(machine)
         seen.handler = self._handler(seen.entry, False)
         made = seen.entry[0].address
         # Where instructions differ in length, nobody knows where those before it begin.
         before = AROUND if machine.cpu.model.fixed_length else 0
         for begin, end in ((made - before, made + AROUND), (made, made + AROUND), (made, made + 4)):
-            try:
-                seen.code, seen.code_at = machine.read(begin, end - begin), begin
+            seen.code, seen.code_at = self._read(begin, end - begin), begin
+            if seen.code:
                 break
-            except MemoryAccessError:
-                continue
-        seen.frame = self._frame()
         seen.before = machine.read(seen.frame, machine.guest.trap_frame.size)
         self._back = (machine.read_register(arch.link) if arch.link is not None
                       else machine.read_u64(machine.sp))
         self._sp = arch.stack_after_return(machine)
         self._inside = True
         self._rows.clear()
+        self._words.clear()
 
     def _working(self, address: int) -> None:
         """An instruction between the function's first and its return; or another thread's."""
@@ -239,12 +276,14 @@ class CallRecorder:
             if thread_of(machine) == self._thread:
                 times, first = seen.work.get(function.name, (0, self._count))
                 seen.work[function.name] = times + 1, first
+                if not times and len(seen.entered) < MAX_ENTERED:
+                    seen.entered.append((function.name, self._row(address)))
             else:
                 seen.others = True
 
     def _leave(self) -> None:
         seen = self.seen
-        seen.leaving = list(self._rows)
+        seen.leaving, seen.changed = list(self._rows), list(self._words)
         seen.handled = self._handler(seen.leaving, True)
         self._over = True
         self.machine.request_stop(Stop(StopReason.INTERRUPTED, self.machine.pc))

@@ -1,0 +1,39 @@
+"""A firing explained, as a page whose picture moves; done wrong, beside it, where that was asked
+for."""
+
+from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.explained import Explained
+from kinst_emu.explain.film import alone, film, together
+from kinst_emu.explain.page import page
+from kinst_emu.explain.steps import up_to_trampoline
+from kinst_emu.explain.what_if import COPY
+
+RIGHT, WRONG = "as it is done", {True: "copied as it is", False: "with another's trampoline"}
+
+
+def pictures_of(explained: Explained) -> Pictures:
+    return Pictures(explained.firing, explained.table, explained.words, explained.steps)
+
+
+def firing_page(explained: Explained) -> str:
+    pictures, wrong = pictures_of(explained), explained.wrong
+    stills, showing = pictures.of_steps(), alone(film(pictures))
+    if wrong is not None:
+        steps = up_to_trampoline(explained.steps, wrong)
+        other = Pictures(wrong, explained.table, explained.words, steps)
+        stills |= {steps[-1].name: other.svg(*_last(other), styled=False)}
+        order = [step.name for step in explained.steps]
+        showing = together({RIGHT: film(pictures), WRONG[wrong.what_if == COPY]: film(other)},
+                           order if "trampoline" in order else _with_trampoline(order))
+    return page(explained.title, explained.about, explained.steps, stills, showing)
+
+
+def _last(pictures: Pictures) -> tuple[int, str]:
+    number, step = pictures.steps[-1]
+    return number, step.name
+
+
+def _with_trampoline(order: list[str]) -> list[str]:
+    """What is emulated has none, but for the copy."""
+    at = order.index("verdict") + 1
+    return [*order[:at], "trampoline", *order[at:]]

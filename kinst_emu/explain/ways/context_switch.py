@@ -1,0 +1,187 @@
+"""A CPU is taken from one thread and given to another: the function that does it, instruction by
+instruction, and what it keeps of both threads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import unicorn
+
+from dtrace.stack import Stacks
+from dtrace.threads import Threads, structure
+from dwarf.types import find_member
+from emu.errors import KinstError, MemoryAccessError
+from emu.machine import Stop, StopReason, Until
+from emu.symbols import Symbol
+from emu.unicorn.machine import UnicornMachine
+from images.shell import CommandError, at_shell, check_command
+from kinst_emu.explain.recorder import SeenInstruction
+from kinst_emu.explain.ways.entry import SHELL_PROCESS
+from kinst_emu.explain.ways.kept_words import KeptWords
+from kinst_emu.explain.ways.running import RunningThread
+
+MAX_ROWS = 5000
+FRAMES = 16
+WORD = 8
+WHAT = "context switches"
+
+
+@dataclass(frozen=True)
+class SwitchedThread:
+    """:param name: the thread's, and its process; ``kept`` where the kernel keeps its registers:
+        by their names, addresses of words.
+    :param stack: its calls, the innermost first, where it calls for the switch, or goes on.
+    """
+
+    address: int
+    name: str
+    process: str
+    pid: int
+    kept: Mapping[str, int]
+    stack: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        if not self.pid and not self.process:
+            return f"the thread at {self.address:#x}"
+        return f"{self.process}" + (f"/{self.name}" if self.name != self.process else "") + (
+            f" (process {self.pid})")
+
+
+@dataclass
+class SeenSwitch:
+    """:param rows: from the function's first instruction to the first of the other thread, which is
+        the last.
+    :param roots: of each, the register that leads to the page tables.
+    :param words: of each, the words where registers are kept that the row before has stored to,
+        by address; of the first, all.
+    :param loaded: the number of the first row with the other one's stack pointer.
+    """
+
+    architecture: str
+    function: Symbol
+    command: str
+    hit: int
+    before: SwitchedThread
+    after: SwitchedThread
+    rows: list[SeenInstruction] = field(default_factory=list)
+    roots: list[int] = field(default_factory=list)
+    words: list[Mapping[int, int]] = field(default_factory=list)
+    loaded: int = 0
+
+
+class SwitchRecorder:
+    """:param machine: at our shell's prompt; not to be used for anything else afterwards.
+    :raises KinstError: for a kernel of whose switches nothing is known.
+    """
+
+    def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
+                 running: RunningThread) -> None:
+        self.machine, self._command, self._hit, self._limit = machine, command, hit, limit
+        self._running, switch = running, machine.guest.thread_switch
+        kind = structure(running.types, machine.guest.threads.registers)
+        if switch is None or kind is None:
+            raise KinstError(f"{machine.image.path}: nothing is known of its context switches")
+        self._kind = kind
+        self._function = machine.symbol(switch.functions[0])
+        self._root = machine.guest.page_tables[1]
+        at_shell(machine)
+        check_command(command)
+        self.seen: SeenSwitch | None = None
+        self._words: KeptWords | None = None
+        self._sp = self._pc = 0  # what the other thread's are kept as
+        self._over = False
+        self._failure: KinstError | None = None
+
+    def record(self) -> SeenSwitch:
+        """:raises KinstError: when the command does not come to it."""
+        machine, function = self.machine, self._function
+        machine.type(self._command.encode() + b"\r")
+        limit = machine.instructions + self._limit
+        until = Until(addresses=[function.address], console=machine.guest.shell_prompt,
+                      instructions=limit)
+        hits = 0
+        while hits < self._hit:
+            stop = machine.run(until)
+            if stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            if stop.reason is StopReason.INSTRUCTIONS:
+                raise CommandError(f"'{self._command[:60]}' has not come to number {self._hit} of "
+                                   f"the {WHAT} after {self._limit:,} instructions; --limit sets "
+                                   "another limit", stop)
+            if stop.reason is not StopReason.ADDRESS:
+                raise CommandError(f"'{self._command[:60]}' makes {hits} {WHAT}: there is "
+                                   f"none number {self._hit}", stop)
+            # Until the shell has read the line, it is the shell that is switched to.
+            hits += hits > 0 or self._running.pid() == SHELL_PROCESS
+        self.seen = seen = self._begin()
+        self._words = KeptWords(machine, [*seen.before.kept.values(), *seen.after.kept.values()])
+        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
+        machine.engine.flush_translations()
+        try:
+            stop = machine.run(Until(instructions=machine.instructions + 2 * MAX_ROWS))
+        finally:
+            machine.engine.unhook(hook)
+            self._words.close()
+        if self._failure is not None:
+            raise self._failure
+        if not self._over:
+            if stop.reason is StopReason.INTERRUPTED:
+                raise KeyboardInterrupt
+            raise KinstError(f"{function.name}: it has not come to another thread ({stop}): --hit "
+                             "explains another one")
+        seen.after = self._thread(seen.after.address, self._stack())
+        return seen
+
+    def _begin(self) -> SeenSwitch:
+        machine = self.machine
+        old, new = (machine.read_register(machine.arch.arguments[number]) for number in (0, 1))
+        before, after = self._thread(old, self._stack()), self._thread(new)
+        self._sp, self._pc = (machine.read_u64(after.kept[name])
+                              for name in (machine.arch.sp, machine.arch.pc))
+        return SeenSwitch(machine.arch.name, self._function, self._command, self._hit, before,
+                          after)
+
+    def _thread(self, address: int, stack: tuple[str, ...] = ()) -> SwitchedThread:
+        guest = self.machine.guest
+        found = next((one for one in Threads(self.machine).all() if one.address == address), None)
+        saved = int(self._running.at(address)[guest.threads.saved])
+        kept = dict[str, int]()
+        for name, (member, index) in guest.registers.saved.items():
+            place = find_member(self._kind, member)
+            if place is not None:
+                kept[name] = saved + place.offset // 8 + WORD * (index or 0)
+        return SwitchedThread(address, "" if found is None else found.name,
+                              "" if found is None else found.process,
+                              0 if found is None else found.pid, kept, stack)
+
+    def _stack(self) -> tuple[str, ...]:
+        machine = self.machine
+        return tuple(line.strip() for line in Stacks(machine).text(machine.read_register, FRAMES))
+
+    def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
+        """Unicorn keeps an exception to itself here, and the machine would never end."""
+        if self._failure is None and not self._over:
+            try:
+                self._look(address)
+            except KinstError as error:
+                self._failure = error
+                self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))
+
+    def _look(self, address: int) -> None:
+        machine, seen = self.machine, self.seen
+        assert seen is not None and self._words is not None
+        registers = {name: machine.read_register(name) for name in machine.arch.registers}
+        registers[machine.arch.pc] = address
+        try:
+            code = machine.read(address, 16)
+        except MemoryAccessError:
+            code = machine.read(address, -address & 0xFFF or 16)
+        seen.rows.append(SeenInstruction(
+            address, code[: machine.arch.instruction_length(code)], registers))
+        seen.roots.append(machine.read_register(self._root))
+        seen.words.append(self._words.stored())
+        if not seen.loaded and len(seen.rows) > 1 and machine.sp == self._sp:
+            seen.loaded = len(seen.rows) - 1
+        if (seen.loaded and address == self._pc) or len(seen.rows) > MAX_ROWS:
+            self._over = address == self._pc
+            machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))

@@ -1,0 +1,38 @@
+"""A system call that a program makes."""
+
+from emu.errors import KinstError
+from emu.guest import SystemCalls
+from emu.system_call import calls_of, numbers
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.explain.recorder import SeenInstruction
+from kinst_emu.explain.ways.entry import EntryRecorder, SeenEntry
+from kinst_emu.explain.ways.running import RunningThread
+
+
+class CallRecorder(EntryRecorder):
+    """:param name: of the call: ``open`` or ``sys_open``.
+    :raises KinstError: when there is no such system call.
+    """
+
+    def __init__(self, machine: UnicornMachine, name: str, command: str, hit: int, limit: int,
+                 running: RunningThread) -> None:
+        self.calls: SystemCalls = calls_of(machine)
+        plain = name.removeprefix(self.calls.prefix)
+        known = numbers(machine)
+        function = machine.image.symbols.find(self.calls.prefix + plain)
+        if plain not in known or function is None:
+            raise KinstError(f"'{name}' is no system call of this kernel: give its name, like "
+                             f"open or {self.calls.prefix}open")
+        self.number = known[plain]
+        super().__init__(machine, SeenEntry(
+            machine.arch.name, function, f"calls of {function.name}", command, hit),
+            self.calls.handler, limit, running)
+
+    def counts(self) -> bool:
+        return True
+
+    def program(self, row: SeenInstruction) -> SeenInstruction:
+        if row.code != self.calls.instruction:
+            raise KinstError(f"{self.seen.function.name}: where the program has made the call is "
+                             "not seen: another thread ran in between; --hit explains another one")
+        return row

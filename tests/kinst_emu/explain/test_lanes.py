@@ -1,0 +1,117 @@
+"""Runs in an order are drawn as they were, and move."""
+
+import html
+import re
+
+import pytest
+
+from images import catalog
+from kinst_emu.explain.film import _values, film
+from kinst_emu.explain.lanes import BEGIN, END, ROWS, LanePictures, LaneRow
+from kinst_emu.explain.two_runs import NAMES, played_runs, runs_page
+from kinst_emu.explore.exploration import Runs
+from tests.browser import CHROMIUM, Shown, parse_errors
+from tests.conftest import MEMORY
+from tests.kinst_emu.test_commands import run
+
+SCHEDULE = "A37 B A"
+
+
+@pytest.fixture(scope="module")
+def image():
+    return catalog.find("races/amd64")
+
+
+@pytest.fixture(scope="module")
+def played(image):
+    runs = Runs(('strlen("abc")', 'strlen("defgh")'), probes=("strlen:0", "strlen:1"))
+    return list(played_runs(image, runs, SCHEDULE, MEMORY, None))
+
+
+def drawn(pictures, number):
+    """Of a moment: the texts of each lane, and of what is shared."""
+    svg = pictures.svg(number)
+    panes = re.findall(r'<g class="pane[^>]*data-pane="(\w+)"', svg)
+    found = {}
+    for name in panes:
+        part = re.search(rf'(?s)data-pane="{name}"(.*?)(?=<g class="pane|<g class="arr)', svg)
+        texts = re.findall(r"<text[^>]*>([^<]*)</text>", part.group(1))[1:]
+        found[name] = [html.unescape(text) for text in texts if text]
+    return found
+
+
+def test_each_row_is_in_its_run_s_lane_and_the_last_ones_are_seen():
+    rows = [LaneRow(n % 2, (f"does {n}",), (("word", f"{n:#x}"),)) for n in range(30)]
+    pictures = LanePictures(["A  f()", "B  g()"], rows, "A gives 1")
+    for number in (0, 1, 5, 29):
+        first = max(0, number - ROWS + 1)
+        assert drawn(pictures, number) == {
+            "lane0": [f"does {n}" for n in range(first, number + 1) if n % 2 == 0],
+            "lane1": [f"does {n}" for n in range(first, number + 1) if n % 2],
+            "shared": ["word", f"{number:#x}"]}
+    assert "A gives 1" in drawn(pictures, 30)["lane1"]
+    assert [(at, step.name) for at, step in pictures.steps] == [(0, BEGIN), (30, END)]
+
+
+def test_an_arrow_goes_to_the_run_that_goes_on():
+    pictures = LanePictures(["A", "B"], [LaneRow(run, ("x",)) for run in (0, 0, 1, 0)], "end")
+    arrows = [re.search(r'class="arrow" d="([^"]*)"', pictures.svg(n)).group(1) for n in range(4)]
+    assert [bool(one) for one in arrows] == [False, False, True, True]
+
+
+def test_what_moves_is_what_stands(played):
+    for one in played:
+        pictures = one.pictures()
+        found = film(pictures)
+        values = dict(_values(found.first))
+        for number, change in enumerate(found.changes):
+            for place, string in zip(change[::2], change[1::2], strict=True):
+                values[found.places[place]] = found.strings[string]
+            assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+
+
+def test_one_trampoline_for_all_holds_what_the_other_thread_wrote(played):
+    own, shared = played
+    assert own.outcome == "A gives 0x3; B gives 0x5" and "panics" in shared.outcome
+    (wrong,) = [n for n, row in enumerate(shared.rows) if "and not 'push rbp'" in row.text]
+    assert drawn(shared.pictures(), wrong)["shared"] == ["the trampoline", "mov rbp, rsp"]
+    right = next(n for n, row in enumerate(own.rows) if n > 5 and row.run == 0)
+    assert drawn(own.pictures(), right)["shared"] == [
+        "A's trampoline", "push rbp", "B's trampoline", "mov rbp, rsp"]
+
+
+def test_the_page_has_both_and_is_html(played, image, tmp_path):
+    path = tmp_path / "runs.html"
+    path.write_text(runs_page(image, SCHEDULE, played))
+    assert not parse_errors(path)
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with Shown(path, 1280) as one:
+        titles = """Array.from(document.querySelectorAll('.stages h3')).map(function (one) {
+          return one.textContent; })"""
+        for _ in range(3):
+            one.press(".")
+        assert [text.split(":")[0] for text in one.value(titles)] == list(NAMES)
+        assert all("= push rbp" in text for text in one.value(titles)), one.value(titles)
+        one.press("n")
+        one.press("n")
+        assert "panics" in one.value(titles)[1]
+        found = one.axe()
+        assert not found["violations"] and not found["wide"], found
+
+
+def test_orders_that_fail_are_played_on_their_page(tmp_path):
+    path = tmp_path / "explored.html"
+    result = run("kinst", "explore", "-k", "races/amd64", "--setup", "purse_reset()", "--run",
+                 "purse_move_bad()", "--run", "purse_move_bad()", "--check", "purse_check()",
+                 "--html", str(path))
+    assert path.is_file(), result.stderr
+    assert not parse_errors(path)
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with Shown(path, 1280) as one:
+        one.press(".")
+        told = one.value("document.getElementById('told').textContent")
+        assert told.startswith("2 of ") and "purse_one is 0xa" in told
+        found = one.axe()
+        assert not found["violations"] and not found["wide"], found

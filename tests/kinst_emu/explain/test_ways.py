@@ -1,0 +1,130 @@
+"""Ways that were recorded are drawn moment by moment; of C, each stay in a function is one."""
+
+import html
+import re
+
+import pytest
+
+from images import catalog
+from kinst_emu.explain.explained import words_of
+from kinst_emu.explain.film import _values, film
+from kinst_emu.explain.recorder import SeenInstruction
+from kinst_emu.explain.steps import Table
+from kinst_emu.explain.ways.context_switch import SeenSwitch, SwitchedThread
+from kinst_emu.explain.ways.context_switch_steps import loading, saved, switch_steps
+from kinst_emu.explain.ways.drawing import WayPictures
+from kinst_emu.explain.ways.kept_words import KeptWords
+from kinst_emu.explain.ways.way import switch_way
+from tests.conftest import ARCHES
+from tests.kinst_emu.test_commands import refused, run
+
+OLD, NEW = 0x1000, 0x2000  # where registers are kept
+
+
+def switch(arch):
+    """One in which three instructions store, four are executed elsewhere, and two load."""
+    image = catalog.find(f"teaching/{arch}")
+    words = words_of(image)
+    function, elsewhere = image.symbols.find("cpu_switch"), image.symbols.find("strlen")
+    names = (words.arch.sp, words.arch.pc)
+    before = SwitchedThread(1, "one", "shell", 7, {name: OLD + 8 * n
+                                                   for n, name in enumerate(names)}, ("f+0x1",))
+    after = SwitchedThread(2, "two", "cat", 8, {name: NEW + 8 * n for n, name in enumerate(names)},
+                           ("g+0x2",))
+    seen = SeenSwitch(arch, function, "x", 1, before, after)
+    other = [elsewhere.address + 4 * n for n in range(4)]
+    places = [*[function.address] * 4, *other, function.address, function.address, 0x5000]
+    stacks = [0x100] * 9 + [0x900] * 2
+    for number, (address, sp) in enumerate(zip(places, stacks, strict=True)):
+        registers = dict.fromkeys(words.arch.registers, number) | {
+            words.arch.sp: sp, words.arch.pc: address}
+        seen.rows.append(SeenInstruction(address, b"", registers))
+        seen.roots.append(0xA000 if number < 6 else 0xB000)
+        seen.words.append({})
+    seen.words[0] = {OLD: 1, OLD + 8: 2, NEW: 0x900, NEW + 8: 0x5000}
+    seen.words[1], seen.words[3] = {OLD: 0x100}, {OLD + 8: 0x77}
+    seen.loaded = 9
+    return seen, words
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_switch_has_three_parts_that_the_recording_tells_apart(arch):
+    seen, words = switch(arch)
+    assert (saved(seen), loading(seen)) == (3, 8)
+    told = switch_steps(seen, words)
+    assert [step.name for step in told] == ["call", "save", "space", "load", "after"]
+    texts = [" ".join(part for part in step.parts if isinstance(part, str)) for step in told]
+    assert "0xa000" in texts[2] and "0xb000" in texts[2]
+    assert told[2].title == "Another address space"
+    assert "shell/one (process 7)" in texts[0] and "cat/two (process 8)" in texts[3]
+    kept = [part for part in told[1].parts if isinstance(part, Table)][-1]
+    assert kept.rows == ((f"{OLD:#x}", words.arch.sp, "0x1", "0x100"),
+                         (f"{OLD + 8:#x}", words.arch.pc, "0x2", "0x77"))
+    assert kept.marked == {0, 1}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
+    seen, words = switch(arch)
+    told = switch_steps(seen, words)
+    pictures = WayPictures(switch_way(seen, told, words), words)
+    assert [one.seen.address for one in pictures.moments] == [
+        row.address for number, row in enumerate(seen.rows) if number not in (5, 6, 7)]
+    found = film(pictures)
+    values = dict(_values(found.first))
+    for number, change in enumerate(found.changes):
+        for place, string in zip(change[::2], change[1::2], strict=True):
+            values[found.places[place]] = found.strings[string]
+        assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+    last = pictures.svg(len(pictures.moments) - 1)
+    held = {int(at, 16): int(value, 16) for at, value in re.findall(
+        r'data-address="(\w+)" data-value="(\w+)"', last)}
+    assert held == {OLD: 0x100, OLD + 8: 0x77, NEW: 0x900, NEW + 8: 0x5000}
+    step = pictures.svg(*next((at, one.name) for at, one in pictures.steps if one.name == "load"))
+    assert 'class="pane about" data-pane="registers"' in step
+    assert "instructions load what is kept of" in html.unescape(re.sub(r"<[^>]*>\s*", " ", step))
+
+
+class Machine:
+    """Memory, and stores as Unicorn tells of them."""
+
+    def __init__(self, words):
+        self.words, self.engine, self.uc = words, self, self
+
+    def hook_add(self, _kind, called, begin, end):
+        self.called = called
+        return 1
+
+    def unhook(self, hook):
+        self.called = None
+
+    def translate(self, address):
+        return address + 0x70000
+
+    def read_u64(self, address):
+        return self.words[address]
+
+    def stores(self, address, size):
+        self.called(None, 0, address + 0x70000, size, 0, None)
+
+
+def test_words_are_told_of_when_they_are_stored_to_though_they_stay():
+    machine = Machine({8: 1, 16: 2, 24: 3})
+    kept = KeptWords(machine, [8, 16])
+    assert kept.stored() == {8: 1, 16: 2}
+    assert kept.stored() == {}
+    machine.stores(20, 4)
+    machine.stores(24, 8)
+    assert kept.stored() == {16: 2}
+    machine.words[8] = 5  # by the CPU itself, of which nobody tells
+    assert kept.stored() == {8: 5}
+    kept.again()
+    assert kept.stored() == {8: 5, 16: 2}
+    kept.close()
+    assert machine.called is None
+
+
+def test_what_is_no_way_is_told_in_a_line():
+    explain = ["kinst", "explain", "-k", "teaching/amd64"]
+    refused(run(*explain, "page-fault", "-c", "$ x"), "runs no programs")
+    refused(run(*explain, "context-switch", "-c", "$ x", "-n", "{ }"), "-n: is for a probe")

@@ -1,0 +1,126 @@
+"""A page fault and a context switch of a real kernel, told and drawn as they were."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from emu.machine import Until
+from images.boots import booted
+from images.shell import with_userland
+from kinst_emu.explain.explained import CONTEXT_SWITCH, PAGE_FAULT, explain_way, words_of
+from kinst_emu.explain.film import _values, film
+from kinst_emu.explain.ways.context_switch import SwitchRecorder
+from kinst_emu.explain.ways.context_switch_steps import loading, saved
+from kinst_emu.explain.ways.drawing import WayPictures
+from kinst_emu.explain.ways.page_fault import FaultRecorder
+from kinst_emu.explain.ways.running import RunningThread
+from tests.conftest import ARCHES, real_kernel
+
+MEMORY = 512 << 20
+LIMIT = 4_000_000_000
+LARGEST = 400 << 10
+COMMAND = "cat /etc/motd"
+SIZES = {"amd64": 16, "arm64": 16, "riscv64": 15}  # general registers that a program has
+
+
+@pytest.fixture(params=ARCHES, scope="module")
+def kernel(request):
+    return real_kernel(request.param)
+
+
+@pytest.fixture
+def machine(kernel):
+    return booted(with_userland(kernel), MEMORY)
+
+
+def rows(step, heads):
+    (table,) = (part for part in step["parts"] if isinstance(part, dict)
+                and part["heads"] == heads)
+    return table["rows"]
+
+
+@pytest.mark.parametrize("hit", [1, 2])
+def test_a_page_fault_ends_in_the_same_instruction_which_then_finds_its_page(machine, hit):
+    arch = machine.arch
+    recorder = FaultRecorder(machine, COMMAND, hit, LIMIT, RunningThread(machine))
+    seen = recorder.record()
+    first, last = seen.entry[0], seen.leaving[-1]
+    assert first.address == last.address and first.code == last.code
+    # Of the fault the program sees nothing: no general register has changed.
+    same = {name: value for name, value in first.registers.items() if name != "pstate"}
+    assert {name: last.registers[name] for name in same} == same
+    need = {0: 0, 1: 0, 2: 1, 4: 0}[recorder.access & ~1 or recorder.access]
+    before, after = recorder.before, recorder.after
+    assert before is None or (need and not before.writable)
+    assert after is not None and (after.writable or not need)
+    # The machine agrees, and has gone on behind the instruction.
+    assert arch.translate(machine, recorder.address) == after.physical
+    machine.run(Until(instructions=machine.instructions + 1))
+    assert machine.pc != first.address
+
+
+def test_the_trap_frame_of_a_fault_has_the_program_s_registers(machine):
+    recorder = FaultRecorder(machine, COMMAND, 1, LIMIT, RunningThread(machine))
+    seen = recorder.record()
+    first, layout = seen.entry[0], machine.guest.trap_frame.fields
+    held = {name: int.from_bytes(seen.before[at : at + size], "little")
+            for name, (at, size) in layout.items()}
+    names = [name for name in first.registers if name in held]
+    assert len(names) >= SIZES[machine.arch.name]
+    assert {name: first.registers[name] for name in names if name != "rflags"} == {
+        name: held[name] for name in names if name != "rflags"}
+    # What the picture shows where the handler begins is that frame.
+    words: dict[int, int] = {}
+    for more in seen.written[: seen.handler + 1]:
+        words |= more
+    content = b"".join(words[at].to_bytes(8, "little") for at in sorted(words))
+    assert content == seen.before
+
+
+@pytest.mark.parametrize("hit", [1, 2, 5])
+def test_a_switch_keeps_the_registers_of_one_and_loads_those_of_the_other(machine, hit):
+    recorder = SwitchRecorder(machine, COMMAND, hit, LIMIT, RunningThread(machine))
+    seen = recorder.record()
+    arch, first, last = machine.arch, seen.rows[0].registers, seen.rows[-1].registers
+    kept = {at: word for words in seen.words for at, word in words.items()}
+    link = arch.link or "rip"
+    for name, at in seen.before.kept.items():
+        if name in first and name not in (arch.pc, link, "gp", "tp"):
+            assert kept[at] == first[name], name
+            assert machine.read_u64(at) == first[name]
+    for name, at in seen.after.kept.items():
+        if name in last and name not in (arch.pc, arch.sp, link, "gp", "tp"):
+            assert kept[at] == last[name], name
+    assert last[arch.pc] == kept[seen.after.kept[arch.pc]]
+    assert last[arch.sp] - kept[seen.after.kept[arch.sp]] in (0, 8)
+    assert RunningThread(machine).address == seen.after.address != seen.before.address
+    assert 0 < saved(seen) <= loading(seen) <= seen.loaded < len(seen.rows) - 1
+    stored = {at for words in seen.words[1 : saved(seen) + 1] for at in words}
+    assert set(seen.before.kept.values()) - stored <= {
+        at for name, at in seen.before.kept.items() if name in ("gp", "tp")}
+
+
+@pytest.mark.parametrize("name", ["open", PAGE_FAULT, CONTEXT_SWITCH])
+def test_a_way_moves_as_it_stands_and_is_a_small_page(kernel, name, tmp_path):
+    one = explain_way(kernel, name, COMMAND, 1, LIMIT, MEMORY)
+    pictures = WayPictures(one.way, words_of(kernel))
+    found = film(pictures)
+    values = dict(_values(found.first))
+    for number, change in enumerate(found.changes):
+        for place, string in zip(change[::2], change[1::2], strict=True):
+            values[found.places[place]] = found.strings[string]
+        if number % 7 == 0:
+            assert values == dict(_values(pictures.svg(number, styled=False, every=True)))
+    assert [step for _moment, step, _own in found.steps] == [step.name for step in one.steps]
+    numbers = [moment for moment, _step in pictures.steps]
+    assert numbers == sorted(numbers) and numbers[-1] == len(pictures.moments) - 1
+    path = tmp_path / "way.html"
+    done = subprocess.run(
+        [sys.executable, "-m", "kinst_emu.commands.kinst", "explain", "-k", str(kernel.path), name,
+         "-c", f"$ {COMMAND}", "--html", str(path), "--json"], capture_output=True, text=True,
+        timeout=300, check=True)
+    assert path.stat().st_size < LARGEST and path.read_text().count("<svg") == len(one.steps) + 1
+    assert [step["name"] for step in json.loads(done.stdout)["steps"]] == [
+        step.name for step in one.steps]
