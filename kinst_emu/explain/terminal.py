@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst.trap import TRAPS
+from kinst_emu.explain.picture import at_step, moments
 from kinst_emu.explain.recorder import SeenFiring, SeenInstruction, Stack
 from kinst_emu.explain.steps import Step, Table, Words
 from kinst_emu.explain.terms import first_terms
@@ -27,6 +29,7 @@ PANELS = ("code", "registers", "stack", "trampoline")
 HELP = """\
 n, space, right        the next step
 p, backspace, left     the previous step
+. and ,                the next and the previous instruction
 g                      go to a step: its number, or how its name begins
 up, down               scroll the step
 h, l                   scroll it to the left, to the right
@@ -36,7 +39,32 @@ q, Ctrl-C              leave
 The line below the title says where the machine is at the step: its pc,
 its stack pointer, and the register that an exception returns to. From 100
 columns on, panels show code, registers, stack and trampoline at the step;
-a marked register has changed since the step before."""
+a marked register has changed since the step before; with . and , a marked
+register or word has changed since the instruction before."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A time of a firing that is shown.
+
+    :param row: the number of the recorded row, and ``handles`` of the frame whose handler is
+        called, as a step has them.
+    :param unpatched: the breakpoint has not been written yet.
+    :param before: what the registers are held against.
+    :param stored: addresses of words that the instruction before has stored to.
+    """
+
+    firing: SeenFiring
+    row: int
+    handles: int | None
+    unpatched: bool
+    before: SeenInstruction
+    stored: frozenset[int] = frozenset()
+
+    @property
+    def seen(self) -> SeenInstruction:
+        return (self.firing.rows[self.row] if self.handles is None
+                else self.firing.frames[self.handles].called)
 
 
 def shown(step: Step, width: int = PARAGRAPH, terms: Mapping[str, str] | None = None) -> Text:
@@ -110,6 +138,7 @@ class Stepper(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("n,right,space", "next", "next"), ("p,left,backspace", "previous", "previous"),
+        ("full_stop", "moment(1)", "instruction"), ("comma", "moment(-1)", "back"),
         ("g", "ask", "go to"), Binding("down", "scroll(0, 3)", "down", show=False),
         Binding("up", "scroll(0, -3)", "up", show=False), ("l", "scroll(8, 0)", "right"),
         ("h", "scroll(-8, 0)", "left"), ("question_mark", "keys", "help"), ("q", "quit", "quit"),
@@ -121,7 +150,11 @@ class Stepper(App[None]):
         self._heading, self.steps, self._firing, self._words = title, steps, firing, words
         self._wrong = firing if wrong is None else wrong
         self._terms = first_terms(steps)
+        self._moments = moments(firing)
+        self._begins = [(at_step(self._moments, step), number)
+                        for number, step in enumerate(steps) if not step.wrong]
         self.at = 0
+        self.moment: int | None = None  # it is at a step
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
@@ -150,6 +183,18 @@ class Stepper(App[None]):
 
     def action_previous(self) -> None:
         self._show(self.at - 1)
+
+    def action_moment(self, by: int) -> None:
+        """To another instruction, from where the step is, or the last one was."""
+        if self.steps[self.at].wrong:
+            self.notify("instruction by instruction goes the firing as it is done: p goes back to "
+                        "it", markup=False)
+            return
+        at = (next(moment for moment, number in self._begins if number == self.at)
+              if self.moment is None else self.moment)
+        moment = max(0, min(len(self._moments) - 1, at + by))
+        step = max(number for begin, number in self._begins if begin <= moment)
+        self._show(step, moment)
 
     def action_scroll(self, columns: int, rows: int) -> None:
         self.query_one("#step").scroll_relative(columns, rows, animate=False)
@@ -181,16 +226,23 @@ class Stepper(App[None]):
         event.input.remove_class("asked")
         self.query_one("#step").focus()
 
-    def _show(self, number: int) -> None:
-        self.at = max(0, min(len(self.steps) - 1, number))
+    def _show(self, number: int, moment: int | None = None) -> None:
+        """A step; or, in it, an instruction."""
+        stayed = moment is not None and number == self.at
+        self.at, self.moment = max(0, min(len(self.steps) - 1, number)), moment
         step = self.steps[self.at]
-        self._put("title", Text(f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}",
-                                no_wrap=True, overflow="ellipsis"))
-        self._put("place", self.place(step))
-        room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
-        self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))), self._terms[self.at]))
-        self.screen_stack[0].query_one("#step").scroll_home(animate=False)
-        for name, content in self.panels(step).items():
+        spot = self._of_step(step) if moment is None else self._of_moment(moment)
+        where = "" if moment is None else f", instruction {moment + 1}/{len(self._moments)}"
+        self._put("title", Text(
+            f"{self._heading}   {self.at + 1}/{len(self.steps)}  {step.title}{where}",
+            no_wrap=True, overflow="ellipsis"))
+        self._put("place", self.place(spot))
+        if not stayed:
+            room = self.size.width * (1 if self.size.width < NARROW else SHARE) - 4
+            self._fit("told", shown(step, min(PARAGRAPH, max(20, int(room))),
+                                    self._terms[self.at]))
+            self.screen_stack[0].query_one("#step").scroll_home(animate=False)
+        for name, content in self.panels(spot).items():
             self._fit(name, content)
         self.call_after_refresh(self._reveal)
 
@@ -214,12 +266,18 @@ class Stepper(App[None]):
 
     # -- what the machine holds at a step ----------------------------------------------------------
 
-    def _of(self, step: Step) -> SeenFiring:
-        return self._wrong if step.wrong else self._firing
+    def _of_step(self, step: Step) -> Spot:
+        firing, number = self._wrong if step.wrong else self._firing, self.steps.index(step)
+        spot = Spot(firing, step.row, step.handles, number == 0, firing.rows[0])
+        if number and not step.wrong:
+            spot = replace(spot, before=self._of_step(self.steps[number - 1]).seen)
+        return spot
 
-    def _row(self, step: Step) -> SeenInstruction:
-        firing = self._of(step)
-        return firing.rows[step.row] if step.handles is None else firing.frames[step.handles].called
+    def _of_moment(self, number: int) -> Spot:
+        moment, before = self._moments[number], self._moments[max(0, number - 1)]
+        spot = Spot(self._firing, before.row, before.handles, False, self._firing.rows[0])
+        return Spot(self._firing, moment.row, moment.handles, not moment.patched, spot.seen,
+                    frozenset(word.address for word in moment.stack if word.changed))
 
     def _pointers(self, row: SeenInstruction) -> list[tuple[str, int]]:
         """pc, sp and where a return from an exception goes, which come first everywhere."""
@@ -229,37 +287,31 @@ class Stepper(App[None]):
             found.append((TRAPS[arch.name].return_register, row.returns_to))
         return found
 
-    def place(self, step: Step) -> Text:
+    def place(self, spot: Spot) -> Text:
         """Where the machine is, in one line."""
-        row = self._row(step)
+        row = spot.seen
         words = [f"{name} {value:#x}" for name, value in self._pointers(row)]
-        where = "the handler" if step.handles is not None else self._words.where(row.address)
+        where = "the handler" if spot.handles is not None else self._words.where(row.address)
         return Text("  ".join([*words, where]), no_wrap=True, overflow="ellipsis")
 
-    def panels(self, step: Step) -> dict[str, Text]:
-        """What the machine holds at a step."""
-        return dict(zip(PANELS, (self._code(step), self._registers(step), self._stack(step),
-                                 self._trampoline(step)), strict=True))
+    def panels(self, spot: Spot) -> dict[str, Text]:
+        """What the machine holds then."""
+        return dict(zip(PANELS, (self._code(spot), self._registers(spot), self._stack(spot),
+                                 self._trampoline(spot)), strict=True))
 
-    def _code(self, step: Step) -> Text:
-        firing, row = self._of(step), step.row
+    def _code(self, spot: Spot) -> Text:
+        firing, row = spot.firing, spot.row
         begin = max(0, row - CODE_ROWS)
         disassemble, where = self._words.arch.disassemble, self._words.where
         lines = [(where(one.address), disassemble(
-            firing.original if self._unpatched(step) and one.address == firing.rows[0].address
+            firing.original if spot.unpatched and one.address == firing.rows[0].address
             else one.code, one.address)) for one in firing.rows[begin : row + CODE_ROWS + 1]]
-        if step.handles is not None:  # it is called before the next of the kernel's instructions
+        if spot.handles is not None:  # it is called before the next of the kernel's instructions
             lines.insert(row - begin, ("the handler", ""))
         return columns(Table(("", ""), tuple(lines), frozenset({row - begin})))
 
-    def _unpatched(self, step: Step) -> bool:
-        """Whether the breakpoint has not been written yet."""
-        return step is self.steps[0]
-
-    def _registers(self, step: Step) -> Text:
-        row, number = self._row(step), self.steps.index(step)
-        before = self._row(self.steps[number - 1]) if number and not step.wrong else (
-            self._of(step).rows[0])
+    def _registers(self, spot: Spot) -> Text:
+        row, before = spot.seen, spot.before
         pointers, old = self._pointers(row), dict(self._pointers(before))
         values = dict(pointers) | row.registers
         old |= before.registers
@@ -267,25 +319,26 @@ class Stepper(App[None]):
             (name, f"{value:#018x}") for name, value in values.items()), frozenset(
             n for n, (name, value) in enumerate(values.items()) if old[name] != value)))
 
-    def _stack(self, step: Step) -> Text:
-        firing = self._of(step)
-        stack: Stack = (firing.stacks[step.row] if step.handles is None
-                        else firing.frames[step.handles].stack)
+    def _stack(self, spot: Spot) -> Text:
+        firing = spot.firing
+        stack: Stack = (firing.stacks[spot.row] if spot.handles is None
+                        else firing.frames[spot.handles].stack)
         words = [stack.content[i : i + WORD] for i in range(0, len(stack.content), WORD)]
         lines = [(f"sp+{WORD * n:#x}", f"{int.from_bytes(word, 'little'):#018x}",
                   f"{stack.address + WORD * n:#x}") for n, word in enumerate(words)]
-        return columns(Table(("", "word", "address"), tuple(lines)))
+        return columns(Table(("", "word", "address"), tuple(lines), frozenset(
+            n for n in range(len(words)) if stack.address + WORD * n in spot.stored)))
 
-    def _trampoline(self, step: Step) -> Text:
-        firing, arch = self._of(step), self._words.arch
+    def _trampoline(self, spot: Spot) -> Text:
+        firing, arch = spot.firing, self._words.arch
         if not firing.slot:
             return Text("none: the instruction is emulated")
-        if self._unpatched(step):
+        if spot.unpatched:
             return Text("none yet: the probe is not enabled")
         found = {one.address: one for one in firing.rows
                  if firing.slot <= one.address < firing.slot + len(firing.trampoline)}
         lines = [(f"{at:#x}", arch.disassemble(one.code, at), one.code.hex(" "))
                  for at, one in sorted(found.items())]
-        here = self._row(step).address
+        here = spot.seen.address
         return columns(Table(("address", "instruction", "bytes"), tuple(lines), frozenset(
             n for n, at in enumerate(sorted(found)) if at == here)))

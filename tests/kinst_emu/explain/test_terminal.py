@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 
 from images import catalog
 from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.picture import at_step, moments
 from kinst_emu.explain.steps import Table
 from kinst_emu.explain.terminal import Stepper, columns, shown
 from kinst_emu.explain.terms import TERMS, first_terms
@@ -128,6 +129,33 @@ def test_panels_show_what_the_machine_held_at_the_step(which, request):
     assert one.steps[names.index("frame")].handles == 0
     assert f"{frame.called.registers[arch.sp]:#x}" in played(
         one, ["n"] * names.index("frame"))[1]["place"]
+
+
+@pytest.mark.parametrize("which", ["explained", "on_amd64"])
+def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, request):
+    one = request.getfixturevalue(which)
+    arch, found = one.words.arch, moments(one.firing)
+    count = len(found)
+    far = min(count - 1, 44)
+    keys = [["full_stop"]] * far + [["comma"]] * 3
+    expected = [*range(1, far + 1), *range(far - 1, far - 4, -1)]
+    begins = [at_step(found, step) for step in one.steps]
+    for number, (at, panels, _focused) in zip(expected, walked(one, keys), strict=True):
+        moment = found[number]
+        assert at == max(n for n, begin in enumerate(begins) if begin <= number)
+        assert f"instruction {number + 1}/{count}" in panels["title"]
+        for name in (arch.pc, arch.sp):
+            assert f"{name} {moment.registers[name]:#x}" in panels["place"], number
+        if moment.handles is None:
+            assert arch.disassemble(moment.code, moment.pc) in panels["code"]
+        else:
+            assert "the handler" in panels["place"]
+        for word in moment.stack:
+            if word.changed and moment.sp <= word.address < moment.sp + 64:
+                assert f"{word.value:#018x}  {word.address:#x}" in panels["stack"]
+    # From a step, by instructions, and to the next step again.
+    at, panels, _focused = played(one, ["n", "n", "full_stop", "full_stop", "comma", "n"])
+    assert at == 3 and "instruction" not in panels["title"].split(one.steps[3].title)[1]
 
 
 def test_the_stack_is_the_stack_pointer_s_in_every_row(explained, on_amd64):
