@@ -27,7 +27,7 @@ def test_a_trampoline_that_all_share_is_written_over_by_one_preemption(cpus):
     assert [(one.kind, one.preemptions) for one in harm] == [(PANIC, 1)]
     assert found.results == {(3, 5)}
     played = explorer.stage.play(harm[0].order, look=True)
-    said = [text for _position, _run, text in explorer.stage.probed.events]
+    said = [event.text for event in explorer.stage.probed.events]
     assert played.end is not None and any("(and not 'push rbp')" in text for text in said)
 
 
