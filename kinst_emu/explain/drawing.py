@@ -223,8 +223,9 @@ class Pictures:
 
     @staticmethod
     def _is_new(moment: FiringMoment, word: StackWord) -> bool:
-        """What is put back below the stack pointer is nobody's any more."""
-        return word.changed and word.value is not None and word.address >= moment.sp
+        """What is put back below the stack pointer, or on a stack that was left, is nobody's any
+        more."""
+        return word.changed and word.value is not None and moment.owned(word.address)
 
     def _title(self, number: int, name: str) -> str:
         """Of the step that it belongs to: that of the name, or the last one that is not behind
@@ -292,6 +293,8 @@ class Pictures:
         found = [line.strip() for line in told.text.splitlines() if line.strip()]
         handled = next((n for n, one in enumerate(self.moments) if one.handles is not None), 0)
         if number > handled or (number == handled and name not in BEFORE_CLAUSE):
+            if not (told.left or told.aggregated):
+                found.append("it leaves nothing")
             found += [*(f"its buffer gets {_left(one)}" for one in told.left),
                       *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)]
         return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)][:MOST_CLAUSE]

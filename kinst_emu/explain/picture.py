@@ -12,6 +12,7 @@ from kinst_emu.explain.steps import Step
 WORD = 8
 BESIDE = 2  # words above what the firing uses that are drawn, too
 MOST_WORDS = 72
+STACK = 4096  # bytes above a stack pointer that are taken for its stack's
 DrawnWords = dict[int, tuple[str, ...]]  # by address, the fields of a trap frame that lie there
 
 
@@ -60,6 +61,10 @@ class FiringMoment:
     changed: frozenset[str]
     sp: int
     stack: tuple[StackWord, ...]
+
+    def owned(self, address: int) -> bool:
+        """Whether a word is somebody's: of the stack that is used, and not below its pointer."""
+        return 0 <= address - self.sp < STACK
 
     @property
     def key(self) -> tuple[int, int | None]:

@@ -275,6 +275,13 @@ def test_on_a_phone_the_panes_stand_below_each_other(tmp_path):
         boxes = one.value(places)
         assert len(boxes) == 6 and all(box[0] >= 0 and box[1] <= 360 for box in boxes)
         assert all(a[3] <= b[2] for a, b in itertools.pairwise(boxes))
+        # Arrows would go to where panes are on a wide screen; the controls are in reach.
+        assert one.value("document.querySelector('#player .arrows').getBoundingClientRect().width"
+                         ) == 0
+        one.value("document.getElementById('player').scrollIntoView()")
+        top, bottom = one.value("""(function () { var box = document.querySelector('.controls')
+          .getBoundingClientRect(); return [box.top, box.bottom]; })()""")
+        assert 600 < top < bottom <= 900
     with Shown(written("amd64", tmp_path), 1280) as one:
         assert len({round(box[0]) for box in one.value(places)}) == 3
 

@@ -184,3 +184,23 @@ def test_an_animation_has_every_moment_and_steps_are_shown_for_longer(tmp_path):
     refused(run(*words, "--gif", str(path), "--what-if", "share"), "--what-if: not with --gif")
     refused(run("kinst", "explain", "--arch", "all", "strlen:0", "-c", 'strlen("a")', "--gif",
                 str(path)), "--gif: is for one kernel")
+
+
+def test_what_is_left_on_another_stack_is_nobody_s():
+    found = pictures_of(explained("amd64-illumos", 0))
+    assert all(not moment.owned(word.address) for moment in found.moments[-1:]
+               for word in moment.stack)
+    last = found.svg(len(found.moments) - 1)
+    assert 'class="word below"' in last and 'class="word changed' not in last
+    assert "Stored" not in found.drawing(len(found.moments) - 1).about
+    handled = next(n for n, moment in enumerate(found.moments) if moment.handles is not None)
+    assert any(found.moments[handled].owned(word.address)
+               for word in found.moments[handled].stack)
+
+
+def test_a_clause_whose_predicate_does_not_hold_leaves_nothing(arch):
+    found = pictures_of(explained(arch, 0, "/pid == 77777/ { trace(1); }"))
+    nothing = ["it leaves nothing" in found.drawing(n).clause
+               for n in range(len(found.moments))]
+    handled = next(n for n, moment in enumerate(found.moments) if moment.handles is not None)
+    assert nothing == [n >= handled for n in range(len(found.moments))]
