@@ -116,7 +116,6 @@ class SystemCalls:
         programs of other kinds.
     :param names: the kernel's variable (C array of strings) with their names, by number.
     :param prefix: what the names of the kernel's functions for them begin with.
-    :param returns: the instructions that go to user mode.
     """
 
     instruction: bytes
@@ -126,7 +125,6 @@ class SystemCalls:
     failed: tuple[str, int]
     handler: str
     others: tuple[str, ...] = ()
-    returns: tuple[bytes, ...] = ()
     names: str = "syscallnames"
     prefix: str = "sys_"
 

@@ -127,6 +127,7 @@ class GuestTrap(ABC):
         none, it is on the stack.
     :cvar saved: the fields of the trap frame that the CPU saves, not the kernel's code, with what
         each is.
+    :cvar examples: of instructions, whatever becomes of them: for whoever is told of the verdicts.
     :cvar repeat_counter: what an instruction that repeats itself counts down.
     :cvar segment: where per-CPU data is, for trampolines of threads, and the flag they go by.
     """
@@ -150,6 +151,7 @@ class GuestTrap(ABC):
     frame_bias: ClassVar[int] = 0
     saved: ClassVar[Mapping[str, str]] = {}
     return_register: ClassVar[str] = ""
+    examples: ClassVar[tuple[bytes, ...]] = ()
     segment: ClassVar[str] = ""
     repeat_counter: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0

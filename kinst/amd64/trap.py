@@ -43,6 +43,8 @@ class Amd64Trap(GuestTrap):
         "rflags": "the flags before; at the vector IF (bit 9) is clear",
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
+    examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
+        "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb")))
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
 
     def repeats(self, code: bytes) -> bool:

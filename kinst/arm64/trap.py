@@ -39,6 +39,9 @@ class Arm64Trap(CalledSeam):
         "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: the PSTATE that was interrupted",
         "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
         "far": "FAR_EL1: not of a breakpoint: what an earlier fault has left"}
+    examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
+        "e8031faa", "200040f9", "00000090", "60000010", "21000054", "c0035fd6", "010000d4",
+        "287d5fc8")))
     names: ClassVar[dict[str, str]] = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:

@@ -12,6 +12,7 @@ from dtrace.run.structured import Row
 from emu.templates import templates
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Rewrite, summary
+from kinst.trampoline import SLOT
 from kinst_emu.explain.picture import FiringMoment, StackWord, Station, at_step, moments
 from kinst_emu.explain.recorder import SeenFiring
 from kinst_emu.explain.steps import Step, Words, displacement
@@ -26,6 +27,7 @@ LEFT, MIDDLE, RIGHT = 430, 364, 422  # how wide the columns are
 AROUND = 4  # instructions before and behind the probed one
 LAST = 7  # instructions on the way that are shown
 LINE = 17
+ADDRESS = 8  # bytes of one
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
 BEND = 20  # of an arrow, at its ends
 MOST_STORES = 6  # that are drawn as arrows, of one instruction
@@ -52,7 +54,7 @@ VIEWS = {"code": ("function", "trampoline", "clause"), "machine": ("registers", 
          "stack": ("stack",)}
 Item = TypeVar("Item")
 
-WAY = ((Station.FUNCTION, "breakpoint"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
+WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HANDLER, "handler"),
        (Station.RETURN, "return"), (Station.TRAMPOLINE, "trampoline"))
 BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause is run
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
@@ -249,9 +251,13 @@ class Pictures:
                 + (f" Stored: {', '.join(stored)}." if stored else ""))
 
     def _code(self, address: int, code: bytes, moment: FiringMoment, offset: str) -> CodeLine:
-        arch = self._words.arch
+        arch, slot = self._words.arch, self._firing.slot
         length = arch.instruction_length(code) or len(code)
-        return CodeLine(address, offset, code.hex(" "), arch.disassemble(code[:length], address),
+        executed = not slot or not 0 <= address - slot < SLOT or any(
+            row.address == address for row in self._firing.rows)
+        text = (arch.disassemble(code[:length], address) if executed else
+                f"{int.from_bytes(code, 'little'):#x}")
+        return CodeLine(address, offset, code.hex(" "), text,
                         address == self._firing.instruction.address,
                         moment.handles is None and address == moment.pc)
 
@@ -261,6 +267,10 @@ class Pictures:
         while firing.slot and at in executed and at < firing.slot + len(firing.trampoline):
             found.append((at, executed[at]))
             at += len(executed[at])
+        jump = self._words.trap.jump
+        if found and jump and found[-1][1] == jump:  # behind it is where it goes
+            rest = at - firing.slot
+            found.append((at, firing.trampoline[rest : rest + ADDRESS]))
         return found
 
     def _notes(self) -> tuple[str, ...]:

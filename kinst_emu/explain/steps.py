@@ -21,6 +21,7 @@ MASK = (1 << 64) - 1
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
+WHOLE = 24  # instructions of a function that is shown whole
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,13 @@ class Step:
     wrong: bool = False
 
 
+VERDICTS = {
+    "copy": ("does the same anywhere", "is executed in a trampoline"),
+    "rewrite": ("names a place by its distance", "is executed there, with another distance"),
+    "emulate": ("says where to go on, where it is, or masks interrupts",
+                "is carried out on the saved registers"),
+    "refuse": ("has to do with exceptions, or is broken by one", "is not probed")}
+ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
 # Steps that a firing which is done wrong has, too.
 SAME = ("function", "patch", "exception", "vector", "frame", "lookup", "clause", "verdict")
 
@@ -105,9 +113,10 @@ def _hex(data: bytes) -> str:
 
 def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) -> Step:
     at = next(i for i, one in enumerate(table) if one.offset == firing.instruction.offset)
-    begin = max(0, at - AROUND)
+    short = len(table) <= WHOLE
+    begin, end = (0, len(table)) if short else (max(0, at - AROUND), at + AROUND + 1)
     rows, last = list[tuple[str, ...]](), ""
-    for one in table[begin : at + AROUND + 1]:
+    for one in table[begin:end]:
         instruction = words.arch.disassemble(one.code, one.address)
         source = words.source(one.address)
         rows.append((str(one.offset), _hex(one.code), instruction, summary(one.verdict), source,
@@ -160,9 +169,23 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
             offset, size = layout.fields[name]
             value = int.from_bytes(frame.before[offset : offset + size], "little")
             rows.append((name, f"{value:#x}", meaning))
+        parts.append(_saved_address(firing, words))
         parts += ["What the CPU itself has saved, as the trap frame has it later:",
                   Table(("field", "value", "what it is"), tuple(rows))]
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
+
+
+def _saved_address(firing: SeenFiring, words: Words) -> str:
+    """Which address the CPU saves, and why."""
+    bias, code = words.trap.guest_breakpoint.bias, firing.patched
+    length = words.arch.instruction_length(code) or len(code)
+    name = words.arch.disassemble(code[:length], firing.instruction.address)
+    if not bias:
+        return (f"As the address where it was, the CPU saves that of {name} itself, not the one "
+                "behind it.")
+    return (f"As the address where it was, the CPU saves the one behind {name}. That has {bias} "
+            f"byte{'s' if bias > 1 else ''}, however long the instruction is that it was written "
+            f"over: it is always the breakpoint's address and {bias}.")
 
 
 def _vector(name: str, title: str, rows: Sequence[SeenInstruction], words: Words, row: int,
@@ -251,6 +274,9 @@ def _clause(narration: Narration, row: int) -> Step:
     parts += [f"Aggregated by now: {json.dumps(one)}" for one in narration.aggregated]
     if not narration.left and not narration.aggregated:
         parts.append("It records nothing.")
+    if ARGUMENTS.search(narration.text):
+        parts.append("At an instruction there are no arguments: arg0 and those behind it are 0 in "
+                     "a clause of a kinst probe. The registers are regs[].")
     return Step("clause", "The D clause is run", tuple(parts), row)
 
 
@@ -269,12 +295,28 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
         why = ("It says where something is by the distance from itself: it is rewritten, so "
                "that it means the same from the trampoline.")
     else:
-        why = ("It depends on where it is, or decides where the run goes on: a copy elsewhere "
-               "would not do the same. Its effect is carried out on the saved registers.")
+        why = ("It decides where the run goes on, gives its own address, or masks interrupts: a "
+               "copy elsewhere would not do that. Its effect is carried out on the saved "
+               "registers, and "
+               "there is no trampoline.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite) and not words.trap.told:
-        parts.append(f"In the tables it is: {_told(verdict)}.")
+        parts.append(f"What is carried out, as this program has it: {_told(verdict)}.")
+    if not words.trap.told:
+        parts += ["Of each instruction one of four things becomes:", _verdicts(word, firing, words)]
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
+
+
+def _verdicts(word: str, firing: SeenFiring, words: Words) -> Table:
+    """All four, with examples that are classified here and now."""
+    address, found = firing.instruction.address, dict[str, list[str]]()
+    for code in words.trap.examples:
+        kind = summary(words.trap.classify(code, address)[1]).partition(":")[0]
+        found.setdefault(kind, []).append(words.arch.disassemble(code, address))
+    return Table(("verdict", "an instruction that", "", "like"), tuple(
+        (name, which, what, "; ".join(found.get(name, ["none of this architecture"])))
+        for name, (which, what) in VERDICTS.items()), frozenset(
+        number for number, name in enumerate(VERDICTS) if name == word))
 
 
 def _told(part: object) -> str:
@@ -307,8 +349,10 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
     rest = firing.trampoline[len(used) : len(used) + 8]
     jump = words.trap.jump
     if jump and used.endswith(jump):
-        parts.append(f"After its jump is the address that it goes to: {_hex(rest)}, "
-                     f"{int.from_bytes(rest, 'little'):#x}.")
+        parts.append("Its last instruction jumps to the address that stands right behind it, "
+                     f"lowest byte first: {_hex(rest)}, {int.from_bytes(rest, 'little'):#x}.")
+    if words.trap.second_breakpoint:
+        parts.append(_second(firing, words))
     if isinstance(firing.instruction.verdict, Rewrite):
         code, address = firing.instruction.code, firing.instruction.address
         parts += displacement(firing, firing.instruction.verdict)
@@ -319,6 +363,19 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
     at_slot = next((i for i, row in enumerate(firing.rows) if row.address == firing.slot),
                    len(firing.rows) - 1)
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
+
+
+def _second(firing: SeenFiring, words: Words) -> str:
+    """Where the second breakpoint of a trampoline is, and why there."""
+    code, nop = firing.instruction.code, words.trap.short_nop
+    text = f"Behind the instruction is a second breakpoint, at {firing.second:#x}"
+    if nop and len(code) < 2 * len(nop):
+        text += (f": {len(nop)} bytes that do nothing ({words.arch.disassemble(nop, 0)}) fill up, "
+                 f"so that it is {2 * len(nop)} bytes from the begin, as it is behind an "
+                 f"instruction of {2 * len(nop)} bytes")
+    word = firing.trampoline[:4]
+    return (f"{text}. Bytes stand lowest first: {_hex(word)} is the word of 32 bits "
+            f"{int.from_bytes(word, 'little'):#010x}.")
 
 
 def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
@@ -338,7 +395,9 @@ def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
         distance = int.from_bytes(field, "little", signed=True)
         made.append(f"{where} its displacement is {distance:+#x} ({_hex(field)}), counted from "
                     f"its end, {begin + size:#x}: {begin + size + distance & MASK:#x}.")
-    return made
+    return [*made, "Both lead to the same place: the displacement is the place less the address "
+            "where the instruction ends, and of 32 bits; less than nothing, it is that and "
+            "0x100000000."]
 
 
 def _back(firing: SeenFiring, words: Words) -> list[Step]:

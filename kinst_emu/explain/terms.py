@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from kinst_emu.explain.steps import Step, Table
 
 TERMS = {
+    "displaced": "the displaced instruction is the one that a breakpoint was written over",
+    "DTrace": "what records on FreeBSD and illumos what a kernel does, by probes and the language "
+              "D; kinst is its provider of probes at single instructions",
     "probe": "a name for an instruction at which something is to be recorded",
     "verdict": "what becomes of an instruction that a breakpoint has displaced: copy, rewrite, "
                "emulate or refuse",
@@ -18,12 +21,17 @@ TERMS = {
                "this program's",
     "fires": "a probe fires when its instruction is come to: what was asked for is done",
     "clause": "the part of a D program for a probe: a predicate, and actions",
+    "predicate": "the condition of a clause, between slashes: where it does not hold, nothing is "
+                 "done",
     "BPF": "the simple instructions that a clause is compiled to",
     "trampoline": "some bytes elsewhere where a displaced instruction is executed, and behind it "
                   "what leads back",
     "copy": "the verdict of an instruction that does the same anywhere",
-    "rewrite": "the verdict of an instruction that is written anew, to mean the same elsewhere",
-    "emulate": "the verdict of an instruction whose effect is carried out on the trap frame",
+    "rewrite": "the verdict of an instruction that names a place by its distance: it is written "
+               "anew, with another one",
+    "emulate": "the verdict of an instruction that decides where the run goes on, gives its own "
+               "address, or masks interrupts: its effect is carried out on the trap frame",
+    "refuse": "the verdict of an instruction where no probe can be",
     "displacement": "the distance to something, counted from the instruction, which holds it",
     "second breakpoint": "the one behind a displaced instruction, which leads back from the "
                          "trampoline",

@@ -236,8 +236,8 @@ class _Maker:
             answer = int.from_bytes(firing.trampoline[:4], "little")
             mistakes = {int.from_bytes(firing.trampoline[:4], "big"): "Bytes are in the other "
                         "order: the first is the lowest."}
-            question = (f"{where} It is copied there. Which word of 32 bits is at that address "
-                        "then?")
+            question = (f"{where} It is copied there. Which word of 32 bits is at "
+                        f"{firing.slot:#x} then?")
             why = (f"Its bytes are {firing.trampoline[:4].hex(' ')}"
                    + ("" if len(i.code) == 4 else
                       ": the instruction, and one that does nothing and fills up")

@@ -11,6 +11,7 @@ from dwarf.frames import Frames
 from emu.call import Caller
 from kinst import kinst_provider
 from kinst.breakpoints import Breakpoints
+from tests.forked import completed
 
 
 def traced(machine, call, function, tell):
@@ -77,9 +78,7 @@ def test_the_stack_goes_on_where_the_kernel_has_called_what_is_no_code(booted):
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-c", "from kinst_emu.entry import kdtrace; kdtrace()", *arguments],
-        capture_output=True, text=True)
+    return completed("kinst_emu.commands.kdtrace", arguments)
 
 
 def test_stacks_are_printed_with_inline_functions_and_lines(arch):

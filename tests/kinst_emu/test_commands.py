@@ -1,10 +1,7 @@
 """The commands as a user runs them: whole processes, their output, their exit status."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from xml.etree import ElementTree
 
@@ -13,14 +10,14 @@ import pytest
 from images import catalog
 from kinst.breakpoints import PATHS
 from tests.elfwriter import Elf
+from tests.forked import completed
 
 ABSENT = "absent"
 
 
 def run(program, *words, stdin=None):
     module = {"kinst": "kinst_emu.commands.kinst", "kdtrace": "kinst_emu.commands.kdtrace"}[program]
-    return subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True,
-                          input=stdin, env=dict(os.environ), check=False, timeout=120)
+    return completed(module, words, stdin)
 
 
 def placed(words, directory):

@@ -58,7 +58,7 @@ GUEST = freebsd(
                               "handle_el1h_serror"}),
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x01\0\0\xd4", "x8", tuple(f"x{n}" for n in range(8)), "x0",
-                             ("pstate", 1 << 29), "do_el0_sync", (), (bytes.fromhex("e0039fd6"),)),
+                             ("pstate", 1 << 29), "do_el0_sync"),
     fault_handler="do_el0_sync",
     page_tables=("pm_ttbr", "ttbr0_el1"),
     per_cpu=("x18", "tpidr_el1", False),

@@ -59,7 +59,7 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(
         b"\x73\0\0\0", "t0", tuple(f"a{n}" for n in range(8)), "a0", ("t0", (1 << 64) - 1),
-        "do_trap_user", (), (bytes.fromhex("73002010"),)),
+        "do_trap_user"),
     fault_handler="do_trap_user",
     page_tables=("pm_satp", "satp"),
     per_cpu=("tp", "sscratch", True),

@@ -16,9 +16,9 @@ from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, StopReason, Until
 from emu.replay.flow import thread_of
 from emu.symbols import Symbol
-from emu.system_call import calls_of
 from emu.unicorn.machine import UnicornMachine
 from images.shell import CommandError, at_shell, check_command
+from kinst.trap import trap_of
 from kinst_emu.explain.recorder import SeenInstruction
 from kinst_emu.explain.ways.kept_words import KeptWords
 from kinst_emu.explain.ways.running import RunningThread
@@ -89,7 +89,7 @@ class EntryRecorder(ABC):
                  running: RunningThread) -> None:
         self.machine, self.seen, self._limit, self.running = machine, seen, limit, running
         self._handler_function = handler
-        self._returns = calls_of(machine).returns
+        self._returns = trap_of(machine.guest, machine.arch.name).trap_returns
         at_shell(machine)
         check_command(seen.command)
         self._rows: list[SeenInstruction] = []

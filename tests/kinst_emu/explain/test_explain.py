@@ -145,7 +145,8 @@ def test_another_register_and_other_bytes_are_told(recorded):
         other = SeenInstruction(last.address, last.code,
                                 last.registers | {name: last.registers[name] ^ 4})
         assert "after" in changed(recorded, rows=[*firing.rows[:-1], other]), name
-    assert changed(recorded, patched=bytes(len(firing.patched))) == {"patch"}
+    assert changed(recorded, patched=bytes(len(firing.patched))) == {
+        "patch", "exception"}
     assert changed(recorded, original=bytes(len(firing.original))) == {"patch"}
     assert changed(recorded, hit=2) == {"function"}
     assert "trampoline" in changed(recorded, slot=firing.slot + 1)

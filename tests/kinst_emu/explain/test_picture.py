@@ -199,7 +199,7 @@ def test_what_is_left_on_another_stack_is_nobody_s():
 
 
 def test_a_clause_whose_predicate_does_not_hold_leaves_nothing(arch):
-    found = pictures_of(explained(arch, 0, "/pid == 77777/ { trace(1); }"))
+    found = pictures_of(explained(arch, 0, "/arg0 == 77777/ { trace(1); }"))
     nothing = ["it leaves nothing" in found.drawing(n).clause
                for n in range(len(found.moments))]
     handled = next(n for n, moment in enumerate(found.moments) if moment.handles is not None)

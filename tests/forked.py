@@ -1,0 +1,145 @@
+"""Commands as a user gives them, without the third of a second in which each is loaded: a process
+that has loaded all of it forks for each.
+
+What differs from a process of one's own: modules are there already, and hashes of strings are
+those of the one that forks. How commands start is tested by processes of their own (test_front,
+test_package). Tests that send signals, or read while a command writes, have such, too.
+"""
+
+import array
+import atexit
+import contextlib
+import functools
+import importlib
+import io
+import json
+import os
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
+# Loaded only by those who need them, since that takes long, or starts threads.
+LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.terminal", "kinst_emu.pytest_plugin")
+TIMEOUT = 120  # s
+
+
+def completed(module, words, stdin=None):
+    """As ``subprocess.run`` of ``python -m MODULE``, its output as text."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write((stdin or "").encode())
+        files[0].seek(0)
+        status = forking().run({"module": module, "words": list(words), "cwd": os.getcwd(),
+                                "environment": dict(os.environ)}, [one.fileno() for one in files])
+        texts = []
+        for one in files[1:]:
+            one.seek(0)
+            texts.append(io.TextIOWrapper(one, "utf-8").read())
+        return subprocess.CompletedProcess([sys.executable, "-m", module, *words], status, *texts)
+
+
+@functools.cache
+def forking():
+    return Forking()
+
+
+class Forking:
+    """The process that forks, from the side of who asks it."""
+
+    def __init__(self):
+        self._socket, other = socket.socketpair()
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forked", str(other.fileno())],
+                pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
+        self._lines = self._socket.makefile("r")
+        atexit.register(self.close)
+
+    def close(self):
+        self._lines.close()
+        self._socket.close()
+        self._process.wait()
+
+    def run(self, asked, files):
+        """The exit status; negative: the number of the signal that has ended it."""
+        content = json.dumps(asked).encode("utf-8", "surrogateescape")
+        self._socket.sendmsg([len(content).to_bytes(4, "little")], [
+            (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
+        self._socket.sendall(content)
+        pid = int(self._lines.readline())
+        self._socket.settimeout(TIMEOUT)
+        try:
+            return int(self._lines.readline())
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(asked["words"], TIMEOUT) from None
+        finally:
+            self._socket.settimeout(None)
+
+
+# -- the process itself ----------------------------------------------------------------------------
+
+
+def load():
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        for one in pkgutil.walk_packages(package.__path__, f"{name}.", onerror=lambda name: None):
+            if not one.name.startswith(LEFT_OUT) and not one.name.endswith("__main__"):
+                importlib.import_module(one.name)
+
+
+def serve(connection):
+    with connection:
+        while True:
+            size, more, _flags, _address = connection.recvmsg(4, socket.CMSG_SPACE(3 * 4))
+            if not size:
+                return
+            files = array.array("i")
+            for _level, _kind, data in more:
+                files.frombytes(data)
+            content = b""
+            while len(content) < int.from_bytes(size, "little"):
+                content += connection.recv(1 << 20)
+            pid = os.fork()
+            if not pid:
+                connection.close()
+                become(json.loads(content), list(files))
+                return
+            for one in files:
+                os.close(one)
+            connection.sendall(f"{pid}\n".encode())
+            _pid, status = os.waitpid(pid, 0)
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def become(asked, files):
+    """The command, in the child, which ends as Python ends behind it."""
+    for number, one in enumerate(files):
+        os.dup2(one, number)
+        os.close(one)
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    time.tzset()
+    sys.stdin, sys.stdout, sys.stderr = (
+        io.TextIOWrapper(made(io.FileIO(number, mode, closefd=False)), "utf-8", errors,
+                         line_buffering=number == 2)
+        for number, mode, errors, made in (
+            (0, "r", "surrogateescape", io.BufferedReader), (1, "w", "strict", io.BufferedWriter),
+            (2, "w", "backslashreplace", io.BufferedWriter)))
+    module = importlib.import_module(asked["module"])
+    sys.argv = [module.__file__, *asked["words"]]
+    module.main()
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as served:
+        load()
+        serve(served)
