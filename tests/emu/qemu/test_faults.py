@@ -25,7 +25,7 @@ PROTECTION = 13
 PAGE_FAULT, BREAKPOINT = 14, 3  # of amd64; and of riscv64
 INSIDE = 64  # an offset in a page
 # Every row is run beside real kernels, and else one of so many.
-SHARE = 1 if "KINST_KERNELS" in os.environ else 3
+SHARE = 1 if "KINST_KERNELS" in os.environ else 6
 TEXT_ROOM = 32  # bytes between two instructions
 
 

@@ -26,15 +26,15 @@ def workload_of(call):
 @pytest.fixture
 def few_firings(monkeypatch):
     """A firing on QEMU is a dozen of its stub's answers."""
-    monkeypatch.setattr("kinst.crosscheck.crosscheck.MAX_FIRINGS", 250)
-    monkeypatch.setattr("kinst.crosscheck.crosscheck.MOST_FIRINGS", 500)
+    monkeypatch.setattr("kinst.crosscheck.crosscheck.MAX_FIRINGS", 120)
+    monkeypatch.setattr("kinst.crosscheck.crosscheck.MOST_FIRINGS", 240)
 
 
 def test_calls_agree_in_lockstep_with_probes_and_in_what_they_leave(booted, few_firings):
     crosscheck, agreed, generator = Crosscheck(booted), Agreement(), random.Random(1)
     for entry in call_table.available(booted.image):
         agreed.add(crosscheck.check(workload_of(call_table.call(entry, generator))))
-    assert agreed.calls >= 12 and agreed.firings > 1000 and agreed.distinct() > 200
+    assert agreed.calls >= 12 and agreed.firings > 700 and agreed.distinct() > 200
     assert {"copy", "emulate"} <= agreed.encodings.keys()
     assert set(agreed.lengths) == {"amd64": {1}, "arm64": {4}, "riscv64": {2, 4}}[booted.arch.name]
 

@@ -136,9 +136,14 @@ def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, req
     one = request.getfixturevalue(which)
     arch, found = one.words.arch, moments(one.firing)
     count = len(found)
-    far = min(count - 1, 44)
-    keys = [["full_stop"]] * far + [["comma"]] * 3
-    expected = [*range(1, far + 1), *range(far - 1, far - 4, -1)]
+    last = count - 1
+    jumps = last // 9 if which == "on_amd64" else 2  # several a time; there to the end, one by one
+    keys, expected = [["full_stop"] * 9] * jumps, list(range(9, 9 * jumps + 1, 9))
+    if which == "on_amd64":
+        keys += [["full_stop"]] * (last - 9 * jumps + 1)
+        expected += [*range(9 * jumps + 1, last + 1), last]
+    keys += [["comma"]] * 2
+    expected += [expected[-1] - 1, expected[-1] - 2]
     begins = [at_step(found, step) for step in one.steps]
     for number, (at, panels, _focused) in zip(expected, walked(one, keys), strict=True):
         moment = found[number]
