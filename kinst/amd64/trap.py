@@ -44,7 +44,7 @@ class Amd64Trap(GuestTrap):
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
-        "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb")))
+        "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb", "9d", "8ed0", "0f05", "48cf")))
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF
 
     def repeats(self, code: bytes) -> bool:

@@ -40,8 +40,8 @@ class Arm64Trap(CalledSeam):
         "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
         "far": "FAR_EL1: not of a breakpoint: what an earlier fault has left"}
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
-        "e8031faa", "200040f9", "00000090", "60000010", "21000054", "c0035fd6", "010000d4",
-        "287d5fc8")))
+        "e8031faa", "200040f9", "00000090", "60000010", "21000054", "c0035fd6", "df4203d5",
+        "010000d4", "7f2003d5", "287d5fc8", "287d0ac8")))
     names: ClassVar[dict[str, str]] = {"x30": "lr", "pc": "elr", "pstate": "spsr"}
 
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:

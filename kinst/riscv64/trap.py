@@ -46,7 +46,8 @@ class Riscv64Trap(CalledSeam):
         "stval": "the trap's value: zero, or the breakpoint's address",
         "sstatus": "the status: SPIE (bit 5) has what SIE (bit 1) was, SPP (bit 8) the privilege"}
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
-        "8145", "03b50500", "17150000", "7dfa", "8280", "73100014", "73005010", "2fb50510")))
+        "8145", "03b50500", "17150000", "7dfa", "8280", "73000000", "73100014", "73005010",
+        "73002010", "2fb50510", "2fb6d518")))
     short_nop: ClassVar[bytes] = C_NOP
     names: ClassVar[dict[str, str]] = {"pc": "sepc"}
 

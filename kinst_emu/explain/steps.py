@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from emu.arch import Arch
 from emu.guest import Guest
 from kinst.code.listing import ProbedInstruction
-from kinst.code.verdict import Copy, Rewrite, summary
+from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst.trap import GuestTrap, trap_of
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction
@@ -21,6 +21,7 @@ MASK = (1 << 64) - 1
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
+EXAMPLES = 2  # of a verdict
 WHOLE = 24  # instructions of a function that is shown whole
 
 
@@ -53,7 +54,7 @@ class Step:
 VERDICTS = {
     "copy": ("does the same anywhere", "is executed in a trampoline"),
     "rewrite": ("names a place by its distance", "is executed there, with another distance"),
-    "emulate": ("says where to go on, where it is, or masks interrupts",
+    "emulate": ("says where to go on or where it is, or changes what is saved",
                 "is carried out on the saved registers"),
     "refuse": ("has to do with exceptions, or is broken by one", "is not probed")}
 ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
@@ -99,10 +100,9 @@ def steps(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) 
     made.append(replace(_lookup(firing, words, seam), handles=handles))
     if firing.narration is not None:
         made.append(replace(_clause(firing.narration, seam), handles=handles))
-    made.append(replace(_verdict(firing, words, seam), handles=handles))
-    if firing.slot:
-        made.append(_trampoline(firing, words))
-    made += _back(firing, words)
+    made.append(replace(_verdict(firing, table, words, seam), handles=handles))
+    back = _back(firing, words)
+    made += [*back[:1], *([_trampoline(firing, words)] if firing.slot else []), *back[1:]]
     made.append(_after(firing, words))
     return made
 
@@ -280,7 +280,8 @@ def _clause(narration: Narration, row: int) -> Step:
     return Step("clause", "The D clause is run", tuple(parts), row)
 
 
-def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
+def _verdict(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words, row: int
+             ) -> Step:
     verdict, code = firing.instruction.verdict, firing.instruction.code
     word = summary(verdict)
     text = words.arch.disassemble(code, firing.instruction.address)
@@ -295,28 +296,51 @@ def _verdict(firing: SeenFiring, words: Words, row: int) -> Step:
         why = ("It says where something is by the distance from itself: it is rewritten, so "
                "that it means the same from the trampoline.")
     else:
-        why = ("It decides where the run goes on, gives its own address, or masks interrupts: a "
-               "copy elsewhere would not do that. Its effect is carried out on the saved "
-               "registers, and "
-               "there is no trampoline.")
+        why = ("It decides where the run goes on, gives its own address, or changes what the "
+               "exception has saved: a copy elsewhere would not do that. Its effect is carried out "
+               "on the saved registers, and there is no trampoline.")
     parts: list[str | Table] = [f"{text}: {word}. {why}"]
     if not isinstance(verdict, Copy | Rewrite) and not words.trap.told:
         parts.append(f"What is carried out, as this program has it: {_told(verdict)}.")
     if not words.trap.told:
-        parts += ["Of each instruction one of four things becomes:", _verdicts(word, firing, words)]
+        parts += ["Of each instruction one of four things becomes; those with an offset are of "
+                  "this function:", _verdicts(word, firing, table, words),
+                  "Why one is refused:", _refusals(firing, words)]
     return Step("verdict", f"The verdict: {word}", tuple(parts), row)
 
 
-def _verdicts(word: str, firing: SeenFiring, words: Words) -> Table:
-    """All four, with examples that are classified here and now."""
+def _verdicts(word: str, firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words
+              ) -> Table:
+    """All four, with instructions of the function, or of the architecture: those are classified
+    here and now."""
     address, found = firing.instruction.address, dict[str, list[str]]()
+    for one in table:
+        found.setdefault(_kind(one.verdict), []).append(
+            f"{one.offset} {words.arch.disassemble(one.code, one.address)}")
+    found = {kind: some[:EXAMPLES] for kind, some in found.items()}
     for code in words.trap.examples:
-        kind = summary(words.trap.classify(code, address)[1]).partition(":")[0]
-        found.setdefault(kind, []).append(words.arch.disassemble(code, address))
+        some = found.setdefault(_kind(words.trap.classify(code, address)[1]), [])
+        if len(some) < EXAMPLES:
+            some.append(words.arch.disassemble(code, address))
     return Table(("verdict", "an instruction that", "", "like"), tuple(
         (name, which, what, "; ".join(found.get(name, ["none of this architecture"])))
         for name, (which, what) in VERDICTS.items()), frozenset(
         number for number, name in enumerate(VERDICTS) if name == word))
+
+
+def _kind(verdict: Verdict) -> str:
+    return summary(verdict).partition(":")[0]
+
+
+def _refusals(firing: SeenFiring, words: Words) -> Table:
+    """Reasons, with instructions that have them."""
+    found: dict[str, list[str]] = {}
+    for code in words.trap.examples:
+        verdict = words.trap.classify(code, firing.instruction.address)[1]
+        if isinstance(verdict, Refuse):
+            found.setdefault(verdict.reason, []).append(
+                words.arch.disassemble(code, firing.instruction.address))
+    return Table(("it", "like"), tuple((reason, "; ".join(some)) for reason, some in found.items()))
 
 
 def _told(part: object) -> str:

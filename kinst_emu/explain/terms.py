@@ -10,7 +10,7 @@ TERMS = {
     "DTrace": "what records on FreeBSD and illumos what a kernel does, by probes and the language "
               "D; kinst is its provider of probes at single instructions",
     "probe": "a name for an instruction at which something is to be recorded",
-    "verdict": "what becomes of an instruction that a breakpoint has displaced: copy, rewrite, "
+    "verdict": "what becomes of an instruction that a breakpoint is written over: copy, rewrite, "
                "emulate or refuse",
     "breakpoint": "an instruction whose only effect is an exception: INT3, BRK, EBREAK",
     "exception": "the CPU leaves what it executes, saves where it was, and goes on in the kernel",
@@ -24,13 +24,13 @@ TERMS = {
     "predicate": "the condition of a clause, between slashes: where it does not hold, nothing is "
                  "done",
     "BPF": "the simple instructions that a clause is compiled to",
-    "trampoline": "some bytes elsewhere where a displaced instruction is executed, and behind it "
-                  "what leads back",
+    "trampoline": "some bytes elsewhere where the instruction is executed that a breakpoint is "
+                  "written over, and behind it what leads back",
     "copy": "the verdict of an instruction that does the same anywhere",
     "rewrite": "the verdict of an instruction that names a place by its distance: it is written "
                "anew, with another one",
-    "emulate": "the verdict of an instruction that decides where the run goes on, gives its own "
-               "address, or masks interrupts: its effect is carried out on the trap frame",
+    "emulate": "the verdict of an instruction that decides where the run goes on, or gives its own "
+               "address, say: its effect is carried out on the trap frame",
     "refuse": "the verdict of an instruction where no probe can be",
     "displacement": "the distance to something, counted from the instruction, which holds it",
     "second breakpoint": "the one behind a displaced instruction, which leads back from the "
