@@ -133,15 +133,18 @@ class SystemCalls:
 class PageFaults:
     """How the kernel goes about an access that the page tables do not allow.
 
-    :param function: that is given the address and what for it is wanted, as arguments of these
-        numbers, from 0.
+    :param function: that is given what for the access is, as the argument of that number, from 0.
     :param handler: the kernel's first function in C on the way.
+    :param address: the field of the trap frame with the address that was wanted.
+    :param cause: the field that tells why the program was left, which of its bits, and what they
+        are where it was such an access.
     """
 
     function: str
-    address: int
     access: int
     handler: str
+    address: str
+    cause: tuple[str, int, frozenset[int]]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import io
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import subprocess
@@ -59,11 +60,9 @@ class Forking:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.forked", str(other.fileno())],
                 pass_fds=[other.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT)
-        self._lines = self._socket.makefile("r")
         atexit.register(self.close)
 
     def close(self):
-        self._lines.close()
         self._socket.close()
         self._process.wait()
 
@@ -73,15 +72,24 @@ class Forking:
         self._socket.sendmsg([len(content).to_bytes(4, "little")], [
             (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
         self._socket.sendall(content)
-        pid = int(self._lines.readline())
-        self._socket.settimeout(TIMEOUT)
+        pid = int(self._line(None))
         try:
-            return int(self._lines.readline())
+            return int(self._line(TIMEOUT))
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
+            self._line(None)  # that it has ended
             raise subprocess.TimeoutExpired(asked["words"], TIMEOUT) from None
-        finally:
-            self._socket.settimeout(None)
+
+    def _line(self, seconds):
+        ready, _, _ = select.select([self._socket], [], [], seconds)
+        if not ready:
+            raise TimeoutError
+        found = b""
+        while not found.endswith(b"\n"):
+            piece = self._socket.recv(1)
+            assert piece, "the process that forks has ended"
+            found += piece
+        return found
 
 
 # -- the process itself ----------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def freebsd(
     trap_entries: frozenset[str],
     registers: GuestRegisters,
     system_calls: SystemCalls,
-    fault_handler: str,
+    page_faults: tuple[str, str, tuple[str, int, frozenset[int]]],
     page_tables: tuple[str, str],
     per_cpu: tuple[str, str, bool],
     releases: str,
@@ -109,7 +109,7 @@ def freebsd(
 
     :param entry_path: functions that a breakpoint's exception runs through, and ``entry_prefixes``,
         what names of more of them begin with.
-    :param fault_handler: the first function in C on the way of a program's page fault.
+    :param page_faults: the last three members of ``PageFaults``.
     :param page_tables: the member of ``struct pmap`` with their root, and the register.
     """
     return Guest(
@@ -125,7 +125,7 @@ def freebsd(
         unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
         last_process="lastpid",
         # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode) of sys/vm/vm_fault.c.
-        page_faults=PageFaults("vm_fault_trap", 1, 2, fault_handler),
+        page_faults=PageFaults("vm_fault_trap", 2, *page_faults),
         call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
         signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},

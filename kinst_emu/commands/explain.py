@@ -192,11 +192,11 @@ def _way(arguments: argparse.Namespace, hit: int, limit: int) -> int:
         arguments.place,
         arguments.call.removeprefix(COMMAND).strip(), hit, limit, parse_size(arguments.memory))
     pictures = WayPictures(explained.way, explained.words)
+    _draw(arguments, pictures)
     if arguments.html:
         write_page(arguments.html, page(explained.title, explained.about, explained.steps,
                                         pictures.of_steps(), alone(film(pictures)),
                                         "The way, instruction by instruction"), "kinst")
-    _draw(arguments, pictures)
     if arguments.json:
         print(json.dumps({"steps": [step_as_json(step) for step in explained.steps]}))
     elif not (arguments.html or arguments.svg or arguments.gif):

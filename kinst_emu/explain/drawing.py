@@ -30,6 +30,7 @@ LINE = 17
 ADDRESS = 8  # bytes of one
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
 BEND = 20  # of an arrow, at its ends
+MOST_STILL = 3  # firings
 MOST_STORES = 6  # that are drawn as arrows, of one instruction
 
 
@@ -164,6 +165,7 @@ class Pictures:
             left=LEFT, right=RIGHT, line=LINE, pitch=self._pitch,
             small=min(13, round(self._pitch - 2)),
             panes={pane: PANES[pane]} if pane else PANES, box=box(pane) if pane else "",
+            bare=bool(pane),
             styled=styled, every=every))
 
     def _without(self, number: int, step: str, hidden: int) -> Drawing:
@@ -310,14 +312,12 @@ class Pictures:
         return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)][:MOST_CLAUSE]
 
 
-def view_of(step: str) -> str:
-    """The column that has what a step is about."""
-    return next((name for name, panes in VIEWS.items() if ABOUT.get(step) in panes), "stack")
-
-
 def stills(pictures: Mapping[str, "Pictures"], steps: Sequence[str]) -> dict[str, dict[str, str]]:
     """By the names of the steps, what each is about in the pictures of several firings; of steps
-    that come one behind the other and are about the same pane, the last has it."""
+    that come one behind the other and are about the same pane, the last has it.  More than
+    ``MOST_STILL`` are too much for a page."""
+    if len(pictures) > MOST_STILL:
+        return {}
     about = [ABOUT.get(step, "stack") for step in steps]
     return {step: {name: one.of_step(step, pane) for name, one in pictures.items()}
             for step, pane, then in zip(steps, about, [*about[1:], ""], strict=True)

@@ -1,7 +1,7 @@
 """A firing explained, as a page whose picture moves; done wrong, beside it, where that was asked
 for."""
 
-from kinst_emu.explain.drawing import Pictures
+from kinst_emu.explain.drawing import Pictures, stills
 from kinst_emu.explain.explained import Explained
 from kinst_emu.explain.film import alone, film, together
 from kinst_emu.explain.page import page
@@ -17,20 +17,18 @@ def pictures_of(explained: Explained) -> Pictures:
 
 def firing_page(explained: Explained) -> str:
     pictures, wrong = pictures_of(explained), explained.wrong
-    stills, showing = pictures.of_steps(), alone(film(pictures))
-    if wrong is not None:
+    if wrong is None:
+        still, showing = pictures.of_steps(), alone(film(pictures))
+    else:  # two films are as large as all pictures
         steps = up_to_trampoline(explained.steps, wrong)
         other = Pictures(wrong, explained.table, explained.words, steps)
-        stills |= {steps[-1].name: other.svg(*_last(other), styled=False)}
+        still = {name: one[RIGHT] for name, one in stills(
+            {RIGHT: pictures}, [step.name for step in explained.steps if not step.wrong]).items()}
+        still |= {steps[-1].name: other.of_step(steps[-1].name, "function")}
         order = [step.name for step in explained.steps]
         showing = together({RIGHT: film(pictures), WRONG[wrong.what_if == COPY]: film(other)},
                            order if "trampoline" in order else _with_trampoline(order))
-    return page(explained.title, explained.about, explained.steps, stills, showing)
-
-
-def _last(pictures: Pictures) -> tuple[int, str]:
-    number, step = pictures.steps[-1]
-    return number, step.name
+    return page(explained.title, explained.about, explained.steps, still, showing)
 
 
 def _with_trampoline(order: list[str]) -> list[str]:

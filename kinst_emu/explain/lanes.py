@@ -85,7 +85,7 @@ class LanePictures:
         panes["shared"] = Pane(MARGIN * 2 + LANES, TOP, SHARED, HEIGHT - TOP - MARGIN)
         return NO_XML.sub("\N{REPLACEMENT CHARACTER}", templates("kinst_emu").get_template(
             TEMPLATE).render(
-            d=self.drawing(number, step, panes), runs=self._runs, panes=panes, box="",
+            d=self.drawing(number, step, panes), runs=self._runs, panes=panes, box="", bare=False,
             width=MARGIN * 3 + LANES + SHARED, height=HEIGHT, margin=MARGIN, line=LINE,
             pitch=PITCH, letters=self._letters, shared_letters=int(SHARED / LETTER) - 3,
             styled=styled, every=every))

@@ -141,7 +141,10 @@ def _places(firing: SeenFiring) -> list[Station]:
             state = Station.VECTOR  # a second breakpoint leads there
         else:
             found.append(state)
-    found[0] = found[-1] = Station.FUNCTION
+    found[0] = Station.FUNCTION
+    inside = 0 <= firing.rows[-1].address - firing.function.address < firing.function.size
+    if inside or not firing.what_if:  # else it went wrong, and has not come back
+        found[-1] = Station.FUNCTION
     if firing.strayed:
         found[firing.strayed :] = [Station.ELSEWHERE] * (len(found) - firing.strayed)
     return found

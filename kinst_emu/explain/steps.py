@@ -53,11 +53,13 @@ class Step:
 
 VERDICTS = {
     "copy": ("does the same anywhere", "is executed in a trampoline"),
-    "rewrite": ("names a place by its distance", "is executed there, with another distance"),
-    "emulate": ("says where to go on or where it is, or changes what is saved",
+    "rewrite": ("names a place by its distance",
+                "is executed there, written so that it means the same"),
+    "emulate": ("would do something else there, like saying where to go on",
                 "is carried out on the saved registers"),
     "refuse": ("has to do with exceptions, or is broken by one", "is not probed")}
 ARGUMENTS = re.compile(r"\barg[0-9]\b|\bargs\b")
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 # Steps that a firing which is done wrong has, too.
 SAME = ("function", "patch", "exception", "vector", "frame", "lookup", "clause", "verdict")
 
@@ -274,7 +276,7 @@ def _clause(narration: Narration, row: int) -> Step:
     parts += [f"Aggregated by now: {json.dumps(one)}" for one in narration.aggregated]
     if not narration.left and not narration.aggregated:
         parts.append("It records nothing.")
-    if ARGUMENTS.search(narration.text):
+    if ARGUMENTS.search(STRING.sub("", narration.text)):
         parts.append("At an instruction there are no arguments: arg0 and those behind it are 0 in "
                      "a clause of a kinst probe. The registers are regs[].")
     return Step("clause", "The D clause is run", tuple(parts), row)

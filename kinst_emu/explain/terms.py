@@ -28,9 +28,9 @@ TERMS = {
                   "written over, and behind it what leads back",
     "copy": "the verdict of an instruction that does the same anywhere",
     "rewrite": "the verdict of an instruction that names a place by its distance: it is written "
-               "anew, with another one",
-    "emulate": "the verdict of an instruction that decides where the run goes on, or gives its own "
-               "address, say: its effect is carried out on the trap frame",
+               "anew, to mean the same elsewhere",
+    "emulate": "the verdict of an instruction that would do something else elsewhere, as one that "
+               "decides where the run goes on: its effect is carried out on the trap frame",
     "refuse": "the verdict of an instruction where no probe can be",
     "displacement": "the distance to something, counted from the instruction, which holds it",
     "second breakpoint": "the one behind a displaced instruction, which leads back from the "

@@ -7,6 +7,7 @@
   // The step that the picture has come to is the one that is read.
   function followed(n, quiet) {
     var now = numberOf(moving.steps[n][1]);
+    if (now < 0) { return; }  // a step of the picture alone
     links.forEach(function (link, i) {
       if (i === now) { link.setAttribute('aria-current', 'step'); }
       else { link.removeAttribute('aria-current'); } });

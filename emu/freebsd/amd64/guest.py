@@ -68,7 +68,8 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x0f\x05", "rax", ("rdi", "rsi", "rdx", "r10", "r8", "r9"), "rax",
                              ("rflags", 1), "amd64_syscall", ("ia32_syscall",)),
-    fault_handler="trap",
+    # PGEX_U of the error code (sys/amd64/include/pmap.h): the access was a program's.
+    page_faults=("trap", "addr", ("err", 4, frozenset({4}))),
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),
     releases="amd64/amd64",

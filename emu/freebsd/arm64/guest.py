@@ -59,7 +59,8 @@ GUEST = freebsd(
     registers=GuestRegisters(NUMBERS, PLACES, SAVED),
     system_calls=SystemCalls(b"\x01\0\0\xd4", "x8", tuple(f"x{n}" for n in range(8)), "x0",
                              ("pstate", 1 << 29), "do_el0_sync"),
-    fault_handler="do_el0_sync",
+    # EC of ESR_EL1 (Arm ARM D24.2.40): an instruction or data abort of a lower level.
+    page_faults=("do_el0_sync", "far", ("esr", 0x3F << 26, frozenset({0x20 << 26, 0x24 << 26}))),
     page_tables=("pm_ttbr", "ttbr0_el1"),
     per_cpu=("x18", "tpidr_el1", False),
     releases="arm64/aarch64",

@@ -3,6 +3,7 @@ instruction, and what it keeps of both threads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import unicorn
 
@@ -13,16 +14,15 @@ from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, StopReason, Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
-from images.shell import CommandError, at_shell, check_command
+from images.shell import at_shell, check_command
 from kinst_emu.explain.recorder import SeenInstruction
-from kinst_emu.explain.ways.entry import SHELL_PROCESS
+from kinst_emu.explain.ways.entry import SHELL_PROCESS, times_come_to
 from kinst_emu.explain.ways.kept_words import KeptWords
 from kinst_emu.explain.ways.running import RunningThread
 
 MAX_ROWS = 5000
 FRAMES = 16
 WORD = 8
-WHAT = "context switches"
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,7 @@ class SeenSwitch:
     :param loaded: the number of the first row with the other one's stack pointer.
     """
 
-    architecture: str
     function: Symbol
-    command: str
-    hit: int
     before: SwitchedThread
     after: SwitchedThread
     rows: list[SeenInstruction] = field(default_factory=list)
@@ -68,15 +65,25 @@ class SeenSwitch:
     words: list[Mapping[int, int]] = field(default_factory=list)
     loaded: int = 0
 
+    @property
+    def names(self) -> list[str]:
+        """The registers that are stored of the old thread: others, which have a place beside
+        them, are not kept in a switch."""
+        stored = {at for words in self.words[1 : self.loaded + 1] for at in words}
+        return [name for name, at in self.before.kept.items() if at in stored]
+
 
 class SwitchRecorder:
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
+    :cvar what: the command comes to.
     :raises KinstError: for a kernel of whose switches nothing is known.
     """
 
+    what: ClassVar[str] = "context switches"
+
     def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
                  running: RunningThread) -> None:
-        self.machine, self._command, self._hit, self._limit = machine, command, hit, limit
+        self.machine, self.command, self.hit, self._limit = machine, command, hit, limit
         self._running, switch = running, machine.guest.thread_switch
         kind = structure(running.types, machine.guest.threads.registers)
         if switch is None or kind is None:
@@ -95,24 +102,17 @@ class SwitchRecorder:
     def record(self) -> SeenSwitch:
         """:raises KinstError: when the command does not come to it."""
         machine, function = self.machine, self._function
-        machine.type(self._command.encode() + b"\r")
-        limit = machine.instructions + self._limit
-        until = Until(addresses=[function.address], console=machine.guest.shell_prompt,
-                      instructions=limit)
-        hits = 0
-        while hits < self._hit:
-            stop = machine.run(until)
-            if stop.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            if stop.reason is StopReason.INSTRUCTIONS:
-                raise CommandError(f"'{self._command[:60]}' has not come to number {self._hit} of "
-                                   f"the {WHAT} after {self._limit:,} instructions; --limit sets "
-                                   "another limit", stop)
-            if stop.reason is not StopReason.ADDRESS:
-                raise CommandError(f"'{self._command[:60]}' makes {hits} {WHAT}: there is "
-                                   f"none number {self._hit}", stop)
-            # Until the shell has read the line, it is the shell that is switched to.
-            hits += hits > 0 or self._running.pid() == SHELL_PROCESS
+        machine.type(self.command.encode() + b"\r")
+        counted = 0
+
+        def counts() -> bool:
+            """Until the shell has read the line, it is the shell that is switched to."""
+            nonlocal counted
+            counted += counted > 0 or self._running.pid() == SHELL_PROCESS
+            return counted > 0
+
+        for _ in times_come_to(machine, function, self, self._limit, counts):
+            pass
         self.seen = seen = self._begin()
         self._words = KeptWords(machine, [*seen.before.kept.values(), *seen.after.kept.values()])
         hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
@@ -129,17 +129,15 @@ class SwitchRecorder:
                 raise KeyboardInterrupt
             raise KinstError(f"{function.name}: it has not come to another thread ({stop}): --hit "
                              "explains another one")
-        seen.after = self._thread(seen.after.address, self._stack())
         return seen
 
     def _begin(self) -> SeenSwitch:
         machine = self.machine
         old, new = (machine.read_register(machine.arch.arguments[number]) for number in (0, 1))
-        before, after = self._thread(old, self._stack()), self._thread(new)
+        before, after = self._thread(old, self._stack(machine.pc)), self._thread(new)
         self._sp, self._pc = (machine.read_u64(after.kept[name])
                               for name in (machine.arch.sp, machine.arch.pc))
-        return SeenSwitch(machine.arch.name, self._function, self._command, self._hit, before,
-                          after)
+        return SeenSwitch(self._function, before, after)
 
     def _thread(self, address: int, stack: tuple[str, ...] = ()) -> SwitchedThread:
         guest = self.machine.guest
@@ -154,9 +152,10 @@ class SwitchRecorder:
                               "" if found is None else found.process,
                               0 if found is None else found.pid, kept, stack)
 
-    def _stack(self) -> tuple[str, ...]:
-        machine = self.machine
-        return tuple(line.strip() for line in Stacks(machine).text(machine.read_register, FRAMES))
+    def _stack(self, pc: int) -> tuple[str, ...]:
+        machine, name = self.machine, self.machine.arch.pc
+        return tuple(line.strip() for line in Stacks(machine).text(
+            lambda one: pc if one == name else machine.read_register(one), FRAMES))
 
     def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
         """Unicorn keeps an exception to itself here, and the machine would never end."""
@@ -184,4 +183,6 @@ class SwitchRecorder:
             seen.loaded = len(seen.rows) - 1
         if (seen.loaded and address == self._pc) or len(seen.rows) > MAX_ROWS:
             self._over = address == self._pc
+            # Here, since the machine goes on to the end of the block.
+            seen.after = self._thread(seen.after.address, self._stack(address))
             machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))

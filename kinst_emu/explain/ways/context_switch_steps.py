@@ -34,10 +34,16 @@ def _call(seen: SeenSwitch, words: Words) -> Step:
         (arch.arguments[1], f"the one that is to run: {seen.after.told}"),
         (arch.sp, "the stack of the first")))
     return Step("call", "One thread calls for the other", (
-        f"{seen.before.told} is at {words.place(first.address)}. It has called that itself: the "
-        "calls on its stack, the last one first:",
+        f"{seen.before.told} is at {words.place(first.address)}. {_why(seen, words)} The calls on "
+        "its stack, the last one first:",
         Table(("",), tuple((line,) for line in seen.before.stack)),
         "What the function is given:", Table(("register", "value", "what it is"), rows)))
+
+
+def _why(seen: SeenSwitch, words: Words) -> str:
+    interrupted = any(name in line for line in seen.before.stack for name in words.guest.interrupts)
+    return ("An interrupt has come, and what runs behind it gives the CPU away." if interrupted else
+            "It has called for that itself.")
 
 
 def _kept(seen: SeenSwitch, thread: SwitchedThread, upto: int) -> dict[int, int]:
@@ -52,12 +58,12 @@ def _save(seen: SeenSwitch, words: Words) -> Step:
     end = saved(seen)
     before, after = (_kept(seen, seen.before, number) for number in (0, end))
     rows = tuple((f"{at:#x}", name, f"{before[at]:#x}", f"{after[at]:#x}")
-                 for name, at in seen.before.kept.items() if at in before)
+                 for name in seen.names for at in [seen.before.kept[name]] if at in before)
     marked = frozenset(number for number, row in enumerate(rows) if row[2] != row[3])
     return Step("save", "Its registers are kept", (
-        f"{end} instructions store what a function must leave as it was, the stack pointer, and "
-        f"where to go on, where the kernel keeps it of {seen.before.told}. The other registers "
-        "need not be kept: who calls a function expects them to change.",
+        f"In {end} instructions is stored what a function must leave as it was, the stack pointer, "
+        f"and where to go on, where the kernel keeps it of {seen.before.told}. The other "
+        "registers need not be kept: who calls a function expects them to change.",
         executed(seen.rows[:end], words),
         "What is kept of it:",
         Table(("address", "register", "before", "now"), rows, marked)), end)
@@ -69,7 +75,7 @@ def _space(seen: SeenSwitch, words: Words) -> Step:
     old, new = seen.roots[begin], seen.roots[end]
     changes = old != new
     return Step("space", "Another address space" if changes else "The address space stays", (
-        f"{end - begin} instructions see to what else belongs to a thread, address space first: "
+        f"{end - begin} instructions see to what else belongs to a thread. Of its address space: "
         + (f"{register}, which leads to the page tables, was {old:#x} and is {new:#x}. The "
            "kernel's own part of it is the same in both: it goes on at the next instruction."
            if changes else
@@ -83,10 +89,10 @@ def _load(seen: SeenSwitch, words: Words) -> Step:
     first, now = seen.rows[begin].registers, seen.rows[last].registers
     kept = _kept(seen, seen.after, last)
     rows = tuple((name, f"{first[name]:#x}", f"{now[name]:#x}", f"{kept[at]:#x}" if at in kept
-                  else "") for name, at in seen.after.kept.items() if name in now)
+                  else "") for name in seen.names for at in [seen.after.kept[name]] if name in now)
     marked = frozenset(number for number, row in enumerate(rows) if row[1] != row[2])
     return Step("load", "The other one's registers", (
-        f"{last - begin} instructions load what is kept of {seen.after.told}; from "
+        f"In {last - begin} instructions is loaded what is kept of {seen.after.told}; from "
         f"{words.place(seen.rows[seen.loaded].address)} on it is its stack that is used. The last "
         "one is a return, as of any function: but to whom this thread is to return.",
         executed(seen.rows[begin:last], words),

@@ -81,7 +81,8 @@ class WayPictures:
             self._functions.append(functions[-FUNCTIONS:])
 
     def of_steps(self) -> dict[str, str]:
-        """By the names of the steps, the pictures of what they are about."""
+        """By the names of the steps, the pictures of what they are about: for readers alone, what
+        programs read is in the one that moves."""
         return {step.name: self.svg(number, step.name, styled=False)
                 for number, step in self.steps}
 
@@ -91,7 +92,8 @@ class WayPictures:
             TEMPLATE).render(
             d=self.drawing(number, step), heading=self._way.heading, width=WIDTH, height=HEIGHT,
             margin=MARGIN, line=LINE, pitch=self._pitch, small=min(13, round(self._pitch - 2)),
-            panes=PANES, box="", styled=styled, every=every))
+            panes=PANES, box="", styled=styled, every=every,
+            bare=not (styled or every)))
 
     def drawing(self, number: int, step: str = "") -> WayDrawing:
         moment, way = self.moments[number], self._way

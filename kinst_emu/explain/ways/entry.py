@@ -6,8 +6,9 @@ there on each instruction is a stop of Unicorn's.  The machine is not used for a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import unicorn
 
@@ -26,7 +27,7 @@ from kinst_emu.explain.ways.running import RunningThread
 BEFORE = 3000  # instructions before the function in which the program has entered the kernel
 MAX_ROWS = 20_000  # instructions of the ways in and out
 MAX_WORK = 5_000_000  # of the function, and what it waits for
-MAX_ENTERED = 40  # functions that are kept as they were entered
+MAX_ENTERED = 24  # functions that are kept as they were entered
 SHELL_PROCESS = 1  # our shell is the first process
 WORD = 8
 AROUND = 24  # bytes of the program before the instruction, and from it on
@@ -55,7 +56,6 @@ class SeenEntry:
         mapped), and ``changed`` of ``leaving``.
     """
 
-    architecture: str
     function: Symbol
     what: str
     command: str
@@ -79,6 +79,45 @@ class SeenEntry:
     changed: list[Mapping[int, int]] = field(default_factory=list)
 
 
+class WantedTime(Protocol):
+    """What of a command is wanted: of ``what``, which is several, number ``hit``."""
+
+    @property
+    def command(self) -> str: ...
+
+    @property
+    def what(self) -> str: ...
+
+    @property
+    def hit(self) -> int: ...
+
+
+def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime, limit: int,
+                  counts: Callable[[], bool]) -> Iterator[int]:
+    """The instructions executed whenever a command, which was typed, comes to a function, up to
+    the wanted time.
+
+    :param counts: whether a time is one of those that are counted.
+    :raises CommandError: when it does not come to that.
+    """
+    until = Until(addresses=[function.address], console=machine.guest.shell_prompt,
+                  instructions=machine.instructions + limit)
+    counted, command = 0, wanted.command[:60]
+    while counted < wanted.hit:
+        stop = machine.run(until)
+        if stop.reason is StopReason.INTERRUPTED:
+            raise KeyboardInterrupt
+        if stop.reason is StopReason.INSTRUCTIONS:
+            raise CommandError(f"'{command}' has not come to number {wanted.hit} of the "
+                               f"{wanted.what} after {limit:,} instructions; --limit sets another "
+                               "limit", stop)
+        if stop.reason is not StopReason.ADDRESS:
+            raise CommandError(f"'{command}' makes {counted} {wanted.what}: there is none number "
+                               f"{wanted.hit}", stop)
+        counted += counts()
+        yield machine.instructions
+
+
 class EntryRecorder(ABC):
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
     :param running: what can be told of the thread that runs.
@@ -88,7 +127,8 @@ class EntryRecorder(ABC):
     def __init__(self, machine: UnicornMachine, seen: SeenEntry, handler: str, limit: int,
                  running: RunningThread) -> None:
         self.machine, self.seen, self._limit, self.running = machine, seen, limit, running
-        self._handler_function = handler
+        self._handler_function = machine.symbol(handler)
+        self._handled = 0  # where that returns to
         self._returns = trap_of(machine.guest, machine.arch.name).trap_returns
         at_shell(machine)
         check_command(seen.command)
@@ -113,6 +153,10 @@ class EntryRecorder(ABC):
             since the kernel last returned to it.
         :raises KinstError: when none has.
         """
+
+    @abstractmethod
+    def left(self) -> None:
+        """At the program's next instruction, before anything of it is executed."""
 
     def record(self) -> SeenEntry:
         """:raises KinstError: when the command does not come that way, or not back."""
@@ -143,7 +187,6 @@ class EntryRecorder(ABC):
         if not self._over:
             raise KinstError(f"{seen.function.name}: it has not come back to the program within "
                              f"{MAX_WORK:,} instructions ({stop}): --hit explains another one")
-        seen.after = machine.read(seen.frame, machine.guest.trap_frame.size)
         return seen
 
     def _type(self) -> None:
@@ -153,27 +196,9 @@ class EntryRecorder(ABC):
         """The instructions executed where the wanted call's function begins."""
         machine, seen = self.machine, self.seen
         self._type()
-        limit = machine.instructions + self._limit
-        until = Until(addresses=[seen.function.address], console=machine.guest.shell_prompt,
-                      instructions=limit)
-        reached: list[int] = []
-        counted: list[int] = []
-        while len(counted) < seen.hit:
-            made = len(counted)
-            stop = machine.run(until)
-            if stop.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
-            if stop.reason is StopReason.INSTRUCTIONS:
-                raise CommandError(f"'{seen.command[:60]}' has not come to number {seen.hit} "
-                                   f"of the {seen.what} after {self._limit:,} instructions; "
-                                   "--limit sets another limit", stop)
-            if stop.reason is not StopReason.ADDRESS:
-                raise CommandError(f"'{seen.command[:60]}' makes {made} {seen.what}: there is "
-                                   f"none number {seen.hit}", stop)
-            reached.append(machine.instructions)
+        reached = list(times_come_to(machine, seen.function, seen, self._limit, lambda: (
             # The shell reads the line, and waits.
-            if self.running.pid() != SHELL_PROCESS and self.counts():
-                counted.append(machine.instructions)
+            self.running.pid() != SHELL_PROCESS and self.counts())))
         seen.frame = self.running.frame()
         self._earlier = sum(one >= reached[-1] - BEFORE for one in reached[:-1])
         return reached[-1]
@@ -202,9 +227,11 @@ class EntryRecorder(ABC):
             self._kept.again()
         self._rows.append(self._row(address))
         self._words.append(self._kept.stored())
+        if address == self._handler_function.address and not seen.spent:
+            self._handled = self._returns_to()
         if len(self._rows) > MAX_ROWS:
             raise KinstError(f"{seen.function.name}: {MAX_ROWS:,} instructions of the way are not "
-                             "shown")
+                             "shown: --hit explains another one")
         if seen.spent:
             if not address >> 63 and thread_of(self.machine) == self._thread:
                 self._leave()
@@ -228,12 +255,10 @@ class EntryRecorder(ABC):
         except MemoryAccessError:
             return b""
 
-    def _handler(self, rows: list[SeenInstruction], last: bool) -> int:
-        """The number of the row where the kernel's C code begins, or (last) has ended."""
-        function = self.machine.symbol(self._handler_function)
-        inside = [n for n, row in enumerate(rows)
-                  if function.address <= row.address < function.address + function.size]
-        return 0 if not inside else inside[-1] + 1 if last else inside[0]
+    def _returns_to(self) -> int:
+        """At a function's first instruction: where it returns to."""
+        machine, link = self.machine, self.machine.arch.link
+        return (machine.read_register(link) if link is not None else machine.read_u64(machine.sp))
 
     def _enter(self) -> None:
         """At the function's first instruction."""
@@ -247,7 +272,11 @@ class EntryRecorder(ABC):
             raise KinstError(f"{seen.function.name}: its trap frame is elsewhere, the second time: "
                              "--hit explains another one")
         self._thread = thread_of(machine)
-        seen.handler = self._handler(seen.entry, False)
+        seen.handler = next((number for number, row in enumerate(seen.entry)
+                             if row.address == self._handler_function.address), 0)
+        if not seen.handler:
+            raise KinstError(f"{seen.function.name}: its way into the kernel is not seen: another "
+                             "thread ran in between; --hit explains another one")
         made = seen.entry[0].address
         # Where instructions differ in length, nobody knows where those before it begin.
         before = AROUND if machine.cpu.model.fixed_length else 0
@@ -256,8 +285,7 @@ class EntryRecorder(ABC):
             if seen.code:
                 break
         seen.before = machine.read(seen.frame, machine.guest.trap_frame.size)
-        self._back = (machine.read_register(arch.link) if arch.link is not None
-                      else machine.read_u64(machine.sp))
+        self._back = self._returns_to()
         self._sp = arch.stack_after_return(machine)
         self._inside = True
         self._rows.clear()
@@ -284,6 +312,9 @@ class EntryRecorder(ABC):
     def _leave(self) -> None:
         seen = self.seen
         seen.leaving, seen.changed = list(self._rows), list(self._words)
-        seen.handled = self._handler(seen.leaving, True)
+        seen.handled = next((number for number, row in enumerate(seen.leaving)
+                             if row.address == self._handled), 0)
+        seen.after = self.machine.read(seen.frame, self.machine.guest.trap_frame.size)
+        self.left()
         self._over = True
         self.machine.request_stop(Stop(StopReason.INTERRUPTED, self.machine.pc))

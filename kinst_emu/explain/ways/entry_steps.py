@@ -51,9 +51,10 @@ def executed(rows: Sequence[SeenInstruction], words: Words) -> Table:
 
 def entry(seen: SeenEntry, words: Words) -> Step:
     rows = seen.entry[1 : seen.handler]
+    handler = words.where(seen.entry[seen.handler].address).partition("+")[0]
     return Step("entry", "The kernel saves the program's registers", (
-        f"{len(rows)} instructions of assembly take a stack of the kernel's, build a trap frame on "
-        f"it, and call {words.where(seen.entry[seen.handler].address).partition('+')[0]}:",
+        f"{len(rows)} instructions, of assembly and of what it calls, take a stack of the "
+        f"kernel's, build a trap frame on it, and call {handler}:",
         executed(rows, words)))
 
 
@@ -101,8 +102,8 @@ def changed_fields(seen: SeenEntry, words: Words) -> tuple[tuple[str, ...], ...]
 def leaving(seen: SeenEntry, words: Words) -> Step:
     rows = seen.leaving[seen.handled : -1]
     return Step("leaving", "The kernel returns to the program", (
-        f"{len(rows)} instructions of assembly take the registers from the trap frame; the last of "
-        "them goes to user mode:", executed(rows, words)))
+        f"{len(rows)} instructions, of assembly and of what it calls, take the registers from the "
+        "trap frame; the last of them goes to user mode:", executed(rows, words)))
 
 
 def instructions(seen: SeenEntry) -> int:

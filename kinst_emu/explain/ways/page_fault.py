@@ -26,7 +26,8 @@ class Mapping:
 
 
 class FaultRecorder(EntryRecorder):
-    """Those of the kernel itself, while it copies from or to a program, are not counted.
+    """Those of the kernel itself, while it copies from or to a program, are not counted: the
+    program was left by something else then.
 
     ``address`` is the one that was wanted, ``access`` what for (bits of ``vm_prot_t``); ``before``
     and ``after`` what the page tables have for it; None: nothing.
@@ -36,7 +37,8 @@ class FaultRecorder(EntryRecorder):
 
     def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
                  running: RunningThread) -> None:
-        self._calls, faults = calls_of(machine), machine.guest.page_faults
+        calls_of(machine)
+        faults = machine.guest.page_faults
         if faults is None:
             raise KinstError(f"{machine.image.path}: nothing is known of its page faults")
         self._faults = faults
@@ -46,23 +48,22 @@ class FaultRecorder(EntryRecorder):
         self.address = self.access = 0
         self.before: Mapping | None = None
         self.after: Mapping | None = None
-        super().__init__(machine, SeenEntry(arch.name, machine.symbol(faults.function), WHAT,
-                                            command, hit), faults.handler, limit, running)
+        super().__init__(machine, SeenEntry(
+            machine.symbol(faults.function), WHAT, command, hit), faults.handler, limit, running)
 
     def counts(self) -> bool:
-        """Whether it was no system call that has entered the kernel."""
-        machine, code = self.machine, self._calls.instruction
-        pc = machine.guest.trap_frame.read(machine, self.running.frame(), self._pc)
-        return code not in (self._read(pc, len(code)), self._read(pc - len(code), len(code)))
+        field, bits, values = self._faults.cause
+        return self._field(field) & bits in values
+
+    def _field(self, name: str) -> int:
+        return self.machine.guest.trap_frame.read(self.machine, self.running.frame(), name)
 
     def program(self, row: SeenInstruction) -> SeenInstruction:
-        machine = self.machine
-        arguments = machine.arch.arguments
-        self.address, self.access = (machine.read_register(arguments[number])
-                                     for number in (self._faults.address, self._faults.access))
+        machine, layout = self.machine, self.machine.guest.trap_frame
+        self.address = self._field(self._faults.address)
+        self.access = machine.read_register(machine.arch.arguments[self._faults.access])
         self.before = self._mapping()
-        frame, layout = self.running.frame(), machine.guest.trap_frame
-        pc = layout.read(machine, frame, self._pc)
+        pc = self._field(self._pc)
         if row.address == pc:
             return row
         # It could not be fetched, so nobody has seen it; what the program has is in the frame.
@@ -70,12 +71,14 @@ class FaultRecorder(EntryRecorder):
         for name in registers:
             field = self._names.get(name, name)
             if field in layout.fields:
-                registers[name] = layout.read(machine, frame, field)
+                registers[name] = self._field(field)
         return SeenInstruction(pc, b"", registers)
+
+    def left(self) -> None:
+        self.after = self._mapping()
 
     def record(self) -> SeenEntry:
         seen = super().record()
-        self.after = self._mapping()
         if not seen.entry[0].code and seen.leaving[-1].address == seen.entry[0].address:
             seen.entry[0] = replace(seen.entry[0], code=seen.leaving[-1].code)
         return seen

@@ -106,5 +106,6 @@ def _after(found: FaultRecorder, words: Words) -> Step:
         f"It is at {last.address:#x}, {instructions(seen)} instructions later: "
         + (f"the same instruction, {words.arch.disassemble(first.code, first.address)}; this time "
            "it finds what it wants. Of the fault the program has seen nothing."
-           if again else "what it wanted it cannot have; a signal has been sent to it."),
+           if again else "not where it was: the kernel has sent it elsewhere, as to a signal's "
+           "handler."),
         registers_behind(seen)))

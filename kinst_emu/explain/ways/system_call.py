@@ -25,7 +25,7 @@ class CallRecorder(EntryRecorder):
                              f"open or {self.calls.prefix}open")
         self.number = known[plain]
         super().__init__(machine, SeenEntry(
-            machine.arch.name, function, f"calls of {function.name}", command, hit),
+            function, f"calls of {function.name}", command, hit),
             self.calls.handler, limit, running)
 
     def counts(self) -> bool:
@@ -36,3 +36,6 @@ class CallRecorder(EntryRecorder):
             raise KinstError(f"{self.seen.function.name}: where the program has made the call is "
                              "not seen: another thread ran in between; --hit explains another one")
         return row
+
+    def left(self) -> None:
+        """There is nothing more to look at."""

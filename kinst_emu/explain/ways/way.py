@@ -13,7 +13,8 @@ from kinst_emu.explain.ways.context_switch import SeenSwitch
 from kinst_emu.explain.ways.context_switch_steps import loading, saved
 from kinst_emu.explain.ways.entry import SeenEntry
 
-MAX_STAYS = 40  # of C on one part of the way
+MAX_ROWS = 90  # of assembly on one part of the way
+MAX_STAYS = 24  # of C on one part of the way
 WORD = 8
 Changes = Mapping[int, int]  # by address, the words that are not what they were
 
@@ -59,9 +60,12 @@ class _Moments:
         self.found.append(WayMoment(station, seen, {**self._words, **words}))
         self._words = {}
 
-    def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes]) -> None:
-        for row, more in zip(rows, words, strict=True):
+    def all(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
+            where: Words) -> None:
+        """Each, but for what is too long for a picture: of the rest, the stays."""
+        for row, more in zip(rows[:MAX_ROWS], words[:MAX_ROWS], strict=True):
             self.add(station, row, more)
+        self.stays(station, rows[MAX_ROWS:], words[MAX_ROWS:], where)
 
     def stays(self, station: int, rows: Sequence[SeenInstruction], words: Sequence[Changes],
               where: Words) -> None:
@@ -99,7 +103,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     made = _Moments()
     rows, written, at = seen.entry, seen.written, seen.handler
     made.add(program, rows[0], written[0])
-    made.all(entry, rows[1:at], written[1:at])
+    made.all(entry, rows[1:at], written[1:at], words)
     numbers = {"instruction": 0, "exception": min(1, made.last), "entry": made.last}
     made.stays(handler, rows[at:-1], written[at:-1], words)
     numbers["frame"] = numbers["entry"] + 1
@@ -111,7 +115,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
     rows, changed, at = seen.leaving, seen.changed, seen.handled
     made.stays(handler, rows[:at], changed[:at], words)
     numbers["result"] = made.last + 1
-    made.all(leaving, rows[at:-1], changed[at:-1])
+    made.all(leaving, rows[at:-1], changed[at:-1], words)
     numbers["leaving"] = made.last
     made.add(program, rows[-1], changed[-1])
     numbers["after"] = made.last
@@ -134,7 +138,7 @@ def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
     end, begin = saved(seen), loading(seen)
     made = _Moments()
     made.add(old, seen.rows[0], seen.words[0])
-    made.all(saves, seen.rows[1:end], seen.words[1:end])
+    made.all(saves, seen.rows[1:end], seen.words[1:end], words)
     inside = range(seen.function.address, seen.function.address + seen.function.size)
     between = range(end, begin)
     stays = {end + number for number in list(_stays(seen.rows[end:begin], words))[:MAX_STAYS]}
@@ -145,7 +149,7 @@ def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
         else:
             made.skip(more)
     numbers = {"call": 0, "save": min(end, made.last)}
-    made.all(loads, seen.rows[begin:-1], seen.words[begin:-1])
+    made.all(loads, seen.rows[begin:-1], seen.words[begin:-1], words)
     numbers["space"] = next(number for number, one in enumerate(made.found)
                             if one.seen is seen.rows[begin])
     numbers["load"] = made.last
@@ -153,7 +157,8 @@ def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
     numbers["after"] = made.last
     labels: dict[int, tuple[str, ...]] = {}
     for thread, which in ((seen.before, "old"), (seen.after, "new")):
-        for name, at in sorted(thread.kept.items(), key=lambda one: one[1]):
+        for name, at in sorted(((name, thread.kept[name]) for name in seen.names),
+                               key=lambda one: one[1]):
             labels[at] = (*labels.get(at, ()), f"{which} {name}")
     return Way(("old thread", "saves", "addr. space", "loads", "new thread"),
                "What is kept of both threads", labels, made.found,

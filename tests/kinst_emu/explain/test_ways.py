@@ -31,7 +31,7 @@ def switch(arch):
                                                    for n, name in enumerate(names)}, ("f+0x1",))
     after = SwitchedThread(2, "two", "cat", 8, {name: NEW + 8 * n for n, name in enumerate(names)},
                            ("g+0x2",))
-    seen = SeenSwitch(arch, function, "x", 1, before, after)
+    seen = SeenSwitch(function, before, after)
     other = [elsewhere.address + 4 * n for n in range(4)]
     places = [*[function.address] * 4, *other, function.address, function.address, 0x5000]
     stacks = [0x100] * 9 + [0x900] * 2
@@ -82,7 +82,7 @@ def test_its_pictures_move_and_a_stay_elsewhere_is_one_moment(arch):
     assert held == {OLD: 0x100, OLD + 8: 0x77, NEW: 0x900, NEW + 8: 0x5000}
     step = pictures.svg(*next((at, one.name) for at, one in pictures.steps if one.name == "load"))
     assert 'class="pane about" data-pane="registers"' in step
-    assert "instructions load what is kept of" in html.unescape(re.sub(r"<[^>]*>\s*", " ", step))
+    assert "is loaded what is kept of" in html.unescape(re.sub(r"<[^>]*>\s*", " ", step))
 
 
 class Machine:
