@@ -1,6 +1,8 @@
 """Thirteen seeded defects of order are found, with one preemption each, on one CPU and on two;
 their corrections give nothing."""
 
+import os
+
 import pytest
 
 from images import catalog
@@ -45,6 +47,8 @@ def explored(arch, name, which, cpus=None, **asked):
 @pytest.mark.parametrize(("name", "cpus"), CASES)
 def test_a_seeded_defect_is_found_with_one_preemption_and_its_schedule_shows_it_again(
         arch, name, cpus):
+    if name == "lock order" and arch != "riscv64" and "KINST_KERNELS" not in os.environ:
+        pytest.skip("takes ten seconds: on riscv64 alone, where no KINST_KERNELS are set")
     found, stage, judge = explored(arch, name, "bad", cpus)
     harm = [one for one in found.findings if one.kind != RACE]
     assert harm and {one.kind for one in harm} <= SEEDS[name][3], found.findings
