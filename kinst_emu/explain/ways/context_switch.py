@@ -5,19 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import unicorn
-
 from dtrace.stack import Stacks
 from dtrace.threads import Threads, structure
 from dwarf.types import find_member
 from emu.errors import KinstError, MemoryAccessError
-from emu.machine import Stop, StopReason, Until
+from emu.machine import Stop, StopReason
 from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from images.shell import at_shell, check_command
 from kinst_emu.explain.recorder import SeenInstruction
+from kinst_emu.explain.ways.each_instruction import EachInstruction
 from kinst_emu.explain.ways.entry import SHELL_PROCESS, times_come_to
-from kinst_emu.explain.ways.kept_words import KeptWords
 from kinst_emu.explain.ways.running import RunningThread
 
 MAX_ROWS = 5000
@@ -73,7 +71,7 @@ class SeenSwitch:
         return [name for name, at in self.before.kept.items() if at in stored]
 
 
-class SwitchRecorder:
+class SwitchRecorder(EachInstruction):
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
     :cvar what: the command comes to.
     :raises KinstError: for a kernel of whose switches nothing is known.
@@ -83,7 +81,8 @@ class SwitchRecorder:
 
     def __init__(self, machine: UnicornMachine, command: str, hit: int, limit: int,
                  running: RunningThread) -> None:
-        self.machine, self.command, self.hit, self._limit = machine, command, hit, limit
+        super().__init__(machine)
+        self.command, self.hit, self._limit = command, hit, limit
         self._running, switch = running, machine.guest.thread_switch
         kind = structure(running.types, machine.guest.threads.registers)
         if switch is None or kind is None:
@@ -94,10 +93,7 @@ class SwitchRecorder:
         at_shell(machine)
         check_command(command)
         self.seen: SeenSwitch | None = None
-        self._words: KeptWords | None = None
         self._sp = self._pc = 0  # what the other thread's are kept as
-        self._over = False
-        self._failure: KinstError | None = None
 
     def record(self) -> SeenSwitch:
         """:raises KinstError: when the command does not come to it."""
@@ -114,19 +110,9 @@ class SwitchRecorder:
         for _ in times_come_to(machine, function, self, self._limit, counts):
             pass
         self.seen = seen = self._begin()
-        self._words = KeptWords(machine, [*seen.before.kept.values(), *seen.after.kept.values()])
-        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
-        machine.engine.flush_translations()
-        try:
-            stop = machine.run(Until(instructions=machine.instructions + 2 * MAX_ROWS))
-        finally:
-            machine.engine.unhook(hook)
-            self._words.close()
-        if self._failure is not None:
-            raise self._failure
-        if not self._over:
-            if stop.reason is StopReason.INTERRUPTED:
-                raise KeyboardInterrupt
+        stop = self.watch([*seen.before.kept.values(), *seen.after.kept.values()],
+                          machine.instructions + 2 * MAX_ROWS)
+        if not self.over:
             raise KinstError(f"{function.name}: it has not come to another thread ({stop}): --hit "
                              "explains another one")
         return seen
@@ -157,18 +143,9 @@ class SwitchRecorder:
         return tuple(line.strip() for line in Stacks(machine).text(
             lambda one: pc if one == name else machine.read_register(one), FRAMES))
 
-    def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        """Unicorn keeps an exception to itself here, and the machine would never end."""
-        if self._failure is None and not self._over:
-            try:
-                self._look(address)
-            except KinstError as error:
-                self._failure = error
-                self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))
-
-    def _look(self, address: int) -> None:
+    def look(self, address: int) -> None:
         machine, seen = self.machine, self.seen
-        assert seen is not None and self._words is not None
+        assert seen is not None
         registers = {name: machine.read_register(name) for name in machine.arch.registers}
         registers[machine.arch.pc] = address
         try:
@@ -178,11 +155,11 @@ class SwitchRecorder:
         seen.rows.append(SeenInstruction(
             address, code[: machine.arch.instruction_length(code)], registers))
         seen.roots.append(machine.read_register(self._root))
-        seen.words.append(self._words.stored())
+        seen.words.append(self.kept.stored())
         if not seen.loaded and len(seen.rows) > 1 and machine.sp == self._sp:
             seen.loaded = len(seen.rows) - 1
         if (seen.loaded and address == self._pc) or len(seen.rows) > MAX_ROWS:
-            self._over = address == self._pc
+            self.over = address == self._pc
             # Here, since the machine goes on to the end of the block.
             seen.after = self._thread(seen.after.address, self._stack(address))
             machine.request_stop(Stop(StopReason.INSTRUCTIONS, address))

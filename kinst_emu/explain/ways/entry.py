@@ -5,12 +5,10 @@ The command that comes that way runs twice, the second time up to shortly before
 there on each instruction is a stop of Unicorn's.  The machine is not used for anything else.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-
-import unicorn
 
 from dtrace.threads import Threads
 from emu.errors import KinstError, MemoryAccessError
@@ -21,7 +19,7 @@ from emu.unicorn.machine import UnicornMachine
 from images.shell import CommandError, at_shell, check_command
 from kinst.trap import trap_of
 from kinst_emu.explain.recorder import SeenInstruction
-from kinst_emu.explain.ways.kept_words import KeptWords
+from kinst_emu.explain.ways.each_instruction import EachInstruction
 from kinst_emu.explain.ways.running import RunningThread
 
 BEFORE = 3000  # instructions before the function in which the program has entered the kernel
@@ -118,7 +116,7 @@ def times_come_to(machine: UnicornMachine, function: Symbol, wanted: WantedTime,
         yield machine.instructions
 
 
-class EntryRecorder(ABC):
+class EntryRecorder(EachInstruction):
     """:param machine: at our shell's prompt; not to be used for anything else afterwards.
     :param running: what can be told of the thread that runs.
     :param handler: the kernel's first function in C on the way.
@@ -126,7 +124,8 @@ class EntryRecorder(ABC):
 
     def __init__(self, machine: UnicornMachine, seen: SeenEntry, handler: str, limit: int,
                  running: RunningThread) -> None:
-        self.machine, self.seen, self._limit, self.running = machine, seen, limit, running
+        super().__init__(machine)
+        self.seen, self._limit, self.running = seen, limit, running
         self._handler_function = machine.symbol(handler)
         self._handled = 0  # where that returns to
         self._returns = trap_of(machine.guest, machine.arch.name).trap_returns
@@ -138,8 +137,7 @@ class EntryRecorder(ABC):
         self._thread = 0  # whose it is
         self._sp = self._count = 0  # the stack pointer then; instructions of it so far
         self._earlier = 0  # times that the function is come to shortly before
-        self._inside = self._over = False
-        self._failure: KinstError | None = None
+        self._inside = False
 
     @abstractmethod
     def counts(self) -> bool:
@@ -172,19 +170,8 @@ class EntryRecorder(ABC):
         if machine.instructions < count - BEFORE:
             machine.run(Until(instructions=count - BEFORE))
         size = machine.guest.trap_frame.size
-        self._kept = KeptWords(machine, range(seen.frame & -WORD, seen.frame + size, WORD))
-        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
-        machine.engine.flush_translations()
-        try:
-            stop = machine.run(Until(instructions=count + MAX_WORK))
-        finally:
-            machine.engine.unhook(hook)
-            self._kept.close()
-        if self._failure is not None:
-            raise self._failure
-        if stop.reason is StopReason.INTERRUPTED and not self._over:
-            raise KeyboardInterrupt
-        if not self._over:
+        stop = self.watch(range(seen.frame & -WORD, seen.frame + size, WORD), count + MAX_WORK)
+        if not self.over:
             raise KinstError(f"{seen.function.name}: it has not come back to the program within "
                              f"{MAX_WORK:,} instructions ({stop}): --hit explains another one")
         return seen
@@ -203,16 +190,7 @@ class EntryRecorder(ABC):
         self._earlier = sum(one >= reached[-1] - BEFORE for one in reached[:-1])
         return reached[-1]
 
-    def _executed(self, _uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
-        """Unicorn keeps an exception to itself here, and the machine would never end."""
-        if self._failure is None and not self._over:
-            try:
-                self._look(address)
-            except KinstError as error:
-                self._failure = error
-                self.machine.request_stop(Stop(StopReason.INTERRUPTED, address))
-
-    def _look(self, address: int) -> None:
+    def look(self, address: int) -> None:
         seen = self.seen
         if self._inside:
             self._working(address)
@@ -220,13 +198,13 @@ class EntryRecorder(ABC):
         if not address >> 63 and not seen.spent:
             self._rows.clear()  # the last one before the kernel is kept
             self._words.clear()
-            self._kept.again()
+            self.kept.again()
         elif self._rows and self._rows[-1].code in self._returns and not seen.spent:
             self._rows.clear()  # it was to go on, and its instruction is not there
             self._words.clear()
-            self._kept.again()
+            self.kept.again()
         self._rows.append(self._row(address))
-        self._words.append(self._kept.stored())
+        self._words.append(self.kept.stored())
         if address == self._handler_function.address and not seen.spent:
             self._handled = self._returns_to()
         if len(self._rows) > MAX_ROWS:
@@ -297,7 +275,7 @@ class EntryRecorder(ABC):
         self._count += 1
         if address == self._back and machine.sp == self._sp:
             self._inside, seen.spent = False, self._count
-            self._look(address)
+            self.look(address)
             return
         function = machine.image.symbols.function_at(address)
         if function is not None and function.address == address:
@@ -316,5 +294,5 @@ class EntryRecorder(ABC):
                              if row.address == self._handled), 0)
         seen.after = self.machine.read(seen.frame, self.machine.guest.trap_frame.size)
         self.left()
-        self._over = True
+        self.over = True
         self.machine.request_stop(Stop(StopReason.INTERRUPTED, self.machine.pc))
