@@ -1,8 +1,9 @@
 """Stacks of the guest: the callers of an instruction, with inline functions and source lines.
 
-A caller is found by the call frame information where there is some, which is right at every
-instruction, else by the chain of frame records that kernels keep (assembly, kernels without debug
-data).
+A caller is found by the call frame information where there is some, else by the chain of frame
+records that kernels keep (assembly, kernels without debug data). Where neither describes the
+instruction (the epilogues of arm64 and riscv64, prologues without debug data), the code itself is
+followed (``kinst/code/frame.py``).
 """
 
 import functools
@@ -17,7 +18,8 @@ from dwarf.index import DebugIndex
 from emu.errors import MemoryAccessError
 from emu.machine import Machine
 from emu.symbols import Symbol
-from kinst.trap import TRAPS
+from kinst.code.frame import FrameFollower
+from kinst.trap import TRAPS, trap_of
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
 PANIC = "kernel`panic+"
@@ -74,22 +76,25 @@ class Stacks:
         self._index: DebugIndex | None = None
         if self._sources.known:
             self._index = debug_index(machine.image)
+        arch = machine.arch
+        self._follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code)
         self._texts: dict[tuple[int, bool], list[str]] = {}
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
 
     def addresses(
-        self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES
+        self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False
     ) -> Iterator[tuple[int, bool]]:
         """The instruction itself, then the return addresses, inner ones first; below a trap the
         instruction that it interrupted, and so on.
 
         :param read: gives a general register by name.
+        :param returned: whether a call has just returned to the first instruction.
         :return: addresses, and whether each is a return address.
         """
         arch, image, guest = self._machine.arch, self._machine.image, self._machine.guest
         names = [*arch.dwarf_registers, arch.pc]
         registers: dict[str, int] = {name: read(name) for name in names if name}
-        is_return = False
+        is_return = returned
         for _ in range(limit):
             pc = registers[arch.pc]
             if is_return and pc == guest.entry_address(image):
@@ -162,6 +167,11 @@ class Stacks:
         if is_return and self._function(pc - 1).name in guest.trap_entries:
             return trap_step(self._machine)
         rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
+        if not is_return and (rule is None or arch.link is not None):
+            # Debug data of architectures with a link register describes no epilogues.
+            followed = self._followed(pc, rule is None)
+            if followed is not None:
+                return followed
         if rule is not None and rule.base < len(known) and known[rule.base]:
             saved = [(known[number], offset, 8) for number, offset in rule.saved.items()
                      if number < len(known) and known[number]]
@@ -180,6 +190,35 @@ class Stacks:
         size = max(0, 8 + returns)
         record = ((arch.pc, returns - size, 8), (register, saved_at - size, 8))
         return FrameStep(register, size, record, floor=size)
+
+    def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
+        """The step that the code itself describes.
+
+        :param prologue: whether to look at the function's begin, too.
+        """
+        function = self._machine.image.symbols.function_at(pc)
+        if function is None:
+            return None
+        found = self._follower.in_epilogue(function, pc)
+        if found is None and prologue:
+            found = self._follower.in_prologue(function, pc)
+        if found is None:
+            return None
+        saved = tuple((register, offset, 8) for register, offset in found.saved)
+        return FrameStep(found.base, found.offset, saved, found.link)
+
+    def _code(self, address: int, size: int) -> bytes:
+        """The code at an address, without breakpoints; empty where nothing is mapped."""
+        machine = self._machine
+        try:
+            code = bytearray(machine.read(address, size))
+        except MemoryAccessError:
+            return b""
+        for at in range(size):
+            if address + at in machine.breakpoints:
+                original = machine.displaced(address + at)[: size - at]
+                code[at : at + len(original)] = original
+        return bytes(code)
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
         """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""

@@ -2,7 +2,7 @@
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,6 +12,8 @@ from emu.errors import MachineError
 from emu.guest import Guest
 from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
+
+NO_BREAKPOINTS: Container[int] = frozenset()
 
 
 class StopReason(enum.Enum):
@@ -92,6 +94,8 @@ class Machine(PagedMemory):
     image: Image
     console: ConsoleLog
     counts: ClassVar[bool] = True  # whether it counts the instructions it executes
+    breakpoints: Container[int] = NO_BREAKPOINTS  # addresses with breakpoints of probes
+    displaced: Callable[[int], bytes]  # the bytes that one of them was written over
 
     @abstractmethod
     def read_register(self, name: str) -> int:

@@ -55,6 +55,7 @@ class QemuMachine(Machine):
         self.patience, self.longest = PATIENCE, LONGEST
         self.console = ConsoleLog()
         self._hidden = hidden
+        self.displaced: Callable[[int], bytes] = lambda address: b""
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._handling = False

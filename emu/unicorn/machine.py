@@ -15,7 +15,7 @@ from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import EventQueue, Timer
 from emu.guests import guest_of
-from emu.machine import ConsoleLog, Machine, Stop, Until
+from emu.machine import NO_BREAKPOINTS, ConsoleLog, Machine, Stop, Until
 from emu.unicorn import mark
 from emu.unicorn._engine import Engine, EngineError
 from emu.unicorn.board import BOARDS
@@ -29,7 +29,6 @@ from emu.unicorn.state import MachineState, Snapshot
 
 LARGE = 1 << 16  # bytes: more are not read at once
 MAX_COUNTS = 1 << 16  # pieces of code of which the instructions are known
-NO_BREAKPOINTS: Container[int] = frozenset()
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
 
 

@@ -1,0 +1,80 @@
+"""Frames found in the code of prologues and epilogues."""
+
+import pytest
+
+from emu.architectures import ARCHITECTURES
+from emu.symbols import Symbol
+from kinst.code.frame import CodeFrame, FrameFollower
+from kinst.trap import TRAPS
+
+BASE = 0x1000
+# Instruction by instruction: a function that saves the frame pointer and, where there is one, the
+# link register, lowers the stack pointer and undoes it all.
+CODE = {
+    "amd64": ["55", "4889e5", "4883ec20", "90", "4883c420", "5d", "c3"],
+    "arm64": ["fd7bbea9", "fd030091", "ff8300d1", "1f2003d5", "ff830091", "fd7bc2a8", "c0035fd6"],
+    "riscv64": ["3971", "06fc", "22f8", "8000", "0100", "e270", "4274", "2161", "8280"],
+}
+
+
+def follower(arch, pieces):
+    code = b"".join(map(bytes.fromhex, pieces))
+
+    def read(address, size):
+        return code[address - BASE : address - BASE + size]
+    return FrameFollower(ARCHITECTURES[arch], TRAPS[arch], read), Symbol("f", BASE, len(code), 2)
+
+
+def places(pieces):
+    at, found = BASE, []
+    for piece in pieces:
+        found.append(at)
+        at += len(piece) // 2
+    return found
+
+
+def test_at_a_return_the_link_register_is_the_answer():
+    for arch, link in (("arm64", "x30"), ("riscv64", "ra")):
+        walk, function = follower(arch, CODE[arch])
+        found = walk.in_epilogue(function, places(CODE[arch])[-1])
+        assert found == CodeFrame("sp", 0, (), link)
+    walk, function = follower("amd64", CODE["amd64"])
+    assert walk.in_epilogue(function, places(CODE["amd64"])[-1]) == CodeFrame(
+        "rsp", 8, (("rip", -8),))
+
+
+@pytest.mark.parametrize("arch, index, wanted", [
+    ("amd64", 5, CodeFrame("rsp", 16, (("rbp", -16), ("rip", -8)))),
+    ("amd64", 4, CodeFrame("rsp", 48, (("rbp", -16), ("rip", -8)))),
+    ("arm64", 5, CodeFrame("sp", 32, (("x29", -32), ("pc", -24)))),
+    ("arm64", 4, CodeFrame("sp", 64, (("x29", -32), ("pc", -24)))),
+    ("riscv64", 5, CodeFrame("sp", 64, (("s0", -16), ("pc", -8)))),
+    ("riscv64", 7, CodeFrame("sp", 64, (), "ra")),
+])
+def test_in_an_epilogue_what_is_still_saved_is_read_from_the_stack(arch, index, wanted):
+    walk, function = follower(arch, CODE[arch])
+    assert walk.in_epilogue(function, places(CODE[arch])[index]) == wanted
+
+
+@pytest.mark.parametrize("arch", CODE)
+def test_in_a_prologue_nothing_is_read_that_is_not_saved_yet(arch):
+    walk, function = follower(arch, CODE[arch])
+    assert walk.in_epilogue(function, BASE) is None
+
+
+@pytest.mark.parametrize("arch, index, wanted", [
+    ("amd64", 0, CodeFrame("rsp", 8, (("rip", -8),))),
+    ("amd64", 1, CodeFrame("rsp", 16, (("rip", -8),))),
+    ("arm64", 1, CodeFrame("sp", 32, (), "x30")),
+    ("riscv64", 2, CodeFrame("sp", 64, (), "ra")),
+])
+def test_in_a_prologue_the_stack_pointer_leads_to_the_caller(arch, index, wanted):
+    walk, function = follower(arch, CODE[arch])
+    assert walk.in_prologue(function, places(CODE[arch])[index]) == wanted
+
+
+@pytest.mark.parametrize("arch", CODE)
+def test_behind_the_prologue_the_frame_record_is_the_answer(arch):
+    walk, function = follower(arch, CODE[arch])
+    middle = places(CODE[arch])[4]
+    assert walk.in_prologue(function, middle) is None
