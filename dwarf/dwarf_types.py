@@ -12,7 +12,7 @@ from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
 
 if TYPE_CHECKING:
-    from dwarf.locations import Location, Locations
+    from dwarf.locations import Locations, Place
 
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
@@ -70,22 +70,41 @@ class DwarfTypes(c.Types):
                     return self._procedure(self._entries.entry(*place))
         return None
 
+    def _places(self) -> "Locations":
+        if self._locations is None:
+            from dwarf.locations import Locations  # few ask: expressions, lists of locations
+
+            self._locations = Locations(self._entries, self._index)
+        return self._locations
+
+    def kept(self, name: str, start: int, address: int) -> "list[Place | None] | None":
+        """Where the parameters of the function that begins at ``start`` are when the instruction
+        at ``address`` begins; None when nothing is known of that function."""
+        function = self._starting(name, start)
+        return None if function is None else self._places().parameters(function, address)
+
+    def changed(self, name: str, start: int) -> bool:
+        """Whether the compiler has changed how the function that begins at ``start`` takes its
+        arguments, so that the calling convention does not say where they are."""
+        function = self._starting(name, start)
+        return function is not None and self._places().changed(function)
+
+    def _starting(self, name: str, start: int) -> Function | None:
+        return next((f for f in self._index.named(name) if not f.inlined and any(
+            low == start for low, _high in f.pieces)), None)
+
     def inlined(self, copy: Function, address: int
-                ) -> tuple[c.Procedure, "list[Location | None]"] | None:
+                ) -> tuple[c.Procedure, "list[Place | None]"] | None:
         """The prototype of an inline copy's function, and where each of its parameters is when an
         instruction begins; None for one that the compiler does not keep there."""
         place = self._index.subject(copy.number)
         if place is None:
             return None
-        if self._locations is None:
-            from dwarf.locations import Locations  # few ask: expressions, lists of locations
-
-            self._locations = Locations(self._entries, self._index)
         if place[0] not in self._procedures:
             with self._entries.reading():
                 self._procedures[place[0]] = self._procedure(self._entries.entry(*place))
         procedure = self._procedures[place[0]]
-        return procedure, self._locations.parameters(copy, address)
+        return procedure, self._places().parameters(copy, address)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
         found = [d for d in self._index.declared(name) if d.tag == VARIABLE]

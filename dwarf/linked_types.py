@@ -10,7 +10,7 @@ from dwarf.linked_index import OWN, SHIFT
 from dwarf.types import Procedure, Type, Types
 
 if TYPE_CHECKING:
-    from dwarf.locations import Location
+    from dwarf.locations import Place
 
 
 class LinkedTypes(Types):
@@ -54,7 +54,7 @@ class LinkedTypes(Types):
         return found
 
     def inlined(self, copy: Function, address: int
-                ) -> tuple[Procedure, "list[Location | None]"] | None:
+                ) -> tuple[Procedure, "list[Place | None]"] | None:
         """As ``DwarfTypes.inlined``."""
         part = copy.number >> SHIFT
         for number, begin, _end, types in self._modules:
@@ -65,6 +65,18 @@ class LinkedTypes(Types):
                     pieces=tuple((low - begin, high - begin) for low, high in copy.pieces))
                 return types.inlined(own, address - begin)
         return self._kernel.inlined(copy, address) if isinstance(self._kernel, DwarfTypes) else None
+
+    def kept(self, name: str, start: int, address: int) -> "list[Place | None] | None":
+        """As ``DwarfTypes.kept``."""
+        types, own = self._at(start)
+        if not isinstance(types, DwarfTypes) or own is None:
+            return None
+        return types.kept(name, own, own + address - start)
+
+    def changed(self, name: str, start: int) -> bool:
+        """As ``DwarfTypes.changed``."""
+        types, own = self._at(start)
+        return isinstance(types, DwarfTypes) and own is not None and types.changed(name, own)
 
     def names(self) -> Iterator[str]:
         seen = set()

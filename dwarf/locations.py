@@ -1,4 +1,4 @@
-"""Where the compiler keeps the parameters of an inline copy (DWARF 5, 2.5, 2.6 and 3.3.8.2).
+"""Where compilers keep the parameters of functions and inline copies (DWARF 5, 2.5, 2.6, 3.3.8.2).
 
 An expression's stack is carried out on terms: what is left is the value, or the address of it, made
 of registers, constants and memory.
@@ -24,6 +24,7 @@ MAX_TERMS = 256  # of a value: DW_OP_dup doubles
 MAX_REGISTER = 1 << 16
 MAX_DEPTH = 64  # inline copies around one another
 MASK = (1 << 64) - 1
+NO_CALL = 3  # DW_CC_nocall
 FORMS_OF_BYTES = ("DW_FORM_exprloc", "DW_FORM_block", "DW_FORM_block1", "DW_FORM_block2",
                   "DW_FORM_block4")
 
@@ -73,6 +74,20 @@ class Location:
     memory: bool
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """A value that lies in several places.
+
+    :param parts: from the value's first byte on: a term and how many of its low bytes belong to
+        the value (1 to 8).
+    """
+
+    parts: tuple[tuple[Term, int], ...]
+
+
+Place = Location | Pieces
+
+
 # DW_OP: operator; those whose operands have a sign.
 OPERATORS = {"plus": "+", "minus": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<",
              "shr": ">>", "mod": "%"}
@@ -108,12 +123,32 @@ def _add(term: Term, amount: int) -> Term:
     return Operation("+", term, Constant(amount & MASK)) if amount else term
 
 
-def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Location:
-    """What an expression means.
+def evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Place:
+    """Find the place that an expression describes (DWARF 5, 2.6).
 
     :param base: gives the frame base (DW_OP_fbreg).
-    :raises Unkept: when it is in pieces, wants the caller's registers, or is not understood.
+    :raises Unkept: when a part is nowhere, when the expression needs the caller's registers, or
+        when it is not understood.
     """
+    if not any(operation.op_name == "DW_OP_piece" for operation in operations):
+        return _evaluate(operations, base)
+    parts: list[tuple[Term, int]] = []
+    begin = 0
+    for number, operation in enumerate(operations):
+        if operation.op_name != "DW_OP_piece":
+            continue
+        place, size = _evaluate(operations[begin:number], base), operation.args[0]
+        begin = number + 1
+        if size not in (1, 2, 4, 8):
+            raise Unkept("a part of an unusual size")
+        parts.append((Load(place.term, size) if place.memory else place.term, size))
+    if begin != len(operations) or len(parts) > MAX_OPERATIONS:
+        raise Unkept("a part without a size")
+    return Pieces(tuple(parts))
+
+
+def _evaluate(operations: list[DWARFExprOp], base: Callable[[], Term]) -> Location:
+    """Find the place that an expression without pieces describes."""
     if not 0 < len(operations) <= MAX_OPERATIONS:
         raise Unkept("nothing" if not operations else "too long")
     stack: list[Term] = []
@@ -188,11 +223,19 @@ class Locations:
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
         self._parameters: dict[int, dict[int, int]] = {}  # of a function: entry -> its number
-        self._known: dict[tuple[int, int], list[Location | None]] = {}
+        self._known: dict[tuple[int, int], list[Place | None]] = {}
 
-    def parameters(self, copy: Function, address: int) -> list[Location | None]:
-        """Where each parameter of an inline copy is when an instruction begins, in their order;
-        None for one that is nowhere."""
+    def changed(self, function: Function) -> bool:
+        """Whether the compiler has changed how a function takes its arguments (DW_CC_nocall:
+        DWARF 5, 3.3.1.1), so that the calling convention says nothing about them."""
+        with self._entries.reading():
+            entry = self._entries.entry(*self._index.entry(function.number))
+            convention = entry.attributes.get("DW_AT_calling_convention")
+            return convention is not None and convention.value == NO_CALL
+
+    def parameters(self, copy: Function, address: int) -> list[Place | None]:
+        """Where each parameter of a function or an inline copy is when an instruction begins, in
+        their order; None for one that is nowhere."""
         subject = self._index.subject(copy.number)
         if subject is None:
             return []
@@ -206,18 +249,19 @@ class Locations:
                 self._parameters[subject[0]] = {
                     child.offset: number for number, child in enumerate(children)}
             order = self._parameters[subject[0]]
-            found: list[Location | None] = [None] * len(order)
+            found: list[Place | None] = [None] * len(order)
             entry = self._entries.entry(*self._index.entry(copy.number))
             for child in self._entries.children(entry, "DW_TAG_formal_parameter"):
-                if "DW_AT_abstract_origin" not in child.attributes:
-                    continue
-                origin = child.get_DIE_from_attribute("DW_AT_abstract_origin").offset
+                # A function that is inlined nowhere has its parameters in its own entry.
+                origin = child.offset
+                if "DW_AT_abstract_origin" in child.attributes:
+                    origin = child.get_DIE_from_attribute("DW_AT_abstract_origin").offset
                 if origin in order:
                     found[order[origin]] = self._location(child, copy, address)
         self._known[key] = found
         return found
 
-    def _location(self, entry: DIE, copy: Function, address: int) -> Location | None:
+    def _location(self, entry: DIE, copy: Function, address: int) -> Place | None:
         value = entry.attributes.get("DW_AT_const_value")
         if value is not None:
             number = value.value
@@ -277,7 +321,7 @@ class Locations:
 
     def _frame_base(self, copy: Function, address: int) -> Term:
         """What DW_OP_fbreg counts from, in the function that a copy lies in."""
-        at = copy.parent
+        at = copy.parent if copy.inlined else copy.number
         for _ in range(MAX_DEPTH):
             if at is None:
                 break
@@ -290,7 +334,7 @@ class Locations:
                 operations = self._parsed(entry, expression)
                 if [o.op_name for o in operations] == ["DW_OP_call_frame_cfa"]:
                     return self._frame_address(address)
-                found = evaluate(operations, self._no_base)
+                found = _evaluate(operations, self._no_base)
                 return found.term  # a register's value is the base
             at = around.parent
         raise Unkept("no frame base")

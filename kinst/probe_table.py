@@ -1,7 +1,10 @@
 """The probes of a machine: made, named, looked up; nothing here writes to the guest."""
 
+import functools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dwarf.debug_file import DebugDataError
 from dwarf.index import DebugIndex
@@ -15,7 +18,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst import guards, operations, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
-from kinst.code.verdict import Copy, Refuse, Rewrite
+from kinst.code.verdict import ConditionalJump, Copy, Refuse, Rewrite
 from kinst.members import MemberError
 from kinst.shared import ProbeKind
 from kinst.traced_program import TracedProgram, offsets
@@ -27,6 +30,8 @@ KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.RETURN: ("fbt", "return"), ProbeKind.PROGRAM_OFFSET: ("pid", ""),
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
 LONGEST_CODE = 15  # bytes of an instruction
+FAR_JUMP = 4  # bytes of the first instruction of two that jump to any address (riscv64's AUIPC)
+COLD = re.compile(r"\.cold(\.\d+)?$")
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
@@ -92,6 +97,7 @@ class ProbeTable:
         self._operations: dict[str, int] = {}  # numbers of operations, by the functions' names
         self._tables: dict[CallTable, int] = {}  # numbers of tables of system calls
         self.left_out: dict[str, str] = {}  # functions that a pattern matched, and why not
+        self.not_followed: dict[str, list[str]] = {}  # by function: jumps that are no returns
 
     def code(self, function: Symbol) -> bytes:
         """A function as it is in memory, without our breakpoints: kernels patch their code at boot
@@ -394,7 +400,37 @@ class ProbeTable:
         code, start = self._around(function)
         return self.dispatcher.add_boundaries(
             function.address, code, start, function.size, self._function(function),
-            ProbeKind.ENTRY if entry else None, ProbeKind.RETURN if returns else None)
+            ProbeKind.ENTRY if entry else None, ProbeKind.RETURN if returns else None,
+            partial(self._strays, function, code, start))
+
+    def _strays(self, function: Symbol, code: bytes, start: int, at: int) -> bool:
+        """Whether the jump at an offset leads into the middle of another function, or into another
+        part of this one: no function that will return to this one's caller."""
+        target = self._jump_target(function, code[start : start + function.size], at)
+        if target is None or target in self._starts:
+            return False
+        where = self.image.symbols.where(target)
+        self.not_followed.setdefault(function.name, []).append(
+            f"it jumps from {function.name}+{at:#x} to {where}, where no function begins")
+        return True
+
+    def _jump_target(self, function: Symbol, code: bytes, at: int) -> int | None:
+        """Where the jump at an offset leads; None: a register or memory says it."""
+        verdict = self.trap.classify(code[at : at + LONGEST_CODE], function.address + at)[1]
+        if isinstance(verdict, ConditionalJump):
+            return verdict.target
+        target = self.trap.jump_target(None, verdict)
+        if target is None and at >= FAR_JUMP:  # the address may be in two instructions
+            before = self.trap.classify(code[at - FAR_JUMP : at], function.address + at - FAR_JUMP)
+            target = self.trap.jump_target(before[1], verdict)
+        return target
+
+    @functools.cached_property
+    def _starts(self) -> frozenset[int]:
+        """Where functions begin that may be jumped to in place of a return: not their cold parts,
+        which compilers give names like ``f.cold``."""
+        return frozenset(f.address for f in self.image.symbols.functions()
+                         if not COLD.search(f.name))
 
     def add_all(self, function: Symbol) -> list[int]:
         """kinst probes on every instruction of a function that is not refused.
@@ -479,6 +515,11 @@ class ProbeTable:
                     name or f"{address - function.address:x}")
         return (provider, function.module_name, function.name,
                 name or str(address - function.address))
+
+    def function(self, number: int) -> Symbol | None:
+        """The function that a probe lies in; None for a static probe."""
+        _address, _code, index, kind, _count, _removed = self.dispatcher.probe(number)
+        return None if kind == ProbeKind.STATIC else self.functions[index]
 
     def offset(self, number: int) -> int:
         """The place of that probe in its function."""

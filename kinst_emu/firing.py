@@ -1,10 +1,12 @@
 """What a probe's function is given when the probe fires."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dtrace.stack import DEFAULT_FRAMES
-from dwarf.types import Enumeration, Integer, Pointer, Procedure, declare, strip
+from dwarf.locations import Place
+from dwarf.placed import value_at
+from dwarf.types import Procedure, declare
 from dwarf.values import Value, from_bits
 from emu.errors import KinstError
 from kinst.probe_table import Probe
@@ -12,7 +14,8 @@ from kinst.trap import TRAPS
 from kinst_emu.inspected import Inspected
 from kinst_emu.registers import Registers
 
-ENTRIES = (("fbt", "entry"), ("kinst", "0"))  # where arguments are still in their registers
+# (prototype, the place of each parameter at a probe; None where it cannot be known)
+Placed = tuple[Procedure, list[Place | None]]
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,48 @@ class Fired:
     now: int | None
 
 
-class Firing:
-    """A probe fires: the guest stands before the probed instruction.  Only while its function runs.
+class Arguments(Mapping[str, Value]):
+    """A function's arguments by name; each is read when it is asked for.
+
+    One that cannot be read raises a KinstError that says why, and leaves the others readable.
     """
 
-    def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int]) -> None:
+    def __init__(self, names: list[str], read: Callable[[int], Value]) -> None:
+        self._names, self._read_one = names, read
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read_one(self._names.index(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        shown = []
+        for name in self._names:
+            try:
+                shown.append(f"{name}={self[name]!r}")
+            except KinstError:
+                shown.append(f"{name}=?")
+        return f"<arguments {', '.join(shown)}>"
+
+
+class Firing:
+    """A firing of a probe: the guest stands before the probed instruction.
+
+    It is valid only while the probe's function runs.
+
+    :param placed: gives the prototype of the probe's function and the places of its arguments.
+    """
+
+    def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int],
+                 placed: Callable[[Probe], Placed]) -> None:
         self.machine = machine
-        self._probe, self._read = probe, read
+        self._probe, self._read, self._placed = probe, read, placed
 
     @property
     def probe(self) -> str:
@@ -72,23 +110,30 @@ class Firing:
         return Registers(tuple(self.machine.emulated.arch.registers), self._read)
 
     @property
-    def args(self) -> dict[str, Value]:
-        """The function's arguments by name, typed; where the function is entered.
+    def args(self) -> Arguments:
+        """The function's arguments by name, with their types.
 
-        :raises KinstError: elsewhere, and where the function's type is not known.
+        At a function's entry the calling convention says where they are, elsewhere the debug data.
+        Reading one that neither of them knows raises KinstError, as does a structure or number
+        with a floating-point part.
+
+        :raises KinstError: at a return, and where the function's type is not known.
         """
-        procedure = self._procedure()
-        return {p.name or f"arg{i}": self._argument(procedure, i)
-                for i, p in enumerate(procedure.parameters)}
+        procedure, _places = self._placed(self._probe)
+        names = [p.name or f"arg{i}" for i, p in enumerate(procedure.parameters)]
+        return Arguments(names, self._argument)
 
     def arg(self, which: int | str) -> Value:
-        """One of the arguments, by name, or by number from 0."""
-        procedure = self._procedure()
+        """One of the arguments, by name, or by number from 0.
+
+        :raises KinstError: as of ``args``.
+        """
+        procedure, _places = self._placed(self._probe)
         names = [p.name for p in procedure.parameters]
         number = names.index(which) if which in names else which
         if not isinstance(number, int) or not 0 <= number < len(names):
             raise KinstError(f"{declare(procedure, self.function)}: has no argument '{which}'")
-        return self._argument(procedure, number)
+        return self._argument(number)
 
     @property
     def result(self) -> Value:
@@ -111,25 +156,14 @@ class Firing:
     def _start(self) -> int:
         return self.address - self._probe.instruction.offset
 
-    def _procedure(self) -> Procedure:
-        if (self._probe.provider, self.name) not in ENTRIES:
-            raise KinstError(f"{self.probe}: arguments are known only where a function is entered: "
-                             f"fbt::{self.function}:entry")
-        return self.machine.prototype(self.function, self._start)
-
-    def _argument(self, procedure: Procedure, number: int) -> Value:
-        """Each of one register: so do the calling conventions pass integers and pointers."""
-        registers = self.machine.emulated.arch.arguments
-        where = f"{declare(procedure, self.function)}: argument {number + 1}"
-        for parameter in procedure.parameters[: number + 1]:
-            kind = strip(parameter.type)
-            if not isinstance(kind, Integer | Enumeration | Pointer) or (
-                    not isinstance(kind, Pointer) and kind.size > 8):
-                raise KinstError(f"{where}: not known where {declare(parameter.type)} is passed")
-        if number >= len(registers):
-            raise KinstError(f"{where} is not in a register")
-        return from_bits(self.machine, procedure.parameters[number].type,
-                         self._read(registers[number]))
+    def _argument(self, number: int) -> Value:
+        procedure, places = self._placed(self._probe)
+        parameter, place = procedure.parameters[number], places[number]
+        if place is None:
+            raise KinstError(f"{self.probe}: argument {number + 1} of "
+                             f"{declare(procedure, self.function)} cannot be known here")
+        names = self.machine.emulated.arch.dwarf_registers
+        return value_at(place, parameter.type, lambda n: self._read(names[n]), self.machine)
 
     def __repr__(self) -> str:
         return f"<{self.probe} at {self.address:#x}>"

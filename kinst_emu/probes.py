@@ -6,11 +6,16 @@ from typing import Self
 from dtrace import description
 from dtrace.debug_index import debug_index
 from dtrace.kernel_types import kernel_types
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import Function
+from dwarf.linked_types import LinkedTypes
 from emu.errors import KinstError
+from emu.symbols import Symbol
+from kinst.arguments import Arguments
 from kinst.breakpoints import Breakpoints
-from kinst.probe_table import Probe, ProbeError
+from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.seam_breakpoints import SeamBreakpoints
-from kinst_emu.firing import Fired, Firing, full_name
+from kinst_emu.firing import Fired, Firing, Placed, full_name
 from kinst_emu.inspected import Inspected
 
 MAX_KEPT = 1_000_000  # records of firings
@@ -30,6 +35,10 @@ class Probes:
         self.count = 0  # firings
         self.closed = False
         self.records: list[Fired] = []  # of the firings, where no function is called
+        self._arguments: Arguments | None = None
+        self._copies: dict[int, list[Function]] = {}
+        self._places: dict[int, Placed] = {}
+        self._table: ProbeTable | None = None
 
     def make(self, breakpoints: Breakpoints | SeamBreakpoints) -> list[int]:
         """Make the probes in a table."""
@@ -41,16 +50,56 @@ class Probes:
         except ProbeError as error:
             raise KinstError(str(error)) from None
         self.names = [full_name(breakpoints.probe(number)) for number in made.numbers]
+        self._table, self._copies = breakpoints, made.copies
+        self._places.clear()
+        self._arguments = None
         return made.numbers
 
     def fired(self, probe: Probe, read: Callable[[str], int]) -> None:
         self.count += 1
         if self._fire is not None:
-            self._fire(Firing(self._machine, probe, read))
+            self._fire(Firing(self._machine, probe, read, self._placed))
         elif len(self.records) < MAX_KEPT:
             m = self._machine.emulated
             self.records.append(Fired(full_name(probe), m.instructions if m.counts else None,
                                       m.now if m.counts else None))
+
+    def _placed(self, probe: Probe) -> Placed:
+        """The prototype of a probe's function, and where its arguments are at the probe."""
+        number = probe.id - 1
+        if number not in self._places:
+            self._places[number] = self._place(probe)
+        return self._places[number]
+
+    def _place(self, probe: Probe) -> Placed:
+        machine, table, number = self._machine, self._table, probe.id - 1
+        assert table is not None
+        types = machine.kernel.prototypes.types()
+        if copies := self._copies.get(number, []):
+            known = [found for copy in copies if isinstance(types, DwarfTypes | LinkedTypes)
+                     and (found := types.inlined(copy, probe.instruction.address)) is not None]
+            if len(known) != 1:
+                raise KinstError(f"{full_name(probe)}: several inline copies begin here, each with "
+                                 "arguments of its own")
+            return known[0]
+        function = table.function(number)
+        if function is None or probe.name == "return":
+            raise KinstError(f"{full_name(probe)}: arguments are known only where a function is "
+                             f"entered: fbt::{probe.function}:entry")
+        if self._arguments is None:
+            self._arguments = Arguments(table, types)
+        offset = table.offset(number)
+        procedure = self._arguments.procedure(function)
+        if procedure is None:
+            return self._untyped(function, offset)
+        return procedure, self._arguments.by_type(function, offset)
+
+    def _untyped(self, function: Symbol, offset: int) -> Placed:
+        """Of a kernel without debug data, the functions of the C library are known."""
+        assert self._arguments is not None
+        procedure = self._machine.prototype(function.name, function.address)
+        return procedure, [self._arguments.by_number(function, offset, n)
+                           for n in range(len(procedure.parameters))]
 
     def close(self) -> None:
         """Disable the probes."""

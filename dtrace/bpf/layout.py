@@ -65,7 +65,7 @@ class Fault(enum.IntEnum):
     USER_PRIVILEGES = 7
     TUPLE_OVERFLOW = 8
     BAD_STACK = 9
-    NOT_KEPT = 10  # our own: the compiler keeps no such argument here
+    NOT_KEPT = 10  # our own: this argument cannot be known here
 
 
 class Helper(enum.IntEnum):

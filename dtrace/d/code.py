@@ -229,6 +229,8 @@ class ExpressionCode:
                 self._hosted(e)
             case syntax.ByProbe():
                 self._by_probe(e)
+            case syntax.Assembled():
+                self._assembled(e)
             case syntax.SymbolUse() | syntax.MemberUse():
                 self._memory(e)
             case syntax.Unary():
@@ -447,6 +449,23 @@ class ExpressionCode:
                 self.value(value)
             self.out.jump(end)
         self.out.place(end)
+
+    def _assembled(self, e: syntax.Assembled) -> None:
+        """Copy a structure's parts into scratch memory; leave its address in r0."""
+        self.out.constant(1, sum(size for _part, size in e.parts))
+        self.out.helper(Helper.ALLOCATE)
+        slot, at = self.keep(e.place), 0
+        for part, size in e.parts:
+            self.value(part)
+            for piece in (8, 4, 2, 1):  # a part may have any number of bytes from 1 to 8
+                if size & piece:
+                    self.out.load(1, FRAME, slot)
+                    self.out.store(1, at, 0, piece)
+                    at, size = at + piece, size - piece
+                    if size:
+                        self.out.alu_constant(Alu.RSH, 0, 8 * piece)
+        self.out.load(0, FRAME, slot)
+        self.drop()
 
     def _search(self, first: int, labels: list[Label]) -> None:
         """Jump to the label whose number r1 is, by halves."""

@@ -5,32 +5,57 @@ from collections.abc import Mapping
 from dtrace.d import syntax
 from dtrace.d.errors import SourcePlace
 from dtrace.d.identifiers import REGISTERS
-from dtrace.d.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer_to
-from dwarf.locations import Constant, Load, Location, Operation, Register, Term
+from dtrace.d.types import INT, LONG, UNSIGNED_LONG, is_scalar, pointer_to, width
+from dwarf.locations import Constant, Load, Operation, Pieces, Place, Register, Term
 from dwarf.types import Integer, Type
 
+MAX_PART = 8  # bytes of a register
 UNSIGNED = {size: Integer("", size, False, "integer") for size in (1, 2, 4)} | {8: UNSIGNED_LONG}
 
 
 class Unreadable(Exception):
-    """A register that ``regs[]`` does not have, or a structure in registers."""
+    """A register that ``regs[]`` does not have, or a number in parts that no register holds."""
 
 
-def value(place: SourcePlace, location: Location, kind: Type, numbers: Mapping[int, int]
+def value(place: SourcePlace, where: Place, kind: Type, numbers: Mapping[int, int]
           ) -> syntax.Expression:
     """A value of a type; of a structure, its address.
 
     :param numbers: of registers in ``regs[]``, by DWARF's.
     :raises Unreadable: when it cannot be had.
     """
-    found = _term(place, location.term, numbers)
+    if isinstance(where, Pieces):
+        return _pieces(place, where, kind, numbers)
+    found = _term(place, where.term, numbers)
     if not is_scalar(kind):
-        if not location.memory:
-            raise Unreadable
+        if not where.memory:
+            size = width(kind)
+            if not 0 < size <= MAX_PART:
+                raise Unreadable
+            return syntax.Assembled(place, [(found, size)])
         return found
-    if location.memory:
+    if where.memory:
         return _at(place, found, kind)
     return _typed(syntax.Cast(place, kind, found), kind)
+
+
+def _pieces(place: SourcePlace, where: Pieces, kind: Type, numbers: Mapping[int, int]
+            ) -> syntax.Expression:
+    parts = [(_term(place, term, numbers), size) for term, size in where.parts]
+    if not is_scalar(kind):
+        return syntax.Assembled(place, parts)
+    if sum(size for _part, size in parts) > MAX_PART:
+        raise Unreadable
+    whole: syntax.Expression = _typed(syntax.Number(place, 0), UNSIGNED_LONG)
+    shift = 0
+    for part, size in parts:
+        low = _typed(syntax.Cast(place, UNSIGNED[size], part), UNSIGNED[size])
+        wide = _typed(syntax.Cast(place, UNSIGNED_LONG, low), UNSIGNED_LONG)
+        amount = _typed(syntax.Number(place, 8 * shift), INT)
+        moved = _typed(syntax.Binary(place, "<<", wide, amount), UNSIGNED_LONG)
+        whole = _typed(syntax.Binary(place, "|", whole, moved), UNSIGNED_LONG)
+        shift += size
+    return _typed(syntax.Cast(place, kind, whole), kind)
 
 
 def _typed(node: syntax.Expression, kind: Type) -> syntax.Expression:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dwarf.locations import Location
+from dwarf.locations import Place
 from dwarf.types import Type
 
 
@@ -26,11 +26,13 @@ class Surroundings(Protocol):
     def translated(self, index: int) -> str:
         """The type that a translator makes of ``args[index]``, as C spells it; empty: its own."""
 
-    def located(self, index: int) -> "Located | None":
-        """Where ``args[index]`` is at those of its probes that stand for inline copies; None where
-        there are none.
+    def located(self, index: int, typed: bool) -> "Located | None":
+        """Where an argument is at those of the clause's probes that do not have it in their
+        context; None when all have it there.
 
-        :raises KinstError: when their functions are different ones.
+        :param typed: of ``args[index]``; otherwise of ``argN``.
+        :raises KinstError: when the probes' functions are of different types, or have no such
+            argument.
         """
 
     @property
@@ -40,19 +42,22 @@ class Surroundings(Protocol):
 
 @dataclass(frozen=True)
 class Located:
-    """A parameter of an inline function.
+    """An argument that the contexts of some probes do not hold.
 
-    :param places: by the ID of a probe; None where the compiler does not keep it.
-    :param others: whether the clause has other probes too.
-    :param partly: says of how many probes it is kept, where it is not at all.
+    :param what: names it in messages.
+    :param places: by the ID of a probe; None where it cannot be known.
+    :param others: whether the clause has other probes, whose contexts hold it.
+    :param nowhere: why it is at none of ``places``, as an error of the program; empty when each
+        firing is to end with an error instead.
+    :param partly: reports in a message that it is known only at some of the probes.
     """
 
-    name: str
-    function: str
+    what: str
     type: Type
-    places: Mapping[int, Location | None]
+    places: Mapping[int, Place | None]
     others: bool
-    partly: Callable[[str], None]
+    nowhere: str
+    partly: Callable[[int, int], None]
 
 
 class Nowhere:
@@ -70,7 +75,7 @@ class Nowhere:
     def translated(self, index: int) -> str:
         return ""
 
-    def located(self, index: int) -> Located | None:
+    def located(self, index: int, typed: bool) -> Located | None:
         return None
 
     @property

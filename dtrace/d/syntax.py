@@ -279,6 +279,16 @@ class ByProbe(Expression):
 
 
 @dataclass(eq=False)
+class Assembled(Expression):
+    """A structure whose bytes lie in several places: its value is copied together.
+
+    :param parts: from its first byte on: a number, and how many of its low bytes belong to it.
+    """
+
+    parts: list[tuple[Expression, int]]
+
+
+@dataclass(eq=False)
 class SymbolUse(Expression):
     """A variable of the kernel, at an address."""
 

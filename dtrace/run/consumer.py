@@ -38,7 +38,7 @@ FAULTS = {
     Fault.NO_SCRATCH: "out of scratch space", Fault.KERNEL_PRIVILEGES: "invalid kernel access",
     Fault.USER_PRIVILEGES: "invalid user access", Fault.TUPLE_OVERFLOW: "tuple stack overflow",
     Fault.BAD_STACK: "bad stack",
-    Fault.NOT_KEPT: "the compiler keeps no such argument here"}
+    Fault.NOT_KEPT: "this argument cannot be known here"}
 WITH_VALUE = (Fault.BAD_ADDRESS, Fault.BAD_ALIGNMENT, Fault.BAD_STACK)
 DISTRIBUTIONS = (Aggregate.QUANTIZE, Aggregate.LQUANTIZE, Aggregate.LLQUANTIZE)
 

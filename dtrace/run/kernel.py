@@ -1,12 +1,14 @@
 """A program on a kernel: its probes, its types and symbols."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from dtrace.d.program import ListedProbe, UnmatchedError
 from dtrace.d.spelled_types import spelled_type
 from dtrace.d.surroundings import Located
-from dtrace.d.types import Universe
+from dtrace.d.types import LONG, Universe
 from dtrace.description import Description, create, modules_of
 from dtrace.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
@@ -14,7 +16,7 @@ from dtrace.user_programs import ADDRESS, UserPrograms
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
-from dwarf.locations import Location
+from dwarf.locations import Place
 from dwarf.module import modules, variable
 from dwarf.types import (
     Pointer,
@@ -33,7 +35,8 @@ from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
 from emu.static_probe import StaticProbe, SystemCall
-from emu.symbols import KERNEL
+from emu.symbols import KERNEL, Symbol
+from kinst.arguments import Arguments
 from kinst.patterns import matches
 from kinst.pid import Pid
 from kinst.probe_table import ProbeError, ProbeTable
@@ -126,6 +129,15 @@ class KernelProbes:
         address = self.breakpoints.probe(probe.number - self._base).instruction.address
         return [(self._copies[number], address) for number in probe.inlined]
 
+    def function(self, probe: ListedProbe) -> Symbol | None:
+        """The function that a probe lies in; None for one of DTrace's own, and a static one."""
+        number = self.kernel_number(probe.number)
+        return None if number is None else self.breakpoints.function(number)
+
+    def offset(self, probe: ListedProbe) -> int:
+        """Bytes from the begin of that function to the probe."""
+        return self.breakpoints.offset(probe.number - self._base)
+
     def kernel_number(self, number: int) -> int | None:
         """The number of a kernel's probe in its table, by its ID; None for one of DTrace's own."""
         return number - self._base if number >= self._base else None
@@ -138,6 +150,9 @@ class KernelProbes:
 
 
 MOST_ARGUMENTS = 10  # that a probe has
+IN_CONTEXT = 5  # arguments that are in the context of a function's entry,
+RETURNED = 2  # and of its return: where it has left, and what it gives
+MOST_PLACES = 200_000  # probes of one clause whose arguments are looked for
 NOTHING = Procedure((), False, Void)
 
 
@@ -184,12 +199,89 @@ class KernelSurroundings:
         places = {name: n for n, name in numbers.items()}
         return {n: places[name] for n, name in enumerate(names) if name in places}
 
-    def located(self, index: int) -> Located | None:
-        places: dict[int, Location | None] = {}
+    def located(self, index: int, typed: bool) -> Located | None:
+        copies = any(probe.inlined for probe in self._clause)
+        if copies:
+            return self._at_copies(index)
+        places: dict[int, Place | None] = {}
+        parameters: dict[str, tuple[str, Procedure]] = {}
+        with PROGRESS.working(f"looking where argument {index} is"):
+            for probe in self._clause:
+                if not self._in_context(probe, index, typed):
+                    places[probe.number] = self._place(probe, index, typed)
+                    if len(places) > MOST_PLACES:
+                        raise KinstError(f"argument {index} is asked for at more than "
+                                         f"{MOST_PLACES} probes: name fewer functions")
+                if typed:
+                    self._note_type(probe, parameters)
+        if typed and len(parameters) > 1:
+            raise KinstError("args[]: several functions of different types have the name "
+                             f"{next(iter(parameters.values()))[0]}")
+        if not places:
+            return None
+        what, kind = f"arg{index}", cast(Type, LONG)
+        if typed:
+            if not parameters:
+                return None
+            name, procedure = next(iter(parameters.values()))
+            if index >= len(procedure.parameters):
+                raise KinstError(f"index {index} is out of range for args[ ]: "
+                                 f"{declare(procedure, name)}")
+            parameter = procedure.parameters[index]
+            what, kind = f"args[{index}] ('{parameter.name}' of {name})", parameter.type
+        return Located(what, kind, places, len(places) < len(self._clause), "",
+                       lambda kept, count: self._once(
+                           f"{what} is known at {kept} of {count} probes; at the others a clause "
+                           "that reads it ends with an error"))
+
+    def _note_type(self, probe: ListedProbe, known: dict[str, tuple[str, Procedure]]) -> None:
+        function = self.probes.function(probe)
+        procedure = None if function is None else self.arguments.procedure(function)
+        if function is not None and procedure is not None:
+            if id(procedure) not in self._spelled:
+                self._spelled[id(procedure)] = procedure, _spelled(procedure)
+            known[self._spelled[id(procedure)][1]] = function.name, procedure
+
+    def _in_context(self, probe: ListedProbe, index: int, typed: bool) -> bool:
+        """Whether the context of a probe's firing holds an argument."""
+        function = self.probes.function(probe)
+        if function is None:
+            return True  # DTrace's own, or a static one: all that it declares
+        if probe.name == "return":
+            return index < RETURNED
+        if probe.name != "entry" or index >= IN_CONTEXT:
+            return False
+        offset = self.probes.offset(probe)
+        if not self.arguments.plain(function, offset, index):
+            return False
+        if not typed:
+            return True
+        found = self.arguments.by_type(function, offset)
+        return index < len(found) and found[index] == self.arguments.by_number(
+            function, offset, index)
+
+    def _place(self, probe: ListedProbe, index: int, typed: bool) -> Place | None:
+        function = self.probes.function(probe)
+        if function is None or probe.name == "return":
+            return None
+        offset = self.probes.offset(probe)
+        if typed:
+            found = self.arguments.by_type(function, offset)
+            return found[index] if index < len(found) else None
+        return self.arguments.by_number(function, offset, index)
+
+    @functools.cached_property
+    def arguments(self) -> Arguments:
+        """Where the arguments of the kernel's functions are."""
+        return Arguments(self.probes.breakpoints, self.types)
+
+    def _at_copies(self, index: int) -> Located | None:
+        """Where a parameter of inline functions is at their copies."""
+        places: dict[int, Place | None] = {}
         procedures: dict[str, tuple[str, Procedure]] = {}  # by their types, spelled out
         with PROGRESS.working(f"looking where args[{index}] is kept"):
             for probe in self._clause:
-                at: set[Location | None] = set()
+                at: set[Place | None] = set()
                 for copy, address in self.probes.entered(probe):
                     known = (self.types.inlined(copy, address)
                              if isinstance(self.types, DwarfTypes | LinkedTypes) else None)
@@ -210,8 +302,13 @@ class KernelSurroundings:
             raise KinstError(f"index {index} is out of range for args[ ]: "
                              f"{declare(procedure, name)}")
         parameter = procedure.parameters[index]
-        return Located(parameter.name, name, parameter.type, places,
-                       len(places) < len(self._clause), self._once)
+        what = f"args[{index}] ('{parameter.name}' of {name})"
+        return Located(
+            what, parameter.type, places, len(places) < len(self._clause),
+            f"{what} is kept by the compiler at none of its {len(places)} inline copies",
+            lambda kept, count: self._once(
+                f"{what} is kept by the compiler at {kept} of {count} inline copies; at the others "
+                "a clause that reads it ends with an error"))
 
     def _once(self, text: str) -> None:
         if text not in self._said:

@@ -8,7 +8,7 @@ from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import CONTEXT
 from dtrace.d.spelled_types import spelled_type
 from dtrace.d.types import INT, LONG, is_scalar, spelled, width
-from dwarf.locations import Location
+from dwarf.locations import Place
 from dwarf.types import Type
 from emu.errors import KinstError
 
@@ -22,7 +22,7 @@ def probe_argument(env: Environment, place: SourcePlace,
     if not isinstance(key, syntax.Number):
         raise DError("D_PROTO_ARG", "args[ ] argument #1 is incompatible with prototype:\n\t"
                      f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
-    if 0 <= key.value < 10 and (located := argument_at_copies(env, place, key.value, None)):
+    if 0 <= key.value < 10 and (located := located_argument(env, place, key.value, None)):
         return located
     kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
     if kind is None:
@@ -57,42 +57,44 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
         typed(use, kind)
 
 
-def argument_at_copies(env: Environment, place: SourcePlace, index: int, kind: Type | None
-                       ) -> syntax.Expression | None:
-    """An argument where some of a clause's probes stand for inline copies.
+def located_argument(env: Environment, place: SourcePlace, index: int, kind: Type | None
+                     ) -> syntax.Expression | None:
+    """An argument that the contexts of some of the clause's probes do not hold.
 
-    :param kind: what it is taken as; None: its own type.
-    :raises DError: when the function has no such parameter.
+    :param kind: what ``argN`` is taken as; None: ``args[index]``, of its own type.
+    :raises DError: when the function has no such parameter, or it is known at no probe.
     """
     try:
-        found = env.surroundings.located(index)
+        found = env.surroundings.located(index, kind is None)
     except KinstError as error:
         if kind is not None:
             return None
         raise DError("D_ARGS_IDX", str(error), place) from None
     if found is None:
         return None
-    values: dict[Location | None, tuple[list[int], syntax.Expression | None]] = {}
+    values: dict[Place | None, tuple[list[int], syntax.Expression | None]] = {}
     registers = env.surroundings.registers
-    for number, location in found.places.items():
-        if location not in values:
+    for number, where in found.places.items():
+        if where not in values:
             try:
-                values[location] = [], None if location is None else locations.value(
-                    place, location, found.type, registers)
+                values[where] = [], None if where is None else locations.value(
+                    place, where, found.type, registers)
             except locations.Unreadable:
-                values[location] = [], None
-        values[location][0].append(number)
+                values[where] = [], None
+        values[where][0].append(number)
     kept = sum(len(numbers) for numbers, value in values.values() if value is not None)
-    what = f"args[{index}] ('{found.name}' of {found.function})"
     nowhere = not kept and not found.others
     if not nowhere and kept < len(found.places):
-        found.partly(f"{what} is kept by the compiler at {kept} of {len(found.places)} inline "
-                     "copies; at the others a clause that reads it ends with an error")
-    chosen: syntax.Expression = typed(syntax.ByProbe(
-        place, list(values.values()), _in_context(place, index, found.type),
-        f"{what} is kept by the compiler at none of its {len(found.places)} inline copies"
-        if nowhere else ""), found.type)
+        found.partly(kept, len(found.places))
+    chosen: syntax.Expression
+    only = list(values.values())
+    if len(only) == 1 and only[0][1] is not None and not found.others:
+        chosen = only[0][1]
+    else:
+        chosen = typed(syntax.ByProbe(
+            place, only, _in_context(place, index, found.type),
+            found.nowhere if nowhere else ""), found.type)
     if kind is not None:
         return typed(syntax.Cast(place, kind, chosen), kind)
     chosen.lvalue = not is_scalar(found.type)
-    return chosen
+    return typed(chosen, found.type)

@@ -4,7 +4,7 @@ from dtrace.d import syntax
 from dtrace.d.attributes import below
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.checks.probe_arguments import argument_at_copies
+from dtrace.d.checks.probe_arguments import located_argument
 from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import (
@@ -44,7 +44,7 @@ def check_name(env: Environment, node: syntax.Name) -> syntax.Expression:
         return constant(place, *enumerator)
     if name in CONTEXT:
         _permitted(env, name, place)
-        if name[:3] == "arg" and (known := argument_at_copies(env, place, int(name[3:]), LONG)):
+        if name[:3] == "arg" and (known := located_argument(env, place, int(name[3:]), LONG)):
             return known
         kind, offset = CONTEXT[name]
         found = syntax.ContextUse(place, name, offset)

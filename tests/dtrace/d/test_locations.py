@@ -3,8 +3,9 @@
 import pytest
 
 from dtrace.d.surroundings import Located, Nowhere
-from dtrace.d.types import INT, LONG
-from dwarf.locations import Constant, Location, Operation, Register
+from dtrace.d.types import CHAR, INT, LONG
+from dwarf.locations import Constant, Location, Operation, Pieces, Register
+from dwarf.types import Member, Structure
 from emu.errors import KinstError
 from tests.dtrace.programs import quiet, run, tag
 
@@ -18,8 +19,9 @@ def places(monkeypatch):
     """Where args[0] and arg0 of every clause are."""
     def keep(found, kind=LONG, others=False):
         SAID.clear()
-        monkeypatch.setattr(Nowhere, "located", lambda self, index: Located(
-            "x", "tiny", kind, found, others, SAID.append))
+        monkeypatch.setattr(Nowhere, "located", lambda self, index, typed: Located(
+            "x", kind, found, others, "x is nowhere",
+            lambda kept, count: SAID.append((kept, count))))
     return keep
 
 
@@ -60,8 +62,8 @@ def test_where_it_is_not_kept_the_clause_ends_with_an_error(places):
     status, out, said = run("-q", "-n", "BEGIN, END { printf(\"%d\", args[0]); } "
                             "BEGIN { exit(0); } ERROR { printf(\"fault %d \", arg4); }")
     assert (status, out) == (0, "fault 10 4\n")
-    assert "the compiler keeps no such argument here" in said
-    assert "kept by the compiler at 1 of 2 inline copies" in SAID[0]
+    assert "this argument cannot be known here" in said
+    assert set(SAID) == {(1, 2)}
 
 
 @pytest.mark.parametrize("place", [None, Location(Register(77), False)])
@@ -73,7 +75,7 @@ def test_where_it_is_kept_nowhere_the_program_is_refused(places, place):
 def test_where_other_probes_have_it_the_program_is_not_refused(places):
     places({END: None}, others=True)
     assert quiet("BEGIN { printf(\"%d\", args[1]); exit(0); }") == "0"
-    assert "at 0 of 1 inline copies" in SAID[0]
+    assert SAID[0] == (0, 1)
 
 
 def test_its_size_is_known_where_it_is_not_kept(places):
@@ -94,7 +96,7 @@ def test_thousands_of_places_are_looked_up(places):
 
 
 def test_why_nothing_is_known_is_said(monkeypatch):
-    def none(self, index):
+    def none(self, index, typed):
         raise KinstError("several")
     monkeypatch.setattr(Nowhere, "located", none)
     _status, _out, said = run("-n", "BEGIN { trace(args[0]); }")
@@ -105,3 +107,24 @@ def test_memory_is_read_at_the_address(places):
     places({BEGIN: Location(Constant(0x10), True)})
     status, _out, said = run("-q", "-n", "BEGIN { trace(args[0]); exit(0); }")
     assert status == 0 and "invalid address (0x10)" in said
+
+
+def test_a_number_in_two_registers_is_put_together(places):
+    places({BEGIN: Pieces(((Constant(0xAAAA1234), 2), (Constant(0xBB5678), 2)))}, LONG)
+    assert quiet('BEGIN { printf("%x", args[0]); exit(0); }') == "56781234"
+
+
+def test_a_structure_in_registers_is_copied_together(places):
+    pair = Structure("struct", "pair", 12, lambda: (
+        Member("a", 0, None, lambda: LONG), Member("b", 64, None, lambda: INT)))
+    places({BEGIN: Pieces(((Constant(0x1122334455667788), 8), (Constant(0xFFFFFFFE), 4)))}, pair)
+    assert quiet('BEGIN { printf("%x %d", args[0].a, args[0].b); exit(0); }'
+                 ) == "1122334455667788 -2"
+
+
+def test_a_structure_in_one_register_is_copied_whatever_its_size(places):
+    three = Structure("struct", "three", 3, lambda: tuple(
+        Member(name, 8 * n, None, lambda: CHAR) for n, name in enumerate("abc")))
+    places({BEGIN: Location(Constant(0x7F332211), False)}, three)
+    assert quiet('BEGIN { printf("%d %d %d %d", args[0].a, args[0].b, args[0].c, '
+                 'sizeof(args[0])); exit(0); }') == "17 34 51 3"

@@ -1,0 +1,92 @@
+"""Values at the places that debug data and calling conventions describe."""
+
+import operator
+from collections.abc import Callable
+
+from dwarf.debug_file import DebugDataError
+from dwarf.locations import MASK, Constant, Load, Operation, Pieces, Place, Register, Term
+from dwarf.types import Structure, Type, declare, size_of, strip
+from dwarf.values import CStruct, Memory, Value, from_bits, load
+
+OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "&": operator.and_,
+    "|": operator.or_, "^": operator.xor, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+class Copied:
+    """Memory that holds the bytes of one value, copied out of registers; not to be written."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def read(self, address: int, size: int) -> bytes:
+        """:raises DebugDataError: for bytes outside of the value."""
+        if not 0 <= address <= len(self._content) - size:
+            raise DebugDataError(f"bytes {address} to {address + size} of a value of "
+                                 f"{len(self._content)} bytes")
+        return self._content[address : address + size]
+
+    def write(self, address: int, data: bytes) -> None:
+        """:raises DebugDataError: always."""
+        raise DebugDataError("a structure passed in registers cannot be written to: write the "
+                             "registers")
+
+
+def value_at(place: Place, kind: Type, register: Callable[[int], int], memory: Memory) -> Value:
+    """The value of a type at a place.
+
+    :param register: gives a register by its DWARF number.
+    :raises DebugDataError: for a type that has no value.
+    :raises MemoryAccessError: from ``memory``, where nothing is mapped.
+    """
+    inner = strip(kind)
+    if isinstance(place, Pieces):
+        parts = [(evaluate(term, register, memory) & (1 << 8 * size) - 1).to_bytes(size, "little")
+                 for term, size in place.parts]
+        content = b"".join(parts)
+    elif place.memory:
+        return load(memory, kind, evaluate(place.term, register, memory))
+    elif not isinstance(inner, Structure):
+        return from_bits(memory, kind, evaluate(place.term, register, memory))
+    else:
+        content = evaluate(place.term, register, memory).to_bytes(8, "little")
+    if len(content) < size_of(kind):
+        raise DebugDataError(f"{declare(kind)}: only a part of it is kept")
+    copied = Copied(content)
+    return CStruct(inner, 0, copied) if isinstance(inner, Structure) else load(copied, kind, 0)
+
+
+def evaluate(term: Term, register: Callable[[int], int], memory: Memory) -> int:
+    """The number that a term gives, of 64 bits without a sign."""
+    match term:
+        case Constant(value=value):
+            return value
+        case Register(number=number):
+            return register(number) & MASK
+        case Load(address=address, size=size):
+            at = evaluate(address, register, memory)
+            return int.from_bytes(memory.read(at, size), "little")
+        case Operation(operator=sign, left=left, right=right, signed=signed):
+            return _operation(sign, evaluate(left, register, memory),
+                              evaluate(right, register, memory), signed)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _operation(sign: str, left: int, right: int, signed: bool) -> int:
+    if signed:
+        left, right = _signed(left), _signed(right)
+    if sign in ("<<", ">>"):
+        amount = right & MASK
+        if amount > 63:
+            return MASK if sign == ">>" and left < 0 else 0
+        return (left << amount if sign == "<<" else left >> amount) & MASK
+    if sign in ("/", "%"):
+        if right == 0:
+            raise DebugDataError("a location that divides by zero")
+        quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+        return (quotient if sign == "/" else left - right * quotient) & MASK
+    return OPERATORS[sign](left, right) & MASK

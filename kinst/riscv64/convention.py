@@ -1,0 +1,7 @@
+"""How C functions of riscv64 take their arguments (psABI, "Integer Calling Convention")."""
+
+from kinst.convention import Convention
+
+CONVENTION = Convention(
+    registers=tuple(f"a{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=True,
+    even=False, refills=False, packed_in_memory=False)

@@ -1,0 +1,189 @@
+"""Arguments of generated functions of every mix of parameters, held to what the callee stores."""
+
+import pytest
+
+import kinst_emu
+from emu.errors import KinstError
+from tests.conftest import ARCHES, real_kernel
+from tests.generated_calls import SCALARS, SEEN, build
+from tests.kinst_emu.test_front import run
+
+CALLS, PARTS, LISTED = 1000, 10, 10  # calls in all, modules, arguments that D names
+SEED = 53
+SIGNED = {"signed char", "short", "int", "long"}
+FORMAT = "args[{}]{}"
+
+
+@pytest.fixture(scope="module", params=ARCHES)
+def kernel(request):
+    return request.param, real_kernel(request.param)
+
+
+def number(kind, content):
+    return int.from_bytes(content, "little", signed=kind in SIGNED)
+
+
+def parts(parameter):
+    """(suffix of C, offset, type) of the numbers that a parameter is made of."""
+    if not parameter.members:
+        return [("", 0, parameter.type)]
+    found, at = [], 0
+    for kind, name, count in parameter.members:
+        size = SCALARS[kind]
+        at = at if parameter.packed else -(-at // size) * size
+        for n in range(max(count, 1)):
+            found.append((f".{name}[{n}]" if count else f".{name}", at, kind))
+            at += size
+    return found
+
+
+def wanted(call, seen):
+    """The numbers of the first arguments, as the callee has stored them."""
+    return [[number(kind, seen[offset + at : offset + at + SCALARS[kind]])
+             for _suffix, at, kind in parts(parameter)]
+            for parameter, offset in zip(call.parameters[:LISTED], call.offsets()[:LISTED],
+                                         strict=True)]
+
+
+def program(calls):
+    """A D program that prints the arguments of every call, from fbt and from kinst."""
+    clauses = []
+    for call in calls:
+        names = [FORMAT.format(n, suffix) for n, p in enumerate(call.parameters[:LISTED])
+                 for suffix, _at, _kind in parts(p)]
+        plain = len(names) if all(not p.members for p in call.parameters[:LISTED]) else 0
+        names += [f"arg{n}" for n in range(plain)]
+        text = " ".join(["%x"] * len(names))
+        casts = ", ".join(f"(uint64_t){name}" for name in names)
+        clauses += [f'{where} {{ printf("{call.name} {text}\\n", {casts}); }}'
+                    for where in (f"fbt::{call.name}:entry", f"kinst::{call.name}:0")]
+    return "\n".join(clauses)
+
+
+def shown(call, numbers):
+    """The line that the D program prints for a call."""
+    kinds = [kind for p in call.parameters[:LISTED] for _suffix, _at, kind in parts(p)]
+    flat = [extended(kind, value) & (1 << 64) - 1 for kind, value in zip(
+        kinds, (value for values in numbers for value in values), strict=True)]
+    raw = []
+    if all(not p.members for p in call.parameters[:LISTED]):
+        raw = [(value, SCALARS[p.type]) for (value,), p in zip(
+            numbers, call.parameters[:LISTED], strict=True)]
+    return flat, raw
+
+
+def extended(kind, value):
+    """D takes an enumeration as an ``int``, with a sign, as FreeBSD's does."""
+    return value - (1 << 32) if kind.startswith("enum") and value >> 31 else value
+
+
+def held(call, line, numbers):
+    name, *words = line.split()
+    flat, raw = shown(call, numbers)
+    found = [int(word, 16) for word in words]
+    assert name == call.name
+    assert found[: len(flat)] == flat, call
+    # argN is the whole word that was passed; what is above a narrow type is nobody's.
+    for value, (want, size) in zip(found[len(flat) :], raw, strict=True):
+        mask = (1 << 8 * size) - 1
+        assert value & mask == want & mask, call
+
+
+def hold(lines, calls, stored):
+    """Hold the lines of the D program to what the callees have stored."""
+    assert len(lines) == 2 * len(calls)
+    for n, (call, numbers) in enumerate(zip(calls, stored, strict=True)):
+        held(call, lines[2 * n], numbers)
+        held(call, lines[2 * n + 1], numbers)
+
+
+def make_calls(machine, calls):
+    """Make the calls; what the callees have stored."""
+    seen_at, stored = machine.kernel.symbol("seen"), []
+    for call in calls:
+        machine.call(f"drive{call.number}")
+        stored.append(wanted(call, machine.read(seen_at, SEEN)))
+    return stored
+
+
+@pytest.fixture(scope="module")
+def modules(kernel, tmp_path_factory):
+    arch, image = kernel
+    folder = tmp_path_factory.mktemp(arch)
+    return [(image.path, *build(folder, arch, SEED + part, CALLS // PARTS))
+            for part in range(PARTS)]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_arguments_in_d_are_what_the_callee_stores(modules, part):
+    path, module, calls = modules[part]
+    machine = kinst_emu.open(path, [module]).boot()
+    with machine.trace(program(calls), options={"strsize": 64, "bufsize": "16m"}) as trace:
+        stored = make_calls(machine, calls)
+        lines = [record.values[0].strip() for record in trace.records]
+    assert not trace.errors
+    hold(lines, calls, stored)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_arguments_in_python_are_what_the_callee_stores(modules, part):
+    path, module, calls = modules[part]
+    machine = kinst_emu.open(path, [module]).boot()
+    seen_at = machine.kernel.symbol("seen")
+    found = []
+
+    def fire(firing):
+        call = calls[int(firing.function.removeprefix("call"))]
+        values = []
+        for n, parameter in enumerate(call.parameters[:LISTED]):
+            value = firing.arg(n)
+            assert firing.args[f"p{n}"] == value or parameter.members
+            values.append([number_of(value, suffix) for suffix, _at, _kind in parts(parameter)])
+        found.append(values)
+
+    for where in ("fbt::call*:entry", "kinst::call*:0"):
+        with machine.probe(where, fire):
+            for call in calls:
+                found.clear()
+                machine.call(f"drive{call.number}")
+                assert found == [wanted(call, machine.read(seen_at, SEEN))], call
+
+
+def number_of(value, suffix):
+    """A member of a value by its suffix in C, as a number."""
+    name, _bracket, index = suffix.removeprefix(".").rstrip("]").partition("[")
+    if name:
+        value = value[name]
+    return int(value[int(index)]) if index else int(value)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_arguments_on_qemu_are_what_the_callee_stores(modules, part, tmp_path):
+    path, module, calls = modules[part]
+    stored = make_calls(kinst_emu.open(path, [module]).boot(), calls)
+    script = tmp_path / "arguments.d"
+    script.write_text(program(calls))
+    made = run(
+        "kdtrace", "-k", str(path), "--module", str(module), "--machine", "qemu", "-q", "-s",
+        str(script), "-x", "bufsize=16m", "-c", "; ".join(f"drive{c.number}()" for c in calls))
+    assert made.returncode == 0, made.stderr
+    hold([line for line in made.stdout.splitlines() if line.startswith("call")], calls, stored)
+
+
+def test_an_argument_that_cannot_be_known_is_an_error_and_the_others_are_readable(kernel):
+    _arch, image = kernel
+    machine = kinst_emu.open(image.path).boot()
+    refused = []
+
+    def fire(firing):
+        for name in firing.args:
+            try:
+                firing.args[name]
+            except KinstError as error:
+                refused.append((firing.name, name, str(error)))
+
+    with machine.probe("kinst::malloc:*", fire) as probes:
+        machine.call("malloc", 100, machine.kernel.symbol("M_TEMP"), 2)
+    assert probes.count > len(refused) // 3 > 0  # some are known in the middle of the function
+    assert all("cannot be known here" in text for _where, _name, text in refused)
+    assert not any(where == "0" for where, _name, _text in refused)
