@@ -372,6 +372,8 @@ class Guest:
     :param thread_start: how threads are made, and ``thread_switch``, how they take turns;
         ``program_start``: how a program begins and ends.
         ``wait_members``: what one says that waits.
+    :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
+        known.
     :param atomics: what the names of its inline functions for atomic accesses begin with.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
@@ -432,6 +434,7 @@ class Guest:
     program_start: ProgramStart | None = None
     wait_members: WaitMembers | None = None
     atomics: str = ""
+    thread_begins: str = ""
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

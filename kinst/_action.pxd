@@ -7,9 +7,11 @@ from libc.stdint cimport uint32_t, uint64_t
 # function returns; from DECLARED on what a static probe was given, or a system call; from REGISTER on the
 # registers, by their places in the shape.  They are read when they are asked for: each takes as long
 # as a firing itself.
+# AFTER: whether the function that fires has returned already, to its caller.
 cdef enum:
     ARGUMENTS = 5
     RESULT = ARGUMENTS
+    AFTER = 6
     DECLARED = 16
     DECLARED_ARGUMENTS = 8
     REGISTER = 64

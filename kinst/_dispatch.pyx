@@ -26,12 +26,12 @@ from emu.errors import MachineError
 from kinst.shared import ProbeKind, TrapPath
 
 from emu.unicorn._engine cimport (
-    SLOT, STOP_IN_PLACE, Clock, Engine, defer, drop_translations, freeze, go_to, guest_read, guest_write,
+    SLOT, STOP_IN_PLACE, Clock, Engine, await_address, await_nothing, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, register_read, register_write,
     request_stop, resume, stops_at, time_at, wipe_footprint,
 )
 
-from kinst._action cimport ARGUMENTS, DECLARED, DECLARED_ARGUMENTS, REGISTER, Action
+from kinst._action cimport AFTER, ARGUMENTS, DECLARED, DECLARED_ARGUMENTS, REGISTER, Action
 from kinst.code._reader cimport (
     MAX_CODE, MAX_REGISTERS, CodeReader, Piece, Template, Templates, split_fn,
 )
@@ -53,6 +53,8 @@ cdef enum:
     CALL_BEGINS = 1
     CALL_ENDS = 2
     MANY = 64  # more patches than this drop all translations at once
+    MAX_TAILS = 1 << 20  # functions of one thread that have left by tail calls
+    STACK_REACH = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
 
 cdef uint32_t NONE = 0xFFFFFFFF
 
@@ -94,6 +96,7 @@ cdef struct Probe:
     uint64_t low  # a return that a condition or an address decides: it fires where the next
     uint64_t high  # instruction is not behind the first of [low, high), the function; 0: always
     uint8_t told  # Python is told of its firings, whatever is done natively
+    uint8_t tail  # a return at a jump: it fires when the function that is jumped to has returned
 
 # The probes of an operation; NONE: it is not enabled.
 cdef struct Operation:
@@ -145,6 +148,25 @@ cdef struct Calls:
     uint32_t error_set
     int table_count
     CallTable tables[MAX_TABLES]
+
+# A function that has left by a tail call, and has not returned.
+cdef struct Tail:
+    uint64_t sp  # the stack pointer when it has returned
+    uint64_t back
+    uint32_t probe
+
+cdef struct TailThread:
+    uint64_t key
+    bint used
+    uint32_t count
+    uint32_t room
+    Tail *all
+
+cdef struct Tails:
+    TailThread *threads  # open addressing
+    uint64_t mask
+    uint64_t count
+    uint64_t history  # of the clock: when it changes, another state was restored
 
 include "_program_table.pxi"
 
@@ -248,6 +270,11 @@ cdef struct Dispatch:
     Programs programs
     bint making  # what fires is a static probe, or a system call's
     Calls calls
+    Tails tails
+    bint after  # the function that fires has returned
+    bint linked  # calls leave their return address in ``link``, not on the stack
+    int per_cpu  # Unicorn's number of the register that leads to the thread; 0: it is not known
+    uint64_t thread_begins  # where new threads begin; 0: it is not known
     bint stop  # that failed: the instruction is not carried out
 
 include "_tables.pxi"
@@ -256,6 +283,7 @@ include "_tracepoint.pxi"
 include "_system_call.pxi"
 include "_operation.pxi"
 include "_program.pxi"
+include "_returns.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
 
@@ -291,6 +319,9 @@ cdef class Dispatcher(CodeReader):
         if self.engine is not None and self.engine.clock.trap_data == <void *>&self.d:
             self.engine.clock.trap = NULL
             self.engine.clock.seam_call = NULL
+        if self.engine is not None and self.engine.clock.arrived_data == <void *>&self.d:
+            await_nothing(&self.engine.clock)
+        forget_tails(&self.d)
         forget_calls(&self.d)
         free(self.d.sites)
         free(self.d.probes)
@@ -344,6 +375,7 @@ cdef class Dispatcher(CodeReader):
         d.flag_count = len(shape.flag_bits)
         for i in range(d.flag_count):
             d.flag_bits[i] = shape.flag_bits[i]
+        d.linked = shape.linked
         d.called = shape.called
         d.frame_bias = shape.frame_bias
         if len(shape.told) > MAX_TOLD:
@@ -599,7 +631,15 @@ cdef class Dispatcher(CodeReader):
         self.unchanging()
         if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
             raise IndexError(probe)
+        self.leaves_by(probe, self.d.sites[self.d.probes[probe].site].template)
         leaves_only(&self.d, probe, address, size)
+
+    def fire_behind(self, uint32_t probe):
+        """A probe at a jump fires when the function that is jumped to has returned."""
+        self.unchanging()
+        if probe >= self.d.probe_count or self.d.probes[probe].site == NONE:
+            raise IndexError(probe)
+        self.leaves_by(probe, self.d.sites[self.d.probes[probe].site].template)
 
     def leaves(self, uint32_t probe):
         """The function [begin, end) that a probe fires only on leaving; None: it fires always."""
@@ -731,18 +771,19 @@ cdef class Dispatcher(CodeReader):
         return made
 
     def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
-                       uint64_t size, uint32_t function, entry, returns):
+                       uint64_t size, uint32_t function, entry, returns, strays):
         """Probes where a function is entered and left.
 
         :param entry: their provider; None: none there.  So ``returns``.
+        :param strays: says of an offset whether its jump leads where no function begins.
         :return: their numbers.
         """
         self.unchanging()
         first, left, _framed, leaving = self.boundaries(address, code, start, size)
         wanted = [(first, entry, False)] if entry is not None and first >= 0 else []
         if returns is not None:
-            wanted += sorted([*((at, returns, False) for at in left),
-                              *((at, returns, True) for at in leaving)])
+            wanted += sorted([*((at, returns, False) for at in left if not strays(at)),
+                              *((at, returns, True) for at in leaving if not strays(at))])
         cdef uint32_t length = 0
         cdef int32_t relative = 0
         cdef int64_t template
@@ -756,9 +797,44 @@ cdef class Dispatcher(CodeReader):
             made.append(probe_at(
                 &self.d, site_at(&self.d, address + at, <uint32_t>template, &code[start + at],
                                  length, relative), function, provider))
+            if provider == returns:
+                self.leaves_by(<uint32_t>made[len(made) - 1], <uint32_t>template)
             if decided:
                 leaves_only(&self.d, <uint32_t>made[len(made) - 1], address, size)
         return made
+
+    cdef void leaves_by(self, uint32_t probe, uint32_t template):
+        """A return is at an instruction that returns, or at a jump that is a tail call."""
+        self.d.probes[probe].tail = not self.templates.all[template].flags & RETURNS
+
+    def follow_threads(self, int per_cpu, uint64_t begins):
+        """How to know threads, for returns by tail calls.
+
+        :param per_cpu: Unicorn's number of the register that leads to the thread.
+        :param begins: the address of a new thread's first instruction; 0: it is not known.
+        """
+        if not self.is_narrow(per_cpu):
+            raise ValueError(f"register {per_cpu} has more than 64 bits")
+        self.d.per_cpu, self.d.thread_begins = per_cpu, begins
+
+    def is_tail(self, uint32_t probe):
+        """Whether a probe fires only when the function that its instruction jumps to has returned."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        return bool(self.d.probes[probe].tail)
+
+    def leave_by_tail(self, uint32_t probe, uint64_t sp, uint64_t back):
+        """Have such a probe fire when control is at ``back`` with the stack pointer ``sp``."""
+        self.live()
+        if not self.is_tail(probe):
+            raise ValueError(f"probe {probe} fires where it is")
+        if not note_tail(&self.d, probe, sp, back, 0):
+            raise MemoryError("too many tail calls")
+
+    @property
+    def after(self):
+        """Whether the function that fires has returned already, to its caller."""
+        return bool(self.d.after)
 
     def remove(self, uint32_t probe):
         """Take a probe away; its breakpoint must not be in memory."""
@@ -805,6 +881,7 @@ cdef class Dispatcher(CodeReader):
         d.operation_count = d.pending_count = 0
         forget_left(&d.programs)
         forget_calls(d)
+        forget_tails(d)
 
     def __len__(self):
         return self.d.probe_count
@@ -905,12 +982,19 @@ cdef class Dispatcher(CodeReader):
         if not one_by_one:
             self.engine.flush_translations()
         self.hook_programs()
+        if has_tails(&self.d):
+            forget_tails(&self.d)
+            self.d.clock.arrived_data, self.d.clock.arrived = &self.d, on_arrived
+            await_address(self.d.clock, self.d.thread_begins)
 
     def disable(self):
         """Write the original bytes back and free the trampolines."""
         self.unchanging()
         self.live()
         cdef bint one_by_one = self.d.site_count <= MANY
+        if self.d.clock.arrived_data == <void *>&self.d:
+            await_nothing(self.d.clock)
+            self.d.clock.arrived_data = NULL
         try:
             self.unhook_programs()
         finally:

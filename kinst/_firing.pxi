@@ -33,6 +33,8 @@ cdef uint64_t argument(void *source, uint32_t number) noexcept nogil:
         return d.made[number - DECLARED] if d.making else 0
     if number >= REGISTER:
         return get(d, <uint8_t>(number - REGISTER)) if number - REGISTER < <uint32_t>d.count else 0
+    if number == AFTER:
+        return d.after
     return get(d, d.arguments[number] if number < ARGUMENTS else d.result)
 
 
@@ -97,7 +99,11 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
             i = d.probes[i].next
         i = s.first
     while i != NONE:
-        if not d.probes[i].high or leaves(d, s, &d.probes[i]):
+        if d.probes[i].high and not leaves(d, s, &d.probes[i]):
+            pass
+        elif d.probes[i].tail:
+            leave_by_tail(d, s, i)
+        else:
             d.making = d.probes[i].provider == STATIC
             fire_one(d, d.probes[i].primary)
         i = d.probes[i].next

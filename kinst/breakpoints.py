@@ -19,7 +19,7 @@ from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.shared import TrapPath
 from kinst.traced_program import TracedProgram
 from kinst.trampoline import RESERVED, Trampolines
-from kinst.trap import CpuState
+from kinst.trap import CpuState, returns_to
 
 GUEST: Literal["guest"] = "guest"
 DIRECT: Literal["direct"] = "direct"
@@ -96,6 +96,9 @@ class Breakpoints(ProbeTable):
         self._seam_at: int | None = None
         self._seam_before = 0  # a module may have set it (dtrace.ko does)
         self._state = NativeState(self.dispatcher, self.templates.names)
+        begins = machine.image.symbols.find(machine.guest.thread_begins)
+        self.dispatcher.follow_threads(self.trap.numbers[machine.guest.per_cpu],
+                                       0 if begins is None else begins.address)
         self._saved_mask = self._scratch = self._scratch_value = 0
 
     def add_static(self, index: int, types: Callable[[], Types] | None = None,
@@ -242,7 +245,11 @@ class Breakpoints(ProbeTable):
             detour.wipe()
             machine.write_u64(self._scratch, self._scratch_value)
         for number in numbers:
-            if self.fire is not None and self.fires(number, state):
+            if not self.fires(number, state):
+                continue
+            if dispatcher.is_tail(number):
+                self._leave_by_tail(number, state)
+            elif self.fire is not None:
                 self.fire(self.probe(number), state)
         code = dispatcher.displaced(address)
         if trap.told:
@@ -267,6 +274,12 @@ class Breakpoints(ProbeTable):
         detour.use_trampoline(0, address, len(code))
         detour.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)
+
+    def _leave_by_tail(self, number: int, state: CpuState) -> None:
+        """The probe's function leaves by a tail call: note where it returns to."""
+        returns = returns_to(self.machine, state)
+        if returns is not None:
+            self.dispatcher.leave_by_tail(number, *returns)
 
     def _tell(self, state: CpuState, address: int, code: bytes) -> None:
         """The kernel's vectors do what the instruction would: tell them, and know where that leads.

@@ -119,6 +119,8 @@ def _of_function(probes: ProbeTable, program: int, file: ProgramFile, function: 
             made.append(probes.add_in_program(program, function, KINDS[RETURN], at, code))
             if at in away:
                 probes.dispatcher.fire_leaving(made[-1], function.address, len(code))
+            else:
+                probes.dispatcher.fire_behind(made[-1])
     if not name.strip("*"):
         return made + probes.add_all_in_program(program, function, code)
     if is_glob(name):

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from emu.machine import Machine
+from emu.machine import NO_BREAKPOINTS, Machine
 from emu.static_probe import StaticProbe
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, SLOT, Trampolines
-from kinst.trap import CpuState
+from kinst.trap import CpuState, returns_to
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
 
@@ -58,6 +58,11 @@ class SeamBreakpoints(ProbeTable):
         self._stack: tuple[int, bytes] | None = None
         self._registers: dict[str, int] = {}  # to set when the guest is back
         self._firing = False
+        # Functions that have left by tail calls: (stack pointer and address when they have
+        # returned, probe), the last one last; and all addresses that one was expected at.
+        self._tails: list[tuple[int, int, int]] = []
+        self._awaited: set[int] = set()
+        self.after = False  # the function that fires has returned already, to its caller
         self._return_at = 0  # the instruction by which the kernel goes back
 
     @property
@@ -111,6 +116,8 @@ class SeamBreakpoints(ProbeTable):
         self._seam_before = machine.read_u64(seam.address)
         machine.write_u64(seam.address, area.seam)
         machine.handle(area.seam, self._seam)
+        machine.breakpoints = self._sites
+        machine.displaced = lambda address: self._sites[address].code
         self.enabled = True
 
     def disable(self) -> None:
@@ -128,9 +135,14 @@ class SeamBreakpoints(ProbeTable):
             machine.write_u64(machine.symbol(machine.guest.seam).address, self._seam_before)
             for site in self._sites.values():
                 machine.write_code(site.address, site.code)
+        for address in self._awaited:
+            machine.handle(address, None)
+        self._awaited.clear()
+        self._tails.clear()
         if self._return_at:
             machine.handle(self._return_at, None)
             self._return_at = 0
+        machine.breakpoints = NO_BREAKPOINTS
         self._area.close()
         self._area = None
         self._sites.clear()
@@ -173,7 +185,11 @@ class SeamBreakpoints(ProbeTable):
         self._firing = True
         try:
             for number in site.numbers:
-                if self.fire is not None and self.fires(number, state):
+                if not self.fires(number, state):
+                    continue
+                if self.dispatcher.is_tail(number):
+                    self._leave_by_tail(number, state)
+                elif self.fire is not None:
                     self.fire(self.probe(number), state)
         except BaseException:
             # The guest goes back to the instruction, as if the probe had never been there.
@@ -198,6 +214,32 @@ class SeamBreakpoints(ProbeTable):
         pc = site.verdict.next_pc(state)
         self._registers = dict(getattr(state, "deferred", {}))
         self._leave(state, pc)
+
+    def _leave_by_tail(self, number: int, state: CpuState) -> None:
+        """The probe's function leaves by a tail call: note where it returns to, and stop there."""
+        returns = returns_to(self.machine, state)
+        if returns is None:
+            return
+        sp, back = returns
+        while self._tails and self._tails[-1][0] < sp:
+            self._tails.pop()  # its frame is gone
+        self._tails.append((sp, back, number))
+        self._awaited.add(back)
+        self.machine.handle(back, self._returned)
+
+    def _returned(self) -> None:
+        """The guest is at an address that a function may return to."""
+        machine = self.machine
+        while self._tails and self._tails[-1][0] < machine.sp:
+            self._tails.pop()
+        while self._tails and self._tails[-1][:2] == (machine.sp, machine.pc):
+            number = self._tails.pop()[2]
+            self.after = self._firing = True
+            try:
+                if self.fire is not None:
+                    self.fire(self.probe(number), CpuState(machine, machine.pc))
+            finally:
+                self.after = self._firing = False
 
     def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
         """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from emu.errors import MemoryAccessError
 from emu.guest import Guest, TrapFrame
 from emu.machine import Machine
 from emu.parts import Parts
@@ -318,6 +319,19 @@ class CalledSeam(GuestTrap):
         assert arch.link is not None
         machine.write_register(arch.result, value)
         machine.pc = machine.read_register(arch.link)
+
+
+def returns_to(machine: Machine, state: CpuState) -> tuple[int, int] | None:
+    """The stack pointer and the address when the function that is about to be left has returned;
+    None when its return address cannot be read."""
+    arch = machine.arch
+    sp = state.get(arch.sp)
+    if arch.link is not None:
+        return sp, state.get(arch.link)
+    try:
+        return sp + 8, state.load(sp, 8)
+    except MemoryAccessError:
+        return None
 
 
 TRAPS: Parts[GuestTrap] = Parts("kinst.{}.trap", "TRAP")

@@ -231,6 +231,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     cdef int fault = m.fault
     cdef uint64_t value = m.fault_value
     cdef uint64_t skip
+    cdef bint after
     m.fault = -1
     if m.in_error:
         m.error_faults += 1
@@ -242,6 +243,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     m.in_error = True
     skip = m.walker.skip
     m.walker.skip = 0  # it is another probe that fires
+    after, m.walker.after = m.walker.after, False
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)
     context[CONTEXT_ARGUMENTS / 8 + 1] = clause
@@ -252,7 +254,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     execute(m, m.error_entry, address_of(R_CONTEXT, 0))
     memcpy(context, kept, CONTEXT_SIZE)
     m.in_error = False
-    m.walker.skip = skip
+    m.walker.skip, m.walker.after = skip, after
     call_error(m, clause, fault, value)
     m.scratch_at = scratch
 

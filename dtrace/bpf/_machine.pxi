@@ -108,6 +108,7 @@ cdef struct Walker:
     uint64_t entry  # where injected calls return to
     bint programs  # they may run
     uint64_t skip  # frames of the probe that fires
+    bint after  # the function that fires has returned: the first frame is its caller
     uint64_t marks  # bits of an address that say what it is
     uint64_t own_mark
     uint64_t caller_mark

@@ -146,6 +146,9 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
     m.thread_known = False
     m.read_register, m.interrupted = read, source
     m.walker.skip = e.own_frames
+    m.walker.after = e.kind == 1 and read(source, AFTER) != 0
+    if m.walker.after:
+        m.walker.skip = 0  # what is interrupted is the caller already
     execute(m, e.entry, address_of(R_CONTEXT, 0))
     m.read_register = NULL
     if not m.told and ended(m):

@@ -6,6 +6,7 @@ from emu.unicorn._engine import Engine
 
 NATIVE: frozenset[int]  # the helpers that need no host
 OTHER_RESULT: int
+OTHER_AFTER: int
 OTHER_REGISTER: int
 
 class Other(Protocol):

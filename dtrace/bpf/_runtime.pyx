@@ -16,7 +16,7 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.pycapsule cimport PyCapsule_New
 
 from emu.unicorn._engine cimport Clock, Engine, guest_read, register_read
-from kinst._action cimport DECLARED, DECLARED_ARGUMENTS, REGISTER, RESULT, Action, argument_fn
+from kinst._action cimport AFTER, DECLARED, DECLARED_ARGUMENTS, REGISTER, RESULT, Action, argument_fn
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
@@ -665,5 +665,5 @@ HELPERS[<int>Helper.STOP] = h_stop
 HELPERS[<int>Helper.VARIABLE] = h_variable
 HELPERS[<int>Helper.STACK] = h_stack
 HELPERS[<int>Helper.PROGENYOF] = h_progenyof
-OTHER_RESULT, OTHER_REGISTER = RESULT, REGISTER  # numbers of what ``other.interrupted`` gives
+OTHER_RESULT, OTHER_AFTER, OTHER_REGISTER = RESULT, AFTER, REGISTER  # numbers of what ``other.interrupted`` gives
 NATIVE = frozenset(n for n in range(MAX_HELPER) if HELPERS[n] != NULL)

@@ -64,7 +64,7 @@ cdef int64_t kernel_stack(Machine *m, uint8_t *to, uint64_t skip, uint64_t most)
     cdef KnownStep *s
     cdef const SavedRegister *saved
     cdef uint64_t pc, frame, sp, n, marked, back
-    cdef bint is_return = False
+    cdef bint is_return = w.after
     cdef int k, count
     cdef uint64_t limit = skip + most
     memset(known, 0, sizeof(known))
@@ -239,6 +239,8 @@ cdef bint of_stack(Machine *m, uint64_t *r, uint64_t *value) noexcept nogil:
         n = kernel_stack(m, <uint8_t *>two, 0, 2)
         m.walker.marks = marks
         value[0] = two[1] if n > 1 else 0
+        if m.walker.after:
+            value[0] = two[0] if n > 0 else 0
     elif r[1] == m.walker.ustackdepth:
         n = user_stack(m, NULL, MAX_USER_FRAMES + 1)
         value[0] = <uint64_t>n

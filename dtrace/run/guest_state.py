@@ -65,6 +65,12 @@ class GuestState(ABC):
         """The number of the CPU."""
 
     @property
+    @abstractmethod
+    def after(self) -> bool:
+        """Whether the function of the probe that fires has returned already, to its caller: it
+        left by a tail call."""
+
+    @property
     def frozen(self) -> bool:
         """Whether it is in the middle of a firing: nothing may stop it there."""
         return False
@@ -209,9 +215,9 @@ class GuestState(ABC):
         fired = self._fired()
         if self.outside:
             return []
-        own = int(fired is not None and fired.provider == "fbt")
+        own = int(fired is not None and fired.provider == "fbt" and not self.after)
         read = self._machine.read_register if fired is None else self.state.get
-        found = list(self._walk().addresses(read, frames + own))[own:]
+        found = list(self._walk().addresses(read, frames + own, self.after))[own:]
         if self.by_line:
             found = [self._by_line.setdefault(tuple(self.lines(*frame)), frame) for frame in found]
         return [pc & ~MARKS | (CALLER if is_return else INSTRUCTION) if marked else pc
@@ -242,7 +248,8 @@ class GuestState(ABC):
             return []
         found = walk(pc, frame, (record[0], record[1]), word, frames)
         fired = self._fired()
-        if self.outside and fired is not None and fired.name in ("entry", "return"):
+        if self.outside and not self.after and fired is not None and fired.name in (
+                "entry", "return"):
             # There the function has no frame record of its own.
             back = (self._machine.read_register(arch.link) if arch.link is not None
                     else word(self._machine.sp))
@@ -315,7 +322,7 @@ class GuestState(ABC):
     def _caller(self) -> int:
         """The first frame of another function."""
         fired = self._fired()
-        own = int(fired is None or fired.provider != "fbt")
+        own = int((fired is None or fired.provider != "fbt") and not self.after)
         frames = self.stack(1 + own, False)
         return frames[own] if len(frames) > own else 0
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from dtrace.bpf._runtime import OTHER_REGISTER, OTHER_RESULT, Runtime
+from dtrace.bpf._runtime import OTHER_AFTER, OTHER_REGISTER, OTHER_RESULT, Runtime
 from dtrace.run.guest_state import GuestState, TracingEnded
 from dtrace.run.kernel import KernelProbes
 from dwarf.types import Types
@@ -55,7 +55,13 @@ class QemuGuest(GuestState):
         arch = self._machine.arch
         if number >= OTHER_REGISTER:
             return self.state.get(list(arch.registers)[number - OTHER_REGISTER])
+        if number == OTHER_AFTER:
+            return int(self.after)
         return self.state.get(arch.result if number == OTHER_RESULT else arch.arguments[number])
+
+    @property
+    def after(self) -> bool:
+        return self._breakpoints.after
 
     def begin(self) -> None:
         self._breakpoints.fire = self._fire

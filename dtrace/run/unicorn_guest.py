@@ -43,6 +43,10 @@ class UnicornGuest(GuestState):
     def frozen(self) -> bool:
         return bool(self._emulated.engine.frozen)
 
+    @property
+    def after(self) -> bool:
+        return self._breakpoints.dispatcher.after
+
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
         watch_threads(machine)

@@ -46,6 +46,9 @@ ctypedef void (*forget_fn)(Clock *c) noexcept nogil
 ctypedef void (*seam_fn)(void *data) noexcept nogil
 # Another CPU's registers come into the engine: before, and after.
 ctypedef void (*exchanging_fn)(void *data, bint after) noexcept nogil
+# A block begins at an awaited address, and ``Clock.instructions`` were executed before it. False: who is
+# told has failed, and the block is not to be executed.
+ctypedef bint (*arrived_fn)(void *data, uint64_t address) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
@@ -271,6 +274,7 @@ cdef struct Clock:
     Yield yields[MAX_YIELDS]
     # Instructions executed before the block in progress.
     uint64_t instructions
+    uint64_t history  # changes when the count is set: another state was restored
     # The block in progress: its first address, bytes, instructions (0: none).
     uint64_t address
     uint32_t size
@@ -398,6 +402,12 @@ cdef struct Clock:
     uint64_t passed
     uint64_t passed_at
     uint64_t taken  # exceptions and interrupts that were delivered, or answered
+    # Awaited block starts: open addressing, 0 is free.
+    uint64_t *awaited
+    uint64_t awaited_mask
+    uint64_t awaited_count
+    arrived_fn arrived
+    void *arrived_data
     # Which thread runs, in RAM (the first word of the CPU's own data); NULL: it is not known.
     uint64_t *thread_word
 
@@ -451,6 +461,8 @@ cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
 
 
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
+cdef bint await_address(Clock *c, uint64_t address) noexcept nogil
+cdef void await_nothing(Clock *c) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil
 cdef void freeze(Clock *c) noexcept nogil

@@ -94,6 +94,9 @@ cdef inline FastBlock *fast_block(Clock *c, uint64_t address) noexcept nogil:
     return &c.fast[(address >> 1 ^ address >> 13) & FAST_BLOCKS - 1]
 
 
+include "_awaited.pxi"
+
+
 # Blocks are found by ``code_key`` of their address.
 
 cdef inline uint64_t block_hash(uint64_t address, uint32_t size) noexcept nogil:
@@ -533,6 +536,8 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     if not unusual and not (c.program_traps and not address >> 63 and holds_trapped(c, address, size)
                             ) and not gives_away(c, address, size):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
+    if c.awaited_count and is_awaited(c, address):
+        n = 0  # ``begin`` tells of it, also where a probe's way ends
     last = address + size
     c.cut_at = last
     if n == 0 or total + n > c.horizon:
@@ -642,6 +647,9 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
+    if is_awaited(c, address) and c.arrived != NULL and not c.arrived(c.arrived_data, address):
+        request_stop(c, STOP_REQUEST)
+        return
     resumed = c.resumed
     if resumed:
         c.resumed = False
@@ -1408,10 +1416,16 @@ cdef class Engine:
         starts, what is due there comes first; done once, it is not done again.
 
         :return: STOP_NONE when the guest can go on at ``pc``; else STOP_DEADLINE or STOP_INTERRUPT.
+        :raises: what somebody raises who has awaited the guest there.
         """
         self._made()
         cdef Clock *c = &self.clock
         cdef int why
+        if not c.frozen and is_awaited(c, pc) and c.arrived != NULL:
+            if not c.arrived(c.arrived_data, pc) and self.error is not None:
+                error = self.error
+                self.error = None
+                raise error
         if c.frozen or c.resumed and c.resume_at == pc:
             return STOP_NONE
         why = canonical_start(c)
@@ -1641,6 +1655,7 @@ cdef class Engine:
     @instructions.setter
     def instructions(self, uint64_t value):
         self.clock.instructions = value
+        self.clock.history += 1
         self.clock.horizon = self.clock.heard = 0
         self.clock.canonical = value
         self.clock.count = 0

@@ -44,6 +44,7 @@ class Shape:
     sp: int
     status: int
     link: int
+    linked: bool
     result: int
     frame: int
     segment: int
@@ -86,6 +87,7 @@ def shape(arch: Arch, trap: GuestTrap, frame: TrapFrame) -> Shape:
         [names.index(n) for n in trap.untold],
         names.index(arch.pc), names.index(arch.sp),
         names.index(trap.status), names.index(arch.link) if arch.link else 0,
+        arch.link is not None,
         names.index(arch.result), names.index(trap.frame_register),
         names.index(trap.segment) if trap.segment else 0,
         names.index(trap.repeat_counter) if trap.repeat_counter else 0, trap.flag_bits,

@@ -1,5 +1,6 @@
 import pytest
 
+from emu.call import Caller, CallError
 from kinst import fbt
 from kinst.breakpoints import Breakpoints
 from kinst.kinst_provider import create as kinst
@@ -36,12 +37,63 @@ def test_entries_and_returns_of_a_recursion_balance(booted):
         assert depth >= 0
 
 
-def test_a_tail_call_is_a_return(booted):
-    makes = [lambda b: fbt.create(b, "tail_even", ""), lambda b: fbt.create(b, "tail_odd", "")]
-    seen, _ = trace(booted, makes, "tail_even", [7])
-    assert [(p.function, p.name) for p, _, _ in seen] == [
-        ("tail_even", "entry"), ("tail_even", "return"), ("tail_odd", "entry"),
-        ("tail_odd", "return")]
+STEPS_INTO_TAIL = 40  # instructions: it has left tail_even by then, and not returned
+TAILS = ("tail_even", "tail_odd", "refund", "audit")
+
+
+@pytest.mark.parametrize("argument", [7, 12, 0, 9])
+def test_a_tail_call_returns_with_the_callee_result_inner_functions_first(booted, argument):
+    makes = [lambda b, name=name: fbt.create(b, name, "") for name in TAILS]
+    seen, value = trace(booted, makes, "tail_even", [argument])
+    entered = [p.function for p, _, _ in seen if p.name == "entry"]
+    returned = [p.function for p, _, _ in seen if p.name == "return"]
+    assert entered[0] == "tail_even" and returned == entered[::-1]
+    assert [p.name for p, _, _ in seen] == ["entry"] * len(entered) + ["return"] * len(entered)
+    assert {result for p, _, result in seen if p.name == "return"} == {value}
+
+
+@pytest.mark.parametrize("path", ["guest", "direct", "double", "python"])
+def test_returns_by_tail_calls_are_the_same_on_every_path(booted, path):
+    seen = []
+    breakpoints = Breakpoints(
+        booted, lambda probe, state: seen.append((probe.function, probe.name)),
+        path="guest" if path == "python" else path, python=path == "python")
+    for name in TAILS:
+        fbt.create(breakpoints, name, "")
+    kept = booted.snapshot()
+    plain = run(booted, "tail_even", [7]), booted.digest()
+    booted.restore(kept)
+    breakpoints.enable()
+    value = run(booted, "tail_even", [7])
+    breakpoints.disable()
+    assert (value, booted.digest()) == plain
+    assert [name for name in seen if name[1] == "return"] == [
+        (function, "return") for function, name in reversed(seen) if name == "entry"]
+
+
+def test_a_tail_call_into_the_middle_of_a_function_is_no_return(booted):
+    breakpoints = Breakpoints(booted)
+    breakpoints._starts = frozenset()  # no function begins anywhere
+    fbt.create(breakpoints, "tail_even", "")
+    found = [breakpoints.probe(n) for n in range(len(breakpoints.probes))]
+    assert all(breakpoints.trap.is_return(p.instruction.code) for p in found if p.name == "return")
+    assert "where no function begins" in breakpoints.not_followed["tail_even"][0]
+
+
+def test_a_stale_tail_call_is_dropped_when_time_goes_back(booted):
+    """A run that is left in the middle of a tail call, and begun again from a snapshot."""
+    seen = []
+    breakpoints = Breakpoints(booted, lambda probe, state: seen.append(probe.name))
+    fbt.create(breakpoints, "tail_even", "return")
+    breakpoints.enable()
+    kept = booted.snapshot()
+    with pytest.raises(CallError):
+        Caller(booted, limit=STEPS_INTO_TAIL).call(booted.symbol("tail_even").address, [7], "x")
+    assert not seen
+    booted.restore(kept)
+    run(booted, "tail_even", [7])
+    breakpoints.disable()
+    assert seen == ["return"]
 
 
 def test_fbt_and_kinst_share_an_instruction(booted):

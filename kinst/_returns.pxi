@@ -1,0 +1,170 @@
+"""Returns of functions that leave by a tail call; part of the dispatcher (``_dispatch.pyx`` includes it).
+
+Such a function returns when the function that it jumps to returns, to the same place with the same
+stack pointer. Its probe does not fire at the jump: the jump is noted, by thread, and the engine tells
+when a block begins at the return address (``emu/unicorn/_awaited.pxi``). Functions that leave one
+after the other return in the opposite order.
+
+What is noted belongs to who looks, not to the machine: it is no part of snapshots.
+"""
+
+
+cdef uint64_t running_thread(Dispatch *d) noexcept nogil:
+    """The address of the thread that runs; 0: it is not known."""
+    cdef uint64_t thread = 0
+    if d.clock.thread_word != NULL:
+        return d.clock.thread_word[0]
+    if d.per_cpu and guest_read(d.clock, register_read(d.clock, d.per_cpu), &thread, 8):
+        return thread
+    return 0
+
+
+cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
+    """The calls of a thread, in the kernel (program 0) or in a program; NULL: there are none."""
+    cdef Tails *t = &d.tails
+    cdef uint64_t key = thread << 5 | <uint64_t>program
+    cdef uint64_t i, k, size
+    cdef TailThread *more
+    if t.threads == NULL or make and 2 * (t.count + 1) > t.mask:
+        if not make:
+            return NULL
+        size = 2 * (t.mask + 1) if t.threads != NULL else 64
+        more = <TailThread *>calloc(size, sizeof(TailThread))
+        if more == NULL:
+            return NULL
+        if t.threads != NULL:
+            for k in range(t.mask + 1):
+                if t.threads[k].used:
+                    i = (t.threads[k].key * <uint64_t>0x9E3779B97F4A7C15 >> 32) & (size - 1)
+                    while more[i].used:
+                        i = (i + 1) & (size - 1)
+                    more[i] = t.threads[k]
+            free(t.threads)
+        t.threads, t.mask = more, size - 1
+    i = (key * <uint64_t>0x9E3779B97F4A7C15 >> 32) & t.mask
+    while t.threads[i].used:
+        if t.threads[i].key == key:
+            return &t.threads[i]
+        i = (i + 1) & t.mask
+    if not make:
+        return NULL
+    t.threads[i].used, t.threads[i].key = True, key
+    t.count += 1
+    return &t.threads[i]
+
+
+cdef void forget_tails(Dispatch *d) noexcept nogil:
+    cdef uint64_t i
+    if d.tails.threads != NULL:
+        for i in range(d.tails.mask + 1):
+            free(d.tails.threads[i].all)
+    free(d.tails.threads)
+    d.tails.threads = NULL
+    d.tails.mask = d.tails.count = 0
+    d.tails.history = d.clock.history if d.clock != NULL else 0
+
+
+cdef inline bint abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
+    """Whether its frame is gone: the stack pointer is above it, on the same stack."""
+    return tail.sp < sp and sp - tail.sp < STACK_REACH
+
+
+cdef bint note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program
+                    ) noexcept nogil:
+    """A function leaves by a tail call: its probe fires when control is at ``back`` with the stack
+    pointer ``sp``.  False: too many wait."""
+    cdef uint64_t thread = running_thread(d)
+    cdef TailThread *t
+    cdef void *more
+    cdef uint32_t room
+    if d.clock.history != d.tails.history:
+        forget_tails(d)
+    t = tails_of(d, thread, program, True)
+    if t == NULL:
+        return False
+    if thread:
+        while t.count and abandoned(&t.all[t.count - 1], sp):
+            t.count -= 1
+    if t.count == t.room:
+        room = 2 * t.room if t.room else 16
+        more = realloc(t.all, room * sizeof(Tail)) if room <= MAX_TAILS else NULL
+        if more == NULL:
+            return False
+        t.all = <Tail *>more
+        t.room = room
+    t.all[t.count] = Tail(sp, back, probe)
+    t.count += 1
+    return await_address(d.clock, back)
+
+
+cdef void leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
+    """At a jump that leaves its function: note where the function returns to."""
+    cdef uint64_t sp = get(d, d.sp)
+    cdef uint64_t back = 0
+    cdef int program = <int>(s.address >> PROGRAM_SHIFT) if in_program(s) else 0
+    if d.linked:
+        back = get(d, d.link)
+    elif guest_read(d.clock, sp, &back, 8):
+        sp += 8
+    else:
+        return  # no return address: nothing has called it
+    if not note_tail(d, probe, sp, back, program):
+        too_many_tails(d)
+
+
+cdef void too_many_tails(Dispatch *d) noexcept with gil:
+    d.stop = True
+    (<Dispatcher>d.owner).engine.failed(MachineError(
+        f"more than {MAX_TAILS} functions of one thread have left by tail calls and have not "
+        "returned: probe fewer returns"))
+
+
+cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
+    """The engine: a block begins at an address that a function may return to."""
+    cdef Dispatch *d = <Dispatch *>data
+    cdef Clock *c = d.clock
+    cdef int program = 0
+    cdef TailThread *t
+    cdef Tail tail
+    cdef uint64_t sp
+    if c.frozen:
+        return True
+    if c.history != d.tails.history:
+        forget_tails(d)
+        return True
+    if not address >> 63 and d.programs.count:
+        program = running_program(d)
+        if program == 0:
+            return True
+    t = tails_of(d, running_thread(d), program, False)
+    if t == NULL or t.count == 0:
+        return True
+    if address == d.thread_begins:
+        t.count = 0  # a new thread has the place of one that has ended
+        return True
+    sp = register_read(c, d.number[d.sp])
+    while t.count:
+        tail = t.all[t.count - 1]
+        if abandoned(&tail, sp):
+            t.count -= 1
+            continue
+        if tail.sp != sp or tail.back != address:
+            break
+        t.count -= 1
+        d.framed = False
+        d.at = address
+        d.after = True
+        fire_one(d, tail.probe)
+        d.after = False
+        if d.stop:
+            d.stop = False
+            return False
+    return True
+
+
+cdef bint has_tails(Dispatch *d) noexcept nogil:
+    cdef uint32_t i
+    for i in range(d.probe_count):
+        if d.probes[i].tail and not d.probes[i].removed:
+            return True
+    return False
