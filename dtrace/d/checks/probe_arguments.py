@@ -88,7 +88,8 @@ def located_argument(env: Environment, place: SourcePlace, index: int, kind: Typ
         found.partly(kept, len(found.places))
     chosen: syntax.Expression
     only = list(values.values())
-    if len(only) == 1 and only[0][1] is not None and not found.others:
+    if (is_scalar(found.type) and len(only) == 1 and only[0][1] is not None
+            and not found.others):
         chosen = only[0][1]
     else:
         chosen = typed(syntax.ByProbe(
@@ -97,4 +98,4 @@ def located_argument(env: Environment, place: SourcePlace, index: int, kind: Typ
     if kind is not None:
         return typed(syntax.Cast(place, kind, chosen), kind)
     chosen.lvalue = not is_scalar(found.type)
-    return typed(chosen, found.type)
+    return chosen
