@@ -215,9 +215,8 @@ class Stacks:
         except MemoryAccessError:
             return b""
         for at in range(size):
-            if address + at in machine.breakpoints:
-                original = machine.displaced(address + at)[: size - at]
-                code[at : at + len(original)] = original
+            original = machine.original(address + at)[: size - at]
+            code[at : at + len(original)] = original
         return bytes(code)
 
     def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:

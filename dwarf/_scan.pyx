@@ -62,6 +62,7 @@ cdef enum:
     AT_SPECIFICATION = 0x47
     AT_TYPE = 0x49
     AT_RANGES = 0x55
+    AT_ENTRY_PC = 0x52
     AT_CALL_COLUMN = 0x57
     AT_CALL_FILE = 0x58
     AT_CALL_LINE = 0x59
@@ -135,6 +136,7 @@ cdef struct Record:
     uint8_t inlined
     uint8_t declaration
     uint8_t padding[5]
+    uint64_t begins  # DW_AT_entry_pc; NOTHING: it is not said
 
 cdef struct Piece:
     uint64_t low
@@ -168,7 +170,7 @@ cdef struct Section:
     uint64_t size
 
 RECORD_SIZE = sizeof(Record)
-RECORD_FORMAT = "<QQQIIIIIIIIIIBBB5x"
+RECORD_FORMAT = "<QQQIIIIIIIIIIBBB5xQ"
 PIECE_FORMAT = "<QQ"
 UNIT_FORMAT = "<QQQQQQQQQQIBB2x"
 DECLARED_FORMAT = "<QQQQIII4x"
@@ -559,7 +561,7 @@ cdef class Scan:
         """A subprogram or an inlined subroutine."""
         cdef uint32_t i
         cdef Value v
-        cdef Value low, high, ranges, name
+        cdef Value low, high, ranges, name, begins
         cdef const Attribute *t
         cdef Record *r
         cdef uint64_t begin = 0
@@ -582,7 +584,8 @@ cdef class Scan:
         r.subject = NO_RECORD
         r.tag = <uint8_t>a.tag
         r.first_piece = self.piece_count
-        low.kind = high.kind = ranges.kind = name.kind = -1
+        low.kind = high.kind = ranges.kind = name.kind = begins.kind = -1
+        r.begins = NOTHING
         name.number = NOTHING
         for i in range(a.count):
             t = &self.attributes[a.first + i]
@@ -596,6 +599,8 @@ cdef class Scan:
                 high = v
             elif t.name == AT_RANGES:
                 ranges = v
+            elif t.name == AT_ENTRY_PC:
+                begins = v
             elif t.name == AT_ABSTRACT_ORIGIN or t.name == AT_SPECIFICATION:
                 if v.kind == REFERENCE:
                     r.origin = v.number
@@ -629,6 +634,11 @@ cdef class Scan:
             if not self.piece(begin, end):
                 return 0
         r.pieces = self.piece_count - r.first_piece
+        if begins.kind == ADDRESS or begins.kind == ADDRESS_INDEX:
+            if not self.address(u, &begins, &r.begins):
+                return 0
+        elif begins.kind == PLAIN and r.pieces:  # from the entry's base address (DWARF 5, 2.18)
+            r.begins = self.pieces[r.first_piece].low + begins.number
         made[0] = self.record_count
         self.record_count += 1
         return 1

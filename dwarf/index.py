@@ -27,7 +27,7 @@ from emu.printable import name as printable_name
 from emu.replacing import replacing
 from emu.symbols import Symbol, SymbolTable
 
-MAGIC, FORMAT = b"KINSTDWF", 4
+MAGIC, FORMAT = b"KINSTDWF", 5
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths
 MAX_NAME = 4096  # bytes; what is longer is cut
 MAX_NAMES = 1 << 28  # bytes of all different names
@@ -52,6 +52,7 @@ class Function:
     :param parent: the record it lies in; None at the top.
     :param inlined: whether it is a copy in another function.
     :param call_line: where it is called, in a copy; 0: not known.
+    :param begins: where control enters it (DW_AT_entry_pc); None: the debug data does not say.
     """
 
     number: int
@@ -63,6 +64,7 @@ class Function:
     call_line: int
     call_column: int
     unit: int
+    begins: int | None = None
 
 
 @dataclass(frozen=True)
@@ -174,12 +176,12 @@ class DebugIndex:
 
     def _function(self, number: int, name: str) -> Function:
         (_offset, _origin, _name, parent, unit, first, count, call_file, call_line, call_column,
-         _decl_file, _decl_line, _subject, tag, _inlined, _declaration) = RECORD.unpack_from(
-            self._records, number * RECORD_SIZE)
+         _decl_file, _decl_line, _subject, tag, _inlined, _declaration,
+         begins) = RECORD.unpack_from(self._records, number * RECORD_SIZE)
         pieces = tuple(PIECE.iter_unpack(self._pieces[16 * first : 16 * (first + count)]))
         return Function(
             number, name, pieces, None if parent == NONE32 else parent, tag == INLINED, call_file,
-            call_line, call_column, unit,
+            call_line, call_column, unit, None if begins == NONE64 else begins,
         )
 
     def line_table(self, unit: int) -> int:

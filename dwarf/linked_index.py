@@ -57,6 +57,7 @@ class LinkedIndex(DebugIndex):
         return replace(
             one, number=high | one.number, unit=high | one.unit,
             pieces=tuple((low + address, end + address) for low, end in one.pieces),
+            begins=None if one.begins is None else one.begins + address,
             parent=None if one.parent is None else high | one.parent)
 
     @staticmethod

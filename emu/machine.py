@@ -2,7 +2,7 @@
 
 import enum
 from abc import abstractmethod
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,8 +12,6 @@ from emu.errors import MachineError
 from emu.guest import Guest
 from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
-
-NO_BREAKPOINTS: Container[int] = frozenset()
 
 
 class StopReason(enum.Enum):
@@ -66,6 +64,11 @@ class Until:
     interrupts: bool = False
 
 
+def nothing_displaced(address: int) -> bytes:
+    """The bytes under a breakpoint where there are no breakpoints."""
+    return b""
+
+
 @dataclass
 class ConsoleLog:
     """What the guest wrote to its console.
@@ -94,8 +97,7 @@ class Machine(PagedMemory):
     image: Image
     console: ConsoleLog
     counts: ClassVar[bool] = True  # whether it counts the instructions it executes
-    breakpoints: Container[int] = NO_BREAKPOINTS  # addresses with breakpoints of probes
-    displaced: Callable[[int], bytes]  # the bytes that one of them was written over
+    original: Callable[[int], bytes]  # the bytes under a breakpoint, if there is one
 
     @abstractmethod
     def read_register(self, name: str) -> int:

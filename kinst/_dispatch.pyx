@@ -96,6 +96,9 @@ cdef struct Probe:
     uint64_t low  # a return that a condition or an address decides: it fires where the next
     uint64_t high  # instruction is not behind the first of [low, high), the function; 0: always
     uint8_t told  # Python is told of its firings, whatever is done natively
+    uint8_t role  # of an inline copy: ENTERS, WAY_OUT or CALLS_OUT
+    uint8_t silent  # it only follows the copy
+    uint32_t copy
     uint8_t tail  # a return at a jump: it fires when the function that is jumped to has returned
 
 # The probes of an operation; NONE: it is not enabled.
@@ -155,12 +158,35 @@ cdef struct Tail:
     uint64_t back
     uint32_t probe
 
+# An inline copy that a thread is in.
+cdef struct ActiveCopy:
+    uint64_t sp  # when it was entered
+    uint32_t copy
+
 cdef struct TailThread:
     uint64_t key
     bint used
     uint32_t count
     uint32_t room
     Tail *all
+    uint32_t active_count
+    uint32_t active_room
+    ActiveCopy *active
+
+cdef struct InlineCopy:
+    uint32_t first  # of its ranges
+    uint32_t count
+
+cdef struct CodeRange:
+    uint64_t low
+    uint64_t high
+
+cdef enum:
+    NO_WAY_OUT = 0
+    ENTERS = 1
+    WAY_OUT = 2
+    CALLS_OUT = 3
+    MAX_RANGES = 4096
 
 cdef struct Tails:
     TailThread *threads  # open addressing
@@ -271,6 +297,12 @@ cdef struct Dispatch:
     bint making  # what fires is a static probe, or a system call's
     Calls calls
     Tails tails
+    InlineCopy *copies
+    uint32_t copy_count
+    uint32_t copy_room
+    CodeRange *ranges
+    uint32_t range_count
+    uint32_t range_room
     bint after  # the function that fires has returned
     bint linked  # calls leave their return address in ``link``, not on the stack
     int per_cpu  # Unicorn's number of the register that leads to the thread; 0: it is not known
@@ -284,6 +316,7 @@ include "_system_call.pxi"
 include "_operation.pxi"
 include "_program.pxi"
 include "_returns.pxi"
+include "_inline.pxi"
 include "_firing.pxi"
 include "_patches.pxi"
 
@@ -322,6 +355,8 @@ cdef class Dispatcher(CodeReader):
         if self.engine is not None and self.engine.clock.arrived_data == <void *>&self.d:
             await_nothing(&self.engine.clock)
         forget_tails(&self.d)
+        free(self.d.copies)
+        free(self.d.ranges)
         forget_calls(&self.d)
         free(self.d.sites)
         free(self.d.probes)
@@ -728,24 +763,33 @@ cdef class Dispatcher(CodeReader):
             free(pieces)
         return made
 
-    def add_within(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size,
-                   uint32_t function, int provider, ranges, bint last):
-        """A probe in each of some parts of a function.
+    def add_copy(self, list ranges):
+        """An inline copy with its code in [low, high) of each range; its number."""
+        self.unchanging()
+        return add_copy(&self.d, ranges)
 
-        :param ranges: [begin, end) of the parts, offsets.
-        :param last: on a part's last instruction; else on the one that stands at its begin.
-        :return: for each the instruction's offset, and the probe's number; -1: there is no
+    def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                      uint64_t size, uint32_t function, int provider, copies, bint entry,
+                      bint returns):
+        """The probes of inline copies that have code in a function.
+
+        :param copies: (number, offset of the entry or None where it is in another function).
+        :param entry: whether the probes of entries are wanted, not silent; so ``returns``.
+        :return: for each copy the entry as (offset, probe's number) or None, and a list of the same
+            for the instructions that may lead out of it.  In place of the number -1: there is no
             instruction, -2: it is refused, -3: it lies in an exclusive access.
         """
         self.unchanging()
+        cdef Dispatch *d = &self.d
         cdef Piece *pieces = NULL
-        cdef uint64_t i, count, begin, end
+        cdef uint64_t i, count, at
         cdef bint exclusive = False
         cdef const Template *t
-        made, refused = [], {}
+        cdef uint32_t copy
+        cdef int role
+        made, refused, where = [], {}, {}
         try:
             count = self.pieces(address, code, start, size, &pieces, [])
-            offsets = []
             for i in range(count):
                 t = &self.templates.all[pieces[i].template]
                 exclusive = exclusive or t.flags & STARTS_EXCLUSIVE
@@ -753,22 +797,97 @@ cdef class Dispatcher(CodeReader):
                     refused[i] = -3 if exclusive else -2
                 if t.flags & ENDS_EXCLUSIVE:
                     exclusive = False
-                offsets.append(pieces[i].at)
-            for begin, end in ranges:
-                found = bisect_left(offsets, end if last else begin) - last
-                if not 0 <= found < count or not (
-                        begin <= offsets[found] < end if last else offsets[found] == begin):
-                    made.append((begin, -1))
-                    continue
-                i = found
-                made.append((pieces[i].at, refused[i] if i in refused else probe_at(
-                    &self.d,
-                    site_at(&self.d, address + pieces[i].at, pieces[i].template,
-                            &code[start + pieces[i].at], pieces[i].length, pieces[i].relative),
-                    function, provider)))
+                where[pieces[i].at] = i
+            offsets = sorted(where)
+            for copy, first in copies:
+                if copy >= d.copy_count:
+                    raise ValueError("no such copy")
+                entered, left = None, []
+                if first is not None:
+                    if first not in where:
+                        entered = first, -1
+                    elif where[first] in refused:
+                        entered = first, refused[where[first]]
+                    else:
+                        entered = first, copy_probe(d, self.site_of(
+                            address, code, start, &pieces[<uint64_t>where[first]]), function,
+                            provider, copy, ENTERS, not entry)
+                for i in self.in_ranges(copy, address, offsets, where):
+                    t = &self.templates.all[pieces[i].template]
+                    at = address + pieces[i].at
+                    role = way_out(d, copy, t, target_of(t, at, pieces[i].relative),
+                                   at + pieces[i].length)
+                    if role == NO_WAY_OUT:
+                        continue
+                    left.append((pieces[i].at, refused[i] if i in refused else copy_probe(
+                        d, self.site_of(address, code, start, &pieces[i]), function, provider,
+                        copy, role, not returns)))
+                made.append((entered, left))
         finally:
             free(pieces)
         return made
+
+    cdef list in_ranges(self, uint32_t copy, uint64_t address, offsets, where):
+        """The numbers of a function's instructions that lie in a copy."""
+        cdef const InlineCopy *c = &self.d.copies[copy]
+        cdef uint32_t k
+        found = []
+        for k in range(c.first, c.first + c.count):
+            low, high = int(self.d.ranges[k].low) - address, int(self.d.ranges[k].high) - address
+            found += [where[at] for at in offsets[bisect_left(offsets, low):
+                                                  bisect_left(offsets, high)]]
+        return found
+
+    cdef uint32_t site_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                          const Piece *piece) except? 0xFFFFFFFF:
+        return site_at(&self.d, address + piece.at, piece.template, &code[start + piece.at],
+                       piece.length, piece.relative)
+
+    def copy_of(self, uint32_t probe):
+        """What a probe is to an inline copy: (the copy's number, 1: it is entered there, 2: control
+        may leave it there, 3: there it calls a function that returns to the outside, whether the
+        probe is silent); None: it is a probe of no copy."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        cdef const Probe *p = &self.d.probes[probe]
+        return (p.copy, p.role, bool(p.silent)) if p.role else None
+
+    def enter_copy(self, uint32_t probe):
+        """Control is at the begin of a probe's inline copy; whether the probe is to fire."""
+        self.live()
+        if self.copy_of(probe) is None:
+            raise ValueError(f"probe {probe} is of no inline copy")
+        return bool(enter_copy(&self.d, self.d.probes[probe].copy)
+                    and not self.d.probes[probe].silent)
+
+    def leave_copy(self, uint32_t probe):
+        """Control has left a probe's inline copy; whether the probe is to fire."""
+        self.live()
+        if self.copy_of(probe) is None:
+            raise ValueError(f"probe {probe} is of no inline copy")
+        return bool(leave_copy(&self.d, self.d.probes[probe].copy)
+                    and not self.d.probes[probe].silent)
+
+    def ranges_of(self, uint32_t copy):
+        """[low, high) of each piece of an inline copy."""
+        if copy >= self.d.copy_count:
+            raise IndexError(copy)
+        cdef const InlineCopy *c = &self.d.copies[copy]
+        return [(self.d.ranges[k].low, self.d.ranges[k].high)
+                for k in range(c.first, c.first + c.count)]
+
+    def forget_copy(self, probes):
+        """The copy of some probes is not followed: its entry fires whenever control comes there, its
+        ends never."""
+        self.unchanging()
+        cdef uint32_t i
+        for i in probes:
+            if i >= self.d.probe_count or not self.d.probes[i].role:
+                raise ValueError(f"probe {i} is of no copy")
+            if self.d.probes[i].role == ENTERS:
+                self.d.probes[i].role = NO_WAY_OUT
+            else:
+                self.d.probes[i].silent = True
 
     def add_boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                        uint64_t size, uint32_t function, entry, returns, strays):
@@ -826,7 +945,7 @@ cdef class Dispatcher(CodeReader):
     def leave_by_tail(self, uint32_t probe, uint64_t sp, uint64_t back):
         """Have such a probe fire when control is at ``back`` with the stack pointer ``sp``."""
         self.live()
-        if not self.is_tail(probe):
+        if not self.is_tail(probe) and self.d.probes[probe].role != CALLS_OUT:
             raise ValueError(f"probe {probe} fires where it is")
         if not note_tail(&self.d, probe, sp, back, 0):
             raise MemoryError("too many tail calls")
@@ -882,6 +1001,7 @@ cdef class Dispatcher(CodeReader):
         forget_left(&d.programs)
         forget_calls(d)
         forget_tails(d)
+        d.copy_count = d.range_count = 0
 
     def __len__(self):
         return self.d.probe_count

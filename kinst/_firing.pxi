@@ -101,6 +101,8 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     while i != NONE:
         if d.probes[i].high and not leaves(d, s, &d.probes[i]):
             pass
+        elif d.probes[i].role:
+            fire_copy(d, s, i)
         elif d.probes[i].tail:
             leave_by_tail(d, s, i)
         else:

@@ -58,6 +58,7 @@ cdef void forget_tails(Dispatch *d) noexcept nogil:
     if d.tails.threads != NULL:
         for i in range(d.tails.mask + 1):
             free(d.tails.threads[i].all)
+            free(d.tails.threads[i].active)
     free(d.tails.threads)
     d.tails.threads = NULL
     d.tails.mask = d.tails.count = 0
@@ -137,10 +138,10 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
         if program == 0:
             return True
     t = tails_of(d, running_thread(d), program, False)
-    if t == NULL or t.count == 0:
+    if t == NULL:
         return True
     if address == d.thread_begins:
-        t.count = 0  # a new thread has the place of one that has ended
+        t.count = t.active_count = 0  # a new thread has the place of one that has ended
         return True
     sp = register_read(c, d.number[d.sp])
     while t.count:
@@ -153,9 +154,13 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
         t.count -= 1
         d.framed = False
         d.at = address
-        d.after = True
-        fire_one(d, tail.probe)
-        d.after = False
+        if d.probes[tail.probe].role:
+            if leave_copy(d, d.probes[tail.probe].copy) and not d.probes[tail.probe].silent:
+                fire_one(d, tail.probe)
+        else:
+            d.after = True
+            fire_one(d, tail.probe)
+            d.after = False
         if d.stop:
             d.stop = False
             return False
@@ -165,6 +170,6 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
 cdef bint has_tails(Dispatch *d) noexcept nogil:
     cdef uint32_t i
     for i in range(d.probe_count):
-        if d.probes[i].tail and not d.probes[i].removed:
+        if (d.probes[i].tail or d.probes[i].role) and not d.probes[i].removed:
             return True
     return False

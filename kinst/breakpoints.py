@@ -15,6 +15,7 @@ from dwarf.types import Types
 from emu.unicorn.machine import UnicornMachine
 from kinst._dispatch import Dispatcher
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
+from kinst.inline_copies import CALLS_OUT, ENTERS, WAY_OUT
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.shared import TrapPath
 from kinst.traced_program import TracedProgram
@@ -245,7 +246,7 @@ class Breakpoints(ProbeTable):
             detour.wipe()
             machine.write_u64(self._scratch, self._scratch_value)
         for number in numbers:
-            if not self.fires(number, state):
+            if not self.fires(number, state) or not self._at_copy(number, state):
                 continue
             if dispatcher.is_tail(number):
                 self._leave_by_tail(number, state)
@@ -274,6 +275,21 @@ class Breakpoints(ProbeTable):
         detour.use_trampoline(0, address, len(code))
         detour.thaw_at(pc, verdict.ends_block, *self._back(state))
         trap.leave(machine, state, pc)
+
+    def _at_copy(self, number: int, state: CpuState) -> bool:
+        """Whether a probe that may be of an inline copy is to fire here."""
+        found = self.at_copy(number, state)
+        if found is None:
+            return True
+        _copy, role = found
+        if role == CALLS_OUT:
+            instruction = self.probe(number).instruction
+            self.dispatcher.leave_by_tail(number, state.get(self.machine.arch.sp),
+                                          instruction.address + len(instruction.code))
+            return False
+        if role == ENTERS:
+            return self.dispatcher.enter_copy(number)
+        return role == WAY_OUT and self.dispatcher.leave_copy(number)
 
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
         """The probe's function leaves by a tail call: note where it returns to."""

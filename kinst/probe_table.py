@@ -19,6 +19,7 @@ from kinst import guards, operations, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import ConditionalJump, Copy, Refuse, Rewrite
+from kinst.inline_copies import WAY_OUT, ReadableState, goes_out
 from kinst.members import MemberError
 from kinst.shared import ProbeKind
 from kinst.traced_program import TracedProgram, offsets
@@ -34,6 +35,10 @@ FAR_JUMP = 4  # bytes of the first instruction of two that jump to any address (
 COLD = re.compile(r"\.cold(\.\d+)?$")
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
+
+
+# The offset of an instruction, and the probe's number or why there is none.
+CopyEnd = tuple[int, int | str]
 
 
 class ProbeError(KinstError):
@@ -373,6 +378,21 @@ class ProbeTable:
         assert not isinstance(verdict, Refuse | Copy | Rewrite)
         return not bounds[0] < verdict.next_pc(state) < bounds[1]
 
+    def at_copy(self, number: int, state: ReadableState) -> tuple[int, int] | None:
+        """What a probe of an inline copy is at its instruction: (the copy, its role); None for a
+        probe of no copy, and where control stays inside.
+
+        The roles are those of ``kinst.inline_copies``; 0: control stays inside.
+        """
+        found = self.dispatcher.copy_of(number)
+        if found is None:
+            return None
+        copy, role, _silent = found
+        if role == WAY_OUT and not goes_out(self.trap, self.dispatcher.ranges_of(copy),
+                                            self.probe(number).instruction, state):
+            role = 0
+        return copy, role
+
     def addresses(self, number: int) -> list[int]:
         """Where a probe fires: of a static one its tracepoints."""
         static = self.static(number)
@@ -443,21 +463,27 @@ class ProbeTable:
             function.address, code, start, function.size, self._function(function), ProbeKind.OFFSET
         )
 
-    def add_within(self, function: Symbol, ranges: Sequence[tuple[int, int]], last: bool
-                   ) -> list[tuple[int, int | str]]:
-        """A kinst probe in each of some parts of a function.
+    def add_copy_ends(self, function: Symbol, copies: Sequence[tuple[int, int | None]], entry: bool,
+                      returns: bool) -> list[tuple[CopyEnd | None, list[CopyEnd]]]:
+        """kinst probes where inline copies with code in a function are entered and left.
 
-        :param ranges: [begin, end) of the parts, offsets in the function.
-        :param last: on a part's last instruction; else on the one that stands at its begin.
-        :return: for each the instruction's offset, and the probe's number or why there is none.
+        :param copies: (number that ``dispatcher.add_copy`` gave, offset of the entry or None where
+            that is in another function).
+        :param entry: whether the entries are wanted; otherwise their probes only follow the copies.
+            So ``returns``.
+        :return: for each copy its entry, and the instructions that may lead out of it.
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
-        found = self.dispatcher.add_within(
+        found = self.dispatcher.add_copy_ends(
             function.address, code, start, function.size, self._function(function),
-            ProbeKind.OFFSET, ranges, last)
-        return [(at, number if number >= 0 else self._refusal(function, at, number))
-                for at, number in found]
+            ProbeKind.OFFSET, copies, entry, returns)
+
+        def end(at: int, number: int) -> CopyEnd:
+            return at, number if number >= 0 else self._refusal(function, at, number)
+
+        return [(None if entered is None else end(*entered), [end(*one) for one in left])
+                for entered, left in found]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:
         """Why there is no probe at an offset."""

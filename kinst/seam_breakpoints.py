@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from emu.machine import NO_BREAKPOINTS, Machine
+from emu.machine import Machine, nothing_displaced
 from emu.static_probe import StaticProbe
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
+from kinst.inline_copies import CALLS_OUT, ENTERS, WAY_OUT, InlineCopies
 from kinst.probe_table import Probe, ProbeError, ProbeTable
 from kinst.trampoline import RESERVED, SLOT, Trampolines
 from kinst.trap import CpuState, returns_to
@@ -62,6 +63,7 @@ class SeamBreakpoints(ProbeTable):
         # returned, probe), the last one last; and all addresses that one was expected at.
         self._tails: list[tuple[int, int, int]] = []
         self._awaited: set[int] = set()
+        self._copies = InlineCopies(self.dispatcher)
         self.after = False  # the function that fires has returned already, to its caller
         self._return_at = 0  # the instruction by which the kernel goes back
 
@@ -116,8 +118,7 @@ class SeamBreakpoints(ProbeTable):
         self._seam_before = machine.read_u64(seam.address)
         machine.write_u64(seam.address, area.seam)
         machine.handle(area.seam, self._seam)
-        machine.breakpoints = self._sites
-        machine.displaced = lambda address: self._sites[address].code
+        machine.original = self._original
         self.enabled = True
 
     def disable(self) -> None:
@@ -142,12 +143,16 @@ class SeamBreakpoints(ProbeTable):
         if self._return_at:
             machine.handle(self._return_at, None)
             self._return_at = 0
-        machine.breakpoints = NO_BREAKPOINTS
+        machine.original = nothing_displaced
         self._area.close()
         self._area = None
         self._sites.clear()
         self._seconds.clear()
         self.enabled = False
+
+    def _original(self, address: int) -> bytes:
+        site = self._sites.get(address)
+        return b"" if site is None else site.code
 
     def second(self, address: int) -> int | None:
         """The site whose trampoline has its second breakpoint at an address."""
@@ -185,7 +190,7 @@ class SeamBreakpoints(ProbeTable):
         self._firing = True
         try:
             for number in site.numbers:
-                if not self.fires(number, state):
+                if not self.fires(number, state) or not self._at_copy(number, state):
                     continue
                 if self.dispatcher.is_tail(number):
                     self._leave_by_tail(number, state)
@@ -218,9 +223,25 @@ class SeamBreakpoints(ProbeTable):
     def _leave_by_tail(self, number: int, state: CpuState) -> None:
         """The probe's function leaves by a tail call: note where it returns to, and stop there."""
         returns = returns_to(self.machine, state)
-        if returns is None:
-            return
-        sp, back = returns
+        if returns is not None:
+            self._await(number, *returns)
+
+    def _at_copy(self, number: int, state: CpuState) -> bool:
+        """Whether a probe that may be of an inline copy is to fire here."""
+        found = self.at_copy(number, state)
+        if found is None:
+            return True
+        _copy, role = found
+        sp = state.get(self.machine.arch.sp)
+        if role == CALLS_OUT:
+            instruction = self.probe(number).instruction
+            self._await(number, sp, instruction.address + len(instruction.code))
+            return False
+        if role == ENTERS:
+            return self._copies.enter(number, sp)
+        return role == WAY_OUT and self._copies.leave(number)
+
+    def _await(self, number: int, sp: int, back: int) -> None:
         while self._tails and self._tails[-1][0] < sp:
             self._tails.pop()  # its frame is gone
         self._tails.append((sp, back, number))
@@ -234,6 +255,10 @@ class SeamBreakpoints(ProbeTable):
             self._tails.pop()
         while self._tails and self._tails[-1][:2] == (machine.sp, machine.pc):
             number = self._tails.pop()[2]
+            if self.dispatcher.copy_of(number) is not None:
+                if self._copies.leave(number) and self.fire is not None:
+                    self.fire(self.probe(number), CpuState(machine, machine.pc))
+                continue
             self.after = self._firing = True
             try:
                 if self.fire is not None:

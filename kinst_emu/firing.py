@@ -32,7 +32,7 @@ class Fired:
     now: int | None
 
 
-class Arguments(Mapping[str, Value]):
+class FiringArguments(Mapping[str, Value]):
     """A function's arguments by name; each is read when it is asked for.
 
     One that cannot be read raises a KinstError that says why, and leaves the others readable.
@@ -110,7 +110,7 @@ class Firing:
         return Registers(tuple(self.machine.emulated.arch.registers), self._read)
 
     @property
-    def args(self) -> Arguments:
+    def args(self) -> FiringArguments:
         """The function's arguments by name, with their types.
 
         At a function's entry the calling convention says where they are, elsewhere the debug data.
@@ -121,7 +121,7 @@ class Firing:
         """
         procedure, _places = self._placed(self._probe)
         names = [p.name or f"arg{i}" for i, p in enumerate(procedure.parameters)]
-        return Arguments(names, self._argument)
+        return FiringArguments(names, self._argument)
 
     def arg(self, which: int | str) -> Value:
         """One of the arguments, by name, or by number from 0.

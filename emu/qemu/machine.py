@@ -21,7 +21,7 @@ from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.guests import guest_of
-from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until
+from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until, nothing_displaced
 from emu.qemu.boards import BOARDS, installed
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from emu.qemu.keyboard import Keyboard
@@ -55,7 +55,7 @@ class QemuMachine(Machine):
         self.patience, self.longest = PATIENCE, LONGEST
         self.console = ConsoleLog()
         self._hidden = hidden
-        self.displaced: Callable[[int], bytes] = lambda address: b""
+        self.original = nothing_displaced
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._handling = False

@@ -15,7 +15,7 @@ from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import EventQueue, Timer
 from emu.guests import guest_of
-from emu.machine import NO_BREAKPOINTS, ConsoleLog, Machine, Stop, Until
+from emu.machine import ConsoleLog, Machine, Stop, Until, nothing_displaced
 from emu.unicorn import mark
 from emu.unicorn._engine import Engine, EngineError
 from emu.unicorn.board import BOARDS
@@ -30,6 +30,7 @@ from emu.unicorn.state import MachineState, Snapshot
 LARGE = 1 << 16  # bytes: more are not read at once
 MAX_COUNTS = 1 << 16  # pieces of code of which the instructions are known
 MIN_MEMORY, MAX_MEMORY = 64 << 20, 64 << 30
+NO_BREAKPOINTS: Container[int] = frozenset()
 
 
 def library_symbols() -> dict[str, int]:
@@ -83,7 +84,8 @@ class UnicornMachine(Machine):
         self._loop: RunLoop
         self._counts: dict[bytes, int] = {}
         self.breakpoints = NO_BREAKPOINTS  # patched addresses: time stands still from there
-        self.displaced: Callable[[int], bytes] = lambda address: b""  # what a breakpoint is over
+        self.displaced: Callable[[int], bytes] = nothing_displaced
+        self.original = nothing_displaced
         self.patches = self._patch_serial = 0
         self.alarm: Alarm | None = None  # somebody who looks: no part of the machine's state
         self.runner: Runner | None = None  # so here
@@ -509,12 +511,13 @@ class UnicornMachine(Machine):
             raise MachineError("other probes are enabled on this machine")
         self._patch_serial += 1
         self.patches = self._patch_serial
-        self.breakpoints, self.displaced = breakpoints, displaced
+        self.breakpoints, self.displaced, self.original = breakpoints, displaced, displaced
 
     def unpatch(self) -> None:
         """They are gone."""
         self.patches = 0
-        self.breakpoints, self.displaced = NO_BREAKPOINTS, lambda address: b""
+        self.breakpoints = NO_BREAKPOINTS
+        self.displaced = self.original = nothing_displaced
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a state kept by ``snapshot``.

@@ -20,6 +20,7 @@ from dwarf.locations import (
     Load,
     Location,
     Operation,
+    Pieces,
     Register,
     Unkept,
     evaluate,
@@ -65,11 +66,16 @@ def test_an_expression_is_carried_out_on_terms(content, wanted):
 
 
 @pytest.mark.parametrize("content", [
-    [], [0x22], [0x55, 0x93, 4], [0x50, 0x93, 4, 0x51, 0x93, 4], [0xA3, 1, 0x55, 0x9F], [0x31] * 65,
-    [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
+    [], [0x22], [0x93, 4, 0x51, 0x93, 4], [0x55, 0x93, 3], [0x55, 0x93, 4, 0x51],
+    [0xA3, 1, 0x55, 0x9F], [0x31] * 65, [0x9C], [0x75, 0, 0x28, 1, 0, 0x31, 0x9F], [0x9F]])
 def test_what_is_no_whole_value_is_not_kept(content):
     with pytest.raises(Unkept):
         of(*content)
+
+
+def test_a_value_in_pieces_is_found_in_each(content=(0x50, 0x93, 8, 0x75, 16, 0x93, 4)):
+    assert of(*content) == Pieces((
+        (Register(0), 8), (Load(Operation("+", R5, Constant(16)), 4), 4)))
 
 
 ABBREVS = (
