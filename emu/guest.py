@@ -374,6 +374,9 @@ class Guest:
         ``wait_members``: what one says that waits.
     :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
         known.
+    :param program_arguments: the members that lead from a thread to the arguments of its process's
+        program, and there the bytes of all of them, and the strings behind each other; empty: it
+        does not keep them.
     :param atomics: what the names of its inline functions for atomic accesses begin with.
     :param static_probes: reads those that the kernel declares, in one that was started; ``gates``:
         the functions that its tracepoints call, with so many arguments behind the first;
@@ -435,6 +438,7 @@ class Guest:
     wait_members: WaitMembers | None = None
     atomics: str = ""
     thread_begins: str = ""
+    program_arguments: tuple[tuple[str, str], ...] = ()
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

@@ -232,6 +232,7 @@ cdef void faulted(Machine *m) noexcept nogil:
     cdef uint64_t value = m.fault_value
     cdef uint64_t skip
     cdef bint after
+    cdef int64_t action
     m.fault = -1
     if m.in_error:
         m.error_faults += 1
@@ -247,16 +248,23 @@ cdef void faulted(Machine *m) noexcept nogil:
     memcpy(context, m.error_context, CONTEXT_SIZE)
     memcpy(<uint8_t *>context + CONTEXT_TIMESTAMP, kept + CONTEXT_TIMESTAMP, 8)
     context[CONTEXT_ARGUMENTS / 8 + 1] = clause
-    context[CONTEXT_ARGUMENTS / 8 + 2] = 0
-    context[CONTEXT_ARGUMENTS / 8 + 3] = m.fault_at
+    action = action_at(m, m.fault_at)
+    context[CONTEXT_ARGUMENTS / 8 + 2] = <uint64_t>(action >> 1)
+    context[CONTEXT_ARGUMENTS / 8 + 3] = ~<uint64_t>0 if action & 1 else m.fault_at
     context[CONTEXT_ARGUMENTS / 8 + 4] = <uint64_t>fault
     context[CONTEXT_ARGUMENTS / 8 + 5] = value
+    m.serial += 1
     execute(m, m.error_entry, address_of(R_CONTEXT, 0))
+    m.serial -= 1
     memcpy(context, kept, CONTEXT_SIZE)
     m.in_error = False
     m.walker.skip, m.walker.after = skip, after
     call_error(m, clause, fault, value)
     m.scratch_at = scratch
+
+
+cdef int64_t action_at(Machine *m, uint32_t at) noexcept with gil:
+    return (<Runtime>m.owner).action_at(at)
 
 
 cdef void call_error(Machine *m, uint64_t clause, int fault, uint64_t value) noexcept with gil:

@@ -169,6 +169,7 @@ cdef struct Machine:
     uint32_t fault_at
     uint32_t error_entry
     bint in_error
+    uint64_t serial  # of the firing in progress; the ERROR probe's are odd
     uint8_t error_context[256]
     uint64_t error_faults
     # the guest
@@ -253,6 +254,7 @@ cdef uint64_t BASE = layout.BASE >> layout.REGION_SHIFT
 
 cdef uint64_t LAST_FAULT = max(Fault)
 cdef int BAD_ADDRESS = Fault.BAD_ADDRESS
+cdef int BAD_ALIGNMENT = Fault.BAD_ALIGNMENT
 cdef int ILLEGAL_OPERATION = Fault.ILLEGAL_OPERATION
 cdef int NO_SCRATCH = Fault.NO_SCRATCH
 cdef int TUPLE_OVERFLOW = Fault.TUPLE_OVERFLOW

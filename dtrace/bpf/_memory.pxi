@@ -71,7 +71,6 @@ cdef int64_t text(Machine *m, uint64_t address, uint8_t *to, uint64_t limit) noe
         if part > 64:
             part = 64
         if not fetch(m, address + n, to + n, part):
-            m.fault_value = address
             return -1
         for i in range(part):
             if to[n + i] == 0:
@@ -113,6 +112,8 @@ cdef uint64_t h_store(Machine *m, uint64_t *r) noexcept nogil:
     data = resolve(m, r[1], r[2], True)
     if data == NULL or not inside(m, r[1], r[2]):
         return bad(m, BAD_ADDRESS, r[1])
+    if r[2] and r[1] & (r[2] - 1):
+        return bad(m, BAD_ALIGNMENT, r[1])
     memcpy(data, &r[3], r[2])
     return 0
 
@@ -133,9 +134,21 @@ cdef uint64_t h_copy(Machine *m, uint64_t *r) noexcept nogil:
         if part > r[3] - n:
             part = r[3] - n
         if not fetch(m, r[2] + n, data + n, part):
+            m.fault_value = last_bad(m, r[2], r[3])
             return 0
         n += part
     return 0
+
+
+cdef uint64_t last_bad(Machine *m, uint64_t address, uint64_t size) noexcept nogil:
+    """The last byte of [address, address + size) that cannot be read: DTrace tries all of them."""
+    cdef uint64_t n = size
+    cdef uint8_t byte
+    while n > 0:
+        if m.read == NULL or not m.read(m.read_data, address + n - 1, &byte, 1):
+            return address + n - 1
+        n -= min(n, ((address + n - 1) & (PAGE - 1)) + 1)
+    return address
 
 
 cdef uint64_t h_copy_text(Machine *m, uint64_t *r) noexcept nogil:

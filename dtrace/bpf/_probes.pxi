@@ -126,6 +126,7 @@ cdef int on_firing(void *data, uint32_t probe, argument_fn read, void *source,
         if m.failing:
             return 1
     e = &m.entered[probe]
+    m.serial += 2
     context[CONTEXT_PROBE / 8] = e.number
     context[CONTEXT_FIRST / 8] = e.first
     context[CONTEXT_CLAUSE / 8] = e.first

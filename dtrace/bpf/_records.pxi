@@ -132,7 +132,10 @@ cdef uint64_t h_speculate(Machine *m, uint64_t *r) noexcept nogil:
 
 cdef uint64_t h_discard_speculation(Machine *m, uint64_t *r) noexcept nogil:
     cdef Speculated *s = speculation(m, r[1])
-    m.record_open = False
+    if r[1] > m.speculation_count:
+        return bad(m, ILLEGAL_OPERATION, 0)
+    if m.speculating and m.speculating == r[1]:
+        m.record_open = False  # this clause's own record goes with it
     if s != NULL:
         s.state = 0
         s.used = 0
@@ -144,6 +147,8 @@ cdef uint64_t h_commit_speculation(Machine *m, uint64_t *r) noexcept nogil:
     cdef uint64_t at = 0
     cdef uint64_t head[3]
     m.record_open = False
+    if r[1] > m.speculation_count:
+        return bad(m, ILLEGAL_OPERATION, 0)
     if s == NULL:
         return 0
     while at < s.used:

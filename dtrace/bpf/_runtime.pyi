@@ -36,6 +36,9 @@ class RuntimeFault(Exception):
 
 class Runtime:
     faults: Callable[[int, int, int, int], None] | None
+    actions: Callable[[int], tuple[int, bool]] | None
+    serial: int
+    def allocated(self, address: int, size: int) -> bool: ...
     failure: BaseException | None
     def __init__(
         self, sizes: Mapping[int, int], constants: bytes,

@@ -69,6 +69,7 @@ cdef class Runtime:
     cdef bint begun
     cdef object helpers
     cdef public object faults
+    cdef public object actions  # gives (action, storing) of an instruction that has faulted
     cdef public object failure  # an exception of a helper, which is none of the program's
     cdef Engine engine  # lives as long as its clock is used
     cdef object other  # a guest that another process runs
@@ -119,6 +120,7 @@ cdef class Runtime:
         self.begun = True
         self.helpers = helpers
         self.faults = None
+        self.actions = None
         sizes = {Region(region): size for region, size in dict(sizes).items()}
         sizes[Region.STACK] = FRAMES * FRAME_BYTES
         sizes[Region.CONTEXT] = 256
@@ -221,6 +223,7 @@ cdef class Runtime:
     def fire(self, uint32_t entry):
         """Execute a probe's program on the context."""
         self.made()
+        self.m.serial += 2
         if self.m.clock != NULL or self.other is not None:
             self.m.thread_known = False
         return self.run(entry, address_of(R_CONTEXT, 0))
@@ -236,6 +239,16 @@ cdef class Runtime:
         except BaseException as failure:  # it is raised by ``run``, behind the native code
             self.failed(failure)
             return bad(&self.m, 0, 0)
+
+    cdef int64_t action_at(self, uint32_t at) noexcept:
+        """The number of the action of an instruction, twice; the lowest bit: it stores its value."""
+        try:
+            if self.actions is not None:
+                number, storing = self.actions(at)
+                return 2 * number + storing
+        except BaseException as failure:
+            self.failed(failure)
+        return 0
 
     cdef int noted(self, uint64_t clause, int fault, uint64_t value) noexcept:
         if self.m.failing:
@@ -336,6 +349,13 @@ cdef class Runtime:
         address = h_allocate(&self.m, r)
         self.check()
         return address
+
+    def allocated(self, uint64_t address, uint64_t size):
+        """Whether [address, address + size) is scratch memory that this clause has allocated."""
+        self.made()
+        cdef uint64_t offset = address & LOW32
+        return ((address >> 32) - BASE == <uint64_t>R_SCRATCH and offset <= self.m.scratch_at
+                and size <= self.m.scratch_at - offset)
 
     def keep(self, bytes content):
         """A string in scratch memory, cut to what a string may be; its address."""
@@ -583,6 +603,11 @@ cdef class Runtime:
         """The number of the probe that fires."""
         self.made()
         return (<uint64_t *>self.m.region[R_CONTEXT].data)[CONTEXT_PROBE / 8]
+
+    @property
+    def serial(self):
+        """Which firing is in progress; of the ERROR probe's, another one."""
+        return self.m.serial
 
     @property
     def string_size(self):

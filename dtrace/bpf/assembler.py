@@ -36,10 +36,16 @@ class Label:
 class Assembler:
     """One function.
 
-    :param places: of each instruction of 8 bytes, the line of the source it is made from.
+    :param line: of the source, that the next instructions are made from.
+    :param action: the number of the clause's action, from 1, that the next instructions carry out;
+        0: the predicate. ``storing``: they store its value, which DTrace's own code does when the
+        action's has ended.
     """
 
     line: int = 0
+    action: int = 0
+    storing: bool = False
+    actions: list[tuple[int, bool]] = field(default_factory=list)
     instructions: list[BpfInstruction] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     calls: dict[int, str] = field(default_factory=dict)
@@ -56,6 +62,7 @@ class Assembler:
     def add(self, i: BpfInstruction) -> None:
         self.instructions.append(i)
         self.lines.append(self.line)
+        self.actions.append((self.action, self.storing))
         self._count += 1 if i.wide is None else 2
 
     # -- arithmetic --------------------------------------------------------------------------------

@@ -16,12 +16,14 @@ class Linked:
     """:param offsets: the number of the first 8-byte slot of each function, by name.
     :param arguments: how many arguments of its probe each function reads, from the first; of a
         probe's own program, those of its clauses.
+    :param actions: of each 8-byte slot, as of ``Assembler``.
     """
 
     code: bytes
     offsets: dict[str, int]
     instructions: list[BpfInstruction]
     arguments: dict[str, int] = field(default_factory=dict)
+    actions: list[tuple[int, bool]] = field(default_factory=list)
 
     @property
     def helpers(self) -> set[int]:
@@ -75,8 +77,10 @@ class Linker:
             at += function.at
         instructions: list[BpfInstruction] = []
         slot = 0
+        actions: list[tuple[int, bool]] = []
         for function in self._functions.values():
             for number, i in enumerate(function.instructions):
+                actions += [function.actions[number]] * (1 if i.wide is None else 2)
                 called = function.calls.get(number)
                 if called is not None:
                     i = replace(i, immediate=offsets[called] - slot - 1)
@@ -87,7 +91,7 @@ class Linker:
         own = {name: _arguments(f.instructions) for name, f in self._functions.items()}
         return Linked(code, offsets, instructions, {
             name: max((own[called] for called in f.calls.values()), default=own[name])
-            for name, f in self._functions.items()})
+            for name, f in self._functions.items()}, actions)
 
 
 def _arguments(instructions: Sequence[BpfInstruction]) -> int:

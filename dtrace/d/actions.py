@@ -7,6 +7,7 @@ and writes the code, which leaves in the record what the consumer needs.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dtrace.bpf.encoding import BpfJump
 from dtrace.bpf.layout import IN_PROGRAM, Helper, Region
 from dtrace.d import formats, syntax
 from dtrace.d.errors import DError, SourcePlace
@@ -21,6 +22,7 @@ from dtrace.d.types import (
     is_integer,
     is_pointer,
     is_scalar,
+    is_signed,
     is_string,
     is_void,
     special,
@@ -95,13 +97,30 @@ def _tracemem(code: RecordCode, e: syntax.FunctionCall) -> None:
         raise DError("D_TRACEMEM_DYNSIZE", "tracemem ( ) dynamic size (argument #3) must be of "
                      "scalar type", more[0].place)
     _large(size.value, size.place)
-    code.value(address)
     found = code.field(size.value, UNSIGNED_LONG)
+    wanted: list[Field] = []
+    if more:  # the number of bytes is the first of two actions
+        wanted.append(code.recorded(more[0]))
+        code.next_action()
+    code.value(address)
     code.out.move(2, 0)
     code.record_address(1, found)
     code.out.constant(3, size.value)
-    code.out.helper(Helper.COPY)
-    code.noted("tracemem", [found, *(code.recorded(m) for m in more)])
+    if wanted:
+        _limit(code, wanted[0], size.value)
+    code.store_by_reference(Helper.COPY)
+    code.noted("tracemem", [found, *wanted])
+
+
+def _limit(code: RecordCode, wanted: Field, most: int) -> None:
+    """Make r3 the number in a field, where that is from 1 to ``most``."""
+    out, end = code.out, code.out.label()
+    code.record_address(4, wanted)
+    out.load(4, 4, 0, wanted.size, is_signed(wanted.type))
+    out.branch_constant(BpfJump.JEQ, 4, 0, end)
+    out.branch_constant(BpfJump.JGT, 4, most, end)
+    out.move(3, 4)
+    out.place(end)
 
 
 def _large(size: int, place: SourcePlace) -> None:
@@ -124,7 +143,7 @@ def _printm(code: RecordCode, e: syntax.FunctionCall) -> None:
     code.record_address(1, length)
     code.out.move(2, 0)
     code.out.constant(3, size.value)
-    code.out.helper(Helper.COPY_REFERENCE)
+    code.store_by_reference(Helper.COPY_REFERENCE)
     code.noted("printm", [length, content])
 
 
@@ -142,7 +161,12 @@ def _printf(code: RecordCode, e: syntax.FunctionCall) -> None:
         formats.check(name, pieces, arguments, e.place)
     if not arguments:
         code.count_bytes(8, 8)
-    code.noted(name, [code.recorded(argument) for argument in arguments], pieces)
+    fields = []
+    for number, argument in enumerate(arguments):
+        if number:
+            code.next_action()
+        fields.append(code.recorded(argument))
+    code.noted(name, fields, pieces)
 
 
 def _printa(code: RecordCode, e: syntax.FunctionCall) -> None:
@@ -160,6 +184,8 @@ def _printa(code: RecordCode, e: syntax.FunctionCall) -> None:
             _check_printa(pieces, info, e.place)
         elif found:
             _same_keys(found[0], info, e.place)
+        if found:
+            code.next_action()
         found.append(info)
         code.count_bytes(8, 8)
     code.noted("printa", [], pieces, found)
@@ -201,12 +227,15 @@ def _normalize(code: RecordCode, e: syntax.FunctionCall) -> None:
     wanted = 2 if name == "normalize" else 1
     _count(e, "NORMALIZE", wanted, wanted)
     info = _aggregation_argument(e, 1, "NORMALIZE")
+    if wanted == 2:
+        code.next_action()
     code.noted(name, _scalar_arguments(code, e, "NORMALIZE"), aggregations=[info])
 
 
 def _trunc(code: RecordCode, e: syntax.FunctionCall) -> None:
     _count(e, "TRUNC", 1, 2)
     info = _aggregation_argument(e, 1, "TRUNC")
+    code.next_action()
     code.noted("trunc", _scalar_arguments(code, e, "TRUNC"), aggregations=[info])
 
 
@@ -257,7 +286,10 @@ def _shown(e: syntax.Expression) -> str:
 
 
 def _setopt(code: RecordCode, e: syntax.FunctionCall) -> None:
-    code.noted("setopt", [code.recorded(_as_string(a)) for a in e.arguments])
+    fields = [code.recorded(_as_string(e.arguments[0]))]
+    code.next_action()  # of the value, also where there is none
+    fields += [code.recorded(_as_string(a)) for a in e.arguments[1:]]
+    code.noted("setopt", fields)
 
 
 def _as_string(e: syntax.Expression) -> syntax.Expression:

@@ -74,21 +74,30 @@ class AggregationCode(RecordCode):
             self._parameters(info, self._llquantize(call, info, use.place), use.place)
             increment = self._increment_of(call, 5)
         number = self._shape(info, [self._part(k) for k in use.keys])
+        # The aggregation's number, each key, the increment and the function are actions of their
+        # own; they are evaluated in this order.
+        key = self.key(use.keys, self.next_action)
+        start, _size, end = key
+        # The key stays where it is while the others are evaluated.
+        self._work = start + sum(self.part_size(k) for k in use.keys)
+        self._slot += end is not None
+        if increment is not None:
+            self.next_action()
+            self.value(increment)
+        else:
+            self.out.constant(0, 1)
+        step = self.keep(e.place)
+        self.next_action()
         if arguments:
             self.value(arguments[0])
         else:
             self.out.constant(0, 0)
         value = self.keep(e.place)
-        if increment is not None:
-            self.value(increment)
-        else:
-            self.out.constant(0, 1)
-        step = self.keep(e.place)
-        key = self.key(use.keys)
         self.key_arguments(number, key)
         self.out.load(4, FRAME, value)
         self.out.load(5, FRAME, step)
-        self.drop(2)
+        self.drop(2 + (end is not None))
+        self._work = start
         self.out.helper(Helper.AGGREGATE)
 
     def _shape(self, info: AggregationInfo, parts: list[Part]) -> int:

@@ -82,6 +82,7 @@ class ClauseCompiler(AggregationCode):
         for number, statement in enumerate(statements):
             place = clause.statements[number].place
             out.line = place.line
+            self.next_action()
             self._statement(statement, kinds[number])
             if kinds[number] == "speculate":
                 self._unless_zero()

@@ -4,6 +4,7 @@ The value of an expression is left in r0: a number extended to 64 bits by its ty
 structure the address.  r6 is the context, r7 the record; intermediate values lie on the stack.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dtrace.bpf.assembler import Assembler, Label
@@ -43,17 +44,19 @@ ABSENT = -(1 << 63)
 SWAPS = {"htons": 16, "ntohs": 16, "htonl": 32, "ntohl": 32, "htonll": 64, "ntohll": 64}
 
 
-def window(offset: int, bits: int, place: SourcePlace) -> tuple[int, int, int]:
+def window(offset: int, bits: int) -> tuple[int, int, int]:
     """How a bit-field is read: the byte to begin at, how many, and the field's lowest bit in them.
 
+    Eight bytes are read that are aligned, where they hold it; nine where it lies in as many.
+
     :param offset: in bits, of its structure.
-    :raises DError: where eight aligned bytes do not hold it.
     """
     for size in (1, 2, 4, 8):
         start = offset // 8 // size * size
         if offset - 8 * start + bits <= 8 * size:
             return start, size, offset - 8 * start
-    raise DError("D_UNKNOWN", f"a bit-field of {bits} bits at bit {offset} cannot be read", place)
+    low = offset % 8
+    return offset // 8, 8 if low + bits <= 64 else 9, low
 
 
 @dataclass
@@ -335,7 +338,8 @@ class ExpressionCode:
         self.key_arguments(e.variable.number, slots)
         self.out.helper(Helper.FIND)
 
-    def key(self, keys: list[syntax.Expression]) -> tuple[int, int, int | None]:
+    def key(self, keys: list[syntax.Expression], before_each: Callable[[], None] = lambda: None
+            ) -> tuple[int, int, int | None]:
         """Make a key in the work region: where, its size, or the slot that holds its end."""
         if not keys:
             return 0, 0, None
@@ -345,6 +349,7 @@ class ExpressionCode:
         self.storage.work_size = max(self.storage.work_size, self._work)
         at, slot = start, None
         for e in keys:
+            before_each()
             if slot is None and not is_string(e.kind):
                 self._put_part(e, Region.WORK, at)
                 at += self.part_size(e)
@@ -488,7 +493,7 @@ class ExpressionCode:
                 self.out.constant(0, address)
             case syntax.MemberUse(base=base, offset=offset, width=bits) if bits is not None:
                 self._base(base)
-                if start := window(offset, bits, e.place)[0]:
+                if start := window(offset, bits)[0]:
                     self._add(start)
             case syntax.MemberUse(base=base, offset=offset):
                 self._base(base)
@@ -528,12 +533,30 @@ class ExpressionCode:
             self._load(e.kind)
 
     def _load_bits(self, e: syntax.MemberUse, bits: int) -> None:
-        _start, size, low = window(e.offset, bits, e.place)
-        self._load_word(size)
+        _start, size, low = window(e.offset, bits)
+        if size > 8:
+            self._load_nine(low, e.place)
+            low = 0
+        else:
+            self._load_word(size)
         if bits < 64:
             if low + bits < 64:
                 self.out.alu_constant(Alu.LSH, 0, 64 - bits - low)
             self.out.alu_constant(Alu.ARSH if is_signed(e.kind) else Alu.RSH, 0, 64 - bits)
+
+    def _load_nine(self, low: int, place: SourcePlace) -> None:
+        """A bit-field whose lowest bit is bit ``low`` of the first of nine bytes."""
+        address = self.keep(place)
+        self._load_word(8)
+        self.out.alu_constant(Alu.RSH, 0, low)
+        rest = self.keep(place)
+        self.out.load(0, FRAME, address)
+        self.out.alu_constant(Alu.ADD, 0, 8)
+        self._load_word(1)
+        self.out.alu_constant(Alu.LSH, 0, 64 - low)
+        self.out.load(1, FRAME, rest)
+        self.out.alu(Alu.OR, 0, 1)
+        self.drop(2)
 
     def _load(self, kind: Type) -> None:
         size = width(kind) or 8
@@ -770,7 +793,10 @@ class ExpressionCode:
         self.address(left)
         size = width(left.kind)
         if isinstance(left, syntax.MemberUse) and left.width is not None:
-            _start, size, low = window(left.offset, left.width, left.place)
+            _start, size, low = window(left.offset, left.width)
+            if size > 8:
+                raise DError("D_UNKNOWN", f"a bit-field of {left.width} bits at bit {left.offset} "
+                             "lies in nine bytes: it can be read, not assigned", left.place)
             at = self.keep(left.place)
             self._load_word(size)
             mask = (1 << left.width) - 1
@@ -834,8 +860,14 @@ class ExpressionCode:
         elif name == "alloca":
             self.call(Helper.ALLOCATE, arguments, e.place)
         elif name == "bcopy":
-            source, to, size = arguments
-            self.call(Helper.COPY, [to, source, size], e.place)
+            slots = []
+            for argument in arguments:  # from left to right
+                self.value(argument)
+                slots.append(self.keep(e.place))
+            for register, slot in zip((2, 1, 3), slots, strict=True):
+                self.out.load(register, FRAME, slot)
+            self.drop(len(slots))
+            self.out.helper(Helper.COPY)
         elif name == "speculation":
             self.out.helper(Helper.SPECULATION)
         else:

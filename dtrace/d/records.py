@@ -92,8 +92,19 @@ class RecordCode(ExpressionCode):
         self.out.move(2, 0)
         self.record_address(1, found)
         self.out.constant(3, size)
-        self.out.helper(Helper.COPY_TEXT if is_string(kind) else Helper.COPY)
+        self.store_by_reference(Helper.COPY_TEXT if is_string(kind) else Helper.COPY)
         return found
+
+    def next_action(self) -> None:
+        """What follows belongs to the next action of the clause, as DTrace counts them."""
+        self.out.action += 1
+
+    def store_by_reference(self, helper: int) -> None:
+        """Copy a value into the record; its faults have no offset, as DTrace has ended the action's
+        own code then."""
+        self.out.storing = True
+        self.out.helper(helper)
+        self.out.storing = False
 
     def store_field(self, found: Field, size: int = 8) -> None:
         """Put r0 into the record."""

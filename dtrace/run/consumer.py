@@ -54,13 +54,18 @@ class Enabled:
 
 @dataclass(frozen=True)
 class Failure:
-    """A fault that was noted, in the place of a record."""
+    """A fault that was noted, in the place of a record.
+
+    :param action: from 1; 0: the predicate.
+    :param at: the instruction; None: a value was stored, when the action's own code had ended.
+    """
 
     enabled: Enabled | None
     number: int
     fault: int
     value: int
-    at: int
+    action: int
+    at: int | None
 
 
 Handler = Callable[[Enabled, Recorded, list[bytes]], None]  # is given the action's fields
@@ -443,7 +448,9 @@ class Consumer:
         """A fault of a clause."""
         e = found.enabled
         probe = f"ID {e.probe.number}: {e.probe.text}" if e is not None else "ID 0: "
-        where = f"action #1 at BPF offset {found.at}"
+        where = f"action #{found.action}" if found.action else "predicate"
+        if found.at is not None:
+            where += f" at BPF offset {found.at}"
         self.say(f"error on enabled probe ID {found.number} ({probe}): "
                  f"{self.fault(found)} in {where}")
 

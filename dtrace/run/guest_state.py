@@ -26,6 +26,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
+TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel
 FIRST_PAGE = 4096  # no code is below: where a program begins, its stack has a small number
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
 IN_REGISTERS, AT_RETURN, UNKNOWN, OF_PROBE = 0, 1, 2, 3  # where a probe's arguments are
@@ -118,7 +119,7 @@ class GuestState(ABC):
             if None not in places:
                 found = [place for place in places if place is not None]
                 runtime.set_variable(HOSTED_NUMBERS[name], [offset for offset, _size in found],
-                                     min(found[-1][1], 8), name == "execname")
+                                     min(found[-1][1], 8), name in TEXTS)
 
     def add(self, probe: ListedProbe, entry: int, first: int, texts: Sequence[int],
             wanted: int) -> bool:
@@ -151,6 +152,11 @@ class GuestState(ABC):
     def outside(self) -> bool:
         """Whether a program runs, not the kernel."""
         return bool(self._machine.guest.shell_prompt) and not self._machine.pc >> 63
+
+    @property
+    def user_end(self) -> int:
+        """The first address that no program has; 0 where the kernel runs none."""
+        return 1 << 63 if self._machine.guest.shell_prompt else 0
 
     @property
     def thread(self) -> int:
@@ -294,13 +300,36 @@ class GuestState(ABC):
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
         """Variables that no walk from the thread finds, by name."""
         return {
-            "cpu": lambda: self.cpu, "jid": lambda: 0, "ipl": lambda: None,
+            "cpu": lambda: self.cpu, "ipl": lambda: None,
             "caller": self._caller,
             "stackdepth": lambda: len(self.stack(MAX_FRAMES, False)),
             "ucaller": lambda: [*self._user_stack(2), 0, 0][1],
             "ancestors": self._ancestors,
             "ustackdepth": self._user_depth,
-            **dict.fromkeys((*self._machine.guest.members, "execargs"), lambda: None)}
+            **dict.fromkeys(("jid", "jailname", "zonename"), lambda: None),
+            **dict.fromkeys(self._machine.guest.members, lambda: None),
+            "execargs": self._execargs, "ppid": self._ppid}
+
+    def _ppid(self) -> int | None:
+        """Only for a process without a parent: all others are found from the thread on."""
+        return 0 if self._machine.guest.members else None
+
+    def _execargs(self) -> bytes | None:
+        """The arguments of the process's program, with blanks between them; None: not known.
+
+        :raises RuntimeFault: when they cannot be read.
+        """
+        places = [self._member(*member) for member in self._machine.guest.program_arguments]
+        if not places or None in places:
+            return None
+        process, arguments, length, text = (place for place in places if place is not None)
+        found = self._number(self._number(self.thread + process[0]) + arguments[0])
+        if not found:
+            return b""
+        assert self._runtime is not None
+        size = min(self._number(found + length[0], length[1]), self._runtime.string_size)
+        content = self._runtime.read(found + text[0], size)
+        return content.rstrip(b"\0").replace(b"\0", b" ")
 
     def _ancestors(self) -> bytes:
         """The numbers of the thread's process, of its parent, and so on: eight bytes each."""

@@ -24,9 +24,9 @@ LOCKS: dict[str, Callable[[LockState, int], int]] = {  # of a lock's state and t
     "mutex_type_spin": lambda lock, _thread: lock.spins,
     **dict.fromkeys(("rw_read_held", "sx_shared_held"),
                     lambda lock, _thread: lock.held and not lock.owner),
-    **dict.fromkeys(("rw_write_held", "sx_exclusive_held"),
-                    lambda lock, thread: lock.owner == thread),
-    **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, _thread: lock.owner != 0),
+    # Held by anybody, and by the thread that asks.
+    **dict.fromkeys(("rw_write_held", "sx_exclusive_held"), lambda lock, _thread: lock.owner != 0),
+    **dict.fromkeys(("rw_iswriter", "sx_isexclusive"), lambda lock, thread: lock.owner == thread),
 }
 REGISTER_ARRAYS = {REGS: "regs", UREGS: "uregs"}
 
@@ -48,7 +48,9 @@ class Hosted:
     copy_out: Callable[[int, bytes], None] | None = None
     parent: Callable[[int], int] = lambda _pid: 0
     lock: Callable[[int], LockState | None] | None = None
-    token: list[bytes | None] = field(default_factory=lambda: [None])
+    user_end: int = 0  # the first address behind a program's; 0: there are no programs
+    # What strtok() goes on with, by the firing: (address, where the string must have ended).
+    _tokens: dict[int, tuple[int, int] | None] = field(default_factory=dict)
     _random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def __post_init__(self) -> None:
@@ -162,8 +164,24 @@ class Hosted:
         return self._give(subroutines.strstr(self._text(a), self._text(b)))
 
     def _strtok(self, a: int, b: int, *_rest: int) -> int:
-        text = self._text(a) if a else None
-        return self._give(subroutines.strtok(self.token, text, self._text(b)))
+        """The state is one firing's; the string is read again at each call, as DTrace does."""
+        serial, most = self.rt.serial, self.rt.string_size
+        if serial not in self._tokens:  # the ERROR probe's is beside that of the clause
+            self._tokens = {s: t for s, t in self._tokens.items() if s == serial - 1}
+        separators = self._text(b)
+        state = (a, a + most) if a else self._tokens.get(serial)
+        self._tokens[serial] = None
+        if state is None:
+            return 0
+        address, limit = state
+        rest = bytes(self.rt.text(address, limit - address))
+        found = subroutines.token(rest, separators, most - 1)
+        if found is None:
+            return 0
+        begin, end = found
+        if end < len(rest):
+            self._tokens[serial] = address + end, limit
+        return self._give(rest[begin:end])
 
     def _strjoin(self, a: int, b: int, *_rest: int) -> int:
         both = self._text(a) + self._text(b)
@@ -182,20 +200,24 @@ class Hosted:
     def _rindex(self, a: int, b: int, c: int, *_rest: int) -> int:
         return subroutines.rindex(self._text(a), self._text(b), self._optional(c, 32))
 
+    def _shorter(self, text: bytes) -> int:
+        """A string with room for its NUL, as these subroutines give it."""
+        return self._give(text[: self.rt.string_size - 1])
+
     def _basename(self, a: int, *_rest: int) -> int:
-        return self._give(subroutines.basename(self._text(a)))
+        return self._shorter(subroutines.basename(self._text(a)))
 
     def _dirname(self, a: int, *_rest: int) -> int:
-        return self._give(subroutines.dirname(self._text(a)))
+        return self._shorter(subroutines.dirname(self._text(a)))
 
     def _cleanpath(self, a: int, *_rest: int) -> int:
         return self._give(subroutines.cleanpath(self._text(a)))
 
     def _toupper(self, a: int, *_rest: int) -> int:
-        return self._give(self._text(a).upper())
+        return self._shorter(self._text(a).upper())
 
     def _tolower(self, a: int, *_rest: int) -> int:
-        return self._give(self._text(a).lower())
+        return self._shorter(self._text(a).lower())
 
     def _lltostr(self, a: int, b: int, *_rest: int) -> int:
         return self._give(subroutines.lltostr(signed(a), self._optional(b, 32)))
@@ -217,7 +239,7 @@ class Hosted:
             a & 0xFFFFFFFF, lambda size: bytes(self.rt.read(b, size))))
 
     def _rand(self, *_rest: int) -> int:
-        return self._random.getrandbits(32)
+        return self._random.getrandbits(64)
 
     def _memref(self, a: int, b: int, *_rest: int) -> int:
         pair = int(self.rt.allocate(16))
@@ -250,13 +272,25 @@ class Hosted:
                 break
         return 0
 
+    def _of_program(self, address: int, size: int) -> int:
+        """An address that copyin() and the like may read.
+
+        :raises RuntimeFault: for the kernel's memory.
+        """
+        if self.user_end and address + size > self.user_end:
+            raise RuntimeFault(Fault.BAD_ADDRESS, address)
+        return address
+
     def _copyin(self, a: int, b: int, *_rest: int) -> int:
         at = int(self.rt.allocate(b))
-        self.rt.write(at, self.rt.read(a, b))
+        self.rt.write(at, self.rt.read(self._of_program(a, b), b))
         return at
 
     def _copyinto(self, a: int, b: int, c: int, *_rest: int) -> int:
-        self.rt.write(c, self.rt.read(a, b))
+        content = self.rt.read(self._of_program(a, b), b)
+        if not self.rt.allocated(c, b):
+            raise RuntimeFault(Fault.BAD_ADDRESS, a)
+        self.rt.write(c, content)
         return 0
 
     def _copyinstr(self, a: int, b: int, *_rest: int) -> int:
@@ -264,7 +298,7 @@ class Hosted:
         limit = self.rt.string_size - 1
         if most is not None:
             limit = min(most % (1 << 64), limit)
-        return self._give(bytes(self.rt.text(a, limit)))
+        return self._give(bytes(self.rt.text(self._of_program(a, limit), limit)))
 
     def _copyout(self, a: int, b: int, c: int, *_rest: int) -> int:
         return self._copied_out(b, self.rt.read(a, c))

@@ -448,7 +448,9 @@ class KernelSymbols:
         if self.programs.is_frame(value):
             return self.programs.line(value, offset=False)
         function = self.image.symbols.function_at(value)
-        return f"{value:#x}" if function is None else f"{function.module}`{function.name}"
+        if function is None:
+            return self.address(value)  # an address in no function, as of ``%a``
+        return f"{function.module}`{function.name}"
 
     def start(self, how: str, value: int) -> int:
         if self.programs.is_frame(value):

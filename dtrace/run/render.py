@@ -9,6 +9,7 @@ from typing import Protocol
 
 from dtrace.d.formats import Conversion, Piece
 from dtrace.d.types import is_signed, is_string, spelled, width
+from dwarf.debug_file import DebugDataError
 from dwarf.types import (
     Array,
     Enumeration,
@@ -17,8 +18,10 @@ from dwarf.types import (
     Integer,
     Pointer,
     Procedure,
+    Qualified,
     Structure,
     Type,
+    Typedef,
     Void,
     strip,
 )
@@ -184,7 +187,10 @@ def _signed_argument(argument: ConvertedValue) -> int:
 
 
 def padded(text: str, flags: str, wide: int) -> str:
-    return text.ljust(wide) if "-" in flags else text.rjust(wide)
+    """A text as FreeBSD's printf pads it: also strings and characters with zeros."""
+    if "-" in flags:
+        return text.ljust(wide)
+    return text.rjust(wide, "0" if "0" in flags else " ")
 
 
 def converted(name: str, flags: str, wide: int, precision: int | None, argument: ConvertedValue,
@@ -228,6 +234,8 @@ def integer(name: str, flags: str, wide: int, precision: int | None, content: by
         value = number(content, False)
     digits = {"o": "o", "x": "x", "X": "X", "p": "x"}.get(letter, "d")
     text = format(abs(value), digits)
+    if letter == "o" and "#" in flags and value:
+        text = "0" + text  # the zero counts as a digit
     if precision is not None:
         text = text.rjust(precision, "0")
     if "'" in flags and digits == "d":
@@ -236,10 +244,10 @@ def integer(name: str, flags: str, wide: int, precision: int | None, content: by
     if not prefix and letter in "di" and signed:
         prefix = "+" if "+" in flags else " " if " " in flags else ""
     if "#" in flags and value:
-        prefix += {"o": "0", "x": "0x", "X": "0X", "p": "0x"}.get(letter, "")
+        prefix += {"x": "0x", "X": "0X", "p": "0x"}.get(letter, "")
     if "0" in flags and "-" not in flags and precision is None:
         text = text.rjust(wide - len(prefix), "0")
-    return padded(prefix + text, flags, wide)
+    return padded(prefix + text, flags.replace("0", ""), wide)
 
 
 def _grouped(text: str) -> str:
@@ -292,14 +300,36 @@ def real(letter: str, flags: str, wide: int, precision: int | None, content: byt
 # -- print() ---------------------------------------------------------------------------------------
 
 
-def typed_name(kind: Type) -> str:
-    """A type's name as ``print()`` gives it."""
-    found = strip(kind)
-    if isinstance(found, Structure) and not found.name and kind is found:
-        return found.kind
-    if isinstance(kind, Pointer) and isinstance(strip(kind.target), Procedure):
-        return "int (*)()"
+def typed_name(kind: Type, depth: int = 0) -> str:
+    """A type's name as ``print()`` gives it: with its qualifiers, and typedefs as they are."""
+    if depth > MAX_NAME:
+        raise DebugDataError("a type that is nested too deep: damaged debug data")
+    match kind:
+        case Qualified():
+            inner = typed_name(kind.target, depth + 1)
+            return (f"{inner} {kind.qualifier}" if isinstance(kind.target, Pointer)
+                    else f"{kind.qualifier} {inner}")
+        case Pointer():
+            target = kind.target
+            if isinstance(target, Procedure):
+                return f"{typed_name(target.result, depth + 1)} (*)()"
+            inner = typed_name(target, depth + 1)
+            return f"{inner}*" if inner.endswith("*") else f"{inner} *"
+        case Array():
+            inner = typed_name(kind.element, depth + 1)
+            return f"{inner} [{kind.count or 0}]"
+        case Procedure():
+            return f"{typed_name(kind.result, depth + 1)} ()"
+        case Structure() | Incomplete():
+            return f"{kind.kind} {kind.name}"
+        case Enumeration():
+            return f"enum {kind.name}"
+        case Typedef():
+            return kind.name
     return spelled(kind)
+
+
+MAX_NAME = 64  # types inside of a type
 
 
 class Typed:
@@ -335,7 +365,7 @@ class Typed:
                 return self._float(content)
             case Pointer():
                 value = number(content, False)
-                if isinstance(strip(found.target), Procedure):
+                if isinstance(found.target, Procedure):  # of a typedef, dtrace(1) sees none
                     text = self.symbols.symbol(value)
                     return text if "`" in text else self._hex(value)
                 return self._hex(value)
@@ -351,7 +381,7 @@ class Typed:
 
     def _integer(self, content: bytes, kind: Integer, bits: tuple[int, int] | None) -> str:
         if bits is not None:
-            return self._hex(number(content, False) & (1 << bits[1]) - 1)
+            return self._hex(number(content, False) >> bits[0] & (1 << bits[1]) - 1)
         if kind.encoding == "char" and kind.signed and kind.size == 1:
             byte = content[0]
             if 0x20 <= byte <= 0x7E:
@@ -373,18 +403,21 @@ class Typed:
         for member in kind.members:
             at, size = member.offset // 8, width(member.type)
             name = typed_name(member.type)
-            if not name.endswith(("*", " ")):
+            if not name.endswith("*"):
                 name += " "
             bits = None
             suffix = ""
-            if member.width is not None:
-                bits = (member.offset % 8, member.width)
+            base = strip(member.type)
+            if member.width is not None and isinstance(base, Integer):
                 if member.width % 8 or member.offset % 8 or member.width // 8 != size:
+                    bits = (member.offset % 8, member.width)
                     suffix = f" :{member.width}"
-                else:
-                    bits = None
+                    size = (member.offset % 8 + member.width + 7) // 8
+                if kind.name and member.width != 8 * base.size:
+                    name = f"{base.name} bitfield "
             value = self._value(content[at : at + size], member.type, depth + 1, bits)
-            out.append(f"{inner}{name}{member.name}{suffix} = {value}\n")
+            equals = " = " if member.name else ""
+            out.append(f"{inner}{name}{member.name}{suffix}{equals}{value}\n")
         out.append("    " * depth + "}")
         return "".join(out)
 
@@ -398,6 +431,8 @@ class Typed:
             if mark and head and all(0x20 <= b <= 0x7E for b in head):
                 text = f'"{head.decode()}"'
                 return text if top else f"[ {text} ]"
+        if isinstance(found, Structure) and not count:
+            return "[ " + "    " * depth + "]"
         if isinstance(found, Structure):
             inner = "    " * (depth + 1)
             name = typed_name(element)

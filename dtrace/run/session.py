@@ -162,7 +162,7 @@ class Session:
             "pid": os.getpid, "ppid": os.getppid, "uid": os.getuid, "gid": os.getgid,
             "execname": lambda: b"dtrace", "tid": os.getpid, "cpu": lambda: 0, "errno": lambda: 0,
             "vtimestamp": self._time, "walltimestamp": self._wall, "jid": lambda: 0,
-            "jailname": lambda: b"", "zonename": lambda: b"", "execargs": lambda: b"dtrace",
+            "jailname": lambda: b"0", "zonename": lambda: b"0", "execargs": lambda: b"dtrace",
             "stackdepth": lambda: 0, "ustackdepth": lambda: 0, "caller": lambda: 0,
             "ucaller": lambda: 0, "ipl": lambda: 0, "curthread": lambda: 0}
         if self.guest is not None:
@@ -179,6 +179,7 @@ class Session:
             self.hosted.registers = self.guest.register
             self.hosted.in_program = self.guest.in_program
             self.hosted.lock = self.guest.lock
+            self.hosted.user_end = self.guest.user_end
             self.hosted.copy_out = self.guest.destructive.copy_out
         bufsize = options.number("bufsize")
         sizes: dict[int, int] = {
@@ -195,7 +196,7 @@ class Session:
             (options.number("nspec"), options.number("specsize")), storage.string_size,
             self.hosted.helpers())
         self.hosted.runtime = self.runtime
-        self.runtime.faults = self._fault
+        self.runtime.faults, self.runtime.actions = self._fault, self._action
         if self.guest is not None:
             self.guest.attach(self.runtime)
             if not self.guest.by_line:
@@ -285,7 +286,7 @@ class Session:
                 raise KinstError("could not enable tracing: Memory allocation failure")
             options.values[name] = size
             if not options.given("quiet"):
-                self.say(f"{what} lowered to {size} bytes")
+                self.say(f"{what} lowered to {_in_units(size)}")
         if not options.number("bufsize"):
             raise KinstError("could not enable tracing: Enabling exceeds size of buffer")
         if options.text("bufpolicy") == "fill":
@@ -309,14 +310,20 @@ class Session:
         elif len(self._records) >= MAX_FAILURES:
             return
         e = self.enabled[number - 1] if 0 < number <= len(self.enabled) else None
-        self._records.append(Failure(e, number, fault, value, at))
+        action, storing = self._action(at)
+        self._records.append(Failure(e, number, fault, value, action, None if storing else at))
+
+    def _action(self, at: int) -> tuple[int, bool]:
+        """The action, from 1, that an instruction belongs to (0: the predicate), and whether it
+        stores the action's value."""
+        at -= self._base
+        return self.linked.actions[at] if 0 <= at < len(self.linked.actions) else (0, False)
 
     # -- running -----------------------------------------------------------------------------------
 
     def fire(self, fired: _Fired, arguments: Sequence[int] = ()) -> None:
         """Let a probe fire."""
         self._context(fired, arguments)
-        self.hosted.token[0] = None
         self.firings += 1
         self._busy = True
         try:
@@ -349,7 +356,7 @@ class Session:
     def _told(self, _number: int, fault: int, value: int, at: int) -> None:
         """Of a fault by the executor in Python, which knows no clauses."""
         clause = self.runtime.read(Region.CONTEXT.address + ContextOffset.CLAUSE, 8)
-        self._fault(int.from_bytes(clause, "little"), fault, value, at)
+        self._fault(int.from_bytes(clause, "little"), fault, value, at + self._base)
 
     def _context(self, fired: _Fired, arguments: Sequence[int]) -> None:
         """What the probe's program is given."""
@@ -595,6 +602,16 @@ class Session:
             if count:
                 self.say(f"[DTRACEDROP_{tag}] " * tags
                          + f"{count} {text.format(s='s' * (count > 1))}")
+
+
+def _in_units(size: int) -> str:
+    """A size with the largest unit that it is a multiple of, as dtrace(1) says it."""
+    unit = 0
+    while size >> 10 * (unit + 1):
+        unit += 1
+    if unit and size % (1 << 10 * unit) == 0:
+        return f"{size >> 10 * unit}{' kmgtpe'[unit]}"
+    return f"{size} bytes"
 
 
 def parent(pid: int) -> int:

@@ -60,19 +60,17 @@ def rindex(text: bytes, part: bytes, start: int | None) -> int:
 
 
 def substr(text: bytes, start: int, count: int | None, limit: int) -> bytes:
+    """:param limit: the count where none is given."""
     size = len(text)
+    count = limit if count is None else count
     if start < 0:
         start += size
-        if start < 0 and count is not None and start + count > 0:
+        if start < 0 < start + count:
             count += start
             start = 0
-        elif start < 0 and count is None:
-            return b""
     if start >= size or start < 0:
         return b""
-    if count is None:
-        count = limit
-    elif count < 0:
+    if count < 0:
         count += size - start
         if count < 0:
             return b""
@@ -166,7 +164,25 @@ def inet_ntoa6(address: bytes, mapped: bool = False) -> bytes:
         return (b"::ffff:" if mapped else b"") + str(found.ipv4_mapped).encode()
     if address[:12] == bytes(12) and address[12:] > b"\0\0\0\1":
         return (b"::" if mapped else b"") + inet_ntoa(address[12:])
-    return str(found).encode()
+    return _groups(address)
+
+
+def _groups(address: bytes) -> bytes:
+    """An IPv6 address with its longest run of zero words left out, the first of several, also one
+    of a single word that is not the last."""
+    words = [int.from_bytes(address[n : n + 2]) for n in range(0, 16, 2)]
+    best, longest, at = 0, 0, 0
+    while at < len(words):
+        end = at
+        while end < len(words) and not words[end]:
+            end += 1
+        if end - at > longest and not (end - at == 1 and end == len(words)):
+            best, longest = at, end - at
+        at = max(end, at + 1)
+    if not longest:
+        return b":".join(b"%x" % word for word in words)
+    left, right = words[:best], words[best + longest :]
+    return b":".join(b"%x" % w for w in left) + b"::" + b":".join(b"%x" % w for w in right)
 
 
 def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
@@ -178,18 +194,18 @@ def inet_ntop(family: int, read: Callable[[int], bytes]) -> bytes:
     raise SubroutineFault(Fault.ILLEGAL_OPERATION)
 
 
-def strtok(state: list[bytes | None], text: bytes | None, separators: bytes) -> bytes | None:
-    """:param state: holds what is left of the string."""
-    rest = text if text is not None else state[0]
-    if rest is None:
+def token(text: bytes, separators: bytes, most: int) -> tuple[int, int] | None:
+    """Where the first token of a string begins and ends, for ``strtok()``; None: it has none.
+
+    The separator that ended a token is the first character of what follows.
+
+    :param most: bytes of a token; a longer one is cut there.
+    """
+    begin = next((n for n, byte in enumerate(text) if byte not in separators), len(text))
+    if begin == len(text):
         return None
-    rest = rest.lstrip(separators) if separators else rest
-    if not rest:
-        state[0] = None
-        return None
-    end = next((n for n, byte in enumerate(rest) if byte in separators), len(rest))
-    state[0] = rest[end + 1 :] if end < len(rest) else None
-    return rest[:end]
+    end = next((n for n, byte in enumerate(text) if n > begin and byte in separators), len(text))
+    return begin, min(end, begin + most)
 
 
 # -- JSON ------------------------------------------------------------------------------------------

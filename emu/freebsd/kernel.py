@@ -148,6 +148,11 @@ def freebsd(
             "ppid": (("thread", "td_proc"), ("proc", "p_pptr"), ("proc", "p_pid")),
             "execname": (("thread", "td_proc"), ("proc", "p_comm")),
             "uid": (("thread", "td_ucred"), ("ucred", "cr_uid")),
-            "gid": (("thread", "td_ucred"), ("ucred", "cr_rgid")),
+            "gid": (("thread", "td_ucred"), ("ucred", "cr_gid")),
+            "jid": (("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_id")),
+            **dict.fromkeys(("jailname", "zonename"), (
+                ("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_name"))),
         },
+        program_arguments=(("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
+                           ("pargs", "ar_args")),
     )
