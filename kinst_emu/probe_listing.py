@@ -1,9 +1,11 @@
 """``kdtrace -l``: the probes that there are, and with ``-v`` what is none, and why."""
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from dtrace.d.attributes import of_probe
-from dtrace.d.program import ListedProbe
+from dtrace.d import syntax
+from dtrace.d.attributes import USUAL, least, of_description, of_names, of_probe, of_provider
+from dtrace.d.program import Compiled, ListedProbe
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.timers import OwnProbes
 from emu.symbols import KERNEL
@@ -38,24 +40,73 @@ def show(listed: Sequence[ListedProbe], as_json: bool,
     for p in listed:
         print(f"{p.number:5d} {p.provider:>10} {p.module:>17} {p.function:>33} {p.name}")
         if arguments is not None:
-            print(_details(p.provider, arguments(p)))
+            print(_details(p, arguments(p)))
 
 
-def _details(provider: str, types: list[str]) -> str:
+def _attributes(title: str, value: str) -> str:
+    names, data, depends = value.replace("Isa", "ISA").split("/")
+    return (f"\n\t{title} Attributes\n\t\tIdentifier Names: {names}\n"
+            f"\t\tData Semantics:   {data}\n\t\tDependency Class: {depends}\n")
+
+
+def stability(what: str, shown: str, compiled: Sequence[Compiled]) -> str:
+    """The report that dtrace(1) prints with -v for each program: the least attributes of its probe
+    descriptions, and of what its statements use.
+
+    :param what: "script" or "description"; ``shown``: the script's name, or the descriptions.
+    """
+    descriptions, statements = [USUAL], [USUAL]
+    for one in compiled:
+        if one.function.clause.hidden:
+            continue
+        parts = (["", "", "", *one.function.specifier.text.split(":")])[-4:]
+        descriptions.append(of_description(*parts))
+        statements.append(of_names(_names(one.function.clause), of_provider(parts[0])[4]))
+    return (f"\nStability attributes for {what} {shown}:\n"
+            + _attributes("Minimum Probe Description", least(*descriptions))
+            + _attributes("Minimum Statement", least(*statements)))
+
+
+def show_clauses(compiled: Sequence[Compiled],
+                 arguments: Callable[[ListedProbe], list[str]]) -> None:
+    """Print each description of a program, and what is promised of its probe where it has just one.
+    """
+    for one in compiled:
+        if one.function.clause.hidden:
+            continue
+        parts = (["", "", "", *one.function.specifier.text.split(":")])[-4:]
+        print("\n" + ":".join(parts))
+        if len(one.probes) == 1:
+            print(_details(one.probes[0], arguments(one.probes[0])), end="")
+
+
+def _names(node: object) -> Iterator[str]:
+    """The names of variables in a tree."""
+    if isinstance(node, syntax.Name):
+        yield node.name
+    elif isinstance(node, list | tuple):
+        for part in node:
+            yield from _names(part)
+    elif dataclasses.is_dataclass(node) and type(node).__module__ == syntax.__name__:
+        for member in dataclasses.fields(node):
+            yield from _names(getattr(node, member.name))
+
+
+def _details(probe: ListedProbe, types: list[str]) -> str:
     """What dtrace(1) prints of a probe with -v: an empty line is before and behind it."""
     text = ""
-    for title, value in zip(("Probe Description", "Argument"), of_probe(provider), strict=True):
-        names, data, depends = value.split("/")
-        text += (f"\n\t{title} Attributes\n\t\tIdentifier Names: {names}\n"
-                 f"\t\tData Semantics:   {data}\n\t\tDependency Class: {depends}\n")
+    promised = of_probe(probe.provider, probe.module, probe.function, probe.name)
+    for title, value in zip(("Probe Description", "Argument"), promised, strict=True):
+        text += _attributes(title, value)
     shown = [f"args[{n}]: {kind}" for n, kind in enumerate(types)] or ["None"]
     return f"{text}\n\tArgument Types\n" + "".join(f"\t\t{line}\n" for line in shown)
 
 
-def show_left_out(probes: KernelProbes, as_json: bool) -> None:
-    """Print what is not probed in the functions of the probes that were made."""
+def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: bool) -> None:
+    """Print what is not probed in the functions of some probes, and the jumps out of them that are
+    not followed to the function's return."""
     lines = JsonLines()
-    for module, function, offset, instruction, reason in _left_out(probes):
+    for module, function, offset, instruction, reason in _left_out(probes, listed):
         if as_json:
             lines.row({"not_probed": function, "offset": offset, "instruction": instruction,
                        "reason": reason})
@@ -65,13 +116,19 @@ def show_left_out(probes: KernelProbes, as_json: bool) -> None:
             print(f"not probed: kinst:{module}:{function}:{offset} ({instruction}): {reason}")
 
 
-def _left_out(probes: KernelProbes) -> Iterator[tuple[str, str, int | None, str | None, str]]:
+def _left_out(probes: KernelProbes, listed: Sequence[ListedProbe]
+              ) -> Iterator[tuple[str, str, int | None, str | None, str]]:
     """(module, function, offset, instruction, reason); a whole function has neither of two."""
     table = probes.breakpoints
+    by_instruction = {(p.module, p.function) for p in listed if p.provider == "kinst"}
     for function in table.kernel_functions:
+        if (function.module_name, function.name) not in by_instruction:
+            continue  # fbt has told why it has no entry or return there
         for i in table.instructions(function):
             if isinstance(i.verdict, Refuse):
                 yield (function.module_name, function.name, i.offset,
                        table.arch.disassemble(i.code, i.address), i.verdict.reason)
     for name, reason in table.left_out.items():
         yield KERNEL, name, None, None, reason
+    for name, jumps in table.not_followed.items():
+        yield KERNEL, name, None, None, f"has jumps that are no returns: {'; '.join(jumps)}"

@@ -17,7 +17,7 @@ from dtrace.bpf.object_file import object_file
 from dtrace.d.attributes import VERSION
 from dtrace.d.errors import DError
 from dtrace.d.lexer import Macros, between
-from dtrace.d.program import Compiled, Compiler, split
+from dtrace.d.program import Compiled, Compiler, ListedProbe, split
 from dtrace.d.surroundings import Nowhere, Surroundings
 from dtrace.d.types import Universe
 from dtrace.libraries import needed, of_directories
@@ -149,6 +149,8 @@ class _Run:
                 return self._list(compiled)
             if line.show_code:
                 self._show_code(compiled)
+            if line.compile_only and line.verbose:
+                self._promised(compiled)
             if line.compile_only and line.emit_elf is None:
                 return 0
             return self._linked(compiled, out)
@@ -341,17 +343,29 @@ class _Run:
                 sys.stderr.write("".join(
                     f"{row}\n" for row in listing(title, function.code, source.splitlines())))
 
-    def _matched(self, compiled: list[list[Compiled]]) -> None:
-        if self.options.given("quiet"):
-            return
+    def _programs(self, compiled: list[list[Compiled]]
+                  ) -> Iterator[tuple[str, str, list[Compiled]]]:
+        """What each program is, how it is named in messages, and its clauses."""
         for (letter, text), program in zip(self.line.programs, compiled, strict=True):
-            count = sum(len(one.probes) for one in program if not one.function.clause.hidden)
-            what = "script" if letter == "s" else "description"
             shown = text
             if letter != "s":
                 ends = [text.find(mark) for mark in "{/;" if mark in text]
                 shown = text[: min(ends)] if ends else text
-            say(f"{what} '{shown}' matched {count} probe{'' if count == 1 else 's'}")
+            yield "script" if letter == "s" else "description", shown, program
+
+    def _promised(self, compiled: list[list[Compiled]]) -> None:
+        """Print what programs that do not run rely on, clause by clause."""
+        for what, shown, program in self._programs(compiled):
+            print(probe_listing.stability(what, shown, program), end="")
+            probe_listing.show_clauses(program, self._arguments)
+
+    def _matched(self, compiled: list[list[Compiled]]) -> None:
+        for what, shown, program in self._programs(compiled):
+            count = sum(len(one.probes) for one in program if not one.function.clause.hidden)
+            if not self.options.given("quiet"):
+                say(f"{what} '{shown}' matched {count} probe{'' if count == 1 else 's'}")
+            if self.line.verbose and not self.line.json:
+                print(probe_listing.stability(what, shown, program), flush=True)
 
     # -- compiling ---------------------------------------------------------------------------------
 
@@ -460,9 +474,11 @@ class _Run:
             shown += one.probes
         if not shown:
             return 1
-        known = self.surroundings
-        probe_listing.show(shown, self.line.json, None if not self.line.verbose else (
-            lambda probe: [] if known is None else known.listed(probe)))
+        probe_listing.show(shown, self.line.json, self._arguments if self.line.verbose else None)
         if self.line.verbose and isinstance(self.probes, KernelProbes):
-            probe_listing.show_left_out(self.probes, self.line.json)
+            probe_listing.show_left_out(self.probes, shown, self.line.json)
         return 0
+
+    def _arguments(self, probe: ListedProbe) -> list[str]:
+        """The types of a probe's arguments."""
+        return [] if self.surroundings is None else self.surroundings.listed(probe)

@@ -2,6 +2,7 @@
 "Stability")."""
 
 import re
+from collections.abc import Iterable
 
 from emu.errors import KinstError
 
@@ -29,20 +30,58 @@ def parse_attributes(value: str) -> str:
     return value
 
 
-# What providers promise of their probes, the least of provider, module, function and name, and of
-# the arguments.
-PROBES = "Private/Private/Unknown"
-ARGUMENTS_OF_OWN, ARGUMENTS_OF_OTHERS = "Stable/Stable/Common", "Private/Private/ISA"
-
-
-def of_probe(provider: str) -> tuple[str, str]:
-    """Attributes of a provider's probes, and of their arguments."""
-    return PROBES, ARGUMENTS_OF_OWN if provider == "dtrace" else ARGUMENTS_OF_OTHERS
-
-
-# What the variables of DTrace promise: their names and data, and where (DTrace guide, "Stability").
-USUAL = "Stable/Stable/Common"
+# What providers promise: of their own name, of their probes' modules, functions and names, and of
+# their arguments.
+HIDDEN = "Private/Private/Unknown"
+USUAL = "Stable/Stable/Common"  # also of most variables (DTrace guide, "Stability")
+KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
+                    "Evolving/Evolving/Common", "Private/Private/ISA")
+PROMISES = {
+    "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
+    "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
+}
+NO_PROVIDER = "Unstable/Unstable/Common"  # of a description that leaves its provider open
 OTHERS = {"curthread": "Stable/Private/Common"}
+GLOB = re.compile(r"[*?\[]")
+
+
+def least(*attributes: str) -> str:
+    """The least of each part: of names, of data, of what they depend on."""
+    found = []
+    for words, *given in zip((STABILITIES, STABILITIES, CLASSES),
+                             *(value.split("/") for value in attributes), strict=True):
+        word = min(given, key=lambda one: words.index(one.lower()))
+        found.append(word)
+    return "/".join(found)
+
+
+def of_provider(provider: str) -> tuple[str, str, str, str, str]:
+    """What a provider promises; the name of pid's has the number of a process."""
+    return PROMISES.get(provider.rstrip("0123456789"), KERNEL_PROVIDERS)
+
+
+def of_description(provider: str, module: str, function: str, name: str) -> str:
+    """Attributes of a probe description: the least of the parts that it names."""
+    if not provider or GLOB.search(provider):
+        return NO_PROVIDER
+    own, *parts, _arguments = of_provider(provider)
+    return least(own, *(promised for promised, part in zip(
+        parts, (module, function, name), strict=True) if part and not GLOB.search(part)))
+
+
+def of_probe(provider: str, module: str, function: str, name: str) -> tuple[str, str]:
+    """Attributes of a probe, and of its arguments."""
+    return of_description(provider, module, function, name), of_provider(provider)[4]
+
+
+def of_names(names: Iterable[str], arguments: str) -> str:
+    """Attributes of what a clause's statements use.
+
+    :param names: of variables; a symbol of the kernel has a backquote.
+    :param arguments: attributes of ``args[]``.
+    """
+    return least(USUAL, *(HIDDEN if "`" in name else arguments if name == "args"
+                          else OTHERS.get(name, USUAL) for name in names))
 
 
 def below(name: str, least: str) -> str | None:

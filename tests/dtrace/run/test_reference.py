@@ -72,7 +72,8 @@ def test_discard_leaves_the_clause_own_record_alone():
 
 @pytest.mark.parametrize("action", ["commit(7)", "discard(7)"])
 def test_a_speculation_beyond_all_is_an_illegal_operation(action):
-    _status, out, said = run("-q", "-n", "BEGIN { " + action + "; } ERROR { trace(arg4); exit(1); }")
+    program = "BEGIN { " + action + "; } ERROR { trace(arg4); exit(1); }"
+    _status, out, said = run("-q", "-n", program)
     assert out.strip() == "3" and "illegal operation in action #1" in said
 
 
@@ -109,3 +110,25 @@ def test_inet_ntop_leaves_out_the_longest_run_of_zeros(words, wanted):
     from dtrace.run.subroutines import inet_ntoa6
 
     assert inet_ntoa6(b"".join(word.to_bytes(2) for word in words)) == wanted
+
+
+def test_the_report_of_stability_says_what_a_program_relies_on():
+    _status, out, _said = run("-v", "-n", "dtrace:::BEGIN { trace(curthread); exit(0); }")
+    report = """
+Stability attributes for description dtrace:::BEGIN :
+
+\tMinimum Probe Description Attributes
+\t\tIdentifier Names: Stable
+\t\tData Semantics:   Stable
+\t\tDependency Class: Common
+
+\tMinimum Statement Attributes
+\t\tIdentifier Names: Stable
+\t\tData Semantics:   Private
+\t\tDependency Class: Common
+
+"""
+    assert out.startswith(report)
+    _status, out, _said = run("-v", "-e", "-n", "BEGIN { exit(0); }")
+    assert "Identifier Names: Unstable" in out and out.count("Argument Types") == 1
+    assert "\n:::BEGIN\n" in out
