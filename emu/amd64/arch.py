@@ -55,6 +55,7 @@ class Amd64(Arch):
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
+    watches_before = False  # SDM volume 3, 18.2.4: data breakpoints are traps
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """4-level paging (SDM volume 3, "4-Level Paging and 5-Level Paging")."""

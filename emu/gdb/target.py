@@ -151,9 +151,19 @@ class Target(ABC):
                 watch.close()
 
     def step(self) -> StopEvent:
+        """Execute one instruction; of a watched access, as far as the architecture does."""
+        back = self._mark() if self.watched and self._before else None
         with self._watching() as watches:
             event = self._once()
-            return self._hit(watches) or event
+            hit = self._hit(watches)
+        if hit is not None and back is not None:
+            back()
+        return hit or event
+
+    @property
+    def _before(self) -> bool:
+        """Whether a debugger expects to be stopped before a watched access, and steps over it."""
+        return self.machine.arch.watches_before
 
     def _once(self) -> StopEvent:
         stop = self._run(Until(instructions=self.count + 1))
@@ -198,7 +208,13 @@ class Target(ABC):
                 lows = [watch.first[0] for watch in watches if watch.writes]
             if lows and back is not None:
                 back()
-                return self._to_watch(min(lows))
+                event = self._to_watch(min(lows))
+                if event.why is Why.WATCH and self._before:
+                    access = self.count - 1
+                    back()
+                    if self.count < access:
+                        self._run(Until(instructions=access))
+                return event
             if event is not None:
                 return event
             if poll():
@@ -326,10 +342,23 @@ class PlayedTarget(Target):
         if self.count <= self._first:
             return StopEvent(Why.BEGIN)
         try:
-            self._seek(self.count - 1)
+            return self._stepped_back(self.count - 1)
         except Interrupted:
             return StopEvent(Why.INTERRUPTED)
-        return StopEvent(Why.STEP)
+
+    def _stepped_back(self, count: int) -> StopEvent:
+        """Go back by one instruction; of a watched access it depends on the architecture whether a
+        debugger expects to be stopped before or behind it, as it goes."""
+        self._seek(count)
+        if not self.watched:
+            return StopEvent(Why.STEP)
+        here = self.player.position
+        with self._watching() as watches:
+            self._once()
+            hit = self._hit(watches)
+        if hit is None or not self._before:
+            self._seek(here)
+        return hit or StopEvent(Why.STEP)
 
     def _seek(self, position: Position | int) -> None:
         """Go there, what is given from outside there given."""
@@ -354,7 +383,10 @@ class PlayedTarget(Target):
             found = self._last_in(end if high == end.instructions else high)
             if found is not None:
                 position, event = found
-                self._seek(position)
+                if event.why is Why.WATCH and self._before:
+                    self._seek(position.instructions + 1)  # the debugger goes back over it itself
+                else:
+                    self._seek(position)
                 return event
             if poll():
                 return StopEvent(Why.INTERRUPTED)

@@ -55,6 +55,7 @@ class Riscv64(Arch):
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
     frame_record = ("s0", -16, -8)
+    watches_before = True  # debug specification, 5.7.3: mcontrol6 with timing "before"
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:
         """Sv39, Sv48 or Sv57 (privileged manual, "Virtual Address Translation Process")."""

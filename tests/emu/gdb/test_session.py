@@ -1,6 +1,5 @@
 """The gdb protocol: a debugger's packets on a recording of the teaching kernel, and gdb itself."""
 
-import contextlib
 import shutil
 import socket
 import subprocess
@@ -16,9 +15,9 @@ from dtrace.flow.steps import steps
 from emu.gdb.description import DESCRIPTIONS
 from emu.gdb.framing import framed, unescaped
 from emu.gdb.packets import Connection, GdbError, Gone
-from emu.gdb.server import connected
+from emu.gdb.server import connections, serve
 from emu.gdb.session import GdbSession, NoThreads
-from emu.gdb.target import LiveTarget, PlayedTarget
+from emu.gdb.target import LiveTarget, PlayedTarget, Why
 from emu.machine import Until
 from emu.qemu.gdb_remote import GdbRemote
 from emu.replay.player import Player
@@ -131,12 +130,21 @@ def test_a_watchpoint_sees_what_a_stepped_run_sees(image, played, debugger, kind
     if len(known) < 3:
         pytest.fail("nothing is accessed there")
     assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
+
+    def go(command, step):
+        """As debuggers do: where the target stops before the access, they step over it."""
+        assert f"{name}:{address:x};" in debugger.ask(command)
+        if played.machine.arch.watches_before:
+            assert debugger.ask(f"z{kind},{address:x},8") == "OK"
+            assert debugger.ask(step).startswith("T05")
+            assert debugger.ask(f"Z{kind},{address:x},8") == "OK"
+
     for _before, behind in known[:3]:
-        assert f"{name}:{address:x};" in debugger.ask("c")
+        go("c", "s")
         assert played.position == behind
     for before, _behind in reversed(known[:2]):
         while played.position > before:
-            assert f"{name}:{address:x};" in debugger.ask("bc")
+            go("bc", "bs")
         assert played.position == before
 
 
@@ -243,7 +251,7 @@ def test_damaged_frames_are_asked_for_again():
 
 def test_a_place_that_is_none_is_refused():
     for place in ("port", "70000", "-1", "1.5"):
-        with pytest.raises(GdbError, match="give a port"), connected(place, print):
+        with pytest.raises(GdbError, match="give a port"), connections(place, print):
             pass
 
 
@@ -274,11 +282,10 @@ def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, 
         ports.append(port)
         ready.set()
 
-    def serve():
-        with connected("0", told) as connection, contextlib.suppress(Gone):
-            GdbSession(PlayedTarget(played), connection, NoThreads(), {}).serve()
+    def run():
+        serve(PlayedTarget(played), "0", told, NoThreads(), {})
 
-    thread = threading.Thread(target=serve)
+    thread = threading.Thread(target=run)
     thread.start()
     assert ready.wait(60)
     commands = [f"target remote 127.0.0.1:{ports[0]}", "break strlen", "continue",
@@ -291,3 +298,108 @@ def test_gdb_breaks_steps_back_over_a_call_and_comes_to_the_recorded_end(image, 
     assert "Breakpoint 1, strlen" in done.stdout, done.stderr
     assert "<strlen" in done.stdout and "No more reverse-execution history" in done.stdout
     assert played.at_end and played.difference() == ""
+
+
+def served(target):
+    """A server on a port of its own, in a thread: (the port, the thread)."""
+    ports, ready = [], threading.Event()
+
+    def told(port):
+        ports.append(port)
+        ready.set()
+
+    thread = threading.Thread(target=serve, args=(target, "0", told, NoThreads(), {}))
+    thread.start()
+    assert ready.wait(60)
+    return ports[0], thread
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_client_that_connects_and_leaves_does_not_end_the_server(played, image, live):
+    target = LiveTarget(started(image)) if live else PlayedTarget(played)
+    port, thread = served(target)
+    for first in (b"", b"$m0,1#fa", b"\x03"):
+        with socket.create_connection(("127.0.0.1", port)) as one:
+            one.sendall(first)
+    with socket.create_connection(("127.0.0.1", port)) as last:
+        last.settimeout(20)
+        last.sendall(b"$?#3f")
+        assert last.recv(1) == b"+" and last.recv(1) == b"$"
+        last.sendall(b"+$D#44")
+        thread.join(20)
+    assert not thread.is_alive()
+
+
+def watched_store(played):
+    """A store of the recording's: (its position, the address that it writes)."""
+    played.seek(played.recording.last.instructions // 4)
+    here = played.position
+    address = busiest(played)
+    played.seek(here)
+    watch = WriteWatch(played.machine.engine, played.machine.translate(address), 8, True, False)
+    try:
+        while not watch.writes:
+            before = played.position.instructions
+            played.run(Until(instructions=before + 1))
+            watch.look()
+    finally:
+        watch.close()
+    return before, address
+
+
+def test_a_watchpoint_stops_where_the_architecture_says_in_both_directions(played):
+    """Before the access, as the run goes, where a debugger steps over it itself; else behind it."""
+    before = played.machine.arch.watches_before
+    position, address = watched_store(played)
+    target = PlayedTarget(played)
+    target._seek(position - 3)
+    target.watch(address, 1, 2)
+    forward = target.go(lambda: False)
+    assert forward.why is Why.WATCH and target.count >= position - 2
+    at = target.count if before else target.count - 1  # of the first store to it from there on
+    target._seek(at)
+    stepped = target.step()
+    assert stepped.why is Why.WATCH and target.count == at + (not before)
+    target._seek(at + 1)
+    stepped = target.back_step()
+    assert stepped.why is Why.WATCH and target.count == at + before
+    target._seek(at + 2)
+    back = target.back(lambda: False)
+    assert back.why is Why.WATCH and target.count == at + before
+
+
+@pytest.mark.skipif(GDB is None, reason="gdb-multiarch is not installed")
+def test_gdb_sees_the_value_that_a_watched_store_has_changed(image, played):
+    assert GDB is not None
+    position, address = watched_store(played)
+    target = PlayedTarget(played)
+    target._seek(position - 1)
+    port, thread = served(target)
+    words = [GDB, "-nx", "-batch", "-iex", "set osabi none", str(image.path)]
+    for command in (f"target remote 127.0.0.1:{port}", f"watch *(char *){address:#x}", "continue",
+                    "print $_exitcode", "reverse-continue", "detach"):
+        words += ["-ex", command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    thread.join(60)
+    assert done.stdout.count("Hardware watchpoint 1") >= 1 and not thread.is_alive(), done.stderr
+
+
+LLDB = shutil.which("lldb-19") or shutil.which("lldb")
+
+
+@pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
+def test_lldb_stops_at_a_watched_store(image, played):
+    assert LLDB is not None
+    position, address = watched_store(played)
+    target = PlayedTarget(played)
+    target._seek(position - 1)
+    port, thread = served(target)
+    words = [LLDB, "--no-lldbinit", "--batch"]
+    for command in (f"target create {image.path}", f"gdb-remote 127.0.0.1:{port}",
+                    f"watchpoint set expression -s 1 -w write -- {address:#x}", "continue",
+                    "detach"):
+        words += ["-o", command]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    thread.join(60)
+    assert "Watchpoint 1 hit" in done.stdout or "stop reason = watchpoint 1" in done.stdout, (
+        done.stdout + done.stderr)
