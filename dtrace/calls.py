@@ -2,7 +2,8 @@
 
 A program is calls and assignments separated by ``;``.  Arguments are integers, strings, ``buf(N)``
 (N zero bytes), ``bytes("..")`` (no NUL is added), ``&symbol`` (an address, ``+N`` and ``-N`` may
-follow), names assigned before (``p+8``), and calls.
+follow), names assigned before (``p+8``), variables of the kernel, and calls.  An assignment to a
+name that is a variable of the kernel sets that variable.
 """
 
 import re
@@ -19,11 +20,11 @@ from dtrace.prototypes import (
 )
 from dtrace.strings import CallSyntaxError, unescape
 from dtrace.symbols import find_function, find_symbol
-from dwarf.types import Type, Void, declare, strip
+from dwarf.types import Enumeration, Integer, Pointer, Type, Void, declare, size_of, strip
 from emu.call import Caller
 from emu.elf import Image
 from emu.errors import KinstError
-from emu.symbols import Symbol
+from emu.symbols import STT_NOTYPE, STT_OBJECT, Symbol
 
 MAX_SOURCE, MAX_DEPTH, MAX_BUFFER, MAX_DIGITS = 65536, 32, 64 << 20, 40
 
@@ -257,6 +258,9 @@ def check(
             case Address(symbol, _):
                 find_symbol(image, symbol)
             case Identifier(name, _) if name not in known:
+                if _kernel_has(image, name):
+                    _variable(image, name, prototypes)
+                    return
                 raise KinstError(f"'{name}' was not assigned; a symbol is &{name}, a string "
                                  f'"{name}" (in the shell, within single quotes)')
             case _:
@@ -264,8 +268,57 @@ def check(
 
     for statement in program:
         visit(statement.value)
-        if statement.target:
+        if statement.target and statement.target not in known:
+            if _kernel_has(image, statement.target):
+                _variable(image, statement.target, prototypes)
             known.add(statement.target)
+
+
+def _kernel_has(image: Image, name: str) -> bool:
+    return image.symbols.find(name) is not None
+
+
+def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Variable":
+    """A variable of the kernel that can be read and set.
+
+    :raises KinstError: for a function, a name of several, and one that is no number or pointer of
+        1, 2, 4 or 8 bytes.
+    """
+    symbols = [s for s in image.symbols.named(name) if s.kind in (STT_NOTYPE, STT_OBJECT)]
+    if not symbols:
+        raise KinstError(f"{name}: is a function of the kernel, called as {name}(...); a value "
+                         "needs another name")
+    if len({symbol.address for symbol in symbols}) > 1:
+        raise KinstError(f"{name}: the kernel has {len(symbols)} variables of this name; a value "
+                         "of yours needs another name")
+    symbol = symbols[0]
+    types = prototypes.types() if prototypes is not None else None
+    kind = types.variable(symbol.name, symbol.address) if types is not None else None
+    size = symbol.size if kind is None else size_of(kind)
+    if size not in (1, 2, 4, 8) or (
+            kind is not None and not isinstance(strip(kind), Integer | Enumeration | Pointer)):
+        what = f"{size} bytes" if kind is None else declare(kind, name)
+        raise KinstError(f"{name}: the kernel's {name} is no number or pointer ({what}); its "
+                         f"address is &{name}, and a value of yours needs another name")
+    return Variable(symbol, kind, size)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of the kernel, of 1, 2, 4 or 8 bytes; its type is None where it is not known."""
+
+    symbol: Symbol
+    type: Type | None
+    size: int
+
+
+def _number(value: int, variable: Variable) -> str:
+    kind = strip(variable.type) if variable.type is not None else None
+    if isinstance(kind, Pointer):
+        return f"{value:#x}"
+    if isinstance(kind, Integer | Enumeration) and kind.signed and value >> 8 * kind.size - 1:
+        value -= 1 << 8 * kind.size
+    return str(value)
 
 
 @dataclass
@@ -282,15 +335,44 @@ class Evaluation:
     sizes: dict[int, int] = field(default_factory=dict)
     last_arguments: list[int] = field(default_factory=list)
     kind: Type | None = None
+    changed: list[str] = field(default_factory=list)  # variables that were set, as lines
 
     def run(self, program: list[Statement]) -> int:
-        """Run the program and give its last value."""
+        """Run the program and give its last value.
+
+        :raises KinstError: for a value that does not fit the kernel's variable.
+        """
         value = 0
         for statement in program:
             value = self._value(statement.value)
             if statement.target:
-                self.names[statement.target] = value
+                self._assign(statement.target, value)
         return value
+
+    def _assign(self, name: str, value: int) -> None:
+        """Set a variable of the kernel; where it has none of that name, remember the value."""
+        machine = self.caller.machine
+        if name in self.names or not _kernel_has(machine.image, name):
+            self.names[name] = value
+            return
+        variable = _variable(machine.image, name, self.prototypes)
+        symbol = variable.symbol
+        signed, bits = value - (1 << 64 if value >> 63 else 0), 8 * variable.size
+        if not -(1 << bits - 1) <= signed < 1 << bits and value >> bits:
+            raise KinstError(f"{name} = {signed}: does not fit the {variable.size} bytes of the "
+                             f"kernel's {name}")
+        before = self._read(variable)
+        stored = value & (1 << bits) - 1
+        machine.write(symbol.address, stored.to_bytes(variable.size, "little"))
+        self.kind = variable.type
+        spelled = (f"{variable.size} bytes" if variable.type is None else
+                   declare(variable.type, name))
+        self.changed.append(f"{name}: {_number(before, variable)} -> {_number(stored, variable)} "
+                            f"({spelled}, at {symbol.address:#x})")
+
+    def _read(self, variable: Variable) -> int:
+        data = self.caller.machine.read(variable.symbol.address, variable.size)
+        return int.from_bytes(data, "little")
 
     def _value(self, argument: Argument) -> int:
         self.kind = None
@@ -304,7 +386,15 @@ class Evaluation:
             case Address(symbol, offset):
                 return find_symbol(self.caller.machine.image, symbol) + offset & (1 << 64) - 1
             case Identifier(name, offset):
-                return self.names[name] + offset & (1 << 64) - 1
+                if name in self.names:
+                    return self.names[name] + offset & (1 << 64) - 1
+                machine, prototypes = self.caller.machine, self.prototypes
+                variable = _variable(machine.image, name, prototypes)
+                if variable.type is None:
+                    return self._read(variable) + offset & (1 << 64) - 1
+                value = plain(machine, variable.type, self._read(variable)) or 0
+                self.kind = variable.type if not offset else None
+                return value + offset & (1 << 64) - 1
             case Invocation(function, arguments):
                 values = [self._value(inner) for inner in arguments]
                 machine, prototypes = self.caller.machine, self.prototypes

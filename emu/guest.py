@@ -374,6 +374,9 @@ class Guest:
         ``wait_members``: what one says that waits.
     :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
         known.
+    :param needs: what a kernel must be built with to run our userland: an option or device -> a
+        symbol that a kernel with it has.
+    :param no_file_system: errors of a mount that mean that the disk holds no file system it knows.
     :param program_arguments: the members that lead from a thread to the arguments of its process's
         program, and there the bytes of all of them, and the strings behind each other; empty: it
         does not keep them.
@@ -439,6 +442,8 @@ class Guest:
     atomics: str = ""
     thread_begins: str = ""
     program_arguments: tuple[tuple[str, str], ...] = ()
+    needs: Mapping[str, str] = field(default_factory=dict)
+    no_file_system: frozenset[int] = frozenset()
 
     def entry_address(self, image: Image) -> int:
         """An address in the kernel's first instructions, which the boot alone executes.  Not of the

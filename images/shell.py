@@ -13,6 +13,7 @@ from emu.elf import Image
 from emu.errors import ImageError, KinstError
 from emu.guests import guest_of
 from emu.machine import Stop, StopReason, Until
+from emu.printable import plain
 from emu.system_call import behind_call, calls_of
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -24,6 +25,8 @@ NO_HEADER = "file not found"  # says clang
 OUR_HEADER = b'"system.h"'
 # What a file system with our shell is known by: so much of its program, in so large an image.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
+QUOTED = 4  # lines of the console that a message quotes
+MARKS = re.compile(rb"\033\]133;[A-D](?:;\d{1,3})?\007")
 MARK_SIZE = 16  # bytes of a mark, at the most
 
 
@@ -91,18 +94,54 @@ def shown_output(show: Callable[[int], None]) -> Callable[[int], None]:
     return heard
 
 
+def without_marks(show: Callable[[int], None]) -> Callable[[int], None]:
+    """For a console's stream: shows everything but the marks of our shell."""
+    held = bytearray()
+
+    def heard(byte: int) -> None:
+        held.append(byte)
+        if held[0] == 0x1B and len(held) < MARK_SIZE and byte != 0x0A:
+            if MARKS.fullmatch(held):
+                held.clear()
+            return  # it may become one
+        for one in held:
+            show(one)
+        held.clear()
+
+    return heard
+
+
 def at_shell(machine: UnicornMachine) -> None:
     """:raises CommandError: when a machine is not at our shell's prompt."""
     prompt, text = machine.guest.shell_prompt, machine.console.text
     if prompt and (text.endswith(prompt.encode())
                    or (not text and machine.instructions and has_our_shell(machine.image))):
         return  # a recording begins at the prompt, with nothing said
-    unmounted = re.findall(machine.guest.unmounted, text) if machine.guest.unmounted else []
-    if unmounted:
-        where, error = (word.decode() for word in unmounted[-1])
-        raise CommandError(f"{machine.image.path}: the kernel cannot mount {where} (error "
-                           f"{error}): is it the image of a UFS file system?")
-    raise CommandError(f"{machine.image.path}: is not at our shell's prompt")
+    lines = [line for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
+    found = [n for n, line in enumerate(lines) if machine.guest.unmounted
+             and re.search(machine.guest.unmounted, line)]
+    if not found:
+        raise CommandError(f"{machine.image.path}: is not at our shell's prompt."
+                           + _quoted(lines[-QUOTED:]))
+    where, error = (word.decode() for word in re.findall(
+        machine.guest.unmounted, lines[found[-1]])[0])
+    missing = [option for option, symbol in machine.guest.needs.items()
+               if machine.image.symbols.find(symbol) is None]
+    why = f"error {error}"
+    if missing:
+        why = f"it was built without {' and '.join(missing)}"
+    elif int(error) in machine.guest.no_file_system:
+        why += ", it is no image of a file system that it knows"
+    raise CommandError(f"{machine.image.path}: the kernel cannot mount {where}: {why}."
+                       + _quoted([lines[found[-1]]]))
+
+
+def _quoted(lines: list[bytes]) -> str:
+    """The console's last lines as the end of a message."""
+    if not lines:
+        return " Its console is empty"
+    said = " / ".join(plain(line.decode("utf-8", "replace"))[:200] for line in lines)
+    return f" Its console says: {said}"
 
 
 def check_command(command: str) -> str:

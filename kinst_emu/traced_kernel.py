@@ -45,6 +45,7 @@ from images.shell import (
     shown_output,
     with_folder,
     with_userland,
+    without_marks,
 )
 from kinst.breakpoints import DIRECT, PER_PROBE, Breakpoints
 from kinst.seam_breakpoints import SeamBreakpoints
@@ -101,6 +102,7 @@ class TracedKernel:
         runs = not line.listing and not line.compile_only
         self.idle = runs and self.workload is None and self.player is None
         self._calls = None
+        self._changed: list[str] = []
         self._command, source = _command_of(line)
         for option in ("setenv", "unsetenv"):
             if self._command is not None and line.options.given(option):
@@ -226,7 +228,9 @@ class TracedKernel:
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
         if self._command is not None:
             show = shown_output(show)
-        elif self.player is None:
+        elif self.player is not None:
+            show = without_marks(show)
+        else:
             for byte in bytes(machine.console.text):
                 show(byte)  # what was said before there were probes
         console = _Console(session, show)
@@ -250,10 +254,12 @@ class TracedKernel:
             session.look()
             kind, value = shown
             if rows is None and not self.line.options.given("quiet"):
+                print("".join(f"{line}\n" for line in self._changed), end="")
                 print(result_line(str(self.workload), machine, kind, value))
             elif rows is not None:
                 rows.row({"call": self.workload, "value": plain(machine, kind, value)}
-                         | ({} if kind is None else {"type": declare(kind)}))
+                         | ({} if kind is None else {"type": declare(kind)})
+                         | ({"changed": self._changed} if self._changed else {}))
 
     def _work(self) -> tuple[Type | None, int] | None:
         """What a call gives, and its type where that is known."""
@@ -275,6 +281,7 @@ class TracedKernel:
             return None
         evaluation = Evaluation(Caller(self.machine, self.limit), self._checked)
         value = evaluation.run(self._calls)
+        self._changed = evaluation.changed
         return evaluation.kind, value
 
 

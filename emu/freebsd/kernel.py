@@ -122,7 +122,7 @@ def freebsd(
         # It asks for its root file system, and waits in the function that reads the console.
         prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
         starts=("mi_startup",),
-        unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})\.",
+        unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})(?:: [ -~]{1,200})?\.",
         last_process="lastpid",
         # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode) of sys/vm/vm_fault.c.
         page_faults=PageFaults("vm_fault_trap", 2, *page_faults),
@@ -153,6 +153,8 @@ def freebsd(
             **dict.fromkeys(("jailname", "zonename"), (
                 ("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_name"))),
         },
+        needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
+        no_file_system=frozenset({22, 97}),  # EINVAL, EINTEGRITY (sys/errno.h)
         program_arguments=(("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
                            ("pargs", "ar_args")),
     )

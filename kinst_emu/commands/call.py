@@ -101,8 +101,10 @@ def run(arguments: argparse.Namespace) -> int:
             **_value(evaluation, value), "instructions": machine.instructions - before,
             "console": console.decode("utf-8", "replace"),
             "buffers": {name: data.hex() for name, (_at, data) in shown.items()},
+            **({"changed": evaluation.changed} if evaluation.changed else {}),
         }))
         return 0
+    print("".join(f"{line}\n" for line in evaluation.changed), end="")
     print(result_line(arguments.call, machine, evaluation.kind, value))
     for name, (address, data) in shown.items():
         print(f"{name}:")

@@ -24,7 +24,7 @@ from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import played
-from images.shell import program_files
+from images.shell import program_files, without_marks
 from kinst_emu import flows
 from kinst_emu.completion import module_option
 from kinst_emu.debugging import serve_recording
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.begin is not None:
             _reached(go(player, arguments.begin))
         if shows:
-            machine.console.stream = show_byte
+            machine.console.stream = without_marks(show_byte)
         if arguments.to is not None:
             _reached(go(player, arguments.to, player.position))
         else:

@@ -116,6 +116,32 @@ def test_results_are_shown_by_their_types(booted, call, says):
     assert shown.startswith(says) and bool(shown) == bool(says)
 
 
+def test_a_variable_of_the_kernel_is_read_and_set(booted):
+    at = booted.image.symbols.find("kept").address
+    before = booted.read(at, 4)
+    evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
+    program = parse("kept = 7; kept + 1")
+    check(booted.image, program, evaluation.prototypes)
+    assert evaluation.run(program) == 8
+    assert evaluation.changed == [
+        f"kept: {int.from_bytes(before, 'little')} -> 7 (unsigned int kept, at {at:#x})"]
+    assert evaluation.run(parse("kept")) == 7 and declare(evaluation.kind) == "unsigned int"
+    assert booted.read(at, 8)[:4] == (7).to_bytes(4, "little")
+    with pytest.raises(KinstError, match="kept = 4294967296: does not fit the 4 bytes"):
+        evaluation.run(parse("kept = 0x100000000"))
+    booted.write(at, before)
+
+
+@pytest.mark.parametrize("text, says", [
+    ("strlen = 4", "strlen: is a function of the kernel"),
+    ("notes = 4", "no number or pointer (struct note notes[8]); its address is &notes"),
+    ("strlen(notes)", "no number or pointer"),
+])
+def test_what_is_no_variable_of_a_number_is_not_set(image, text, says):
+    with pytest.raises(KinstError, match=re.escape(says)):
+        check(image, parse(text), Prototypes(image))
+
+
 def test_a_result_that_points_to_text_shows_it(booted):
     address = Caller(booted).place(b"text\0")
     shown = describe(booted, Pointer(lambda: Qualified("const", lambda: CHAR)), address)

@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from emu.unicorn.machine import UnicornMachine
 from images import build_userland, catalog
-from images.shell import CommandError, run_command, shown_output, with_files, with_userland
+from images.shell import (
+    CommandError,
+    run_command,
+    shown_output,
+    with_files,
+    with_userland,
+    without_marks,
+)
 from images.ufs import File, FileSystemError, Folder, read_folder
 from tests.conftest import ARCHES, MEMORY
 from tests.images.test_ufs import Reader
@@ -32,6 +39,17 @@ def test_a_command_s_output_is_shown_without_its_marks(output, status):
     console = (PROMPT + b"ls\r\n\033]133;C\007" + text + b"\n"
                + f"\033]133;D;{status}\007".encode() + PROMPT)
     assert shown(console) == text + b"\n"
+
+
+@given(st.lists(st.one_of(
+    st.sampled_from([b"\033]133;A\007", b"\033]133;D;0\007", b"\033]133;B\007"]),
+    st.binary(max_size=20).filter(lambda text: b"\033" not in text))))
+def test_a_console_is_shown_without_the_marks_of_the_shell(pieces):
+    found = bytearray()
+    heard = without_marks(found.append)
+    for byte in b"".join(pieces):
+        heard(byte)
+    assert found == b"".join(piece for piece in pieces if not piece.startswith(b"\033"))
 
 
 def test_what_only_begins_like_a_mark_is_shown():
