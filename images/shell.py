@@ -117,7 +117,7 @@ def at_shell(machine: UnicornMachine) -> None:
     if prompt and (text.endswith(prompt.encode())
                    or (not text and machine.instructions and has_our_shell(machine.image))):
         return  # a recording begins at the prompt, with nothing said
-    lines = [line for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
+    lines = [bytes(line) for line in text.replace(b"\r", b"").split(b"\n") if line.strip()]
     found = [n for n, line in enumerate(lines) if machine.guest.unmounted
              and re.search(machine.guest.unmounted, line)]
     if not found:
