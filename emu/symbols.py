@@ -55,6 +55,7 @@ class SymbolTable:
         self._found: dict[str, Symbol | None] = {}  # by ``find``
         self._addresses: list[int] = []
         self._labels: list[tuple[int, int, int, int]] | None = None
+        self._objects: list[tuple[int, int, int, int]] | None = None
 
     @functools.cached_property
     def _entries(self) -> list[tuple[int, int, int, int]]:
@@ -177,6 +178,15 @@ class SymbolTable:
         """An address as ``function+offset``; hexadecimal, where there is no function."""
         function = self.function_at(address)
         return f"{function.name}+{address - function.address:#x}" if function else f"{address:#x}"
+
+    def object_at(self, address: int) -> Symbol | None:
+        """The variable whose range holds the address."""
+        if self._objects is None:
+            self._objects = sorted(e for e in self._entries if e[3] == STT_OBJECT and e[1])
+        at = bisect.bisect_right(self._objects, (address, 1 << 64)) - 1
+        if at < 0 or address >= self._objects[at][0] + self._objects[at][1]:
+            return None
+        return self._symbol(self._objects[at])
 
     def label_at(self, address: int) -> Symbol | None:
         """The last function or label of assembly at or below an address."""

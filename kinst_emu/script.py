@@ -294,6 +294,10 @@ class _Run:
         kernel = self.kernel
         if kernel is None:
             return session.run() & 0xFF
+        if session.unknown:
+            names = ", ".join(session.unknown)
+            say(f"{kernel.image.path}: {names} cannot be known: its debug data has no processes "
+                "and threads; an action that reads one is an illegal operation")
         session.consumer.shell = lambda command: kernel.shell(command, rows)
         try:
             status = session.run(lambda: kernel.run(session, rows)) & 0xFF

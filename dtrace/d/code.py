@@ -66,6 +66,7 @@ class Storage:
     :param string_size: the most bytes of a string.
     :param keyed: (size of the value, 0 a number / 1 a string / 2 bytes, thread-local, size of the
         key) of each variable that has a key.
+    :param hosted: the names of the variables that are the guest's, as far as they are read.
     """
 
     string_size: int
@@ -74,6 +75,7 @@ class Storage:
     locals_size: int = 0
     work_size: int = 0
     keyed: list[tuple[int, int, bool, int]] = field(default_factory=list)
+    hosted: set[str] = field(default_factory=set)
     _texts: dict[bytes, int] = field(default_factory=dict)
     _zeros: int = 0
 
@@ -411,6 +413,7 @@ class ExpressionCode:
             self.out.alu(Alu.SUB, 3, 2)
 
     def _hosted(self, e: syntax.HostedUse) -> None:
+        self.storage.hosted.add(e.name)
         if e.index is None:
             self.out.constant(2, 0)
         elif not self._simple(e.index, 2):

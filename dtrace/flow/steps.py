@@ -69,7 +69,7 @@ def _read(machine: UnicornMachine, entries: bytes, names: list[str], registers: 
     done: list[Executed] = []
     changed: dict[str, int] = {}
     stores: list[tuple[int | None, int, bytes]] = []
-    where = _Translations(machine)
+    where = Translations(machine)
     current = dict(registers)
     for kind, what, a, b in ENTRY.iter_unpack(entries):
         if kind == INSTRUCTION:
@@ -103,7 +103,7 @@ def _unseen(machine: UnicornMachine, before: Executed) -> tuple[int, dict[str, i
         if name in followed and name not in writes}
 
 
-class _Translations:
+class Translations:
     """Pages of a standing machine, each translated once."""
 
     def __init__(self, machine: UnicornMachine) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
@@ -296,6 +296,13 @@ class GuestState(ABC):
         kind = strip(found[0]) if found else None
         member = find_member(kind, name) if isinstance(kind, Structure) else None
         return None if member is None else (member.offset // 8, size_of(member.type))
+
+    def unknown(self, names: Iterable[str]) -> list[str]:
+        """Which of some variables the kernel cannot tell, whatever thread it runs."""
+        guest = self._machine.guest
+        paths = dict(guest.members) | {"execargs": guest.program_arguments}
+        return sorted(name for name in names if name in paths and (
+            not paths[name] or None in [self._member(*member) for member in paths[name]]))
 
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
         """Variables that no walk from the thread finds, by name."""

@@ -212,8 +212,15 @@ def words_of(image: Image, trees: SourceText | None = None) -> Words:
         return (f"{label.name}+{address - label.address:#x}" if label is not None
                 and address - label.address < LABELLED else image.symbols.where(address))
 
+    def variable(address: int) -> str:
+        found = image.symbols.object_at(address)
+        if found is None:
+            return ""
+        offset = address - found.address
+        return f"{found.name}+{offset:#x}" if offset else found.name
+
     arch = arch_of(image)
-    return Words(arch, guest_of(image, arch.name), where, source, text)
+    return Words(arch, guest_of(image, arch.name), where, source, text, variable)
 
 
 def shortened(location: str) -> str:

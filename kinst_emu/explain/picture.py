@@ -78,16 +78,13 @@ def moments(firing: SeenFiring) -> list[FiringMoment]:
 
 
 def at_step(found: Sequence[FiringMoment], step: Step) -> int:
-    """The number of the moment that a step is about."""
-    if step.name == "vector":  # all of it has been executed, but for its last instruction
-        return next(number for number, moment in enumerate(found) if moment.handles == 0) - 1
-    last = 0
-    for number, moment in enumerate(found):
-        if moment.key == (step.row, step.handles) and moment.patched is (step.name != "function"):
-            return number
-        if moment.row <= step.row:
-            last = number
-    return last
+    """The number of the moment that a step is about.
+
+    :raises StopIteration: when it is about none.
+    """
+    return next(number for number, moment in enumerate(found)
+                if moment.key == (step.row, step.handles)
+                and moment.patched is (step.name != "function"))
 
 
 def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[FiringMoment]:

@@ -31,6 +31,9 @@ def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
                    for frame in firing.frames],
         "stacks": [{"row": row, "address": stack.address, "bytes": stack.content.hex()}
                    for row, stack in firing.stacks.items()],
+        "stores": [{"row": row, "address": store.address, "physical": store.physical,
+                    "before": store.before.hex(), "after": store.after.hex()}
+                   for row, stores in firing.stores.items() for store in stores],
         "clause": None if firing.narration is None else _narration(firing.narration),
     }
 

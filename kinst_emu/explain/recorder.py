@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import unicorn
 
+from dtrace.flow.steps import Translations
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
 from emu.machine import Stop, StopReason, Until
@@ -18,7 +19,7 @@ from emu.symbols import Symbol
 from emu.unicorn.machine import Go, UnicornMachine
 from kinst.breakpoints import DOUBLE, Breakpoints, NativeState
 from kinst.code.listing import ProbedInstruction
-from kinst.code.verdict import Copy, Refuse, Rewrite, summary
+from kinst.code.verdict import Copy, Refuse, Rewrite
 from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
@@ -80,6 +81,21 @@ class SeenFrame:
     after: bytes = b""
 
 
+@dataclass(frozen=True)
+class SeenStore:
+    """What an instruction has stored.
+
+    :param address: where; None: at an address that it is not seen to have computed.
+    :param physical: where that is in the machine's memory.
+    :param before: the bytes that were there; ``after`` those that it left.
+    """
+
+    address: int | None
+    physical: int
+    before: bytes
+    after: bytes
+
+
 @dataclass
 class SeenFiring:
     """What was seen of it; each number is the machine's.
@@ -94,6 +110,8 @@ class SeenFiring:
     :param stacks: by the number of the row before which it was so.
     :param words: by the number of a row, the words around the stack pointer that are, before it,
         not what they were before the row before (or where the handler was called): by address.
+    :param stores: of the displaced instruction, by the number of the row in the trampoline that
+        made them; of one that is emulated, what it pushed, by that of the last.
     :param layout: of a trap frame: field -> (byte offset, bytes).
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
@@ -117,6 +135,7 @@ class SeenFiring:
     narration: Narration | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
     words: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    stores: dict[int, list[SeenStore]] = field(default_factory=dict)
     layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     what_if: str = ""
     other: ProbedInstruction | None = None
@@ -157,10 +176,11 @@ class FiringRecorder:
         other = None
         if what_if == SHARE:
             other = sharing(table, found)
-            if not isinstance(found.verdict, Copy | Rewrite) or other is None:
-                raise KinstError(f"{where}: --what-if share: it has no trampoline (it is "
-                                 f"{summary(found.verdict)}d), or no other instruction of "
-                                 f"{function.name} has one")
+            if not isinstance(found.verdict, Copy | Rewrite):
+                raise KinstError(f"{where}: --what-if share: it has no trampoline: it is emulated")
+            if other is None:
+                raise KinstError(f"{where}: --what-if share: no other instruction of "
+                                 f"{function.name} has a trampoline")
         self._breakpoints = made
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
@@ -173,6 +193,7 @@ class FiringRecorder:
             self._breakpoints.add(function, ProbeKind.OFFSET, other)
         self._hits = self._seen = 0
         self._began = self._waiting = False
+        self._storing: list[tuple[int, bytes]] = []  # of the last row: where, and what was there
         self._failure: KinstError | None = None
         self._clause: ExplainedClause | None = None
 
@@ -242,14 +263,17 @@ class FiringRecorder:
     @contextlib.contextmanager
     def _each_instruction(self) -> Iterator[None]:
         machine = self.machine
-        hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0)
+        hooks = [
+            machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0),
+            machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, self._storing_now, begin=1, end=0)]
         machine.engine.flush_translations()  # blocks that are known have no such stop
         machine.runner = self
         try:
             yield
         finally:
             machine.runner = None
-            machine.engine.unhook(hook)
+            for hook in hooks:
+                machine.engine.unhook(hook)
 
     def entered(self, kind: str, name: str, value: bytes) -> None:
         """What comes in from outside (``emu.unicorn.machine.Runner``): it is the call's own."""
@@ -276,8 +300,40 @@ class FiringRecorder:
             except KinstError as error:
                 self._failure = error
 
+    def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, _value: int,
+                     _data: object) -> None:
+        """Before an instruction of the trampoline stores."""
+        firing = self.firing
+        if (self._failure is None and firing.rows and not firing.complete
+                and self._slot <= firing.rows[-1].address < self._slot + SLOT):
+            try:
+                self._storing.append((physical, self.machine.read_physical(physical, size)))
+            except KinstError as error:
+                self._failure = error
+
+    def _keep_stores(self) -> None:
+        """What the last row has stored, before the next."""
+        row, machine = self.firing.rows[-1], self.machine
+        where = Translations(machine)
+        self.firing.stores[len(self.firing.rows) - 1] = [
+            SeenStore(where.virtual(dict(row.registers), row.address, physical), physical, before,
+                      machine.read_physical(physical, len(before)))
+            for physical, before in self._storing]
+        self._storing.clear()
+
+    def _keep_pushed(self) -> None:
+        """What an emulated instruction has pushed."""
+        firing, machine = self.firing, self.machine
+        at, name = machine.sp, machine.arch.sp
+        physical, before = machine.translate(at), firing.words[0].get(at)
+        if at < firing.rows[0].registers[name] and physical is not None and before is not None:
+            firing.stores[len(firing.rows) - 1] = [SeenStore(
+                at, physical, before.to_bytes(8, "little"), machine.read(at, 8))]
+
     def _look(self, address: int) -> None:
         firing, machine = self.firing, self.machine
+        if self._storing:
+            self._keep_stores()
         self._seen += 1
         if firing.what_if and self._seen > MAX_SEEN:
             self._give_up(address)
@@ -304,6 +360,8 @@ class FiringRecorder:
         firing.rows.append(self._row(address, machine.read(address, self._length(address))))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
+        if firing.complete and not self._slot:
+            self._keep_pushed()
         if self._slot and not firing.slot and (firing.complete or firing.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()

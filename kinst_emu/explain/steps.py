@@ -10,14 +10,16 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 from emu.arch import Arch
 from emu.guest import Guest
+from emu.hole import LARGE
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst.trap import GuestTrap, trap_of
 from kinst_emu.explain.clause import Narration
-from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction
-from kinst_emu.explain.what_if import COPY
+from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction, SeenStore
+from kinst_emu.explain.what_if import COPY, SHARE
 
 MASK = (1 << 64) - 1
+STACK = 16384  # bytes: the most of a stack
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
@@ -71,6 +73,7 @@ class Words:
     :param where: an address, as ``function+offset``.
     :param source: its ``file:line``; empty where nothing is known.
     :param text: that line itself; empty where its file is not here.
+    :param variable: of an address, the variable of the kernel that lies there; empty: none.
     """
 
     arch: Arch
@@ -78,6 +81,7 @@ class Words:
     where: Callable[[int], str]
     source: Callable[[int], str]
     text: Callable[[int], str] = lambda address: ""
+    variable: Callable[[int], str] = lambda address: ""
 
     @property
     def trap(self) -> GuestTrap:
@@ -96,7 +100,7 @@ def steps(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) 
     seam = firing.frames[0].row if firing.frames else 1
     if firing.frames:
         made += [_vector("vector", "The kernel's vector builds a trap frame",
-                         firing.rows[1:seam], words, seam, _to_handler(firing, words)),
+                         firing.rows[1:seam], words, seam - 1, _to_handler(firing, words)),
                  replace(_frame(firing.frames[0], words), handles=0)]
     handles = 0 if firing.frames else None
     made.append(replace(_lookup(firing, words, seam), handles=handles))
@@ -406,21 +410,28 @@ def _second(firing: SeenFiring, words: Words) -> str:
 
 def displacement(firing: SeenFiring, verdict: Rewrite) -> list[str]:
     """What refers to something by distance, there and here: from the bytes."""
+    if firing.what_if == SHARE:
+        return []  # what was written there is another instruction
     if verdict.displacement is None:
         behind = firing.trampoline.find(verdict.data) if verdict.data else -1
         return [] if behind < 0 else [
             f"After it, at {firing.slot + behind:#x}, is the constant that it loads: "
             f"{_hex(verdict.data)}, {int.from_bytes(verdict.data, 'little'):#x}."]
     at, code, length = verdict.displacement[0], firing.instruction.code, len(verdict.code)
-    made = []
+    if firing.what_if:  # as it is
+        at, length = at + len(code) - length, len(code)
+    made, places = list[str](), list[int]()
     for where, begin, held, size in (
             ("At its own place", firing.instruction.address, code, len(code)),
             ("In the trampoline", firing.slot, firing.trampoline, length)):
         # The field is as far from the end in both: a short form may have become a long one.
         field = held[at + size - length : at + size - length + 4]
         distance = int.from_bytes(field, "little", signed=True)
+        places.append(begin + size + distance & MASK)
         made.append(f"{where} its displacement is {distance:+#x} ({_hex(field)}), counted from "
-                    f"its end, {begin + size:#x}: {begin + size + distance & MASK:#x}.")
+                    f"its end, {begin + size:#x}: {places[-1]:#x}.")
+    if places[0] != places[1]:
+        return [*made, f"It leads to {places[1]:#x} instead of {places[0]:#x}."]
     return [*made, "Both lead to the same place: the displacement is the place less the address "
             "where the instruction ends, and of 32 bits; less than nothing, it is that and "
             "0x100000000."]
@@ -439,12 +450,12 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
             "from the exception would.",), firing.frames[0].row)]
     if words.trap.told:
         return [_vector("return", "The kernel does what the instruction would, and returns", rows,
-                        words, firing.frames[0].row + len(rows))]
+                        words, firing.frames[0].row + len(rows) - 1)]
     slot = [i for i, row in enumerate(rows)
             if firing.slot <= row.address < firing.slot + len(firing.trampoline)]
     made = [_vector("return", "The kernel returns from the exception",
                     rows[: slot[0]] if slot and firing.slot else rows, words,
-                    firing.frames[0].row + (slot[0] if slot and firing.slot else len(rows)))]
+                    firing.frames[0].row + (slot[0] if slot and firing.slot else len(rows)) - 1)]
     if firing.second and len(firing.frames) > 1:
         second = firing.frames[1]
         entered = rows[slot[-1] + 1 :] if slot else []
@@ -515,11 +526,59 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
     if rows:
         parts += ["What is not as the instruction at its own place leaves it:",
                   Table(("register", "as it should be", "as it was"), tuple(rows))]
-    else:
-        parts.append("All registers are as they should be there"
+    stored = _stored_otherwise(right, wrong, words)
+    if stored:
+        parts += ["What is not in memory as the instruction at its own place leaves it:",
+                  Table(("address", "what is there", "before", "as it should be", "as it was"),
+                        tuple(stored))]
+    if not rows and not stored:
+        parts.append("The registers, and what it stores, are as they should be there"
                      + ("." if wrong.ended or wrong.strayed else
                         ": with these values it makes no difference."))
     return [Step("what-if", title, tuple(parts), last, wrong=True)]
+
+
+def _stored_otherwise(right: SeenFiring, wrong: SeenFiring, words: Words
+                      ) -> list[tuple[str, ...]]:
+    """Where one of the two has stored, and memory is not the same behind them; both began with the
+    same memory."""
+    made = [_stores(right), _stores(wrong)]
+    left: list[dict[int, int]] = []
+    before: dict[int, int] = {}
+    for stores in made:
+        left.append({})
+        for store in stores:
+            for at, (old, new) in enumerate(zip(store.before, store.after, strict=True)):
+                before.setdefault(store.physical + at, old)
+                left[-1][store.physical + at] = new
+    found = dict[int, tuple[str, ...]]()
+    for store in (*made[0], *made[1]):
+        places = range(store.physical, store.physical + len(store.before))
+        values = [bytes(one.get(at, before[at]) for at in places)
+                  for one in (before, *left)]
+        if values[1] != values[2]:
+            address = store.address
+            found[store.physical] = (
+                f"physical {store.physical:#x}" if address is None else f"{address:#x}",
+                _what_is_at(address, right, wrong, words),
+                *(f"{int.from_bytes(value, 'little'):#x}" for value in values))
+    return list(found.values())
+
+
+def _stores(firing: SeenFiring) -> list[SeenStore]:
+    return [store for row in sorted(firing.stores) for store in firing.stores[row]]
+
+
+def _what_is_at(address: int | None, right: SeenFiring, wrong: SeenFiring, words: Words) -> str:
+    if address is None:
+        return "?"
+    if wrong.slot and wrong.slot & -LARGE == address & -LARGE:
+        return "the trampolines"
+    variable = words.variable(address)
+    if variable:
+        return variable
+    on_stack = 0 <= address - right.rows[-1].registers[words.arch.sp] < STACK
+    return "the stack" if on_stack else words.where(address)
 
 
 def up_to_trampoline(steps: Sequence[Step], wrong: SeenFiring) -> list[Step]:

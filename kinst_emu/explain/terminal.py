@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, ScrollableContainer, Vertical
@@ -115,7 +115,9 @@ class Keys(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         yield Static(HELP, id="keys", markup=False)
 
-    def on_key(self) -> None:
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        event.prevent_default()  # it is only about leaving: q does not quit, n goes no step
         self.dismiss()
 
 
@@ -305,10 +307,10 @@ class Stepper(App[None]):
         disassemble, where = self._words.arch.disassemble, self._words.where
         lines = [(where(one.address), disassemble(
             firing.original if spot.unpatched and one.address == firing.rows[0].address
-            else one.code, one.address)) for one in firing.rows[begin : row + CODE_ROWS + 1]]
+            else one.code, one.address)) for one in firing.rows[begin : row + 1]]
         if spot.handles is not None:  # it is called before the next of the kernel's instructions
-            lines.insert(row - begin, ("the handler", ""))
-        return columns(Table(("", ""), tuple(lines), frozenset({row - begin})))
+            lines[-1] = ("the handler", "")
+        return columns(Table(("", ""), tuple(lines), frozenset({len(lines) - 1})))
 
     def _registers(self, spot: Spot) -> Text:
         row, before = spot.seen, spot.before

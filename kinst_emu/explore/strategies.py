@@ -125,7 +125,7 @@ def priority_orders(runs: Sequence[RunAccesses], depth: int, seed: int) -> Itera
     """Random priorities, which change at ``depth - 1`` random places: of n runs with k instructions
     in all, one order finds a defect of that depth with a probability of at least
     1/(n k^(depth - 1)) (Burckhardt and others, "A Randomized Scheduler with Probabilistic
-    Guarantees of WrongOrder Bugs", 2010)."""
+    Guarantees of Finding Bugs", 2010)."""
     chosen = random.Random(seed)
     total = sum(run.length for run in runs)
     while True:

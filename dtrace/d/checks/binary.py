@@ -43,13 +43,13 @@ def check_binary(env: Environment, node: syntax.Binary) -> syntax.Expression:
     right = node.right = env.read(_enumerated(env, node, left))
     if operator == ",":
         return _comma(node)
-    if isinstance(left, syntax.Number) and isinstance(right, syntax.Number):
+    both = is_integer(left.kind) and is_integer(right.kind)
+    if both and isinstance(left, syntax.Number) and isinstance(right, syntax.Number):
         value, kind = constants.fold(
             operator, left.value, left.kind, right.value, right.kind, place)
         return constant(place, value, kind)
     if operator in ("/", "%") and is_zero(right):
         raise DError("D_DIV_ZERO", "expression contains division by zero", place)
-    both = is_integer(left.kind) and is_integer(right.kind)
     if operator in INTEGRAL:
         if not both:
             raise DError("D_OP_INT", f"operator {operator} requires operands of integral type",

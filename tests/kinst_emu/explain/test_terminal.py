@@ -132,6 +132,23 @@ def test_panels_show_what_the_machine_held_at_the_step(which, request):
 
 
 @pytest.mark.parametrize("which", ["explained", "on_amd64"])
+def test_a_step_that_lists_instructions_stands_at_the_last_of_them(which, request):
+    one = request.getfixturevalue(which)
+    keys = [["n"] if number else [] for number in range(len(one.steps))]
+    seen = 0
+    for step, (_at, panels, _focused) in zip(one.steps, walked(one, keys), strict=True):
+        told = [part for part in step.parts if isinstance(part, Table)
+                and part.heads[:1] == ("where",)]
+        if step.name not in ("vector", "return") or not told:
+            continue
+        where, text = told[0].rows[-1][0], told[0].rows[-1][-1]
+        assert panels["code"].splitlines()[-1].split() == [where, *text.split()], step.name
+        assert panels["place"].split()[-1] == where
+        seen += 1
+    assert seen
+
+
+@pytest.mark.parametrize("which", ["explained", "on_amd64"])
 def test_a_full_stop_goes_on_by_an_instruction_and_the_panels_with_it(which, request):
     one = request.getfixturevalue(which)
     arch, found = one.words.arch, moments(one.firing)
@@ -228,7 +245,8 @@ def test_a_term_is_explained_where_it_is_first_used_and_only_there(explained):
         assert (TERMS["trap frame"][:30] in told) == (number == at)
 
 
-def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained):
+@pytest.mark.parametrize("key", ["x", "q", "n", "escape"])
+def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained, key):
     app = Stepper(explained.title, explained.steps, explained.firing, explained.words)
 
     async def play():
@@ -236,7 +254,7 @@ def test_the_question_mark_shows_the_keys_and_any_key_leaves_them(explained):
             await pilot.press("question_mark")
             await pilot.pause()
             during = str(app.screen.query_one("#keys", Static).content)
-            await pilot.press("x")
+            await pilot.press(key)
             await pilot.pause()
             await pilot.press("n")
             await pilot.pause()

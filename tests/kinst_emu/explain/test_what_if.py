@@ -4,7 +4,10 @@ import json
 import re
 
 import pytest
+import unicorn
 
+from dtrace.calls import Evaluation, parse
+from emu.call import Caller
 from images import catalog
 from images.boots import booted
 from kinst.code.verdict import Copy, Rewrite
@@ -12,6 +15,7 @@ from kinst_emu.explain.explained import Asked, explain
 from kinst_emu.explain.firing_page import firing_page
 from kinst_emu.explain.picture import Station, moments
 from kinst_emu.explain.recorder import FiringRecorder
+from kinst_emu.explain.steps import Table
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_commands import refused, run
 
@@ -67,6 +71,50 @@ def test_a_shared_trampoline_executes_the_other_s_instruction(arch):
     assert last.registers != right.rows[-1].registers
     told = " ".join(str(part) for part in explained.steps[-1].parts)
     assert inside[0].code.hex(" ") in told and f"{wrong.slot:#x}" in told
+
+
+def content(machine):
+    return machine.read_physical(machine.ram_base, MEMORY)
+
+
+@pytest.mark.parametrize(("place", "call"), [
+    ("tail_even:23", "tail_even(4)"), ("audit:71", "audit(4)"), ("fibonacci:35", "fibonacci(4)")])
+def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
+    image = catalog.find("teaching/amd64")
+    explained = explain(image, Asked(place, call, what_if="copy"))
+    right = explained.firing
+    told = " ".join(str(part) for part in explained.steps[-1].parts)
+    assert "makes no difference" not in told
+    # A machine without a probe has the same before and behind the instruction.
+    machine = booted(image, MEMORY)
+    at = right.instruction.address
+    truth = {}
+    caller = Caller(machine, 100_000)
+
+    def step(_uc, address, _size, _data):
+        if address == at and not truth:
+            truth["begun"] = content(machine)
+        elif "begun" in truth and "left" not in truth:
+            truth["left"] = content(machine)
+
+    hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, step, begin=1, end=0)
+    Evaluation(caller).run(parse(call))
+    machine.engine.unhook(hook)
+    begun, left = truth["begun"], truth["left"]
+    stored = [n for n in range(0, len(begun), 8) if begun[n : n + 8] != left[n : n + 8]]
+    (changed,) = stored
+    (table,) = [part for part in explained.steps[-1].parts
+                if isinstance(part, Table) and part.heads[0] == "address"]
+    (row,) = [row for row in table.rows if row[1] != "the trampolines"]
+    assert machine.translate(int(row[0], 16)) == machine.ram_base + changed
+    assert int(row[2], 16) == int.from_bytes(begun[changed : changed + 8], "little")
+    assert int(row[3], 16) == int.from_bytes(left[changed : changed + 8], "little")
+    assert row[3] != row[4]
+    page = firing_page(explained)
+    if "rip" in explained.words.arch.disassemble(right.instruction.code, at):
+        other = next(row for row in table.rows if row[1] == "the trampolines")
+        text = page.replace('","', " ")  # the lines of the pictures
+        assert f"leads to {other[0]} instead of {row[0]}" in text
 
 
 @pytest.mark.parametrize(("place", "how", "said"), [
