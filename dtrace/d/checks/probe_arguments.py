@@ -7,7 +7,7 @@ from dtrace.d.checks.translators import translation
 from dtrace.d.errors import DError, SourcePlace
 from dtrace.d.identifiers import CONTEXT
 from dtrace.d.spelled_types import spelled_type
-from dtrace.d.types import INT, LONG, is_scalar, spelled, width
+from dtrace.d.types import LONG, is_scalar, spelled
 from dwarf.locations import Place
 from dwarf.types import Type
 from emu.errors import KinstError
@@ -52,7 +52,7 @@ def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression
     _type, offset = CONTEXT[f"arg{index}"]
     use = syntax.ContextUse(place, f"arg{index}", offset)
     use.lvalue = True
-    use.type = INT if width(kind) == 4 else LONG
+    use.type = LONG  # whatever is above a narrow one in its word
     return typed(syntax.Cast(place, kind, use), kind) if is_scalar(kind) else \
         typed(use, kind)
 
