@@ -6,12 +6,14 @@ Leading parts may be left out; what is empty matches everything, and parts may b
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dtrace.code_places import ADDRESS, OFFSET, code_places, number_of
 from dtrace.providers import PROVIDERS
 from dwarf.index import DebugIndex
 from dwarf.types import Types
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import KERNEL
+from kinst.kinst_provider import PROVIDER as KINST
 from kinst.patterns import matches
 from kinst.pid import Pid
 from kinst.probe_table import ProbeError, ProbeTable
@@ -74,14 +76,44 @@ def create(
         if not Pid().matches(wanted.provider) and not any(
                 matches(wanted.module, module) for module in known) and not any(
                 matches(wanted.module, probe.module) for probe in breakpoints.declared):
+            function = wanted.function or wanted.module
+            hint = ("" if wanted.function else "; a function is the third part: "
+                    f"{wanted.provider}::{function}:{wanted.name}")
             raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
-                             f"{' and '.join(known)}")
+                             f"{' and '.join(known)}{hint}")
         meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
-        asked = Wanted(wanted.text, wanted.function, wanted.name, unsafe, index, wanted.module,
-                       wanted.provider, types, program)
-        return _made(breakpoints, meant, asked)
+        found = MadeProbes([], [], [])
+        for function, name in _spelled(breakpoints.image, wanted):
+            text = wanted.text
+            if (function, name) != (wanted.function, wanted.name):
+                text = f"{wanted.provider}:{wanted.module}:{function}:{name}"
+            made = _made(breakpoints, meant, Wanted(
+                text, function, name, unsafe, index, wanted.module, wanted.provider, types,
+                program))
+            found.numbers.extend(made.numbers)
+            found.text.extend(made.text)
+            found.reports.extend(made.reports)
+            found.copies.update(made.copies)
+        return found
     except ProbeError as error:
         raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
+
+
+def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
+    """Functions and names, where ``kinst`` was given a place in another spelling than
+    ``FUNCTION:OFFSET``: ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:``, ``kinst::F:0xHEX``."""
+    function, name = wanted.function, wanted.name
+    if wanted.provider != KINST:
+        return [(function, name)]
+    if not name and "@" in function:
+        return list(dict.fromkeys((place.function.name, str(place.offset))
+                                  for place in code_places(image, function)))
+    if ADDRESS.fullmatch(name):
+        return [(function, str(number_of(name)))]
+    base, plus, offset = function.partition("+")
+    if plus and not name and OFFSET.fullmatch(function):
+        return [(base, str(number_of(offset)))]
+    return [(function, name)]
 
 
 def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:

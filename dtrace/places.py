@@ -1,5 +1,6 @@
 """A place in memory as C writes it: ``ticks``, ``proc0.p_list.le_next->p_comm``, ``dump_avail[1]``,
-``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``."""
+``*(struct thread *)rdi``, ``((struct malloc_type *)0xffff...)->ks_next``, ``curthread->td_errno``;
+``strlen+0x4`` and ``kernel`ticks``, as the tools print them: so many bytes behind."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +12,9 @@ from dwarf.types import Array, Pointer, Structure, Type, Types, declare, find_me
 from emu.errors import KinstError
 from emu.machine import Machine
 
-TOKEN = re.compile(r"\s*(->|[A-Za-z_]\w*|0[xX][0-9a-fA-F]{1,16}|\d{1,20}|[][().*&])")
+TOKEN = re.compile(
+    r"\s*(->|(?:[\w.-]{1,60}`)?[A-Za-z_]\w*|0[xX][0-9a-fA-F]{1,16}|\d{1,20}|[][().*&+-])")
+THREAD = "curthread"
 MAX_TEXT, MAX_DEPTH = 1000, 50
 MASK = (1 << 64) - 1
 WORD = 8
@@ -61,6 +64,10 @@ class Places:
             self._tokens.append(match[1])
             at = match.end()
         found = self._unary()
+        if self._peek() in ("+", "-"):
+            sign = -1 if self._take() == "-" else 1
+            bytes_on = self._number(self._take("")) * sign
+            found = _At((found.value + bytes_on) & MASK, None, True)
         if self._tokens:
             raise self._wrong(f"'{self._tokens[0]}' does not fit there")
         if found.loaded:
@@ -130,7 +137,13 @@ class Places:
         name = {"sp": machine.arch.sp, "pc": machine.arch.pc}.get(name, name)
         if name in machine.arch.registers:
             return _At(machine.read_register(name), None, True)
+        if name == THREAD:
+            return self._thread()
+        module, _tick, name = name.rpartition("`")
         symbol = machine.image.symbols.find(name)
+        if symbol is not None and module and symbol.module_name != module:
+            symbol = next((s for s in machine.image.symbols.named(name)
+                           if s.module_name == module), None)
         if symbol is None:
             near = machine.image.symbols.similar(name)
             hint = f" (did you mean {', '.join(near)}?)" if near else ""
@@ -139,6 +152,18 @@ class Places:
         if kind is None and symbol.size and not self._tokens:
             return _At(symbol.address, None)
         return _At(symbol.address, kind)
+
+    def _thread(self) -> _At:
+        """``struct thread *curthread``, as D has it."""
+        machine = self._machine
+        if machine.guest.shell_prompt and not machine.pc >> 63:
+            raise self._wrong("a program runs there, and curthread is the kernel's")
+        kind = self._asked(lambda types: next(iter(types.named("struct thread")), None))
+        if kind is None:
+            raise self._wrong("the kernel has no type 'struct thread', so that curthread is not "
+                              "known")
+        thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        return _At(thread, Pointer(lambda: kind), True)
 
     def _asked(self, ask: Callable[[Types], Type | None]) -> Type | None:
         """What the types say; None: there are none."""

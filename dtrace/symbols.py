@@ -1,5 +1,7 @@
 """Functions and symbols of a kernel by the names that a user gives."""
 
+from dtrace.debug_index import debug_index
+from dwarf.debug_file import DebugDataError
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import STT_FUNC, STT_GNU_IFUNC, Symbol
@@ -22,11 +24,24 @@ def find_function(image: Image, name: str) -> Symbol:
     for symbol in image.symbols.named(name):
         if symbol.kind in (STT_FUNC, STT_GNU_IFUNC):
             return symbol
+    copies = _copies(image, name)
+    if copies:
+        raise KinstError(f"{image.path} has no function '{name}' of its own: it is inline in "
+                         f"{copies} places: kinst::{name}:entry and :return probe these, and kinst "
+                         f"inline {name} lists them")
     near = image.symbols.similar(name)
     hint = (f"; did you mean {', '.join(near)}?" if near
             else "; a module's are there when it is loaded (--module)")
     raise KinstError(" with ".join((str(image.path), *(one.name for one in image.modules)))
                      + f" has no function '{name}'{hint}")
+
+
+def _copies(image: Image, name: str) -> int:
+    """In how many places a function is inline; 0 where that is not known."""
+    try:
+        return len(debug_index(image).copies(name))
+    except DebugDataError:
+        return 0
 
 
 def sized_functions(image: Image, name: str) -> list[Symbol]:

@@ -162,6 +162,12 @@ class DebugIndex:
         """The inline copies of a function that have code."""
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
+    def called_at(self, line: int) -> Iterator[Function]:
+        """The inline copies of calls in that line, of any file."""
+        for number, row in enumerate(RECORD.iter_unpack(self._records)):
+            if row[8] == line and row[13] == INLINED:
+                yield self.function(number)
+
     def function(self, number: int) -> Function:
         """The function of that number."""
         return self._function(number, self.name_of(number))

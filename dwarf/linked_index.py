@@ -78,6 +78,11 @@ class LinkedIndex(DebugIndex):
         return [self._function_of(part, address, one)
                 for part, (index, address) in self._parts.items() for one in index.named(name)]
 
+    def called_at(self, line: int) -> Iterator[Function]:
+        for part, (index, address) in self._parts.items():
+            for one in index.called_at(line):
+                yield self._function_of(part, address, one)
+
     def function(self, number: int) -> Function:
         part = number >> SHIFT
         index, address = self._parts[part]

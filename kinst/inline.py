@@ -45,7 +45,7 @@ class _Copy:
     number: int = -1
 
 
-def _begin(copy: Function, symbols: SymbolTable) -> int:
+def begin(copy: Function, symbols: SymbolTable) -> int:
     if copy.begins is not None and any(low <= copy.begins < high for low, high in copy.pieces):
         return copy.begins
     first = symbols.function_at(copy.pieces[0][0])
@@ -55,7 +55,7 @@ def _begin(copy: Function, symbols: SymbolTable) -> int:
 def _merged(copies: list[Function], symbols: SymbolTable) -> Iterator[_Copy]:
     found: dict[int, _Copy] = {}
     for copy in copies:
-        entry = _begin(copy, symbols)
+        entry = begin(copy, symbols)
         known = found.setdefault(entry, _Copy(entry, [], []))
         known.copies.append(copy)
         known.ranges += copy.pieces
@@ -64,11 +64,12 @@ def _merged(copies: list[Function], symbols: SymbolTable) -> Iterator[_Copy]:
 
 def create(
     breakpoints: ProbeTable, index: DebugIndex, function: str, name: str, unsafe: bool = False,
-    module: str = "",
+    module: str = "", whole: bool = True,
 ) -> MadeProbes:
     """Make the probes of ``kinst::function:entry`` or ``return``: at every inline copy, and FBT's
     where the function is not inline; both where it is both.
 
+    :param whole: False: of the inline copies alone.
     :raises ProbeError: when there is neither.
     """
     where = f"kinst:{module}:{function}:{name}"
@@ -89,7 +90,8 @@ def create(
     for copy in {c.number: c for inside in by_caller.values() for c in inside}.values():
         _take(breakpoints, copy, ends[copy.number], found, where, name)
     found.text[:] = dict.fromkeys(found.text)  # static functions may share a name
-    if any(f.pieces and not f.inlined for f in index.named(function)) or not found.text:
+    if (whole and any(f.pieces and not f.inlined for f in index.named(function))) or (
+            whole and not found.text):
         _add_fbt(breakpoints, found, function, name, unsafe, module)
     return found
 

@@ -4,14 +4,16 @@ By pattern, functions without a frame are left out, as upstream's kinst leaves t
 are mostly assembly that DTrace's own path may need.
 """
 
+from collections.abc import Callable
 
 from dwarf.debug_file import DebugDataError
+from dwarf.index import DebugIndex
 from emu.symbols import Symbol
 from kinst import fbt, inline
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Refuse
 from kinst.functions import functions
-from kinst.patterns import is_glob, matches
+from kinst.patterns import is_glob, matches, regular
 from kinst.probe_table import ProbeError, ProbeTable
 from kinst.provider import MadeProbes, Provider, Wanted, inlined_only
 from kinst.shared import ProbeKind
@@ -34,7 +36,9 @@ class Kinst(Provider):
     def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
         if not wanted.function:
             raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
-        if wanted.name not in inline.NAMES or is_glob(wanted.function) or wanted.index is None:
+        if wanted.name in inline.NAMES and is_glob(wanted.function) and wanted.index is not None:
+            return _ends_by_pattern(probes, wanted, wanted.index)
+        if wanted.name not in inline.NAMES or wanted.index is None:
             try:
                 numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
             except ProbeError as error:
@@ -50,6 +54,32 @@ class Kinst(Provider):
             return fbt.Fbt().create(probes, wanted)
         return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe,
                              wanted.module)
+
+
+def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], DebugIndex]
+                     ) -> MadeProbes:
+    """``kinst::*name*:entry``: of all functions and inline copies."""
+    found, refusal = MadeProbes([], [], []), None
+    try:
+        found = fbt.Fbt().create(probes, wanted)
+    except ProbeError as error:
+        refusal = error
+    accept = regular(wanted.function).match
+    try:
+        known = index()
+        names = [name for name in known.names() if accept(name) and known.copies(name)]
+    except DebugDataError:
+        names = []
+    for name in names:
+        made = inline.create(probes, known, name, wanted.name, wanted.unsafe, wanted.module,
+                             whole=False)
+        found.numbers.extend(made.numbers)
+        found.text.extend(made.text)
+        found.reports.extend(made.reports)
+        found.copies.update(made.copies)
+    if not found.numbers and refusal is not None:
+        raise refusal
+    return found
 
 
 def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,

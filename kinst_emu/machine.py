@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dtrace.calls import Evaluation, check, parse
+from dtrace.code_places import code_place
 from dtrace.prototypes import check_data, check_number, check_shape, registers
 from dtrace.symbols import find_function
 from dwarf.values import CArray, CStruct, Value, addressof, from_bits
@@ -169,11 +170,10 @@ class TracedMachine(Inspected):
             if not 0 <= place < 1 << 64:
                 raise KinstError(f"{int(place):#x} is not an address")
             return int(place)
-        name, _, offset = place.partition("+")
-        try:
-            return self.kernel.symbol(name.strip()) + (int(offset, 0) if offset else 0)
-        except ValueError:
-            raise KinstError(f"'{place}' is not a place; give one like strlen+4") from None
+        symbol = self.emulated.image.symbols.find(place.strip())
+        if symbol is not None:  # of assembly, perhaps, without a size
+            return symbol.address
+        return code_place(self.emulated.image, place).address
 
     def step(self, count: int = 1) -> None:
         """Execute instructions, one or more."""

@@ -2,9 +2,13 @@
 
 import re
 
+from dtrace.code_places import code_places
+from dtrace.debug_index import debug_index
 from dtrace.description import create, parse
 from dtrace.kernel_types import kernel_types
 from dtrace.stack import Stacks
+from dtrace.symbols import find_function
+from dwarf.debug_file import debug_file
 from emu.errors import KinstError
 from emu.gdb.target import PlayedTarget, Why
 from emu.machine import Stop, StopReason, Until
@@ -12,14 +16,17 @@ from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from kinst.breakpoints import Breakpoints
-from kinst.patterns import is_glob
+from kinst.kinst_provider import PROVIDER as KINST
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
-         "FUNCTION:OFFSET#N or PROVIDER::FUNCTION:NAME#N for a probe's Nth firing, start, end, "
+         "FUNCTION:OFFSET#N, FUNCTION+0xHEX#N or PROVIDER::FUNCTION:NAME#N for a probe's Nth "
+         "firing, FILE:LINE#N for a line's Nth execution, start, end, "
          "panic, or fault for the instruction whose exception led to the panic")
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 TIME = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(s|ms|us|ns)")
 CALL_SIZE = 4  # bytes, where nothing tells where an instruction begins
+DESCRIBED = re.compile(r"[^+`@]*:(?:entry|return|[^+`@]*:[^+`@]*)")  # a probe
+MEANT = re.compile(r"[+`@*?\[]|\A0[xX]")
 NTH = re.compile(r"(.+?)(?:#(\d{1,12}))?")
 
 
@@ -100,11 +107,20 @@ def _call(machine: UnicornMachine, back: int) -> int:
 
 def reached_at(player: Player, text: str) -> list[int]:
     """The addresses of a probe, or a function's."""
-    return probed(player, text) if ":" in text else [_function(player, text, text)]
+    image = player.machine.image
+    if ":" not in text and not MEANT.search(text):
+        return [_function(player, text, text)]
+    if DESCRIBED.fullmatch(text):
+        # Without a provider: of the function, and of its inline copies.
+        return probed(player, text if text.count(":") > 1 else f"{KINST}::{text}")
+    return [place.address for place in code_places(image, text)]
 
 
 def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
+    if symbol is None and debug_file(player.machine.image.path) is not None and debug_index(
+            player.machine.image).copies(name):
+        find_function(player.machine.image, name)  # says that it is inline
     if symbol is None:
         raise KinstError(f"'{text[:80]}' is not a position, and the kernel has no symbol "
                          f"'{name[:80]}': give {FORMS}")
@@ -113,11 +129,10 @@ def _function(player: Player, name: str, text: str) -> int:
 
 def probed(player: Player, description: str) -> list[int]:
     """Where the probes of a description are."""
-    if is_glob(description):
-        raise KinstError(f"{description}: a position needs one probe, without a pattern")
     breakpoints = Breakpoints(player.machine)
     kernel = player.machine.image
-    made = create(breakpoints, parse(description), False, types=lambda: kernel_types(kernel))
+    made = create(breakpoints, parse(description), False, index=lambda: debug_index(kernel),
+                  types=lambda: kernel_types(kernel))
     for number in made.numbers:
         static = breakpoints.static(number)
         if static is not None and static.call is not None:

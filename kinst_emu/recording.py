@@ -180,11 +180,18 @@ class OpenRecording:
                 self._wish(player.seek(before))
 
     def origin(self, register: str) -> list[Link]:
-        """Where the value came from that a register has here, the last instruction first; the
-        recording stays where it is."""
+        """Where the value came from that a register, or up to eight bytes of memory as
+        ``who_wrote`` takes them, have here, the last instruction first; the recording stays where
+        it is."""
         here = self.position
         if self._code is None:
             self._code = KernelCode(self._player.machine.image)
-        found = list(Origin(self._player, self._code).of(register, here.instructions))
+        origin = Origin(self._player, self._code)
+        if origin.is_register(register) or register in self._player.machine.arch.registers:
+            found = list(origin.of(register, here.instructions))
+        else:
+            place = Places(self._player.machine).find(register)
+            found = list(origin.of_memory(physical_of(self._player, place.address),
+                                          min(place.size, 8), here.instructions))
         self.go(here)
         return found

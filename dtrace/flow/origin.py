@@ -145,6 +145,10 @@ class Origin:
             raise KinstError(f"'{register[:40]}' is no general register of "
                              f"{self._player.machine.arch.name}")
 
+    def is_register(self, name: str) -> bool:
+        """Whether it is a register that ``of`` takes."""
+        return name in self._followed
+
     def of(self, register: str, count: int, given: bool = True) -> Iterator[Link]:
         """Where the value came from that a register has before a count of instructions.
 
@@ -152,7 +156,13 @@ class Origin:
         :raises KinstError: when there is no such register.
         """
         self.check(register)
-        place: _Place = register
+        yield from self._of(register, count, given)
+
+    def of_memory(self, physical: int, size: int, count: int) -> Iterator[Link]:
+        """Where the bytes came from that are in memory before a count of instructions."""
+        yield from self._of(_Memory(physical, size), count, True)
+
+    def _of(self, place: _Place, count: int, given: bool) -> Iterator[Link]:
         for _ in range(MAX_LINKS):
             link, source = (self._register(place, count, given) if isinstance(place, str)
                             else self._stored(place, count))

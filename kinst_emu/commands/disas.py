@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import re
+from collections.abc import Iterator, Sequence
 
+from dtrace.code_places import FORMS, code_places
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
 from dtrace.symbols import chosen_functions
@@ -17,9 +20,11 @@ from kinst.code.verdict import summary
 from kinst.trap import trap_of
 from kinst_emu.completion import kernel_option
 
+PLACE = re.compile(r"[:+`@]|\A0[xX]")  # more than a function
 EXAMPLES = (
     "kinst disas -k teaching/amd64 strlen",
     "kinst disas -k teaching/amd64",
+    "kinst disas -k teaching/amd64 strlen+0x4 string.c:6",
     "kinst disas -k kernel 'uma_z*'",
     "kinst disas -k kernel --json malloc free",
 )
@@ -28,7 +33,8 @@ EXAMPLES = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     kernel_option(parser)
     parser.add_argument("function", nargs="*", metavar="FUNCTION",
-                        help="its name, or a shell pattern for several; none: list all functions")
+                        help="its name, or a shell pattern for several; or a place in it, which is "
+                        f"marked: {FORMS}; none: list all functions")
     parser.add_argument("--no-source", dest="source", action="store_false",
                         help="do not look for source lines")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
@@ -43,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     guest = guest_of(image, arch.name)
     trap, exclusions = trap_of(guest, arch.name), guest.exclusions
     rows = []
-    for symbol in [one for text in arguments.function for one in chosen_functions(image, text)]:
+    for symbol, marked in _chosen(image, arguments.function):
         table = instructions(trap, image_code(image, symbol), symbol)
         sources = _sources(image, symbol, arguments.source)
         left_alone = exclusions.reason(symbol.name)
@@ -60,15 +66,29 @@ def run(arguments: argparse.Namespace) -> int:
                     "function": symbol.name, "address": i.address, "offset": i.offset,
                     "bytes": i.code.hex(), "instruction": text, "verdict": verdict,
                     "source": source,
+                    **({"asked": i.offset in marked} if marked else {}),
                 })
                 continue
             if source is not None and source != before:
                 print(f"  {source}")
                 before = source
-            print(f"{i.offset:>6}  {i.code.hex(' '):<30} {text:<44} {verdict}")
+            sign = "->" if i.offset in marked else "  "
+            print(f"{sign}{i.offset:>4}  {i.code.hex(' '):<30} {text:<44} {verdict}")
     if arguments.json:
         print(json.dumps(rows))
     return 0
+
+
+def _chosen(image: Image, texts: Sequence[str]) -> Iterator[tuple[Symbol, set[int]]]:
+    """Functions, and the offsets in them that were asked for."""
+    for text in texts:
+        if not PLACE.search(text):
+            yield from ((symbol, set()) for symbol in chosen_functions(image, text))
+            continue
+        by_function: dict[Symbol, set[int]] = {}
+        for place in code_places(image, text):
+            by_function.setdefault(place.function, set()).add(place.offset)
+        yield from by_function.items()
 
 
 def _list(image: Image, as_json: bool) -> None:

@@ -251,13 +251,13 @@ def _beside(arguments: argparse.Namespace, asked: Asked) -> int:
         if name not in known or names.count(name) > 1:
             raise KinstError(f"--arch: '{name}': give {', '.join(known)}, each once, with commas "
                              f"between them, or {ALL}, which is {', '.join(ARCHITECTURES)}")
-    function, _colon, offsets = asked.place.rpartition(":")
-    places = offsets.split(",")
+    begin = max(asked.place.rfind(":"), asked.place.rfind("+")) + 1
+    function, places = asked.place[:begin], asked.place[begin:].split(",")
     if len(places) not in (1, len(names)):
         raise KinstError(f"'{asked.place}': give one offset, or one for each of {', '.join(names)}")
     explained, failed = dict[str, Explained](), dict[str, str]()
     for number, name in enumerate(names):
-        place = f"{function}:{places[number % len(places)]}"
+        place = f"{function}{places[number % len(places)]}"
         try:
             explained[name] = explain(catalog.find(f"teaching/{name}"), replace(asked, place=place))
         except KinstError as error:

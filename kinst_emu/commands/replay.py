@@ -69,8 +69,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                         "this process, not of the one that runs there")
     parser.add_argument("--before", metavar="POSITION",
                         help="--who-wrote: before this position, instead of before the end")
-    parser.add_argument("--origin", metavar="REGISTER[@POSITION]",
-                        help="where the value that a register has there (or at the end) came from")
+    parser.add_argument("--origin", metavar="WHERE[@POSITION]",
+                        help="where the value came from that a register, or memory as for "
+                        "--who-wrote, has there (or at the end)")
     parser.add_argument("--reverse-to", metavar="PROBE",
                         help="from there (--to, or the end) go back to where a function or a probe "
                         "was last reached")
@@ -146,9 +147,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+ORIGIN = 8  # bytes of memory, at the most, whose origin is looked for
 # What each way of looking takes beside -k, --limit and -q.
 MODES = {
-    "who_wrote": ("before", "writes", "process", "json"), "origin": ("json",),
+    "who_wrote": ("before", "to", "writes", "process", "json"),
+    "origin": ("to", "process", "json"),
     "trace_insns": ("format", "output", "mark", "registers", "stores"), "gdb": ("begin", "to"),
 }
 PLAIN = ("begin", "to", "memory", "process", "reverse_to", "json")
@@ -190,11 +193,15 @@ def _back_to(player: Player, text: str) -> None:
 
 def _origin(player: Player, arguments: argparse.Namespace) -> int:
     register, _at, position = arguments.origin.partition("@")
+    if arguments.to is not None:
+        if position:
+            raise KinstError(f"--origin {arguments.origin}: has a position, and so has --to: give "
+                             "one")
+        position = arguments.to
     image, arch = player.machine.image, player.machine.arch
     register = {"sp": arch.sp}.get(register, register)
     code, programs = KernelCode(image), UserPrograms(program_files(image))
     origin = Origin(player, code)
-    origin.check(register)
     with PROGRESS.working(f"playing {arguments.recording}"):
         given = position not in ("", "end")
         if given:
@@ -203,12 +210,22 @@ def _origin(player: Player, arguments: argparse.Namespace) -> int:
         else:  # what comes from outside behind the run is not looked at: registers put back
             _reached(player.advance(player.recording.last))
         count = player.position.instructions
-        value = player.machine.read_register(register)
+        if origin.is_register(register):
+            value = player.machine.read_register(register)
+            links = origin.of(register, count, given)
+        elif register in arch.registers:
+            origin.check(register)
+        else:
+            place = Places(player.machine).find(register)
+            size = min(place.size, ORIGIN)
+            physical = _physical(player, place.address, arguments.process)
+            value = int.from_bytes(player.machine.read_physical(physical, size), "little")
+            links = origin.of_memory(physical, size, count)
     if not arguments.json:
         print(f"{register} is {value:#x} at instruction {count}")
     sources, rows, saved = Sources(image), list[dict[str, object]](), 0
     held: Link | None = None  # a load of a register: it may only have been saved and restored
-    for link in _searching(origin.of(register, count, given), register):
+    for link in _searching(links, register):
         rows.append(_linked(link, player, sources, code, programs))
         if arguments.json:
             continue
@@ -268,10 +285,10 @@ def _who_wrote(player: Player, arguments: argparse.Namespace) -> int:
     where, size = _sized(arguments.who_wrote, "--who-wrote")
     wanted = parse_count(arguments.writes, "--writes")
     with PROGRESS.working(f"playing {arguments.recording}"):
-        if arguments.before is None:
-            _reached(player.advance_to_end())
-        else:
-            _reached(go(player, arguments.before))
+        if arguments.before is not None and arguments.to is not None:
+            raise KinstError("--before and --to: give one of them")
+        until = arguments.before or arguments.to
+        _reached(player.advance_to_end() if until is None else go(player, until))
         player.give()
         before, place = player.position, Places(player.machine).find(where)
         if not size:

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
+from dtrace.code_places import code_place
 from dtrace.debug_data import Sources
 from dtrace.prototypes import Prototypes
 from dtrace.source_text import SourceText
-from dtrace.symbols import sized_functions
 from dwarf.debug_file import DebugDataError
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image
-from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
 from emu.symbols import Symbol
@@ -172,19 +171,12 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
 
 
 def place(image: Image, text: str) -> tuple[Symbol, int]:
-    """``FUNCTION:OFFSET``, or kdtrace's ``kinst::FUNCTION:OFFSET``.
+    """One instruction: ``dtrace.code_places``.
 
-    :raises KinstError: when it is none.
+    :raises KinstError: when it is none, or there are several.
     """
-    parts = text.split(":")
-    if len(parts) == 4 and parts[0] == "kinst":  # as kdtrace has it
-        text = ":".join(parts[2:])
-    name, colon, digits = text.rpartition(":")
-    if not colon or not name.strip(":"):
-        raise KinstError(f"'{text}': say FUNCTION:OFFSET, like strlen:4")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < MAX_DIGITS):
-        raise KinstError(f"'{text}': the offset is a decimal number of bytes, like strlen:4")
-    return sized_functions(image, name)[0], int(digits)
+    found = code_place(image, text)
+    return found.function, found.offset
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:
