@@ -71,7 +71,7 @@ def _wish(stop: object) -> None:
 
 def marks_of(player: Player, descriptions: list[str]) -> list[list[int]]:
     """The addresses of probes, of each description."""
-    return [probed(player, text) for text in descriptions]
+    return [probed(player, text).addresses for text in descriptions]
 
 
 def stack_of(player: Player) -> tuple[tuple[int, int | None], ...]:

@@ -1,6 +1,7 @@
 """Positions in a recording, as a user writes them."""
 
 import re
+from dataclasses import dataclass
 
 from dtrace.code_places import code_places
 from dtrace.debug_index import debug_index
@@ -16,6 +17,8 @@ from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn.machine import UnicornMachine
 from kinst.breakpoints import Breakpoints
+from kinst.fbt import PROVIDER as FBT
+from kinst.fbt import RETURN
 from kinst.kinst_provider import PROVIDER as KINST
 
 FORMS = ("an instruction count, 50%, a virtual time like 1.5s or 20ms, SYMBOL#N for its Nth call, "
@@ -58,7 +61,8 @@ def go(player: Player, text: str, begin: Position | None = None) -> Stop | None:
         return player.seek_time(int(whole) * unit
                                 + int(rest.ljust(9, "0")[:9] or "0") * unit // 10**9)
     if text == "panic":
-        return _count(player, text, [_function(player, player.machine.guest.panic, text)], 1, begin)
+        return _count(player, text, ReachedAt([
+            _function(player, player.machine.guest.panic, text)]), 1, begin)
     if text == "fault":
         return _fault(player, begin)
     named = NTH.fullmatch(text)
@@ -105,15 +109,54 @@ def _call(machine: UnicornMachine, back: int) -> int:
     return back - len(machine.arch.split(machine.read(begin, back - begin))[-1])
 
 
-def reached_at(player: Player, text: str) -> list[int]:
-    """The addresses of a probe, or a function's."""
+@dataclass(frozen=True)
+class ReachedAt:
+    """Where something is reached.
+
+    :param addresses: of its instructions.
+    :param tails: those of them at which a function leaves by a tail call: it returns when the
+        function that it jumps to does.
+    """
+
+    addresses: list[int]
+    tails: frozenset[int] = frozenset()
+
+    def next(self, player: Player) -> Stop | None:
+        """Go on to where it is reached next; of a tail call, to the instruction that returns for
+        it.
+
+        :return: None: it is not reached any more.
+        """
+        while True:
+            stop = player.run(Until(addresses=self.addresses))
+            if stop is None or stop.reason is StopReason.INTERRUPTED:
+                return stop
+            machine = player.machine
+            if machine.pc not in self.tails:
+                return stop
+            function = machine.image.symbols.function_at(machine.pc)
+            link, after = machine.arch.link, machine.arch.stack_after_return(machine)
+            back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+            stop = player.run(Until(instructions=machine.instructions + 1))
+            if function is not None and 0 <= machine.pc - function.address < function.size:
+                continue  # a conditional jump that was not taken, or led elsewhere in it
+            while stop is not None and stop.reason is not StopReason.INTERRUPTED and (
+                    machine.pc != back or machine.sp != after):
+                stop = player.run(Until(addresses=[back]))
+            if stop is None or stop.reason is StopReason.INTERRUPTED:
+                return stop
+            return player.seek(machine.instructions - 1) or stop
+
+
+def reached_at(player: Player, text: str) -> ReachedAt:
+    """Where a probe fires, a function begins, or a line's code does."""
     image = player.machine.image
     if ":" not in text and not MEANT.search(text):
-        return [_function(player, text, text)]
+        return ReachedAt([_function(player, text, text)])
     if DESCRIBED.fullmatch(text):
         # Without a provider: of the function, and of its inline copies.
         return probed(player, text if text.count(":") > 1 else f"{KINST}::{text}")
-    return [place.address for place in code_places(image, text)]
+    return ReachedAt([place.address for place in code_places(image, text)])
 
 
 def _function(player: Player, name: str, text: str) -> int:
@@ -127,7 +170,7 @@ def _function(player: Player, name: str, text: str) -> int:
     return symbol.address
 
 
-def probed(player: Player, description: str) -> list[int]:
+def probed(player: Player, description: str) -> ReachedAt:
     """Where the probes of a description are."""
     breakpoints = Breakpoints(player.machine)
     kernel = player.machine.image
@@ -138,13 +181,19 @@ def probed(player: Player, description: str) -> list[int]:
         if static is not None and static.call is not None:
             raise KinstError(f"{description}: all system calls are carried out at one place: give "
                              f"that one's function, fbt::{static.call.function}:{static.name}")
-    found = [at for number in made.numbers for at in breakpoints.addresses(number)]
+    found, tails = list[int](), set[int]()
+    for number in made.numbers:
+        addresses, probe = list(breakpoints.addresses(number)), breakpoints.probe(number)
+        found += addresses
+        if probe.provider == FBT and probe.name == RETURN and not breakpoints.trap.is_return(
+                probe.instruction.code):
+            tails.update(addresses)
     if not found:
         raise KinstError(f"{description}: the kernel declares it, and has it nowhere in its code")
-    return found
+    return ReachedAt(found, frozenset(tails))
 
 
-def _count(player: Player, text: str, addresses: list[int], number: int,
+def _count(player: Player, text: str, wanted: ReachedAt, number: int,
            begin: Position | None) -> Stop | None:
     """Go to the nth time that one of some addresses is executed."""
     start = player.recording.start.position
@@ -154,9 +203,9 @@ def _count(player: Player, text: str, addresses: list[int], number: int,
     first = 0
     if begin in (None, start):  # a recording can begin at it, or be given that at once
         player.give()
-        first = int(player.machine.pc in addresses)
+        first = int(player.machine.pc in set(wanted.addresses) - wanted.tails)
     for count in range(first, number):
-        found = player.run(Until(addresses=addresses))
+        found = wanted.next(player)
         if found is None:
             raise KinstError(f"{player.recording.path}: {text} is not in it: "
                              f"{'never' if not count else f'{count} times'}, to its end at "

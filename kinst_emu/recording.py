@@ -10,7 +10,7 @@ from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import Link, Origin
 from dtrace.places import Places
 from emu.errors import KinstError
-from emu.machine import StopReason, Until
+from emu.machine import StopReason
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, last_write, physical_of
@@ -145,9 +145,9 @@ class OpenRecording:
         """
         player, machine = self._player, self._player.machine
         from_start(player)
-        addresses = probed(player, probe)
+        wanted = probed(player, probe)
         while True:
-            stop = player.run(Until(addresses=addresses))
+            stop = wanted.next(player)
             if stop is None:
                 return
             if stop.reason is StopReason.INTERRUPTED:

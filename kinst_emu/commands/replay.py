@@ -181,7 +181,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
 def _back_to(player: Player, text: str) -> None:
     """Go back to the last time before this that something is reached."""
     target = PlayedTarget(player)
-    for address in reached_at(player, text):
+    wanted = reached_at(player, text)
+    if wanted.tails:
+        raise KinstError(f"--reverse-to {text}: the function leaves by a tail call, and returns "
+                         "where the function that it jumps to does: give that one's return")
+    for address in wanted.addresses:
         target.break_at(address)
     here = player.position
     event = target.back(lambda: False)

@@ -6,6 +6,7 @@ import pytest
 
 import kinst_emu
 from images import catalog
+from tests.conftest import ARCHES
 from tests.kinst_emu.test_commands import refused, run
 
 KERNEL = "teaching/amd64"
@@ -114,3 +115,22 @@ def test_python_takes_places_and_numbers(recording, address):
     played.go("end")
     (link,) = played.origin("balance")
     assert played.machine.where(link.pc).startswith("account+")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_recording_goes_to_where_a_function_returns_whose_last_call_is_a_jump(arch, tmp_path):
+    path, kernel = tmp_path / "tail.rec", f"teaching/{arch}"
+    made = run("kinst", "record", "-k", kernel, "-o", str(path), "tail_even(5)")
+    result = int(made.stdout.split("=")[1].split()[0])
+    there = replayed(path, "--to", "fbt::tail_even:return")
+    machine = kinst_emu.Recording(str(path)).machine
+    assert there["registers"][machine.emulated.arch.result] == result
+    jumped = replayed(path, "--to", "tail_odd")
+    assert jumped["registers"][machine.emulated.arch.result] != result  # it was stale there
+    links = replayed(path, "--to", "fbt::tail_even:return", "--origin",
+                     machine.emulated.arch.result)
+    assert links["value"] == result
+    moments = [moment.registers[machine.emulated.arch.result]
+               for moment in kinst_emu.Recording(str(path)).firings("fbt::tail_even:return")]
+    assert moments[-1] == result
+    refused(run("kinst", "replay", str(path), "--reverse-to", "fbt::tail_even:return"), "tail call")
