@@ -157,20 +157,23 @@ def _ends(image: Image, name: str, module: str, end: str) -> Iterator[CodePlace]
     """Where functions, and inline copies of them, are entered or left."""
     trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
     entries = end == fbt.ENTRY
-    copies = list(_copies(image, name)) if entries else []
+    copies = list(_copies(image, name))
     accept = regular(name).match
     functions = [s for s in (image.symbols.functions() if is_glob(name)
                              else image.symbols.named(name))
                  if s.size and accept(s.name) and matches(module, s.module_name)]
     if not functions and not copies:
         find_function(image, name)
+    if not functions and not entries:
+        raise KinstError(f"{name}:return: {name} exists only inline; kdtrace -l -n "
+                         f"kinst::{name}:return lists where its copies are left")
     for symbol in functions:
         table = table_of(image, symbol)
         first = fbt.entry(trap, symbol, table)
         found = [*([first] if first is not None else [])] if entries else [
             *fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table)]
         yield from (CodePlace(symbol, i.offset) for i in found)
-    for address in copies:
+    for address in copies if entries else ():
         place = _at(image, address)
         if matches(module, place.function.module_name):
             yield place

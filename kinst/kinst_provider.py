@@ -78,7 +78,8 @@ def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], Deb
         found.reports.extend(made.reports)
         found.copies.update(made.copies)
     if not found.numbers and refusal is not None:
-        raise refusal
+        raise ProbeError(f"{wanted.text}: no function matches '{wanted.function}', and no inline "
+                         "copy that can be probed") from refusal
     return found
 
 

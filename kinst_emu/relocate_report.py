@@ -70,7 +70,60 @@ class Result:
 
 
 def show(result: Result) -> None:
+    """Print a report: totals first, refusals by their reason, mismatches and a summary last."""
     report = result.report
+    wrong = {m.code for m in report.mismatches}
+    if result.survey is None and len(result.places) <= MAX_SHOWN:
+        for code, place in result.places.items():
+            verdict, word = result.verdict(code), report.words[code]
+            print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}"
+                  + f"  ({word})" * (word != verdict and code not in wrong))
+    elif result.survey is not None:
+        good, every = result.survey.probeable
+        print(f"{sum(result.survey.verdicts.values())} instructions")
+        for verdict, count in result.survey.verdicts.most_common():
+            print(f"{count:>9}  {verdict}")
+        share = 100 * good / every if every else 100.0
+        print(f"{good} of {every} can be probed, without the excluded functions: {share:.3f} %")
+    print(_summary(result))
+    for verdict, count in report.verdicts.most_common():
+        print(f"{count:>9}  {verdict}")
+        _show_names(result.kinds(verdict))
+    if report.judged:
+        print("on the host's own CPU:")
+        for how, count in report.judged.most_common():
+            print(f"{count:>9}  {how}")
+    if result.survey is None and len(result.places) > MAX_SHOWN:
+        _show_refusals(result)
+    _show_mismatches(result)
+
+
+def _summary(result: Result) -> str:
+    report = result.report
+    reasons = len(set(report.refused.values()))
+    refused = (f", {len(report.refused)} refused ({reasons} reason{'s' * (reasons != 1)})"
+               if result.survey is None and report.refused else "")
+    return (f"{sum(report.verdicts.values())} distinct encodings, "
+            f"{len(report.mismatches)} mismatches{refused}, {len(report.unshown)} not shown")
+
+
+def _show_names(names: Counter[str]) -> None:
+    if names:
+        text = ", ".join(f"{n} {name}" for name, n in names.most_common())
+        print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
+
+
+def _show_refusals(result: Result) -> None:
+    """What was refused, by reason."""
+    refused = result.report.refused
+    for reason, count in Counter(refused.values()).most_common():
+        print(f"{count:>9}  refused: {reason}")
+        _show_names(Counter(result.text(code).split()[0]
+                            for code, why in refused.items() if why == reason))
+
+
+def _show_mismatches(result: Result) -> None:
+    """An example of each kind of mismatch, with a command that runs it again."""
     kinds = result.mismatched()
     for (verdict, name), some in list(kinds.items())[:MAX_KINDS]:
         m = some[0]
@@ -83,35 +136,8 @@ def show(result: Result) -> None:
             print(f"    and {len(some) - 1} more of {name}, {verdict} (--json lists them)")
     if len(kinds) > MAX_KINDS:
         print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
-    wrong = {m.code for m in report.mismatches}
-    if result.survey is None and len(result.places) <= MAX_SHOWN:
-        for code, place in result.places.items():
-            verdict, word = result.verdict(code), report.words[code]
-            print(f"{place}: {code.hex(' ')}  {result.text(code)}  {verdict}"
-                  + f"  ({word})" * (word != verdict and code not in wrong))
-    elif result.survey is None:
-        for code, reason in report.refused.items():
-            print(f"{result.places[code]}: {code.hex(' ')}  {result.text(code)}  {reason}")
-    else:
-        good, every = result.survey.probeable
-        print(f"{sum(result.survey.verdicts.values())} instructions")
-        for verdict, count in result.survey.verdicts.most_common():
-            print(f"{count:>9}  {verdict}")
-        share = 100 * good / every if every else 100.0
-        print(f"{good} of {every} can be probed, without the excluded functions: {share:.3f} %")
-    total = sum(report.verdicts.values())
-    print(f"{total} distinct encodings, {len(report.mismatches)} mismatches, "
-          f"{len(report.unshown)} not shown")
-    for verdict, count in report.verdicts.most_common():
-        print(f"{count:>9}  {verdict}")
-        names = result.kinds(verdict)
-        if names:
-            text = ", ".join(f"{n} {name}" for name, n in names.most_common())
-            print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
-    if report.judged:
-        print("on the host's own CPU:")
-        for how, count in report.judged.most_common():
-            print(f"{count:>9}  {how}")
+    if kinds:
+        print(_summary(result))
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -245,6 +245,8 @@ class TracedKernel:
                 rows.row({"error": str(error), "stack": [line.strip() for line in stack]})
             else:
                 print("".join(f"{line}\n" for line in stack), end="")
+            if self.breakpoints is not None and self.breakpoints.threads:
+                print(f"dtrace: {OVERWRITTEN}", file=sys.stderr)
             raise
         finally:
             self._ended = True
@@ -342,6 +344,12 @@ def _parsed(workload: str) -> list[Statement]:
             raise
         raise CallSyntaxError(f"{error}; a command for the guest's shell begins with a dollar: "
                               f"-c '$ {workload}'") from None
+
+
+OVERWRITTEN = (
+    "--trampolines=thread: a probe that fires in an interrupt or a page fault overwrites the "
+    "trampoline of the thread that it interrupts, which may be why this run failed "
+    "(docs/per-thread.md); --trampolines=probe gives each probe its own")
 
 
 def _not_run(command: str, why: str) -> None:

@@ -121,9 +121,18 @@ def test_mismatches_are_grouped_by_kind(capsys):
     report = Report()
     for code in codes:
         report.add(mismatch(code))
-    result = Result("amd64", 1, places, report, None)
+    refused_too = {bytes((0x0F, 0xB0, n)): "uses memory" for n in range(0xC0, 0xE0)} | {
+        b"\xfb": "changes the interrupt flag"}
+    report.refused.update(refused_too)
+    report.words.update(dict.fromkeys(refused_too, "refuse"))
+    result = Result("amd64", 1, places | dict.fromkeys(refused_too, "refused"), report, None)
     relocate_report.show(result)
     text = capsys.readouterr().out
+    lines = text.splitlines()
+    assert lines[-1] == (f"{len(codes)} distinct encodings, {len(codes)} mismatches, 33 refused "
+                         "(2 reasons), 0 not shown")  # a reader sees it without scrolling
+    assert [line.split(maxsplit=1) for line in lines if "refused: " in line] == [
+        ["32", "refused: uses memory"], ["1", "refused: changes the interrupt flag"]]
     assert "and 63 more of add, copy" in text
     assert text.count("again: ") == MAX_KINDS
     assert f"{33 - MAX_KINDS} more kinds of instructions mismatch" in text
