@@ -292,6 +292,10 @@ def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Variab
         raise KinstError(f"{name}: the kernel has {len(symbols)} variables of this name; a value "
                          "of yours needs another name")
     symbol = symbols[0]
+    if name.startswith(TEMPLATES):
+        raise KinstError(f"{name}: is the initial value from which the kernel makes a variable for "
+                         "each CPU or network stack; the variable itself cannot be read or set by "
+                         "this name")
     types = prototypes.types() if prototypes is not None else None
     kind = types.variable(symbol.name, symbol.address) if types is not None else None
     size = symbol.size if kind is None else size_of(kind)
@@ -301,6 +305,10 @@ def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Variab
         raise KinstError(f"{name}: the kernel's {name} is no number or pointer ({what}); its "
                          f"address is &{name}, and a value of yours needs another name")
     return Variable(symbol, kind, size)
+
+
+# Names that FreeBSD gives the templates of variables that exist once per CPU or network stack.
+TEMPLATES = ("pcpu_entry_", "vnet_entry_")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from emu.errors import MemoryAccessError
 from emu.machine import Machine
 from emu.symbols import Symbol
 from kinst.code.frame import FrameFollower
+from kinst.probe_table import COLD
 from kinst.trap import TRAPS, trap_of
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
@@ -77,9 +78,16 @@ class Stacks:
         if self._sources.known:
             self._index = debug_index(machine.image)
         arch = machine.arch
-        self._follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code)
+        self._follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code,
+                                       self._function_begins)
         self._texts: dict[tuple[int, bool], list[str]] = {}
         self._steps: dict[tuple[int, bool], FrameStep | None] = {}
+
+    def _function_begins(self, address: int) -> bool:
+        """Whether a function begins there that is not the cold part of another."""
+        function = self._machine.image.symbols.function_at(address)
+        return (function is not None and function.address == address
+                and not COLD.search(function.name))
 
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False

@@ -16,6 +16,7 @@ from kinst.patterns import matches
 from kinst.probe_table import CopyEnd, ProbeError, ProbeTable
 from kinst.provider import MadeProbes
 
+MAX_PIECES = 4096  # of one copy, as the dispatcher has room for
 NAMES = (fbt.ENTRY, fbt.RETURN)
 
 
@@ -59,7 +60,20 @@ def _merged(copies: list[Function], symbols: SymbolTable) -> Iterator[_Copy]:
         known = found.setdefault(entry, _Copy(entry, [], []))
         known.copies.append(copy)
         known.ranges += copy.pieces
-    yield from found.values()
+    for copy_of_several in found.values():
+        copy_of_several.ranges = _united(copy_of_several.ranges)
+        yield copy_of_several
+
+
+def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges without those that lie in others, or overlap."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1]:
+            found[-1] = found[-1][0], max(high, found[-1][1])
+        else:
+            found.append((low, high))
+    return found
 
 
 def create(
@@ -100,6 +114,11 @@ def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, 
            module: str) -> bool:
     """Find the functions that a copy has code in; false when it is not to be probed."""
     symbols, exclusions = breakpoints.image.symbols, breakpoints.machine.guest.exclusions
+    if len(copy.ranges) > MAX_PIECES:
+        found.reports.append(f"{where}: the copy at {copy.entry:#x} is not probed: it has "
+                             f"{len(copy.ranges)} pieces of code, and at most {MAX_PIECES} are "
+                             "followed")
+        return False
     for low, _high in copy.ranges:
         caller = symbols.function_at(low)
         if caller is None:

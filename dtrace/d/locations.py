@@ -42,9 +42,12 @@ def value(place: SourcePlace, where: Place, kind: Type, numbers: Mapping[int, in
 def _pieces(place: SourcePlace, where: Pieces, kind: Type, numbers: Mapping[int, int]
             ) -> syntax.Expression:
     parts = [(_term(place, term, numbers), size) for term, size in where.parts]
+    known = sum(size for _part, size in parts)
+    if known < width(kind):
+        raise Unreadable  # the debug data describes only a part of it
     if not is_scalar(kind):
         return syntax.Assembled(place, parts)
-    if sum(size for _part, size in parts) > MAX_PART:
+    if known > MAX_PART:
         raise Unreadable
     whole: syntax.Expression = _typed(syntax.Number(place, 0), UNSIGNED_LONG)
     shift = 0

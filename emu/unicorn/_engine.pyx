@@ -989,6 +989,7 @@ cdef class Engine:
         cdef int i
         free(self.clock.table)
         free(self.clock.prefixes)
+        free(self.clock.awaited)
         for i in range(self.clock.region_count):
             free(self.clock.regions[i].code)
         if self.clock.context != NULL:

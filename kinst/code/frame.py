@@ -42,10 +42,13 @@ class FrameFollower:
     """Finds frames in the code of one architecture.
 
     :param read: gives the code at an address, without breakpoints; fewer bytes where it ends.
+    :param starts: tells whether a function begins at an address that may be jumped to in place of
+        a return; a cold part of a function, whose frame is still in place, is not one.
     """
 
-    def __init__(self, arch: Arch, trap: GuestTrap, read: Callable[[int, int], bytes]) -> None:
-        self._arch, self._trap, self._read = arch, trap, read
+    def __init__(self, arch: Arch, trap: GuestTrap, read: Callable[[int, int], bytes],
+                 starts: Callable[[int], bool]) -> None:
+        self._arch, self._trap, self._read, self._starts = arch, trap, read, starts
         self._stack_effect = STACK_EFFECTS[arch.name]
         self._effect = EFFECTS[arch.name]
 
@@ -66,7 +69,7 @@ class FrameFollower:
             target = self._trap.jump_target(before, verdict)
             if target is not None:
                 if not function.address <= target < function.address + function.size:
-                    return state.frame()  # a tail call
+                    return state.frame() if self._starts(target) else None  # a tail call
                 address, before = target, verdict
                 continue
             if not isinstance(verdict, ConditionalJump):

@@ -34,6 +34,8 @@ def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
         "stores": [{"row": row, "address": store.address, "physical": store.physical,
                     "before": store.before.hex(), "after": store.after.hex()}
                    for row, stores in firing.stores.items() for store in stores],
+        "device_stores": [{"physical": at, "bytes": size, "value": value}
+                          for at, size, value in firing.devices],
         "clause": None if firing.narration is None else _narration(firing.narration),
     }
 

@@ -112,6 +112,8 @@ class SeenFiring:
         not what they were before the row before (or where the handler was called): by address.
     :param stores: of the displaced instruction, by the number of the row in the trampoline that
         made them; of one that is emulated, what it pushed, by that of the last.
+    :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
+        value).
     :param layout: of a trap frame: field -> (byte offset, bytes).
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
@@ -136,6 +138,7 @@ class SeenFiring:
     stacks: dict[int, Stack] = field(default_factory=dict)
     words: dict[int, Mapping[int, int]] = field(default_factory=dict)
     stores: dict[int, list[SeenStore]] = field(default_factory=dict)
+    devices: list[tuple[int, int, int]] = field(default_factory=list)
     layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     what_if: str = ""
     other: ProbedInstruction | None = None
@@ -300,7 +303,7 @@ class FiringRecorder:
             except KinstError as error:
                 self._failure = error
 
-    def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, _value: int,
+    def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
         """Before an instruction of the trampoline stores."""
         firing = self.firing
@@ -308,8 +311,8 @@ class FiringRecorder:
                 and self._slot <= firing.rows[-1].address < self._slot + SLOT):
             try:
                 self._storing.append((physical, self.machine.read_physical(physical, size)))
-            except KinstError as error:
-                self._failure = error
+            except MemoryAccessError:  # no memory, and reading a device may change it
+                firing.devices.append((physical, size, value & (1 << 8 * size) - 1))
 
     def _keep_stores(self) -> None:
         """What the last row has stored, before the next."""

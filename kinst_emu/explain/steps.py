@@ -531,11 +531,20 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
         parts += ["What is not in memory as the instruction at its own place leaves it:",
                   Table(("address", "what is there", "before", "as it should be", "as it was"),
                         tuple(stored))]
-    if not rows and not stored:
+    if right.devices != wrong.devices:
+        parts += ["What is not stored to devices as by the instruction at its own place:",
+                  Table(("run", "stores"), (("as it should be", _to_devices(right)),
+                                            ("as it was", _to_devices(wrong))))]
+    elif not rows and not stored:
         parts.append("The registers, and what it stores, are as they should be there"
                      + ("." if wrong.ended or wrong.strayed else
                         ": with these values it makes no difference."))
     return [Step("what-if", title, tuple(parts), last, wrong=True)]
+
+
+def _to_devices(firing: SeenFiring) -> str:
+    return ", ".join(f"{value:#x} ({size} bytes) to physical {at:#x}"
+                     for at, size, value in firing.devices) or "nothing"
 
 
 def _stored_otherwise(right: SeenFiring, wrong: SeenFiring, words: Words

@@ -74,6 +74,17 @@ def test_a_copy_that_ends_its_caller_ends_with_its_last_instruction(booted, tabl
 def test_two_copies_at_one_address_are_one_probe(booted, table):
     index = Index([[span(table, 2, 4)], [span(table, 2, 3)]])
     assert made(booted, index, "entry")[2] == [table[2].offset]
+    alone = made(booted, Index([[span(table, 2, 4)]]), "return")[2]
+    assert made(booted, index, "return")[2] == alone == sorted(set(alone))
+
+
+def test_a_copy_with_more_pieces_than_can_be_followed_is_reported(booted, table):
+    pieces = [(table[2].address + 4096 * n, table[2].address + 4096 * n + 1)
+              for n in range(inline.MAX_PIECES + 1)]
+    _b, found, offsets = made(booted, Index([pieces, [span(table, 3, 4)]]), "entry")
+    assert offsets == [table[3].offset]
+    (report,) = found.reports
+    assert f"it has {len(pieces)} pieces of code" in report
 
 
 def test_a_function_that_is_both_has_fbt_probes_too(booted, table):

@@ -22,7 +22,8 @@ def follower(arch, pieces):
 
     def read(address, size):
         return code[address - BASE : address - BASE + size]
-    return FrameFollower(ARCHITECTURES[arch], TRAPS[arch], read), Symbol("f", BASE, len(code), 2)
+    made = FrameFollower(ARCHITECTURES[arch], TRAPS[arch], read, lambda _target: True)
+    return made, Symbol("f", BASE, len(code), 2)
 
 
 def places(pieces):
@@ -78,3 +79,25 @@ def test_behind_the_prologue_the_frame_record_is_the_answer(arch):
     walk, function = follower(arch, CODE[arch])
     middle = places(CODE[arch])[4]
     assert walk.in_prologue(function, middle) is None
+
+
+# A frame is set up; then the code jumps to an address, 0x7000 behind the jump.
+JUMPS_OUT = {
+    "amd64": (["55", "4889e5", "90", "e9f66f0000"], 2),  # push rbp; mov rbp, rsp; nop; jmp
+    "arm64": (["fd7bbea9", "fd030091", "1f2003d5", "fd1b0014"], 2),  # stp; mov x29, sp; nop; b
+    "riscv64": (["3971", "06fc", "0100", "6f70c07f"], 2),  # addi sp; sd ra; nop; j
+}
+
+
+@pytest.mark.parametrize("arch", JUMPS_OUT)
+def test_a_jump_to_a_cold_part_is_no_return(arch):
+    pieces, number = JUMPS_OUT[arch]
+    found, function = follower(arch, pieces)
+    last = places(pieces)[-1]
+    target = TRAPS[arch].jump_target(None, TRAPS[arch].classify(bytes.fromhex(pieces[-1]), last)[1])
+    assert target is not None and not BASE <= target < BASE + function.size
+    for cold in (False, True):
+        code = FrameFollower(ARCHITECTURES[arch], TRAPS[arch], found._read,
+                             lambda _target, cold=cold: not cold)
+        frame = code.in_epilogue(function, places(pieces)[number])
+        assert (frame is None) == cold

@@ -117,6 +117,13 @@ def test_what_a_copied_store_leaves_elsewhere_is_told(place, call):
         assert f"leads to {other[0]} instead of {row[0]}" in text
 
 
+@pytest.mark.parametrize(("arch", "place"), [("arm64", "uart_put:20"), ("riscv64", "uart_put:28")])
+def test_a_store_to_a_device_is_explained_without_a_look_at_the_device(arch, place):
+    explained = explain(catalog.find(f"teaching/{arch}"), Asked(place, "uart_put(65)"))
+    ((_address, size, value),) = explained.firing.devices
+    assert (size, value) in ((1, 65), (4, 65)) and not any(explained.firing.stores.values())
+
+
 @pytest.mark.parametrize(("place", "how", "said"), [
     ("strtoul:0", "copy", "rightly"), ("strlen:12", "share", "no trampoline")])
 def test_what_can_show_nothing_is_refused(place, how, said):
