@@ -278,7 +278,7 @@ def _kernel_has(image: Image, name: str) -> bool:
     return image.symbols.find(name) is not None
 
 
-def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Variable":
+def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "KernelVariable":
     """A variable of the kernel that can be read and set.
 
     :raises KinstError: for a function, a name of several, and one that is no number or pointer of
@@ -304,7 +304,7 @@ def _variable(image: Image, name: str, prototypes: Prototypes | None) -> "Variab
         what = f"{size} bytes" if kind is None else declare(kind, name)
         raise KinstError(f"{name}: the kernel's {name} is no number or pointer ({what}); its "
                          f"address is &{name}, and a value of yours needs another name")
-    return Variable(symbol, kind, size)
+    return KernelVariable(symbol, kind, size)
 
 
 # Names that FreeBSD gives the templates of variables that exist once per CPU or network stack.
@@ -312,7 +312,7 @@ TEMPLATES = ("pcpu_entry_", "vnet_entry_")
 
 
 @dataclass(frozen=True)
-class Variable:
+class KernelVariable:
     """A variable of the kernel, of 1, 2, 4 or 8 bytes; its type is None where it is not known."""
 
     symbol: Symbol
@@ -320,7 +320,7 @@ class Variable:
     size: int
 
 
-def _number(value: int, variable: Variable) -> str:
+def _number(value: int, variable: KernelVariable) -> str:
     kind = strip(variable.type) if variable.type is not None else None
     if isinstance(kind, Pointer):
         return f"{value:#x}"
@@ -378,7 +378,7 @@ class Evaluation:
         self.changed.append(f"{name}: {_number(before, variable)} -> {_number(stored, variable)} "
                             f"({spelled}, at {symbol.address:#x})")
 
-    def _read(self, variable: Variable) -> int:
+    def _read(self, variable: KernelVariable) -> int:
         data = self.caller.machine.read(variable.symbol.address, variable.size)
         return int.from_bytes(data, "little")
 

@@ -106,7 +106,7 @@ def _places(image: Image, text: str) -> Iterator[CodePlace]:
         yield from _offsets(image, found["name"], found["module"] or "",
                             number_of(found["offset"] or "0"))
     else:
-        raise KinstError(f"'{text[:80]}' is no place in code: give {FORMS}")
+        raise KinstError(f"'{text[:80]}': not a place in code; give {FORMS}")
 
 
 def _at(image: Image, address: int) -> CodePlace:

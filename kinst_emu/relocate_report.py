@@ -93,16 +93,21 @@ def show(result: Result) -> None:
         print("on the host's own CPU:")
         for how, count in report.judged.most_common():
             print(f"{count:>9}  {how}")
-    if result.survey is None and len(result.places) > MAX_SHOWN:
+    if _counts_refusals(result):
         _show_refusals(result)
     _show_mismatches(result)
+
+
+def _counts_refusals(result: Result) -> bool:
+    """Whether there are too many encodings to show them one by one."""
+    return result.survey is None and len(result.places) > MAX_SHOWN
 
 
 def _summary(result: Result) -> str:
     report = result.report
     reasons = len(set(report.refused.values()))
     refused = (f", {len(report.refused)} refused ({reasons} reason{'s' * (reasons != 1)})"
-               if result.survey is None and report.refused else "")
+               if _counts_refusals(result) and report.refused else "")
     return (f"{sum(report.verdicts.values())} distinct encodings, "
             f"{len(report.mismatches)} mismatches{refused}, {len(report.unshown)} not shown")
 

@@ -64,7 +64,8 @@ def test_a_line_whose_calls_are_all_inline_is_where_these_are_entered(image):
 
 def test_what_is_no_place_is_told_in_a_line(image):
     for text, says in (
-            ("", "no place"), ("strlen+0x", "no place"), ("strlen:0x10000", "ends at offset"),
+            ("", "not a place in code"), ("strlen+0x", "not a place in code"),
+            ("strlen:0x10000", "ends at offset"),
             ("charge", "is inline in"), ("charge:0", "is inline in"),
             ("strlne:4", "did you mean strlen"), ("lesson.c:1", "the nearest with code"),
             ("nosuch.c:4", "no source file is named nosuch.c"),

@@ -377,7 +377,7 @@ def test_inline_calls_are_listed_as_copies_and_as_a_tree(arch):
     (["inline", "nosuch"], "the debug data has no function 'nosuch'"),
     (["inline", "strlen"], "has no inline copy"),
     (["inline", "--in", "nosuch"], "no function 'nosuch'"),
-    (["line", "nonsense"], "neither FILE:LINE nor FUNCTION:OFFSET"),
+    (["line", "nonsense"], "has no function 'nonsense'"),
     (["line", "string.c:9999"], "there is no code of that line"),
     (["line", "nosuch.c:1"], "no source file is named nosuch.c"),
     (["line", "strlen:9999"], "ends at offset"),
