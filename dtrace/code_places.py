@@ -123,7 +123,7 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
                          "kinst::strlen:4 and fbt::malloc:entry")
     if name in inline.NAMES:
         yield from _ends(image, function, module, name)
-    elif "@" in function and not name:
+    elif LINE.fullmatch(function) and not name:
         yield from _line(image, function)
     elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
         yield from _offsets(image, function, module, number_of(name))
