@@ -110,8 +110,17 @@ def test_memory_is_read_at_the_address(places):
 
 
 def test_a_number_in_two_registers_is_put_together(places):
-    places({BEGIN: Pieces(((Constant(0xAAAA1234), 2), (Constant(0xBB5678), 2)))}, LONG)
+    places({BEGIN: Pieces(((Constant(0xAAAA1234), 2), (Constant(0xBB5678), 2)))}, INT)
     assert quiet('BEGIN { printf("%x", args[0]); exit(0); }') == "56781234"
+
+
+def test_what_is_described_in_part_is_an_error(places):
+    pair = Structure("struct", "pair", 16, lambda: (
+        Member("a", 0, None, lambda: LONG), Member("b", 64, None, lambda: LONG)))
+    for kind, text in ((LONG, "args[0]"), (pair, "args[0].b")):
+        places({BEGIN: Pieces(((Constant(0x1234), 4),))}, kind)
+        status, out, said = run("-q", "-n", f'BEGIN {{ printf("%x", {text}); exit(0); }}')
+        assert status == 1 and not out and "nowhere" in said
 
 
 def test_a_structure_in_registers_is_copied_together(places):
