@@ -21,14 +21,20 @@ class Copied:
         self._content = content
 
     def read(self, address: int, size: int) -> bytes:
-        """:raises DebugDataError: for bytes outside of the value."""
+        """Read bytes of the value.
+
+        :raises DebugDataError: when the range lies outside of the value.
+        """
         if not 0 <= address <= len(self._content) - size:
             raise DebugDataError(f"bytes {address} to {address + size} of a value of "
                                  f"{len(self._content)} bytes")
         return self._content[address : address + size]
 
     def write(self, address: int, data: bytes) -> None:
-        """:raises DebugDataError: always."""
+        """Refuse to write: the value is a copy.
+
+        :raises DebugDataError: always.
+        """
         raise DebugDataError("a structure passed in registers cannot be written to: write the "
                              "registers")
 

@@ -165,7 +165,10 @@ class _Cursor:
 
 
 def _shape(kind: Type) -> _Shape:
-    """:raises _Unknown: for a type that holds a floating-point number, or is not complete."""
+    """Return the size and the alignment of a type, and how the convention classifies it.
+
+    :raises _Unknown: when the type is incomplete or contains a floating-point number.
+    """
     inner = strip(kind)
     match inner:
         case Pointer():

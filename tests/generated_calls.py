@@ -29,7 +29,11 @@ TRIPLES = {"amd64": "x86_64-unknown-freebsd15.0", "arm64": "aarch64-unknown-free
 
 @dataclass(frozen=True)
 class Parameter:
-    """:param size: bytes of its value; :param members: of a structure, (type, name, array)."""
+    """A parameter of a generated function.
+
+    :param size: of the value, in bytes.
+    :param members: of a structure: (type, name, array length).
+    """
 
     type: str
     size: int

@@ -40,7 +40,7 @@ PROMISES = {
     "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
     "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
 }
-NO_PROVIDER = "Unstable/Unstable/Common"  # of a description that leaves its provider open
+NO_PROVIDER = "Unstable/Unstable/Common"  # stability of a description without a provider
 OTHERS = {"curthread": "Stable/Private/Common"}
 GLOB = re.compile(r"[*?\[]")
 

@@ -60,7 +60,10 @@ def rindex(text: bytes, part: bytes, start: int | None) -> int:
 
 
 def substr(text: bytes, start: int, count: int | None, limit: int) -> bytes:
-    """:param limit: the count where none is given."""
+    """Return the part of a string that D's ``substr()`` selects.
+
+    :param limit: the count to use when the program gives none.
+    """
     size = len(text)
     count = limit if count is None else count
     if start < 0:
