@@ -26,7 +26,7 @@ from emu.errors import MachineError
 from kinst.shared import ProbeKind, TrapPath
 
 from emu.unicorn._engine cimport (
-    SLOT, STOP_IN_PLACE, Clock, Engine, await_address, await_nothing, defer, drop_translations, freeze, go_to, guest_read, guest_write,
+    SLOT, STOP_IN_PLACE, Clock, Engine, MAX_AWAITED, NO_MEMORY, TOO_MANY_AWAITED, await_address, await_nothing, defer, drop_translations, freeze, go_to, guest_read, guest_write,
     host_physical, host_stack, host_virtual, keep_footprint, register_read, register_write,
     request_stop, resume, stops_at, time_at, wipe_footprint,
 )
@@ -54,6 +54,12 @@ cdef enum:
     CALL_ENDS = 2
     MANY = 64  # more patches than this drop all translations at once
     MAX_TAILS = 1 << 20  # functions of one thread that have left by tail calls
+    MAX_ALL_TAILS = 1 << 22  # of all threads, and the copies that they are in
+    MAX_TAIL_THREADS = 1 << 16
+    PROGRAM_BITS = 5  # of a key, for a number up to MAX_PROGRAMS
+    # Why a call cannot be noted; see ``await_address`` for the first ones.
+    TOO_MANY_OF_THREAD = 3
+    TOO_MANY_OF_ALL = 4
     STACK_REACH = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
 
 cdef uint32_t NONE = 0xFFFFFFFF
@@ -157,6 +163,7 @@ cdef struct Tail:
     uint64_t sp  # the stack pointer when it has returned
     uint64_t back
     uint32_t probe
+    bint calls  # the call that it waits for has not been executed yet
 
 # An inline copy that a thread is in.
 cdef struct ActiveCopy:
@@ -192,6 +199,7 @@ cdef struct Tails:
     TailThread *threads  # open addressing
     uint64_t mask
     uint64_t count
+    uint64_t room  # of all threads
     uint64_t history  # of the clock: when it changes, another state was restored
 
 include "_program_table.pxi"
@@ -947,8 +955,36 @@ cdef class Dispatcher(CodeReader):
         self.live()
         if not self.is_tail(probe) and self.d.probes[probe].role != CALLS_OUT:
             raise ValueError(f"probe {probe} fires where it is")
-        if not note_tail(&self.d, probe, sp, back, 0):
-            raise MemoryError("too many tail calls")
+        cdef int why = note_tail(&self.d, probe, sp, back, 0, self.d.probes[probe].role == CALLS_OUT)
+        if why:
+            raise MachineError(why_not_noted(why))
+
+    def pending_returns(self):
+        """The probes that wait for a function to return: (thread, probe), the outermost of a thread first.
+
+        A function that has left by a tail call has no frame on its thread's stack any more.
+        """
+        cdef uint64_t i
+        cdef uint32_t k
+        cdef list found = []
+        cdef TailThread *t
+        for i in range(self.d.tails.mask + 1 if self.d.tails.threads != NULL else 0):
+            t = &self.d.tails.threads[i]
+            for k in range(t.count if t.used else 0):
+                found.append((thread_of(t.key), t.all[k].probe))
+        return found
+
+    def copies_entered(self):
+        """The inline copies that threads are in: (thread, copy), the outermost of a thread first."""
+        cdef uint64_t i
+        cdef uint32_t k
+        cdef list found = []
+        cdef TailThread *t
+        for i in range(self.d.tails.mask + 1 if self.d.tails.threads != NULL else 0):
+            t = &self.d.tails.threads[i]
+            for k in range(t.active_count if t.used else 0):
+                found.append((thread_of(t.key), t.active[k].copy))
+        return found
 
     @property
     def after(self):
@@ -1105,6 +1141,7 @@ cdef class Dispatcher(CodeReader):
         if has_tails(&self.d):
             forget_tails(&self.d)
             self.d.clock.arrived_data, self.d.clock.arrived = &self.d, on_arrived
+            self.d.clock.called = on_called
             await_address(self.d.clock, self.d.thread_begins)
 
     def disable(self):

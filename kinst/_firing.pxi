@@ -83,8 +83,15 @@ cdef void fire_one(Dispatch *d, uint32_t probe) noexcept nogil:
             tell(d, probe)
 
 
+cdef inline bint calls(const Template *t) noexcept nogil:
+    """Whether the instruction is a call."""
+    return t.op == CALL or (t.op == LINK or t.op == INDIRECT) and t.a != NO_REGISTER
+
+
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
     cdef uint32_t i = s.first
+    # Python may be told, and make room for another site.
+    cdef uint64_t back = place_of(s) + s.length if calls(&d.templates.all[s.template]) else 0
     if s.call:
         fire_call(d, s.call)
     if s.operation:
@@ -110,6 +117,8 @@ cdef void fire(Dispatch *d, const Site *s) noexcept nogil:
             fire_one(d, d.probes[i].primary)
         i = d.probes[i].next
     d.making = False
+    if back and d.tails.count:
+        d.clock.calling, d.clock.calls_back = True, back
 
 
 cdef void displaced(Dispatch *d, Site *s, uint64_t slot) noexcept nogil:

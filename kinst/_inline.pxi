@@ -90,10 +90,10 @@ cdef bint enter_copy(Dispatch *d, uint32_t copy) noexcept nogil:
     cdef uint64_t sp = get(d, d.sp)
     cdef TailThread *t = current_tails(d, True)
     cdef int64_t i
-    cdef void *more
-    cdef uint32_t room
+    cdef int why
     if t == NULL:
-        return True
+        not_noted(d, TOO_MANY_OF_ALL if d.tails.count == MAX_TAIL_THREADS else NO_MEMORY)
+        return False
     i = <int64_t>t.active_count - 1
     while i >= 0:
         if t.active[i].copy == copy:
@@ -104,12 +104,10 @@ cdef bint enter_copy(Dispatch *d, uint32_t copy) noexcept nogil:
             forget_active(t, <uint32_t>i)  # its frame is gone
         i -= 1
     if t.active_count == t.active_room:
-        room = 2 * t.active_room if t.active_room else 16
-        more = realloc(t.active, room * sizeof(ActiveCopy)) if room <= MAX_TAILS else NULL
-        if more == NULL:
-            too_many_tails(d)
+        why = make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
+        if why:
+            not_noted(d, why)
             return False
-        t.active, t.active_room = <ActiveCopy *>more, room
     t.active[t.active_count] = ActiveCopy(sp, copy)
     t.active_count += 1
     return True
@@ -145,13 +143,15 @@ cdef TailThread *current_tails(Dispatch *d, bint make) noexcept nogil:
 cdef void fire_copy(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
     """At an instruction where a copy is entered or left."""
     cdef const Probe *p = &d.probes[probe]
+    cdef int why
     if p.role == ENTERS:
         if enter_copy(d, p.copy) and not p.silent:
             fire_one(d, probe)
     elif goes_out(d, s, p):
         if p.role == CALLS_OUT:
-            if not note_tail(d, probe, get(d, d.sp), s.address + s.length, 0):
-                too_many_tails(d)
+            why = note_tail(d, probe, get(d, d.sp), s.address + s.length, 0, True)
+            if why:
+                not_noted(d, why)
         elif leave_copy(d, p.copy) and not p.silent:
             fire_one(d, probe)
 

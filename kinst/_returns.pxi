@@ -3,7 +3,9 @@
 Such a function returns when the function that it jumps to returns, to the same place with the same
 stack pointer. Its probe does not fire at the jump: the jump is noted, by thread, and the engine tells
 when a block begins at the return address (``emu/unicorn/_awaited.pxi``). Functions that leave one
-after the other return in the opposite order.
+after the other return in the opposite order. A function that never returns, since somebody has gone back
+to one of its callers (longjmp), is forgotten when that caller's stack pointer is above it, or when it
+calls from the same place again: ``on_called``.
 
 What is noted belongs to who looks, not to the machine: it is no part of snapshots.
 """
@@ -19,14 +21,20 @@ cdef uint64_t running_thread(Dispatch *d) noexcept nogil:
     return 0
 
 
+cdef uint64_t thread_of(uint64_t key) noexcept nogil:
+    """The address of the thread, in the upper half or 0, in the key of what is kept of it."""
+    cdef uint64_t lost = ~(~<uint64_t>0 >> PROGRAM_BITS)
+    return lost | key >> PROGRAM_BITS if key >> PROGRAM_BITS else 0
+
+
 cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) noexcept nogil:
     """The calls of a thread, in the kernel (program 0) or in a program; NULL: there are none."""
     cdef Tails *t = &d.tails
-    cdef uint64_t key = thread << 5 | <uint64_t>program
+    cdef uint64_t key = thread << PROGRAM_BITS | <uint64_t>program
     cdef uint64_t i, k, size
     cdef TailThread *more
     if t.threads == NULL or make and 2 * (t.count + 1) > t.mask:
-        if not make:
+        if not make or t.count == MAX_TAIL_THREADS:
             return NULL
         size = 2 * (t.mask + 1) if t.threads != NULL else 64
         more = <TailThread *>calloc(size, sizeof(TailThread))
@@ -61,7 +69,7 @@ cdef void forget_tails(Dispatch *d) noexcept nogil:
             free(d.tails.threads[i].active)
     free(d.tails.threads)
     d.tails.threads = NULL
-    d.tails.mask = d.tails.count = 0
+    d.tails.mask = d.tails.count = d.tails.room = 0
     d.tails.history = d.clock.history if d.clock != NULL else 0
 
 
@@ -70,30 +78,45 @@ cdef inline bint abandoned(const Tail *tail, uint64_t sp) noexcept nogil:
     return tail.sp < sp and sp - tail.sp < STACK_REACH
 
 
-cdef bint note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program
-                    ) noexcept nogil:
+cdef int make_room(Dispatch *d, void **all, uint32_t *room, size_t size) noexcept nogil:
+    """Twice the room for what is noted of a thread; why not, or 0."""
+    cdef uint32_t more = 2 * room[0] if room[0] else 16
+    cdef void *made
+    if more > MAX_TAILS:
+        return TOO_MANY_OF_THREAD
+    if d.tails.room + more - room[0] > MAX_ALL_TAILS:
+        return TOO_MANY_OF_ALL
+    made = realloc(all[0], more * size)
+    if made == NULL:
+        return NO_MEMORY
+    d.tails.room += more - room[0]
+    all[0], room[0] = made, more
+    return 0
+
+
+cdef int note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int program, bint calls
+                   ) noexcept nogil:
     """A function leaves by a tail call: its probe fires when control is at ``back`` with the stack
-    pointer ``sp``.  False: too many wait."""
+    pointer ``sp``.  The answer: why that cannot be, or 0.
+
+    :param calls: the call that returns to ``back`` is yet to be executed.
+    """
     cdef uint64_t thread = running_thread(d)
     cdef TailThread *t
-    cdef void *more
-    cdef uint32_t room
+    cdef int why
     if d.clock.history != d.tails.history:
         forget_tails(d)
     t = tails_of(d, thread, program, True)
     if t == NULL:
-        return False
+        return TOO_MANY_OF_ALL if d.tails.count == MAX_TAIL_THREADS else NO_MEMORY
     if thread:
         while t.count and abandoned(&t.all[t.count - 1], sp):
             t.count -= 1
     if t.count == t.room:
-        room = 2 * t.room if t.room else 16
-        more = realloc(t.all, room * sizeof(Tail)) if room <= MAX_TAILS else NULL
-        if more == NULL:
-            return False
-        t.all = <Tail *>more
-        t.room = room
-    t.all[t.count] = Tail(sp, back, probe)
+        why = make_room(d, <void **>&t.all, &t.room, sizeof(Tail))
+        if why:
+            return why
+    t.all[t.count] = Tail(sp, back, probe, calls)
     t.count += 1
     return await_address(d.clock, back)
 
@@ -109,15 +132,27 @@ cdef void leave_by_tail(Dispatch *d, const Site *s, uint32_t probe) noexcept nog
         sp += 8
     else:
         return  # no return address: nothing has called it
-    if not note_tail(d, probe, sp, back, program):
-        too_many_tails(d)
+    cdef int why = note_tail(d, probe, sp, back, program, False)
+    if why:
+        not_noted(d, why)
 
 
-cdef void too_many_tails(Dispatch *d) noexcept with gil:
+cdef void not_noted(Dispatch *d, int why) noexcept with gil:
     d.stop = True
-    (<Dispatcher>d.owner).engine.failed(MachineError(
-        f"more than {MAX_TAILS} functions of one thread have left by tail calls and have not "
-        "returned: probe fewer returns"))
+    (<Dispatcher>d.owner).engine.failed(MachineError(why_not_noted(why)))
+
+
+cdef str why_not_noted(int why):
+    if why == NO_MEMORY:
+        return "the host has too little memory to note a tail call: probe fewer returns"
+    if why == TOO_MANY_AWAITED:
+        return f"more than {MAX_AWAITED} places of the guest are returned to: probe fewer returns"
+    if why == TOO_MANY_OF_ALL:
+        return (f"more than {MAX_ALL_TAILS} functions of all threads, or more than "
+                f"{MAX_TAIL_THREADS} threads, have left by tail calls and have not returned: "
+                "probe fewer returns")
+    return (f"more than {MAX_TAILS} functions of one thread have left by tail calls and have not "
+            "returned: probe fewer returns")
 
 
 cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
@@ -165,6 +200,49 @@ cdef bint on_arrived(void *data, uint64_t address) noexcept nogil:
             d.stop = False
             return False
     return True
+
+
+cdef void on_called(void *data, uint64_t back) noexcept nogil:
+    """The engine: a call that returns to ``back`` may just have been executed.
+
+    The frame that calls is where everything returns to that waits for ``back`` with its stack pointer:
+    control is there already, by no return.
+    """
+    cdef Dispatch *d = <Dispatch *>data
+    cdef Clock *c = d.clock
+    cdef int program = 0
+    cdef TailThread *t
+    cdef uint64_t thread, sp
+    cdef uint64_t returns_to = 0
+    cdef bint waits = False
+    cdef Tail last
+    if c.frozen or c.history != d.tails.history:
+        return
+    if not back >> 63 and d.programs.count:
+        program = running_program(d)
+        if program == 0:
+            return
+    thread = running_thread(d)
+    t = tails_of(d, thread, program, False)
+    if t == NULL or t.count == 0 or thread == 0:
+        return
+    sp = register_read(c, d.number[d.sp])
+    if d.linked:
+        returns_to = register_read(c, d.number[d.link])
+    elif guest_read(c, sp, &returns_to, 8):
+        sp += 8
+    if returns_to != back:
+        return
+    last = t.all[t.count - 1]
+    if last.calls and last.sp == sp and last.back == back:
+        waits = True  # for this call
+        t.count -= 1
+    while t.count and (t.all[t.count - 1].sp == sp or abandoned(&t.all[t.count - 1], sp)):
+        t.count -= 1
+    if waits:
+        last.calls = False
+        t.all[t.count] = last
+        t.count += 1
 
 
 cdef bint has_tails(Dispatch *d) noexcept nogil:

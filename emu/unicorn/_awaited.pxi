@@ -1,9 +1,14 @@
 """Addresses at which somebody wants to be told that a block begins; part of the engine
 (``_engine.pyx`` includes it).
 
-A function's return address begins a block whenever something returns there. The short cut for known
-blocks never holds an awaited address, so that all other blocks cost what they cost without.
+A function's return address begins a block whenever something returns there, and ends the block with
+the call. The short cut for known blocks holds neither, so that all other blocks cost what they cost
+without.
 """
+
+cdef enum:
+    LONGEST_BLOCK = 4096 + 16  # bytes: the model ends a block with the page that it begins in
+
 
 
 cdef inline bint is_awaited(Clock *c, uint64_t address) noexcept nogil:
@@ -25,18 +30,20 @@ cdef void put_awaited(uint64_t *table, uint64_t mask, uint64_t address) noexcept
     table[i] = address
 
 
-cdef bint await_address(Clock *c, uint64_t address) noexcept nogil:
-    """Have ``arrived`` called before each block that begins at an address, until ``await_nothing``;
-    false: there is no memory for it."""
+cdef int await_address(Clock *c, uint64_t address) noexcept nogil:
+    """Have ``arrived`` called before each block that begins at an address, and ``called`` behind each
+    that ends there, until ``await_nothing``."""
     cdef uint64_t i, size
     cdef uint64_t *more
     if address == 0 or is_awaited(c, address):
-        return True
+        return AWAITED
+    if c.awaited_count == MAX_AWAITED:
+        return TOO_MANY_AWAITED
     if 2 * (c.awaited_count + 1) > c.awaited_mask:
         size = 2 * (c.awaited_mask + 1) if c.awaited != NULL else 1024
         more = <uint64_t *>calloc(size, sizeof(uint64_t))
         if more == NULL:
-            return False
+            return NO_MEMORY
         if c.awaited != NULL:
             for i in range(c.awaited_mask + 1):
                 if c.awaited[i]:
@@ -46,12 +53,34 @@ cdef bint await_address(Clock *c, uint64_t address) noexcept nogil:
     put_awaited(c.awaited, c.awaited_mask, address)
     c.awaited_count += 1
     fast_block(c, address).size = 0
-    return True
+    forget_calls_back_to(c, address)
+    return AWAITED
+
+
+cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
+    """Have the short cut know no block that ends at an address."""
+    cdef FastBlock *fast
+    cdef uint64_t size = 4 if c.fixed else 1
+    while size <= LONGEST_BLOCK:
+        fast = fast_block(c, address - size)
+        if fast.address == address - size and fast.size == size:
+            fast.size = 0
+        size += 4 if c.fixed else 1
+
+
+cdef inline void note_call(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """A block begins: tell of the call before it, and know whether it ends with one."""
+    if c.calling:
+        c.calling = False
+        if c.called != NULL and address != c.calls_back:
+            c.called(c.arrived_data, c.calls_back)
+    if c.awaited_count and is_awaited(c, address + size):
+        c.calling, c.calls_back = True, address + size
 
 
 cdef void await_nothing(Clock *c) noexcept nogil:
     """Forget all awaited addresses."""
     c.awaited_count = 0
-    c.arrived = NULL
+    c.arrived, c.called, c.calling = NULL, NULL, False
     if c.awaited != NULL:
         memset(c.awaited, 0, (c.awaited_mask + 1) * sizeof(uint64_t))

@@ -49,6 +49,8 @@ ctypedef void (*exchanging_fn)(void *data, bint after) noexcept nogil
 # A block begins at an awaited address, and ``Clock.instructions`` were executed before it. False: who is
 # told has failed, and the block is not to be executed.
 ctypedef bint (*arrived_fn)(void *data, uint64_t address) noexcept nogil
+# The first block begins behind an instruction that ends at an awaited address: it may have been a call.
+ctypedef void (*called_fn)(void *data, uint64_t back) noexcept nogil
 ctypedef void (*begin_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 ctypedef void (*unusual_fn)(Clock *c, uint64_t address, uint32_t size) noexcept nogil
 
@@ -240,7 +242,8 @@ cdef struct Clock:
     # Unicorn tells of a translation only when a block was left by a jump before, and has told of
     # one: it has not yet, and what is entered is what was translated;
     uint8_t untold
-    uint8_t unused
+    # the block in progress ends with what may be a call that returns to an awaited address.
+    uint8_t calling
     # No deadline, limit or look at signals before this count of instructions.
     uint64_t horizon
     # A block that starts here may be one that the model has cut off from the block in progress.
@@ -407,6 +410,8 @@ cdef struct Clock:
     uint64_t awaited_mask
     uint64_t awaited_count
     arrived_fn arrived
+    called_fn called
+    uint64_t calls_back  # where the call of ``calling`` returns to
     void *arrived_data
     # Which thread runs, in RAM (the first word of the CPU's own data); NULL: it is not known.
     uint64_t *thread_word
@@ -461,7 +466,12 @@ cdef inline uint32_t *word_in_context(Clock *c, uint32_t place) noexcept nogil:
 
 
 cdef void go_to(Clock *c, uint64_t pc) noexcept nogil
-cdef bint await_address(Clock *c, uint64_t address) noexcept nogil
+cdef int await_address(Clock *c, uint64_t address) noexcept nogil
+cdef enum:  # its answers
+    AWAITED = 0
+    TOO_MANY_AWAITED = 1
+    NO_MEMORY = 2
+    MAX_AWAITED = 1 << 20  # addresses
 cdef void await_nothing(Clock *c) noexcept nogil
 cdef void register_write(Clock *c, int register, uint64_t value) noexcept nogil
 cdef bint stops_at(Clock *c, uint64_t address) noexcept nogil

@@ -536,7 +536,7 @@ cdef void unusual_block(Clock *c, uint64_t address, uint32_t size) noexcept nogi
     if not unusual and not (c.program_traps and not address >> 63 and holds_trapped(c, address, size)
                             ) and not gives_away(c, address, size):
         n = size >> c.fixed_bits if c.fixed else table_find(c, code_key(c, address, size), size)
-    if c.awaited_count and is_awaited(c, address):
+    if c.awaited_count and (is_awaited(c, address) or is_awaited(c, address + size)):
         n = 0  # ``begin`` tells of it, also where a probe's way ends
     last = address + size
     c.cut_at = last
@@ -647,6 +647,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
+    note_call(c, address, size)
     if is_awaited(c, address) and c.arrived != NULL and not c.arrived(c.arrived_data, address):
         request_stop(c, STOP_REQUEST)
         return

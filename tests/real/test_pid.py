@@ -147,6 +147,17 @@ def test_d_traces_a_program_by_its_number_and_its_command(kernel, tmp_path):
     assert traced.stdout.split()[:4] == ["sum", "1", "45", "285"]
 
 
+def test_a_function_that_another_goes_back_past_has_not_returned(kernel):
+    """Its tail call is forgotten, and so is not taken for a return by the next one from there."""
+    traced = run(
+        "kdtrace", "-k", str(kernel.path), "-q", "-c", str(Path(__file__).parent / "jump.c"), "-n",
+        "pid$target::by_tail:entry, pid$target::target:entry { @entries = count(); }"
+        "pid$target::by_tail:return, pid$target::target:return { @returns[arg1] = count(); }"
+        "END { printa(\"%@d\\n\", @entries); printa(\"%d %@d\\n\", @returns); }")
+    assert traced.returncode == 0, traced.stderr
+    assert traced.stdout.split() == ["10", "18", "9", "2"]
+
+
 ODD = """
 #include "system.h"
 static volatile char room[1 << 20];
