@@ -85,7 +85,7 @@ cdef void fire_one(Dispatch *d, uint32_t probe) noexcept nogil:
 
 cdef inline bint calls(const Template *t) noexcept nogil:
     """Whether the instruction is a call."""
-    return t.op == CALL or (t.op == LINK or t.op == INDIRECT) and t.a != NO_REGISTER
+    return t.op == CALL or t.op == LINK and t.a != NO_REGISTER or t.op == INDIRECT and t.truth
 
 
 cdef void fire(Dispatch *d, const Site *s) noexcept nogil:

@@ -214,8 +214,7 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     cdef TailThread *t
     cdef uint64_t thread, sp
     cdef uint64_t returns_to = 0
-    cdef bint waits = False
-    cdef Tail last
+    cdef uint32_t first, low
     if c.frozen or c.history != d.tails.history:
         return
     if not back >> 63 and d.programs.count:
@@ -233,16 +232,16 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
         sp += 8
     if returns_to != back:
         return
-    last = t.all[t.count - 1]
-    if last.calls and last.sp == sp and last.back == back:
-        waits = True  # for this call
-        t.count -= 1
-    while t.count and (t.all[t.count - 1].sp == sp or abandoned(&t.all[t.count - 1], sp)):
-        t.count -= 1
-    if waits:
-        last.calls = False
-        t.all[t.count] = last
-        t.count += 1
+    first = t.count
+    while first and t.all[first - 1].calls and t.all[first - 1].sp == sp and (
+            t.all[first - 1].back == back):
+        first -= 1
+        t.all[first].calls = False  # it waits for this call
+    low = first
+    while low and (t.all[low - 1].sp == sp or abandoned(&t.all[low - 1], sp)):
+        low -= 1
+    memmove(&t.all[low], &t.all[first], (t.count - first) * sizeof(Tail))
+    t.count -= first - low
 
 
 cdef bint has_tails(Dispatch *d) noexcept nogil:

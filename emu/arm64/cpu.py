@@ -263,7 +263,7 @@ class ArmCpu(Cpu):
             machine.write_register("x0", result)
             if vector == SMC:  # pc is at it
                 machine.pc = pc + 4
-                machine.engine.instructions += 1
+                machine.engine.executed_one()
             return None
         if vector in (DATA_ABORT, PREFETCH_ABORT):
             self.write_system("far_el1", context_field(machine.uc, _exception_fields()[1], "<Q"))

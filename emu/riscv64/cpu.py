@@ -336,7 +336,7 @@ class RiscvCpu(Cpu):
     def _ecall(self, pc: int) -> str | None:
         m = self.machine
         arguments = [m.read_register(f"a{i}") for i in range(8)]
-        m.engine.instructions += 1
+        m.engine.executed_one()
         m.pc = pc + 4
         error, value = self.sbi.call(arguments[7], arguments[6], arguments)
         m.write_register("a0", error)
@@ -410,7 +410,7 @@ class RiscvCpu(Cpu):
         rd = code >> 7 & 31
         if rd:
             m.write_register(registers.NAMES[rd], value)
-        m.engine.instructions += 1
+        m.engine.executed_one()
         m.pc = pc + 4
         return True
 

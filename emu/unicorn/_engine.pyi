@@ -60,6 +60,7 @@ class Engine:
     error: BaseException | None
     cpu: int
     instructions: int
+    def executed_one(self) -> None: ...
     canonical: int
     skew: int
     deadline: int

@@ -964,6 +964,13 @@ class EngineError(MachineError):
         self.code = code
 
 
+cdef void count_from(Clock *c, uint64_t instructions) noexcept nogil:
+    """So many instructions were executed, and no block is in progress."""
+    c.instructions = c.canonical = instructions
+    c.horizon = c.heard = 0
+    c.count = 0
+
+
 cdef class Engine:
     """Native access to one Unicorn engine.
 
@@ -1656,11 +1663,13 @@ cdef class Engine:
 
     @instructions.setter
     def instructions(self, uint64_t value):
-        self.clock.instructions = value
+        """Other instructions were executed before: another state has been restored."""
         self.clock.history += 1
-        self.clock.horizon = self.clock.heard = 0
-        self.clock.canonical = value
-        self.clock.count = 0
+        count_from(&self.clock, value)
+
+    def executed_one(self):
+        """Count an instruction that was executed for the guest, by the host."""
+        count_from(&self.clock, self.clock.instructions + 1)
 
     @property
     def canonical(self):

@@ -14,6 +14,7 @@ from kinst import fbt
 from kinst.breakpoints import Breakpoints
 from kinst.shared import ProbeKind
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
 
 DEEP = 200  # frames
 # A thread that ends calls it, with all its frames; it calls cpu_throw, or jumps there.
@@ -125,3 +126,33 @@ def test_what_has_no_place_for_an_entry_or_a_return_is_listed(traced):
         named = [listed.get(function.name, "")]
         assert (first >= 0 or any("no entry" in one for one in named)) and (
             left or leaving or any("never returns" in one for one in named)), function.name
+
+
+CALLERS = """
+fbt:::entry { @callers[probefunc, caller] = sum(1); @all[probefunc] = sum(1); }
+fbt:::return { @callers[probefunc, caller] = sum(-1); @all[probefunc] = sum(-1); }
+END { printa("caller %s %a %@d\\n", @callers); printa("all %s %@d\\n", @all); }
+"""
+
+
+@pytest.mark.parametrize("workload", ["boot", "$ check"])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_function_returns_to_the_callers_that_have_entered_it(arch, workload, tmp_path):
+    kernel, script = real_kernel(arch), tmp_path / "callers.d"
+    script.write_text(CALLERS)
+    traced = run("kdtrace", "-k", str(kernel.path), "-x", "aggsize=64m", "-qs", str(script),
+                 "-c", workload)
+    assert traced.returncode == 0, traced.stderr
+    lines = [line.split() for line in traced.stdout.splitlines()]
+    more = {line[1]: int(line[2]) for line in lines if line[:1] == ["all"]}
+    assert len(more) > 1500
+    wrong = {}
+    for line in lines:
+        if line[:1] == ["caller"]:
+            function, caller, count = line[1], line[2], int(line[3])
+            if count and (more[function] == 0 or (count < 0) != (more[function] < 0)):
+                wrong[function, caller] = count
+    assert not wrong
+    for function in (function for function, count in more.items() if count < 0):
+        listed = run("kdtrace", "-k", str(kernel.path), "-l", "-n", f"fbt::{function}:entry")
+        assert listed.returncode == 1 and "no place for such a probe" in listed.stderr
