@@ -11,7 +11,8 @@ from emu.fingerprint import fingerprint
 from emu.progress import PROGRESS
 from images.cache import cache_directory
 
-MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf.debug_file")  # what an index is
+MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf._join", "dwarf.joined",
+           "dwarf.debug_file")  # what an index is
 
 
 def debug_index(image: Image) -> DebugIndex:

@@ -5,6 +5,7 @@ UNIT_FORMAT: str
 DECLARED_FORMAT: str
 
 class ScanError(Exception): ...
+class SplitError(ScanError): ...
 
 class Scan:
     def __init__(

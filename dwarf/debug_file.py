@@ -1,5 +1,6 @@
 """Where a kernel's debug data is, and its sections."""
 
+import functools
 import mmap
 import struct
 import zlib
@@ -8,9 +9,22 @@ from pathlib import Path
 import zstandard
 from elftools.common.exceptions import DWARFError, ELFError
 
-from emu.elf_file import ET_REL, SHT_NOBITS, ElfFile, SectionHeader, build_id_of
+from dwarf._join import has_type_units
+from dwarf.joined import (
+    ALTERNATE,
+    SHARED,
+    SUPPLEMENT,
+    TYPES,
+    NotJoined,
+    SupplementLink,
+    join,
+    link,
+    own_identity,
+)
+from emu.elf_file import ET_REL, SHT_NOBITS, SHT_RELA, ElfFile, SectionHeader, build_id_of
 from emu.errors import ImageError, KinstError
 from emu.module import ModuleFile
+from emu.printable import plain
 
 # What the library raises on damaged files, beside its own errors.
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
@@ -23,6 +37,7 @@ COMPRESSION = struct.Struct("<IIQQ")  # Elf64_Chdr: type, 0, size, alignment
 ZLIB, ZSTD = 1, 2
 EXPANSION = 100  # times its size a section may become; a kernel's become 3 to 10 times
 SMALL = 4096  # bytes of a note, or of a link
+MAX_PARTS = 1 << 16  # sections of one name
 
 
 class DebugDataError(KinstError):
@@ -166,9 +181,11 @@ def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
 
 def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The contents of the sections that are there, decompressed; of a relocatable file (a module of
-    amd64) as they are when it is linked to address 0.
+    amd64) as they are when it is linked to address 0.  Type units and what a supplementary file has
+    (dwz) are in .debug_info, behind the file's own entries.
 
-    :raises DebugDataError: when one is damaged, or larger than 1 GiB.
+    :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
+        there.
     """
     return {name: bytes(view) for name, view in views(path, names).items()}
 
@@ -177,22 +194,95 @@ def views(path: Path, names: tuple[str, ...]) -> dict[str, memoryview]:
     """The same, without a copy of what lies in the file as it is: a kernel's debug data is a
     hundred MB, and most questions want a few bytes of it.
 
-    :raises DebugDataError: when one is damaged, or larger than 1 GiB.
+    :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
+        there.
     """
     elf = elf_file(path)
-    there = {name: one for name in names if (one := elf.section(name)) is not None}
-    found = {name: _view(elf, one) for name, one in there.items()}
-    return _linked(path, found) if elf.kind == ET_REL and found else found
+    found = _contents(elf, names)
+    if not any(name in SHARED for name in names):
+        return found
+    in_parts = any(elf.section(name) is not None for name in (TYPES, ALTERNATE, SUPPLEMENT))
+    if in_parts or has_type_units(found.get(".debug_info", b"")):
+        stat = path.stat()
+        joined = _joined(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        found |= {name: memoryview(part) for name, part in joined.items() if name in names}
+    return found
 
 
-def _linked(path: Path, found: dict[str, memoryview]) -> dict[str, memoryview]:
+@functools.lru_cache(maxsize=2)
+def _joined(path: Path, _state: tuple[int, ...]) -> dict[str, bytes]:
+    """The sections of a file whose debug data is in several places; they are large, and asked for
+    several times."""
+    elf = elf_file(path)
+    own = {name: bytes(view) for name, view in _contents(elf, (*SHARED, TYPES)).items()}
+    types = own.pop(TYPES, b"")
+    named = link(functools.partial(content, elf, limit=SMALL))
+    other = None
+    if named is not None:
+        supplement = elf_file(_supplement(path, named))
+        other = {name: bytes(view) for name, view in _contents(supplement, SHARED).items()}
+    try:
+        return join(own, types, other)
+    except NotJoined as error:
+        raise DebugDataError(f"{path}: damaged debug data: {error}") from None
+
+
+def _supplement(path: Path, named: SupplementLink) -> Path:
+    """The file that has the entries that dwz has taken out of several files.
+
+    :raises DebugDataError: when it is not there, or is another one.
+    """
+    identity = named.identity.hex()
+    candidates = [path.parent / named.name, path.parent / Path(named.name).name,
+                  SYSTEM / ".dwz" / Path(named.name).name]
+    if identity:
+        candidates.append(SYSTEM / ".build-id" / identity[:2] / f"{identity[2:]}.debug")
+    for candidate in candidates:
+        if not _is_file(candidate):
+            continue
+        elf = elf_file(candidate)
+        theirs = own_identity(functools.partial(content, elf, limit=SMALL),
+                              bytes.fromhex(_build_id(elf)))
+        if named.identity and theirs != named.identity:
+            raise DebugDataError(f"{candidate}: is of another build than {path}, whose debug data "
+                                 "is partly in it (dwz); get the matching one")
+        return candidate
+    raise DebugDataError(f"{path}: its debug data is partly in {plain(named.name)} (dwz), "
+                         "and that is not there: put it beside the file")
+
+
+def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
+    """Sections by their names, decompressed and linked; those of one name behind each other."""
+    wanted = set(names)
+    there: dict[str, list[SectionHeader]] = {}
+    for one in elf.sections:
+        if one.name in wanted:
+            there.setdefault(one.name, []).append(one)
+    found, places = {}, {}
+    for name, parts in there.items():
+        contents = [_view(elf, one) for one in parts[:MAX_PARTS]]
+        at = 0
+        for one, part in zip(parts, contents, strict=False):
+            places[one.offset] = at
+            at += len(part)
+        if at > LIMIT or len(parts) > MAX_PARTS:
+            raise DebugDataError(
+                f"{elf.path}: damaged debug data: {len(parts)} sections {name}, of {at} bytes")
+        found[name] = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
+    relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz's files are ET_REL, too
+    return _linked(elf.path, found, places) if relocated and found else found
+
+
+def _linked(path: Path, found: dict[str, memoryview], places: dict[int, int]
+            ) -> dict[str, memoryview]:
+    """:param places: by its offset in the file: where a section begins among those of its name."""
     try:
         file = ModuleFile(path)
     except ImageError as error:
         raise DebugDataError(str(error)) from None
     contents = {name: bytearray(plain) for name, plain in found.items()}
     for target, at, data in file.written(0, lambda name: None, contents):
-        into = contents[target.name]
+        into, at = contents[target.name], at + places.get(target.offset, 0)
         if at + len(data) <= len(into):
             into[at : at + len(data)] = data
     return {name: memoryview(plain) for name, plain in contents.items()}

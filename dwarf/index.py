@@ -21,6 +21,7 @@ from dwarf._scan import (
     UNIT_FORMAT,
     Scan,
     ScanError,
+    SplitError,
 )
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from emu.printable import name as printable_name
@@ -292,6 +293,9 @@ def build(kernel: Path) -> bytes:
     try:
         info, abbrev, ranges, lists, addr, offsets = (found.get(name, b"") for name in NAMES[:6])
         scan = Scan(info, abbrev, ranges, lists, addr, offsets)
+    except SplitError:
+        raise DebugDataError(f"{path}: split debug data is not read: its entries are in .dwo or "
+                             ".dwp files; compile without -gsplit-dwarf") from None
     except ScanError as error:
         raise DebugDataError(f"{path}: damaged debug data: {error}") from None
     records, pieces, units, declared = scan.tables()

@@ -25,6 +25,7 @@ from emu.module import Module
 from emu.symbols import SymbolTable
 
 MAX_NOTE = 65536
+SHF_EXECINSTR = 4
 MAX_IMAGE = 4 << 30
 
 
@@ -122,10 +123,13 @@ class Image:
         for module in self.modules:
             if module.address <= address and address + size <= module.end:
                 return module.memory[address - module.address : address - module.address + size]
+        if not self.segments:
+            raise ImageError(f"{self.path}: has debug data and no code: give the file that it is "
+                             "of")
         raise ImageError(f"{self.path}: no segment holds {address:#x}..{address + size:#x}")
 
 
-def _symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
+def file_symbols(elf: ElfFile) -> tuple[bytes, bytes, str]:
     """The symbol table's entries, its strings, and the build id (hex, or empty)."""
     entries, strings, build_id = b"", b"", ""
     for section in elf.of_kind(SHT_SYMTAB):
@@ -157,9 +161,13 @@ def load(path: Path, debug: Path | None = None) -> Image:
     elf = ElfFile(path, data)
     if elf.kind not in (ET_EXEC, ET_DYN):
         raise ImageError(f"{path}: not an executable kernel (ELF type {elf.kind})")
+    code = [section for section in elf.sections if section.flags & SHF_EXECINSTR and section.size]
+    if code and all(section.kind == elf_file.SHT_NOBITS for section in code):
+        raise ImageError(f"{path}: a file of debug data, without code: give the kernel that it is "
+                         "of")
     segments = [_segment(segment, data, path) for segment in elf.segments
                 if segment.kind == PT_LOAD and segment.in_memory]
-    entries, strings, build_id = _symbols(elf)
+    entries, strings, build_id = file_symbols(elf)
     if not segments:
         raise ImageError(f"{path}: nothing to load: no PT_LOAD segment")
     _check_overlap(segments, path)
@@ -178,7 +186,7 @@ def load(path: Path, debug: Path | None = None) -> Image:
 
 
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
-    found = _symbols(ElfFile(path, read_file(path)))
+    found = file_symbols(ElfFile(path, read_file(path)))
     if not found[0]:
         raise ImageError(f"{path}: has no symbols either; get the kernel-dbg set of the release")
     return found

@@ -25,8 +25,8 @@ TAGS = ("struct", "union", "enum")
 
 
 def definitions(types: Types, name: str) -> list[str]:
-    """Of the types of a name, each with its lines."""
-    return ["\n".join(_definition(kind)) for kind in types.named(name)]
+    """Of the types of a name, each with its lines.  One that several files define is there once."""
+    return list(dict.fromkeys("\n".join(_definition(kind)) for kind in types.named(name)))
 
 
 def lines(image: Image, types: Types, name: str) -> list[str]:

@@ -8,14 +8,17 @@ from typing import Any
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
 from dtrace.symbols import sized_functions
-from dwarf.index import DebugIndex, Function, caller_of
+from dwarf.index import DebugIndex, Function
 from emu.elf import Image
 from emu.errors import KinstError
-from images import catalog
+from emu.symbols import Symbol
 from kinst_emu.completion import kernel_option
+from kinst_emu.described_file import described_file
+from kinst_emu.inline_derivation import as_json, derived, entered_in, listing
 
 EXAMPLES = (
     "kinst inline -k kernel critical_enter",
+    "kinst inline -k kernel --dwarf critical_enter",
     "kinst inline -k kernel --in malloc",
 )
 
@@ -25,13 +28,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("function", nargs="?", metavar="NAME", help="list its inline copies")
     parser.add_argument("--in", dest="inside", metavar="FUNCTION",
                         help="list all inline calls in this function, as a tree")
+    parser.add_argument("--dwarf", action="store_true",
+                        help="with NAME: show the entries of the debug data, and the sums that "
+                        "lead from them to FUNCTION:OFFSET")
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = described_file(arguments.kernel, arguments.module)
     if (arguments.function is None) == (arguments.inside is None):
         raise KinstError("give an inline function's NAME, or --in FUNCTION")
+    if arguments.dwarf and arguments.function is None:
+        raise KinstError("--dwarf shows the copies of one function: give its NAME")
     index = debug_index(image)
     sources = Sources(image)
     if arguments.inside is not None:
@@ -42,19 +50,23 @@ def run(arguments: argparse.Namespace) -> int:
             raise KinstError(f"{image.path}: '{arguments.function}' has no inline copy")
         raise KinstError(f"{image.path}: the debug data has no function '{arguments.function}'")
     rows = [_row(image, index, sources, copy) for copy in copies]
+    if arguments.dwarf:
+        shown = list(derived(image, index, sources, copies))
+        print(json.dumps([as_json(one) for one in shown]) if arguments.json
+              else "\n".join(listing(shown)).rstrip())
+        return 0
     if arguments.json:
         print(json.dumps(rows))
         return 0
     for row in rows:
         pieces = " ".join(f"[{low:#x}, {high:#x})" for low, high in row["ranges"])
         nested = f"  in {' in '.join(row['nesting'])}" if row["nesting"] else ""
-        print(f"{row['caller'] or '?'}+{row['offset']}  {pieces}  {row['call']}{nested}")
+        print(f"{row['caller'] or '?'}{row['offset']:+d}  {pieces}  {row['call']}{nested}")
     return 0
 
 
 def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> dict[str, Any]:
-    caller = caller_of(image.symbols, copy)
-    low = min(begin for begin, _end in copy.pieces)
+    caller, offset = entered_in(image, index, copy)
     nesting: list[str] = []
     at = copy.parent
     while at is not None and len(nesting) < 256:
@@ -64,8 +76,7 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> d
         nesting.append(around.name)
         at = around.parent
     return {
-        "caller": caller.name if caller else None,
-        "offset": low - caller.address if caller else low,
+        "caller": caller, "offset": offset,
         "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(index, copy),
         "nesting": nesting,
     }
@@ -74,7 +85,7 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> d
 def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_json: bool) -> int:
     trees = []
     for symbol in sized_functions(image, name):
-        copies = index.inside(symbol.address, symbol.address + symbol.size)
+        copies = _copies_in(index, symbol)
         children: dict[int | None, list[Function]] = {}
         numbers = {copy.number for copy in copies}
         for copy in copies:
@@ -87,6 +98,17 @@ def _inside(image: Image, index: DebugIndex, sources: Sources, name: str, as_jso
     if as_json:
         print(json.dumps(trees))
     return 0
+
+
+def _copies_in(index: DebugIndex, symbol: Symbol) -> list[Function]:
+    """The inline copies in a function, also in pieces of its code that lie elsewhere."""
+    found = {copy.number: copy for copy in index.inside(symbol.address,
+                                                        symbol.address + symbol.size)}
+    for function in index.named(symbol.name):
+        if not function.inlined and any(low == symbol.address for low, _high in function.pieces):
+            for low, high in function.pieces:
+                found |= {copy.number: copy for copy in index.inside(low, high)}
+    return [found[number] for number in sorted(found)]
 
 
 def _tree(

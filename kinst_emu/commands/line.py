@@ -7,8 +7,8 @@ from dtrace.code_places import FORMS, code_places, is_line
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
 from emu.errors import KinstError
-from images import catalog
 from kinst_emu.completion import kernel_option
+from kinst_emu.described_file import described_file
 
 EXAMPLES = (
     "kinst line -k kernel kern_malloc.c:659",
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = described_file(arguments.kernel, arguments.module)
     where, rows = arguments.where, list[dict[str, str | int]]()
     if is_line(image, where):
         found = code_places(image, where)

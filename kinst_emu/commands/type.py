@@ -15,8 +15,8 @@ from dwarf.types import (
     declare,
     strip,
 )
-from images import catalog
 from kinst_emu.completion import kernel_option
+from kinst_emu.described_file import described_file
 from kinst_emu.type_lines import MAX_LINES, declarations, definitions, size_text, unknown
 
 EXAMPLES = (
@@ -35,13 +35,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    image = catalog.find(arguments.kernel, arguments.module)
+    image = described_file(arguments.kernel, arguments.module)
     types = kernel_types(image, arguments.format)
     name = " ".join(arguments.name.split())
     rows: list[object] = []
     text: list[str] = []
     for kind in types.named(name):
-        rows.append(_json(kind))
+        if (row := _json(kind)) not in rows:
+            rows.append(row)
     text += definitions(types, name)
     for prototype in declarations(image, types, name):
         rows.append({"declaration": prototype})

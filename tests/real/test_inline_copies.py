@@ -1,4 +1,4 @@
-"""Over a boot and a program, every inline copy that is entered is left; and what is not is known."""
+"""Over a boot and a program, every inline copy that is entered is left; what is not is known."""
 
 from collections import Counter
 

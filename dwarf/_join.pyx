@@ -1,0 +1,439 @@
+# cython: language_level=3, boundscheck=True, cdivision=True
+"""Debug data that lies in several places made one .debug_info: type units (DWARF 4, 7.5.1.2; DWARF 5,
+7.5.1.3) and what dwz has put into a supplementary file (DWARF 5, 7.3.6).
+
+The parts are copied behind each other, and no entry changes its size: what refers from one part to
+another becomes DW_FORM_ref_addr in place, and offsets of strings count from the joined section's begin.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memset
+
+from dwarf._leb cimport read_leb, read_number
+
+cdef enum:
+    MAX_ABBREVS = 1 << 20  # of a table, and attributes of one
+    WORK_PER_BYTE = 16
+    WORK = 1 << 24
+    AT_STMT_LIST = 0x10
+    AT_STR_OFFSETS_BASE = 0x72
+    AT_ADDR_BASE = 0x73
+    AT_RNGLISTS_BASE = 0x74
+    AT_LOCLISTS_BASE = 0x8C
+    FORM_STRP = 0x0E
+    FORM_REF_ADDR = 0x10
+    FORM_REF1 = 0x11
+    FORM_REF8 = 0x14
+    FORM_REF_UDATA = 0x15
+    FORM_INDIRECT = 0x16
+    FORM_SEC_OFFSET = 0x17
+    FORM_REF_SUP4 = 0x1C
+    FORM_STRP_SUP = 0x1D
+    FORM_LINE_STRP = 0x1F
+    FORM_REF_SIG8 = 0x20
+    FORM_REF_SUP8 = 0x24
+    FORM_GNU_REF_ALT = 0x1F20
+    FORM_GNU_STRP_ALT = 0x1F21
+
+include "_forms.pxi"
+
+
+class JoinError(Exception):
+    """The parts do not hold together: ``what``, and the offset in the joined .debug_info."""
+
+    def __init__(self, what, offset):
+        super().__init__(f"{what} at .debug_info+{offset:#x}")
+
+
+cdef struct Form:
+    uint32_t name
+    uint32_t form
+    uint64_t place  # of the form's number in .debug_abbrev
+    uint32_t length  # of that
+
+
+# What is added to the numbers in a part's entries.
+cdef struct Bases:
+    uint64_t abbrevs
+    uint64_t info
+    uint64_t strings
+    uint64_t line_strings
+    uint64_t lines
+    # The same of the supplementary file, for a part that refers to it; none: NOTHING.
+    uint64_t other_info
+    uint64_t other_strings
+
+
+cdef class Join:
+    """Sections in which offsets are made to fit.
+
+    :param info: of all parts, to be changed in place; ``abbrev`` too.
+    """
+
+    cdef uint8_t[::1] info_bytes, abbrev_bytes
+    cdef Section info, abbrev
+    cdef Form *forms
+    cdef uint32_t form_count, form_room
+    cdef uint64_t forms_of
+    cdef dict codes  # of the table in ``forms``: an abbreviation's first form, and how many it has
+    cdef dict signatures  # of type units: where their types are
+    cdef set tables  # of abbreviations
+    cdef uint64_t work, most_work
+    cdef uint64_t at
+
+    def __cinit__(self):
+        self.forms_of = NOTHING
+
+    def __dealloc__(self):
+        free(self.forms)
+
+    def __init__(self, bytearray info, bytearray abbrev):
+        self.info_bytes, self.abbrev_bytes = info, abbrev
+        set_section(&self.info, self.info_bytes)
+        set_section(&self.abbrev, self.abbrev_bytes)
+        self.signatures, self.tables = {}, set()
+        self.work, self.most_work = 0, WORK + WORK_PER_BYTE * (self.info.size + self.abbrev.size)
+
+    cdef int wrong(self, str what) except -1:
+        raise JoinError(what, self.at)
+
+    cdef int spend(self, uint64_t work) except -1:
+        self.work += work
+        if self.work > self.most_work:
+            self.wrong("more work than sections of this size cause")
+        return 0
+
+    cdef Section section(self, uint64_t begin, uint64_t end) except *:
+        cdef Section s
+        if begin > end or end > self.info.size:
+            raise ValueError("a part outside of the section")
+        s.data, s.size = self.info.data, end
+        return s
+
+    cdef uint64_t header(self, const Section *s, uint64_t at, Unit *u, uint64_t *kind) except *:
+        """A unit's header; where its first entry is."""
+        cdef uint64_t p = at
+        cdef const char *wrong
+        self.at = at
+        self.spend(1)
+        wrong = unit_header(s, &p, u, kind)
+        if wrong != NULL:
+            self.wrong((<bytes>wrong).decode())
+        return p
+
+    # -- headers --------------------------------------------------------------------------------
+
+    def find_types(self, uint64_t begin, uint64_t end):
+        """Know the type units of version 5 in [begin, end); how many there are."""
+        cdef Section s = self.section(begin, end)
+        cdef uint64_t at = begin
+        cdef uint64_t p
+        cdef uint64_t kind = 0
+        cdef Unit u
+        cdef int count = 0
+        while at < end:
+            p = self.header(&s, at, &u, &kind)
+            if kind == UT_TYPE:
+                self.type_unit(&s, at, p - 8 - u.offset_size, &u)
+                count += 1
+            at = u.end
+        return count
+
+    cdef int type_unit(self, const Section *s, uint64_t at, uint64_t p, const Unit *u) except -1:
+        """The signature and the type of a type unit are at ``p``."""
+        cdef uint64_t signature = 0
+        cdef uint64_t offset = 0
+        if not number(s, &p, 8, &signature) or not number(s, &p, u.offset_size, &offset):
+            self.wrong("a unit's header is cut off")
+        if offset > u.end - at:
+            self.wrong("a type outside of its unit")
+        self.signatures.setdefault(signature, at + offset)
+        return 0
+
+    def make_plain(self, uint64_t begin, uint64_t end):
+        """Turn the type units of version 4 (.debug_types) in [begin, end) into units without a
+        signature: a filler is before each that is as long as what its header is shorter.
+
+        :return: the offsets of the units that were made, with those lengths.
+        """
+        cdef Section s = self.section(begin, end)
+        cdef uint64_t at = begin
+        cdef uint64_t p, shift
+        cdef uint64_t kind = 0
+        cdef Unit u
+        cdef int header
+        cdef list made = []
+        while at < end:
+            p = self.header(&s, at, &u, &kind)
+            if u.version != 4:
+                self.wrong("a unit of .debug_types that is not of version 4")
+            self.type_unit(&s, at, p, &u)
+            shift = 8 + u.offset_size
+            header = <int>(p - at)
+            if p + shift > u.end:
+                self.wrong("a unit's header is cut off")
+            content = bytes(self.info_bytes[at : p])
+            length_size = 4 if u.offset_size == 4 else 12
+            # An empty unit: length, version, abbreviations, size of addresses, entries that are none.
+            filler = ((<int>shift - 4).to_bytes(4, "little") + b"\4\0"
+                      + (u.abbrevs & 0xFFFFFFFF).to_bytes(4, "little") + b"\10").ljust(shift, b"\0")
+            length = (u.end - at - shift - length_size).to_bytes(u.offset_size, "little")
+            new = filler + content[: length_size - u.offset_size] + length + content[length_size:]
+            for i in range(len(new)):
+                self.info_bytes[at + i] = new[i]
+            made.append((at + shift, shift))
+            at = u.end
+        return made
+
+    # -- entries --------------------------------------------------------------------------------
+
+    def fit(self, uint64_t begin, uint64_t end, tuple bases, dict shifts):
+        """Make the offsets in the units in [begin, end) count from the begins of joined sections.
+
+        :param bases: what is added, as ``Bases`` has it; None for no supplementary file.
+        :param shifts: of units whose headers became shorter: by how many bytes.
+        """
+        cdef Section s = self.section(begin, end)
+        cdef Bases b
+        cdef uint64_t at = begin
+        cdef uint64_t p
+        cdef uint64_t kind = 0
+        cdef Unit u
+        b.abbrevs, b.info, b.strings, b.line_strings, b.lines = bases[:5]
+        b.other_info, b.other_strings = (NOTHING if n is None else n for n in bases[5:])
+        while at < end:
+            p = self.header(&s, at, &u, &kind)
+            if b.abbrevs:
+                # Before the address size in versions up to 4, behind it in 5.
+                self.add(at + (6 if u.version < 5 else 8) + (8 if u.offset_size == 8 else 0),
+                         u.offset_size, b.abbrevs)
+                u.abbrevs += b.abbrevs
+            self.entries(&u, p, &b, shifts.get(at, 0))
+            PyErr_CheckSignals()
+            at = u.end
+
+    cdef int add(self, uint64_t at, int size, uint64_t more) except -1:
+        """Add to a number in .debug_info."""
+        cdef uint64_t value = 0
+        cdef uint64_t p = at
+        if not number(&self.info, &p, size, &value):
+            self.wrong("an attribute is cut off")
+        return self.put(at, size, value + more)
+
+    cdef int put(self, uint64_t at, int size, uint64_t value) except -1:
+        cdef int i
+        if size < 8 and value >> 8 * size:
+            self.wrong("sections of more than 4 GiB together")
+        for i in range(size):
+            self.info_bytes[at + i] = <uint8_t>(value >> 8 * i & 0xFF)
+        return 0
+
+    cdef int entries(self, Unit *u, uint64_t p, const Bases *b, uint64_t shift) except -1:
+        cdef Section s
+        cdef uint64_t code = 0
+        cdef uint32_t i
+        s.data, s.size = self.info.data, u.end
+        if u.abbrevs != self.forms_of:
+            self.read_forms(u.abbrevs)
+        while p < u.end:
+            self.at = p
+            if not uleb(&s, &p, &code):
+                self.wrong("an entry is cut off")
+            if code == 0:
+                continue
+            found = self.codes.get(code)
+            if found is None:
+                self.wrong("an entry of an abbreviation that is not there")
+            self.spend(1)
+            first, count = found
+            for i in range(<uint32_t>first, <uint32_t>first + <uint32_t>count):
+                self.attribute(&s, &p, u, &self.forms[i], b, shift)
+        return 0
+
+    cdef int attribute(self, const Section *s, uint64_t *p, const Unit *u, const Form *f,
+                       const Bases *b, uint64_t shift) except -1:
+        cdef uint64_t at = p[0]
+        cdef uint64_t value = 0
+        cdef uint32_t form = f.form
+        cdef int size
+        self.spend(1)
+        if form == FORM_INDIRECT:
+            if not uleb(s, p, &value):
+                self.wrong("an attribute is cut off")
+            form = <uint32_t>(value if value < 0x10000 else 0xFFFF)
+            if changed_to(form) or form == FORM_INDIRECT:
+                self.wrong("a form named in place that refers to another part: it is not read")
+            at = p[0]
+        if form == FORM_REF_SIG8:
+            size = 8
+        elif form == FORM_REF_SUP8:
+            self.wrong("a reference of eight bytes to a supplementary file: it is not read")
+        else:
+            size = fixed_size(form, u)
+        if form == FORM_REF_SIG8:
+            if not number(s, p, 8, &value):
+                self.wrong("an attribute is cut off")
+            return self.refer(at, u, value)
+        if not skip(s, p, form, u):
+            self.wrong("an attribute is cut off, or of an unknown form")
+        if (b.abbrevs and (f.name == AT_STR_OFFSETS_BASE or f.name == AT_ADDR_BASE
+                           or f.name == AT_RNGLISTS_BASE or f.name == AT_LOCLISTS_BASE)):
+            self.wrong("a supplementary file with tables of its own: it is not read")
+        if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:
+            if b.other_info == NOTHING or form == FORM_REF_SUP4 and u.offset_size != 4:
+                self.wrong("a reference to a supplementary file that is not there")
+            return self.add(at, size, b.other_info)
+        if form == FORM_GNU_STRP_ALT or form == FORM_STRP_SUP:
+            if b.other_strings == NOTHING:
+                self.wrong("a reference to a supplementary file that is not there")
+            return self.add(at, size, b.other_strings)
+        if form == FORM_REF_ADDR and b.info:
+            return self.add(at, size, b.info)
+        if form == FORM_STRP and b.strings:
+            return self.add(at, size, b.strings)
+        if form == FORM_LINE_STRP and b.line_strings:
+            return self.add(at, size, b.line_strings)
+        if f.name == AT_STMT_LIST and b.lines and size > 0:
+            return self.add(at, size, b.lines)
+        if shift and FORM_REF1 <= form <= FORM_REF8:
+            return self.less(at, size, shift)
+        if shift and form == FORM_REF_UDATA:
+            return self.less_uleb(at, p[0], shift)
+        return 0
+
+    cdef int less(self, uint64_t at, int size, uint64_t shift) except -1:
+        cdef uint64_t value = 0
+        cdef uint64_t p = at
+        number(&self.info, &p, size, &value)
+        if value < shift:
+            self.wrong("a reference into a unit's header")
+        return self.put(at, size, value - shift)
+
+    cdef int less_uleb(self, uint64_t at, uint64_t end, uint64_t shift) except -1:
+        """The same number of bytes, the last ones of which may be zeros."""
+        cdef uint64_t value = 0
+        cdef uint64_t p = at
+        uleb(&self.info, &p, &value)
+        if value < shift:
+            self.wrong("a reference into a unit's header")
+        self.put_uleb(self.info_bytes, at, end - at, value - shift)
+        return 0
+
+    cdef int put_uleb(self, uint8_t[::1] into, uint64_t at, uint64_t length, uint64_t value
+                      ) except -1:
+        cdef uint64_t i
+        for i in range(length):
+            into[at + i] = <uint8_t>(value & 0x7F | (0x80 if i + 1 < length else 0))
+            value >>= 7
+        return 0
+
+    cdef int refer(self, uint64_t at, const Unit *u, uint64_t signature) except -1:
+        """Four bytes that say DW_FORM_ref_addr, and four of an offset, where a signature was."""
+        found = self.signatures.get(signature)
+        if found is None:
+            self.wrong(f"a type ({signature:#018x}) whose unit is not there")
+        if u.offset_size != 4:
+            self.wrong("a signature in a unit of the 64-bit format: it is not read")
+        self.put_uleb(self.info_bytes, at, 4, FORM_REF_ADDR)
+        return self.put(at + 4, 4, found)
+
+    # -- abbreviations --------------------------------------------------------------------------
+
+    cdef int read_forms(self, uint64_t table) except -1:
+        cdef uint64_t p = table
+        cdef uint64_t code = 0
+        cdef uint64_t tag = 0
+        cdef uint64_t children = 0
+        cdef uint64_t name = 0
+        cdef uint64_t form = 0
+        cdef uint64_t place
+        cdef uint32_t length, first
+        cdef int64_t implicit = 0
+        self.form_count = 0
+        self.codes = {}
+        self.forms_of = NOTHING
+        while True:
+            if not uleb(&self.abbrev, &p, &code):
+                self.wrong("abbreviations are cut off")
+            if code == 0:
+                break
+            if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &children)):
+                self.wrong("abbreviations are cut off")
+            first = self.form_count
+            while True:
+                if not uleb(&self.abbrev, &p, &name):
+                    self.wrong("abbreviations are cut off")
+                place = p
+                if not uleb(&self.abbrev, &p, &form):
+                    self.wrong("abbreviations are cut off")
+                length = <uint32_t>(p - place)
+                if form == 0x21 and not sleb(&self.abbrev, &p, &implicit):
+                    self.wrong("abbreviations are cut off")
+                if name == 0 and form == 0:
+                    break
+                self.keep(Form(<uint32_t>(name if name < 0x10000 else 0xFFFF),
+                               <uint32_t>(form if form < 0x10000 else 0xFFFF), place, length))
+            self.codes.setdefault(code, (first, self.form_count - first))
+        self.forms_of = table
+        self.tables.add(table)
+        return 0
+
+    cdef int keep(self, Form form) except -1:
+        cdef void *more
+        cdef uint64_t room
+        self.spend(1)
+        if self.form_count == self.form_room:
+            room = <uint64_t>self.form_room * 2 + 256
+            if room > 16 * MAX_ABBREVS:
+                self.wrong("more attributes than a unit can have")
+            more = realloc(self.forms, room * sizeof(Form))
+            if more == NULL:
+                raise MemoryError
+            self.forms, self.form_room = <Form *>more, <uint32_t>room
+        self.forms[self.form_count] = form
+        self.form_count += 1
+        return 0
+
+    def finish(self):
+        """Write the forms into the abbreviations that entries have now."""
+        cdef uint32_t i, new
+        cdef uint64_t table
+        for table in self.tables:
+            self.read_forms(table)
+            for i in range(self.form_count):
+                new = changed_to(self.forms[i].form)
+                if new:
+                    self.put_uleb(self.abbrev_bytes, self.forms[i].place, self.forms[i].length, new)
+
+
+def has_type_units(const uint8_t[::1] info):
+    """Whether a .debug_info has type units (of version 5); a damaged one has none."""
+    cdef Section s
+    cdef Unit u
+    cdef uint64_t at = 0
+    cdef uint64_t p = 0
+    cdef uint64_t kind = 0
+    set_section(&s, info)
+    with nogil:
+        while at < s.size:
+            p = at
+            if unit_header(&s, &p, &u, &kind) != NULL:
+                break
+            if kind == UT_TYPE:
+                with gil:
+                    return True
+            at = u.end
+    return False
+
+
+cdef uint32_t changed_to(uint32_t form) noexcept nogil:
+    """The form that stands for one that refers to another part; 0: it stays."""
+    if form == FORM_REF_SIG8:
+        return FORM_INDIRECT
+    if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:
+        return FORM_REF_ADDR
+    if form == FORM_GNU_STRP_ALT or form == FORM_STRP_SUP:
+        return FORM_STRP
+    return 0

@@ -1,0 +1,36 @@
+"""The file whose debug data a command shows: a kernel, or another file that has some."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dwarf.debug_file import debug_file
+from emu.architectures import arch_of
+from emu.elf import Image
+from emu.errors import ImageError
+from emu.file_image import file_image
+from images import catalog
+
+DEBUG = ".debug"
+
+
+def described_file(text: str, modules: Sequence[str] = ()) -> Image:
+    """What a user named: a kernel by file or name; or a module (``.ko``), an object file, or a file
+    of debug data (``kernel.debug``), for which the file beside it is read that has its code.
+
+    :param modules: of a kernel, as ``catalog.find`` takes them.
+    :raises ImageError: when there is no such file, or it is none of these.
+    """
+    path = Path(text)
+    try:
+        return catalog.find(text, modules)
+    except ImageError:
+        if modules or not path.is_file():
+            raise
+    found = file_image(path)
+    arch_of(found)
+    if found.segments or path.suffix != DEBUG:
+        return found
+    code = path.with_suffix("")
+    if not code.is_file() or debug_file(code) != path:
+        return found  # its symbols and debug data, without code
+    return described_file(str(code))

@@ -1,0 +1,223 @@
+"""Debug data that lies in several places: type units, and files that dwz has shared entries of."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dwarf._scan import Scan, ScanError
+from dwarf.debug_file import DebugDataError, sections
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.index import DebugIndex, build
+from dwarf.joined import NotJoined, join
+from dwarf.types import Structure, declare, strip
+from tests.dwarfwriter import abbrev, uleb
+from tests.elfwriter import Elf
+from tests.kinst_emu.test_commands import refused, run
+
+SIGNATURE, OTHER = 0x1122334455667788, 0x8877665544332211
+# DW_TAG and DW_AT of what is built here: units, a structure with its members, a variable.
+ABBREVS = (
+    abbrev(1, 0x11, 1, (0x03, 0x08))
+    + abbrev(2, 0x41, 1, (0x13, 0x0B))
+    + abbrev(3, 0x13, 1, (0x03, 0x08), (0x0B, 0x0B))  # name, byte_size
+    + abbrev(4, 0x0D, 0, (0x03, 0x08), (0x49, 0x13), (0x38, 0x0B))  # a member of a type here
+    + abbrev(5, 0x24, 0, (0x03, 0x08), (0x0B, 0x0B), (0x3E, 0x0B))
+    + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # of a type with a signature
+    + abbrev(7, 0x0D, 0, (0x03, 0x08), (0x49, 0x20), (0x38, 0x0B))
+    + abbrev(8, 0x0F, 0, (0x49, 0x15))  # a pointer: DW_FORM_ref_udata
+    + b"\0")
+ADDRESS = b"\x09\x03" + struct.pack("<Q", 0x1000)  # an exprloc: DW_OP_addr
+
+
+def compile_unit(version, body, abbrevs=0):
+    head = (struct.pack("<HBBI", 5, 1, 8, abbrevs) if version >= 5
+            else struct.pack("<HIB", version, abbrevs, 8))
+    return struct.pack("<I", len(head + body)) + head + body
+
+
+def type_unit(version, signature, body, type_at):
+    """:param type_at: of the type in ``body``."""
+    if version >= 5:
+        head = struct.pack("<HBBIQ", 5, 2, 8, 0, signature)
+    else:
+        head = struct.pack("<HIBQ", version, 0, 8, signature)
+    offset = struct.pack("<I", 4 + len(head) + 4 + type_at)
+    return struct.pack("<I", len(head) + 4 + len(body)) + head + offset + body
+
+
+def header_size(version):
+    return 24 if version >= 5 else 23
+
+
+def box(version, of=OTHER):
+    """``struct box { int first; struct other second; }``, and a pointer to it."""
+    base = header_size(version)
+    start = b"\2\x0c"
+    number = b"\5int\0\4\5"
+    struct_at = base + len(start) + len(number)
+    members = (b"\4first\0" + struct.pack("<I", base + len(start)) + b"\0"
+               + b"\7second\0" + struct.pack("<Q", of) + b"\4")
+    body = start + number + b"\3box\0\x0c" + members + b"\0" + b"\x08" + uleb(struct_at) + b"\0"
+    return type_unit(version, SIGNATURE, body, len(start) + len(number))
+
+
+def other(version):
+    """``struct other { unsigned char byte; }``"""
+    base = header_size(version)
+    start, number = b"\2\x0c", b"\5unsigned char\0\1\x08"
+    byte = b"\4byte\0" + struct.pack("<I", base + len(start)) + b"\0"
+    body = start + number + b"\3other\0\1" + byte + b"\0\0"
+    return type_unit(version, OTHER, body, len(start) + len(number))
+
+
+def user(version):
+    """A unit with ``struct box thing``."""
+    return compile_unit(version, b"\1f.c\0\6thing\0" + struct.pack("<Q", SIGNATURE) + ADDRESS
+                        + b"\0")
+
+
+def written(tmp_path, version):
+    units = [box(version), other(version)]
+    others = {".debug_abbrev": ABBREVS}
+    if version >= 5:
+        others[".debug_info"] = units[0] + user(5) + units[1]
+    else:
+        others |= {".debug_info": user(4), ".debug_types": b"".join(units)}
+    path = tmp_path / f"types{version}"
+    path.write_bytes(Elf(others=others).build())
+    return path
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_types_in_units_of_their_own_are_known_by_name_and_through_their_signatures(
+        tmp_path, version):
+    path = written(tmp_path, version)
+    types = DwarfTypes(path, DebugIndex(build(path), path))
+    (found,) = types.named("struct box")
+    assert isinstance(found, Structure) and found.size == 12
+    assert [(m.name, declare(m.type), m.offset) for m in found.members] == [
+        ("first", "int", 0), ("second", "struct other", 32)]
+    inner = strip(found.members[1].type)
+    assert [m.name for m in inner.members] == ["byte"]
+    thing = types.variable("thing")
+    assert declare(thing) == "struct box" and strip(thing).size == 12
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
+    others = {".debug_abbrev": ABBREVS, ".debug_info": user(version)}
+    if version < 5:
+        others[".debug_types"] = other(4)
+    else:
+        others[".debug_info"] += other(5)
+    path = tmp_path / "missing"
+    path.write_bytes(Elf(others=others).build())
+    with pytest.raises(DebugDataError, match="0x1122334455667788.* whose unit is not there"):
+        build(path)
+
+
+# -- dwz -------------------------------------------------------------------------------------------
+
+THEIRS = abbrev(1, 0x3C, 1) + abbrev(2, 0x24, 0, (0x03, 0x0E), (0x0B, 0x0B), (0x3E, 0x0B)) + b"\0"
+STRINGS, THEIR_STRINGS = b"zero\0value\0", b"none\0long int\0"
+BUILD_ID = bytes(range(20))
+
+
+def shared(tmp_path, sup=False):
+    """A file with ``long int value``, whose type's entry and name are in another file."""
+    ref, strp = (0x1C, 0x1D) if sup else (0x1F20, 0x1F21)
+    abbrevs = (abbrev(1, 0x11, 1, (0x03, 0x08)) + abbrev(2, 0x34, 0, (0x03, 0x0E), (0x49, ref),
+                                                         (0x02, 0x18))
+               + abbrev(3, 0x16, 0, (0x03, strp), (0x49, ref)) + b"\0")
+    at = 12 + 1  # in their unit
+    info = compile_unit(5, b"\1g.c\0\2" + struct.pack("<II", 5, at) + ADDRESS
+                        + b"\3" + struct.pack("<II", 5, at) + b"\0")
+    checksum = uleb(len(BUILD_ID)) + BUILD_ID
+    own = {".debug_info": info, ".debug_abbrev": abbrevs, ".debug_str": STRINGS}
+    theirs = {".debug_info": compile_unit(5, b"\1\2" + struct.pack("<I", 5) + b"\x08\x05\0"),
+              ".debug_abbrev": THEIRS, ".debug_str": THEIR_STRINGS}
+    if sup:
+        own[".debug_sup"] = b"\5\0\0common.dwz\0" + checksum
+        theirs[".debug_sup"] = b"\5\0\1\0" + checksum
+    else:
+        own[".gnu_debugaltlink"] = b"common.dwz\0" + BUILD_ID
+    path, common = tmp_path / "shared", tmp_path / "common.dwz"
+    path.write_bytes(Elf(others=own).build())
+    common.write_bytes(Elf(others=theirs, build_id=b"" if sup else BUILD_ID, symbols=[],
+                           kind=1).build())
+    return path, common
+
+
+@pytest.mark.parametrize("sup", [False, True])
+def test_entries_and_names_in_dwz_s_file_are_read(tmp_path, sup):
+    path, _common = shared(tmp_path, sup)
+    types = DwarfTypes(path, DebugIndex(build(path), path))
+    assert declare(types.variable("value")) == "long int"
+    base, alias = types.named("long int")
+    assert strip(base).size == strip(alias).size == 8
+
+
+@pytest.mark.parametrize("sup", [False, True])
+def test_dwz_s_file_that_is_missing_or_another_one_is_named_in_one_line(tmp_path, sup):
+    path, common = shared(tmp_path, sup)
+    content = common.read_bytes()
+    common.unlink()
+    refused(run("kinst", "type", "-k", str(path), "long"),
+            f"{path}: its debug data is partly in common.dwz (dwz), and that is not there")
+    common.write_bytes(content.replace(BUILD_ID, bytes(20)))
+    refused(run("kinst", "type", "-k", str(path), "long"),
+            f"{common}: is of another build than {path}")
+
+
+def test_split_debug_data_is_said_not_to_be_read(tmp_path):
+    abbrevs = abbrev(1, 0x4A, 0, (0x76, 0x08)) + b"\0"
+    path = tmp_path / "split"
+    path.write_bytes(Elf(others={
+        ".debug_abbrev": abbrevs, ".debug_info": compile_unit(4, b"\1f.dwo\0")}).build())
+    for command in (("type", "int"), ("inline", "f"), ("line", "start")):
+        refused(run("kinst", command[0], "-k", str(path), command[1]),
+                f"{path}: split debug data is not read")
+
+
+# -- what is damaged -------------------------------------------------------------------------------
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_damaged_parts_are_refused_or_joined_to_what_can_be_scanned(data):
+    own = {".debug_info": bytearray(user(4) + box(5) + other(5)),
+           ".debug_abbrev": bytearray(ABBREVS), ".debug_str": bytearray(STRINGS)}
+    theirs = {".debug_info": bytearray(compile_unit(
+        5, b"\1\2" + struct.pack("<I", 5) + b"\x08\x05\0")), ".debug_abbrev": bytearray(THEIRS),
+        ".debug_str": bytearray(THEIR_STRINGS)}
+    types = bytearray(box(4) + other(4))
+    for _ in range(data.draw(st.integers(0, 12))):
+        part = data.draw(st.sampled_from([*own.values(), *theirs.values(), types]))
+        part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        found = join({k: bytes(v) for k, v in own.items()}, bytes(types),
+                     {k: bytes(v) for k, v in theirs.items()})
+        Scan(found[".debug_info"], found[".debug_abbrev"], b"", b"", b"", b"").tables()
+    except (NotJoined, ScanError) as error:
+        assert ".debug_info+0x" in str(error)
+
+
+def test_undamaged_parts_are_joined_without_a_change_of_length():
+    own = {".debug_info": user(4), ".debug_abbrev": ABBREVS, ".debug_str": STRINGS}
+    found = join(own, box(4) + other(4), None)
+    assert len(found[".debug_info"]) == len(user(4) + box(4) + other(4))
+    assert len(found[".debug_abbrev"]) == len(ABBREVS)
+
+
+def test_sections_of_one_name_are_read_behind_each_other(tmp_path):
+    """An object file has a section of its own for each type unit."""
+    path = tmp_path / "parts.o"
+    content = Elf(others={".debug_info": user(5), ".debug_abbrev": ABBREVS, ".debug_inf0": box(5),
+                          ".debug_inf1": other(5)}).build()
+    path.write_bytes(content.replace(b".debug_inf0", b".debug_info").replace(
+        b".debug_inf1", b".debug_info"))
+    found = sections(path, (".debug_info", ".debug_abbrev"))
+    assert len(found[".debug_info"]) == len(user(5) + box(5) + other(5))
+    types = DwarfTypes(path, DebugIndex(build(path), path))
+    assert declare(types.variable("thing")) == "struct box"
