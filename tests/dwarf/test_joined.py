@@ -114,7 +114,7 @@ def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
         others[".debug_info"] += other(5)
     path = tmp_path / "missing"
     path.write_bytes(Elf(others=others).build())
-    with pytest.raises(DebugDataError, match="0x1122334455667788.* whose unit is not there"):
+    with pytest.raises(DebugDataError, match=r"0x1122334455667788.* whose unit is not there"):
         build(path)
 
 
