@@ -122,7 +122,7 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
         raise KinstError(f"{text}: of probes, those of kinst and fbt are places in code, like "
                          "kinst::strlen:4 and fbt::malloc:entry")
     if name in inline.NAMES:
-        yield from _ends(image, function, module, name)
+        yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
     elif LINE.fullmatch(function) and not name:
         yield from _line(image, function)
     elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
@@ -153,11 +153,12 @@ def table_of(image: Image, function: Symbol) -> list[ProbedInstruction]:
     return list(instructions(trap, image_code(image, function), function))
 
 
-def _ends(image: Image, name: str, module: str, end: str) -> Iterator[CodePlace]:
+def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = True
+          ) -> Iterator[CodePlace]:
     """Where functions, and inline copies of them, are entered or left."""
     trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
     entries = end == fbt.ENTRY
-    copies = list(_copies(image, name))
+    copies = list(_copies(image, name)) if also_copies else []
     accept = regular(name).match
     functions = [s for s in (image.symbols.functions() if is_glob(name)
                              else image.symbols.named(name))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dtrace.calls import Evaluation, check, parse
-from dtrace.code_places import code_place
+from dtrace.code_places import code_places
 from dtrace.debug_data import Sources
 from dtrace.prototypes import Prototypes
 from dtrace.source_text import SourceText
@@ -15,11 +15,11 @@ from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image
 from emu.guests import guest_of
 from emu.progress import PROGRESS
-from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from images.shell import with_userland
 from kinst.code.listing import ProbedInstruction
+from kinst_emu.explain.chosen import chosen, end_of
 from kinst_emu.explain.recorder import FiringRecorder, SeenFiring
 from kinst_emu.explain.steps import Step, Words, steps, what_if
 from kinst_emu.explain.ways.context_switch import SwitchRecorder
@@ -42,7 +42,7 @@ RACES_SOURCE = TEACHING_SOURCE.with_name("races")
 
 @dataclass(frozen=True)
 class Asked:
-    """:param place: ``FUNCTION:OFFSET``.
+    """:param place: ``FUNCTION:OFFSET``, or an entry or a return, of an inline function, too.
     :param call: what makes the probe fire.
     :param hit: which of its firings, from 1.
     :param clause: D for it; empty: none.
@@ -79,7 +79,8 @@ class Explained:
     @property
     def title(self) -> str:
         firing = self.firing
-        return (f"A breakpoint at {firing.function.name}:{firing.instruction.offset} in "
+        probe = f" ({firing.asked.probe})" if firing.asked.probe else ""
+        return (f"A breakpoint at {firing.function.name}:{firing.instruction.offset}{probe} in "
                 f"{catalog.described(self.image)}")
 
     @property
@@ -91,11 +92,15 @@ class Explained:
 def explain(image: Image, asked: Asked) -> Explained:
     """:raises KinstError: when there is no such instruction, firing, or call."""
     program, trees = parse(asked.call), source_trees(image, asked.sources)
-    function, offset = place(image, asked.place)
     check(image, program, prototypes := Prototypes(image))
+    if end_of(asked.place) is None:
+        code_places(image, asked.place)  # what cannot be is known before the boot
     machine = booted(image, asked.memory)
+    place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
+        Caller(machine, asked.limit), prototypes).run(program))
     base = machine.snapshot() if asked.what_if else None
-    recorder = FiringRecorder(machine, function, offset, asked.hit)
+    recorder = FiringRecorder(machine, place.function, place.offset, place.hit,
+                              asked=place)
     if asked.clause:
         recorder.clause(asked.clause, prototypes.types())
     caller = Caller(machine, asked.limit)
@@ -109,7 +114,8 @@ def explain(image: Image, asked: Asked) -> Explained:
         machine.restore(base)
         caller.placed_again(placed)
         caller.limit = min(asked.limit, LIMIT)
-        other = FiringRecorder(machine, function, offset, asked.hit, asked.what_if)
+        other = FiringRecorder(machine, place.function, place.offset, place.hit,
+                               asked.what_if, place)
         with PROGRESS.working(f"calling {asked.call}, wrongly"):
             again = Evaluation(caller, prototypes)
             wrong = other.record(lambda: again.run(program))
@@ -168,15 +174,6 @@ def explain_way(image: Image, name: str, command: str, hit: int, limit: int,
     told = call_steps(seen, call.number, call.calls, words)
     return ExplainedWay(image, f"{seen.function.name}, called by {seen.process},", command,
                         entry_way(seen, told, words), told, words)
-
-
-def place(image: Image, text: str) -> tuple[Symbol, int]:
-    """One instruction: ``dtrace.code_places``.
-
-    :raises KinstError: when it is none, or there are several.
-    """
-    found = code_place(image, text)
-    return found.function, found.offset
 
 
 def words_of(image: Image, trees: SourceText | None = None) -> Words:

@@ -24,6 +24,7 @@ from kinst.probe_table import Probe
 from kinst.shared import ProbeKind
 from kinst.trampoline import SLOT
 from kinst.trap import NO_TRAMPOLINES, CpuState
+from kinst_emu.explain.chosen import ChosenPlace
 from kinst_emu.explain.clause import ExplainedClause, Narration
 from kinst_emu.explain.stack_words import StackWords
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
@@ -115,6 +116,7 @@ class SeenFiring:
     :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
         value).
     :param layout: of a trap frame: field -> (byte offset, bytes).
+    :param asked: where it is, and of which probe.
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
         waits for; 0: it did not.
@@ -126,6 +128,7 @@ class SeenFiring:
     instruction: ProbedInstruction
     number: int
     hit: int
+    asked: ChosenPlace
     original: bytes = b""
     patched: bytes = b""
     rows: list[SeenInstruction] = field(default_factory=list)
@@ -149,11 +152,12 @@ class SeenFiring:
 
 class FiringRecorder:
     """:param machine: where a kernel waits; not to be used for anything else afterwards.
+    :param asked: the probe that the instruction was found by.
     :raises KinstError: when the instruction cannot be probed.
     """
 
     def __init__(self, machine: UnicornMachine, function: Symbol, offset: int, hit: int = 1,
-                 what_if: str = "") -> None:
+                 what_if: str = "", asked: ChosenPlace | None = None) -> None:
         self.machine = machine
         made = Breakpoints(machine, self._fired, DOUBLE, python=True)
         table = made.instructions(function)
@@ -188,6 +192,7 @@ class FiringRecorder:
         self.table = table
         number = self._breakpoints.add(function, ProbeKind.OFFSET, found)
         self.firing = SeenFiring(machine.arch.name, function, found, number, hit,
+                                 asked or ChosenPlace(function, offset, hit),
                                  layout=machine.guest.trap_frame.fields, what_if=what_if,
                                  other=other)
         self._words = StackWords(machine, machine.guest.trap_frame.size)

@@ -5,7 +5,7 @@ A step is data: nothing in it is formatted for one of them.  Every number in it 
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 from emu.arch import Arch
@@ -14,6 +14,7 @@ from emu.hole import LARGE
 from kinst.code.listing import ProbedInstruction
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict, summary
 from kinst.trap import GuestTrap, trap_of
+from kinst_emu.explain.chosen import ChosenPlace
 from kinst_emu.explain.clause import Narration
 from kinst_emu.explain.recorder import SeenFiring, SeenFrame, SeenInstruction, SeenStore
 from kinst_emu.explain.what_if import COPY, SHARE
@@ -134,8 +135,18 @@ def _function(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Wor
         f"{firing.function.name} begins at {firing.function.address:#x} and has "
         f"{firing.function.size} bytes. The instruction at {firing.instruction.address:#x} is to "
         f"be probed; this is the {_ordinal(firing.hit)} time that the CPU reaches it.",
+        *_asked(firing.asked),
         Table(("offset", "bytes", "instruction", "verdict", "source", "its text")[:columns],
               tuple(row[:columns] for row in rows), frozenset({at - begin}))))
+
+
+def _asked(place: ChosenPlace) -> Iterator[str]:
+    """Of an entry or a return: why it is this instruction."""
+    if place.probe:
+        among = (f", which has {place.places} places in the kernel's code," if place.places > 1
+                 else "")
+        yield (f"Here {place.probe}{among} fires for the {_ordinal(place.number)} time in this "
+               "run.")
 
 
 def _ordinal(number: int) -> str:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dtrace.code_places import code_place
 from emu.replay.flow import thread_of
 from emu.unicorn.machine import UnicornMachine
 from kinst.code.verdict import Refuse
@@ -11,7 +12,6 @@ from kinst.probe_table import ProbeError
 from kinst.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines
 from kinst.seam_breakpoints import Site
 from kinst.shared import ProbeKind
-from kinst_emu.explain.explained import place
 from kinst_emu.explore.accesses import ENTRY, STORE, Access
 from kinst_emu.explore.threads import StartedRun
 
@@ -56,7 +56,8 @@ class ProbedRuns:
         self._breakpoints = RewrittenTrampolines(
             machine, None if trampolines == SHARED else self._owner, self._written, self._reached)
         for text in places:
-            function, offset = place(machine.image, text)
+            place = code_place(machine.image, text)
+            function, offset = place.function, place.offset
             found = [one for one in self._breakpoints.instructions(function)
                      if one.offset == offset]
             if not found:

@@ -1,0 +1,67 @@
+"""Entries and returns, inline functions included, are explained where kdtrace has them fire."""
+
+import re
+
+import pytest
+
+from dtrace.code_places import code_place
+from images import catalog
+from tests.conftest import ARCHES
+from tests.kinst_emu.test_front import refused, run
+
+CALL = "tail_even(3)"
+PROBES = {"kinst::mix:entry": CALL, "kinst::mix:return": CALL, "fbt::account:entry": "account(3)",
+          "fbt::account:return": "account(3)", "fbt::refund:return": CALL,
+          "fbt::fibonacci:return": "fibonacci(5)"}
+
+
+def fired(arch, probe, call):
+    """FUNCTION:OFFSET of each firing, as kdtrace prints them."""
+    offset = "arg0" if probe.startswith("fbt") and probe.endswith("return") else "0"
+    result = run("kdtrace", "-k", f"teaching/{arch}", "-qn",
+                 probe + ' { printf("%s %s %d\\n", probefunc, probename, ' + offset + "); }",
+                 "-c", call)
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines() if len(line.split()) == 3]
+    begin = (code_place(catalog.find(f"teaching/{arch}"), probe).offset
+             if probe.startswith("fbt") and probe.endswith("entry") else None)
+    return [f"{function}:{name if name.isdecimal() else number if begin is None else begin}"
+            for function, name, number in rows]
+
+
+@pytest.mark.parametrize("probe, call", PROBES.items())
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_firing_is_explained_at_the_instruction_where_kdtrace_has_it(arch, probe, call):
+    places = fired(arch, probe, call)
+    assert places
+    for hit in sorted({1, len(places)}):
+        shown = run("kinst", "explain", "-k", f"teaching/{arch}", probe, "-c", call, "--hit",
+                    str(hit), "--steps")
+        assert shown.returncode == 0, shown.stderr
+        assert f"The instruction at {places[hit - 1]}\n" in shown.stdout
+        told = " ".join(shown.stdout.split())
+        ordinal = {1: "1st", 2: "2nd", 3: "3rd"}.get(hit, f"{hit}th")
+        assert re.search(rf"Here {re.escape(probe)}\b.* fires for the {ordinal} time", told)
+
+
+def test_spellings_of_one_probe_are_explained_alike():
+    spellings = ("mix:entry", "kinst::mix:entry", "kinst:kernel:mix:entry", ":kernel:mix:entry")
+    texts = [run("kinst", "explain", "-k", "teaching/amd64", text, "-c", CALL, "--steps").stdout
+             for text in spellings]
+    bare = [re.sub(r"Here \S+ ", "Here ", " ".join(text.split())) for text in texts]
+    assert bare[0] and len(set(bare)) == 1
+
+
+def test_a_wrong_run_is_that_of_the_same_firing():
+    shown = run("kinst", "explain", "-k", "teaching/amd64", "kinst::mix:entry", "-c", CALL, "--hit",
+                "2", "--what-if", "share", "--steps")
+    assert shown.returncode == 0, shown.stderr
+    assert "What if" in shown.stdout
+
+
+@pytest.mark.parametrize("probe, says", [
+    ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
+    ("io:::start", "of probes, those of kinst and fbt"), ("fbt::mix:entry", "mix")])
+def test_a_probe_that_cannot_be_explained_is_refused_in_one_line(probe, says):
+    refused(run("kinst", "explain", "-k", "teaching/amd64", probe, "-c", "account(1)", "--hit",
+                "99"), says)
