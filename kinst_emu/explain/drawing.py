@@ -29,6 +29,7 @@ LAST = 7  # instructions on the way that are shown
 LINE = 17
 ADDRESS = 8  # bytes of one
 MOST_LETTERS, MOST_CLAUSE = 50, 8  # of a line; lines of a clause
+FIELD_LETTERS = 14  # of the names of a word's fields that have room
 BEND = 20  # of an arrow, at its ends
 MOST_STILL = 3  # firings
 MOST_STORES = 6  # that are drawn as arrows, of one instruction
@@ -60,7 +61,8 @@ WAY = ((Station.FUNCTION, "function"), (Station.VECTOR, "vector"), (Station.HAND
 BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause is run
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
-         "trampoline": "trampoline", "second": "trampoline", "after": "function"}  # step: pane
+         "trampoline": "trampoline", "second": "trampoline", "return": "registers",
+         "after": "registers", "what-if": "registers"}  # step: pane
 IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
 
 
@@ -84,7 +86,7 @@ class Drawing:
     """:param number: of the moment, and ``count`` of all.
     :param about: what it shows, in a sentence: the picture's description.
     :param way: the stations, and which it is at.
-    :param trail: the last instructions that were executed there.
+    :param trail: the last instructions that were executed there; ``whose`` code it is.
     :param notes: of the trampoline.
     :param clause: what the D clause is, and what it has left by then.
     :param stack: None: nothing is there, where another moment has a word.
@@ -102,6 +104,7 @@ class Drawing:
     head: str
     notes: tuple[str, ...]
     way: tuple[tuple[str, bool], ...]
+    whose: str
     trail: tuple[str, ...]
     clause: tuple[str, ...]
     stack: tuple[StackWord | None, ...]
@@ -126,11 +129,16 @@ class Pictures:
         at = next(n for n, one in enumerate(table) if one.offset == firing.instruction.offset)
         first = max(0, min(at - AROUND, len(table) - 2 * AROUND - 1))
         self._around = table[first : first + 2 * AROUND + 1]
-        self._rows = {Station.FUNCTION: at - first, Station.TRAMPOLINE: 0}
         self._in_slot = self._executed_in_slot()
+        self._rows = {Station.FUNCTION: [one.address for one in self._around],
+                      Station.TRAMPOLINE: [at for at, _code in self._in_slot]}
         self._way = (*WAY, (Station.ELSEWHERE, "elsewhere")) if firing.strayed else WAY
         self._words_drawn = max(len(moment.stack) for moment in self.moments)
         self._pitch = min(LINE, (HEIGHT - TOP - 2 * MARGIN - LINE * 2) / max(1, self._words_drawn))
+        self._long_fields = any(len(", ".join(word.fields)) > FIELD_LETTERS
+                                for moment in self.moments for word in moment.stack)
+        room = PANES["trampoline"].height - 58 - len(self._in_slot) * LINE
+        self._note_pitch = min(LINE, room / max(1, len(self._notes())))
         self._clause_lines = len(self._clause(len(self.moments) - 1))
 
     def of_steps(self) -> dict[str, str]:
@@ -162,7 +170,8 @@ class Pictures:
             d=(self.drawing(number, step) if hidden is None
                else self._without(number, step, hidden)),
             width=WIDTH, height=HEIGHT, margin=MARGIN,
-            left=LEFT, right=RIGHT, line=LINE, pitch=self._pitch,
+            left=LEFT, middle=MIDDLE, right=RIGHT, line=LINE, pitch=self._pitch,
+            notes=self._note_pitch, long_fields=self._long_fields,
             small=min(13, round(self._pitch - 2)),
             panes={pane: PANES[pane]} if pane else PANES, box=box(pane) if pane else "",
             bare=bool(pane),
@@ -179,7 +188,7 @@ class Pictures:
     def drawing(self, number: int, step: str = "") -> Drawing:
         moment, firing = self.moments[number], self._firing
         before = self.moments[number - 1] if number else moment
-        arrow, stores = self._control(before.place, moment.place), self._stores(moment)
+        arrow, stores = self._control(before, moment), self._stores(moment)
         head = ("No trampoline yet" if not moment.patched else
                 "The trampoline" if self._in_slot else "No trampoline")
         return Drawing(
@@ -192,7 +201,7 @@ class Pictures:
             head,
             tuple(note if moment.patched else "" for note in self._notes()),
             tuple((name, place is moment.place) for place, name in self._way),
-            filled(self._trail(number), LAST, ""),
+            self._whose(moment), filled(self._trail(number), LAST, ""),
             filled(self._clause(number, step), self._clause_lines, ""),
             filled(moment.stack, self._words_drawn, None),
             ABOUT.get(step, ""), arrow.line, arrow.tip, "".join(one.line for one in stores),
@@ -209,18 +218,23 @@ class Pictures:
                        (x + 2, round(y + 42 + (number - 0.3) * self._pitch)), 1, -1)
                 for number in changed]
 
-    def _control(self, before: Station, now: Station) -> "Path":
+    def _control(self, before: FiringMoment, now: FiringMoment) -> "Path":
         """Where control has gone: code is left and come to on its right, a station on its left."""
-        if before is now:
+        begin, end = self._anchor(before), self._anchor(now)
+        if before.place is now.place or begin is None or end is None:
             return Path("", "")
-        return curve(self._anchor(before), self._anchor(now), *(
-            1 if place in IN_CODE else -1 for place in (before, now)))
+        return curve(begin, end, *(1 if one.place in IN_CODE else -1 for one in (before, now)))
 
-    def _anchor(self, place: Station) -> tuple[int, int]:
-        """Where an arrow ends: at the line of code, or the station of the way."""
+    def _anchor(self, moment: FiringMoment) -> tuple[int, int] | None:
+        """Where an arrow ends: at the line of code, or the station of the way; None: at code that
+        is not drawn."""
+        place = moment.place
         if place in IN_CODE:
             x, y = PANES[place.name.lower()][:2]
-            return x + LEFT, y + 38 + self._rows[place] * LINE
+            lines = self._rows[place]
+            if moment.pc not in lines:
+                return None
+            return x + LEFT, y + 38 + lines.index(moment.pc) * LINE
         x, y = PANES["way"][:2]
         return x + 24, y + 37 + 26 * next(n for n, (one, _) in enumerate(self._way)
                                         if one is place)
@@ -229,7 +243,7 @@ class Pictures:
     def _is_new(moment: FiringMoment, word: StackWord) -> bool:
         """What is put back below the stack pointer, or on a stack that was left, is nobody's any
         more."""
-        return word.changed and word.value is not None and moment.owned(word.address)
+        return word.changed and word.shown is not None and moment.owned(word.address)
 
     def _title(self, number: int, name: str) -> str:
         """Of the step that it belongs to: that of the name, or the last one that is not behind
@@ -285,6 +299,14 @@ class Pictures:
         found = [text, *(displacement(firing, verdict) if isinstance(verdict, Rewrite) else ())]
         return tuple(line for one in found for line in textwrap.wrap(one, MOST_LETTERS))
 
+    def _whose(self, moment: FiringMoment) -> str:
+        """Whose code it is that the trail has."""
+        function = self._firing.function
+        inside = 0 <= moment.pc - function.address < function.size
+        if moment.place is Station.FUNCTION and not inside:  # called, or returned to
+            return f"in {self._words.where(moment.pc)}:"
+        return f"in {moment.place.value}:"
+
     def _trail(self, number: int) -> list[str]:
         """The last instructions of the same place."""
         found: list[str] = []
@@ -304,12 +326,16 @@ class Pictures:
             return ["there is no clause for this probe"]
         found = [line.strip() for line in told.text.splitlines() if line.strip()]
         handled = next((n for n, one in enumerate(self.moments) if one.handles is not None), 0)
+        left = list[str]()
         if number > handled or (number == handled and name not in BEFORE_CLAUSE):
-            if not (told.left or told.aggregated):
-                found.append("it leaves nothing")
-            found += [*(f"its buffer gets {_left(one)}" for one in told.left),
-                      *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)]
-        return [line for one in found for line in textwrap.wrap(one, MOST_LETTERS)][:MOST_CLAUSE]
+            left = [*(f"its buffer gets {_left(one)}" for one in told.left),
+                    *(f"its aggregations are {json.dumps(one)}" for one in told.aggregated)
+                    ] or ["it leaves nothing"]
+        text, rest = (
+            [line for one in lines for line in textwrap.wrap(one, MOST_LETTERS)]
+            for lines in (found, left))
+        return [*some(text, MOST_CLAUSE - min(len(rest), MOST_CLAUSE // 2)),
+                *some(rest, MOST_CLAUSE - min(len(text), MOST_CLAUSE // 2))]
 
 
 def stills(pictures: Mapping[str, "Pictures"], steps: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -329,6 +355,12 @@ def box(*panes: str) -> str:
     first, last, edge = PANES[panes[0]], PANES[panes[-1]], MARGIN // 4
     return (f"{first.x - edge} {first.y - edge} {first.width + 2 * edge} "
             f"{last.y + last.height - first.y + 2 * edge}")
+
+
+def some(lines: list[str], count: int) -> list[str]:
+    """So many; where that is not all, the last says so."""
+    return lines if len(lines) <= count else [
+        *lines[: count - 1], f"({len(lines) - count + 1} more lines in the text)"]
 
 
 def _left(row: Row) -> str:

@@ -1,7 +1,7 @@
 """One firing as moments that can be drawn: where control is, the registers, the stack, the code;
 from what was recorded, and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -27,17 +27,30 @@ class Station(Enum):
     ELSEWHERE = "where nobody waits for it"
 
 
+# A trap frame is on the stack, or is being built there.
+TRAP = (Station.VECTOR, Station.HANDLER, Station.RETURN)
+
+
 @dataclass(frozen=True)
 class StackWord:
     """:param value: None: it was not looked at.
-    :param fields: of the trap frame that lie there, in their order.
-    :param changed: since the moment before.
+    :param fields: of the trap frame that lie there, in their order; none before the exception, nor
+        when the trap frame is left.
+    :param changed: stored since the moment before.
+    :param written: whether this exception has stored it: else a field holds what something else
+        has left there.
     """
 
     address: int
     value: int | None
     fields: tuple[str, ...]
     changed: bool
+    written: bool = True
+
+    @property
+    def shown(self) -> int | None:
+        """What it holds for this firing; None: nothing yet, or it was not looked at."""
+        return None if self.fields and not self.written else self.value
 
 
 @dataclass(frozen=True)
@@ -89,40 +102,59 @@ def at_step(found: Sequence[FiringMoment], step: Step) -> int:
 
 def _moments(firing: SeenFiring, drawn: Sequence[DrawnWords]) -> Iterator[FiringMoment]:
     words: dict[int, int] = {}
+    stored: set[int] = set()  # by the exception
     registers: Mapping[str, int] = firing.rows[0].registers
     frames = {frame.row: number for number, frame in enumerate(firing.frames)}
     exception, places = 0, _places(firing)
     for number, row in enumerate(firing.rows):
         if number in frames:
             frame = firing.frames[frames[number]]
+            stored |= frame.written
             yield _moment(firing, number, frames[number], Station.HANDLER, drawn[exception], words,
-                          frame.words, registers)
+                          frame.words, registers, stored, frame.written)
             registers = frame.called.registers
         place = places[number]
         if number and place is Station.VECTOR and places[number - 1] is Station.TRAMPOLINE:
             exception = min(exception + 1, len(firing.frames) - 1)
+            stored.clear()
+        written = firing.written.get(number, frozenset())
+        stored |= written
         if not number:
             yield _moment(firing, number, None, place, drawn[0], words, firing.words.get(0, {}),
-                          registers, patched=False)
+                          registers, stored, written, patched=False)
         yield _moment(firing, number, None, place, drawn[exception], words,
-                      firing.words.get(number, {}), registers)
+                      firing.words.get(number, {}), registers, stored, written)
         registers = row.registers
 
 
 def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, drawn: DrawnWords,
             words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
-            patched: bool = True) -> FiringMoment:
-    """:param words: known so far; ``more`` of them have changed by now."""
-    changed = {at for at, word in more.items() if at in words and words[at] != word}
+            stored: Collection[int], written: Collection[int], patched: bool = True
+            ) -> FiringMoment:
+    """:param words: known so far; ``more`` of them have changed by now.
+    :param stored: by the exception so far; ``written`` since the moment before.
+    """
+    changed = {at for at, word in more.items() if at in words and words[at] != word} | set(written)
     words |= more
     seen = firing.rows[row] if handles is None else firing.frames[handles].called
     code = seen.code if patched else firing.original
+    pushed = _return_addresses(firing, row)
     return FiringMoment(
         row, handles, patched, place, seen.address, b"" if handles is not None else code,
         seen.registers, frozenset(name for name, value in seen.registers.items()
                                   if before.get(name) != value),
         seen.registers[ARCHITECTURES[firing.architecture].sp],
-        tuple(StackWord(at, words.get(at), names, at in changed) for at, names in drawn.items()))
+        tuple(StackWord(at, words.get(at), names if place in TRAP else
+                        ("return address",) if at in pushed else (), at in changed, at in stored)
+              for at, names in drawn.items()))
+
+
+def _return_addresses(firing: SeenFiring, row: int) -> set[int]:
+    """Where the displaced instruction has pushed where its callee returns to, by then."""
+    after = firing.instruction.address + len(firing.instruction.code)
+    return {store.address for number, stores in firing.stores.items() if number <= row
+            for store in stores if store.address is not None
+            and store.after == after.to_bytes(WORD, "little")}
 
 
 def _places(firing: SeenFiring) -> list[Station]:

@@ -26,7 +26,7 @@ from kinst.trampoline import SLOT
 from kinst.trap import NO_TRAMPOLINES, CpuState
 from kinst_emu.explain.chosen import ChosenPlace
 from kinst_emu.explain.clause import ExplainedClause, Narration
-from kinst_emu.explain.stack_words import StackWords
+from kinst_emu.explain.stack_words import WORD, StackWords
 from kinst_emu.explain.what_if import COPY, SHARE, CopyingBreakpoints, sharing
 
 MAX_ROWS = 20_000  # instructions between the breakpoint and where the run goes on
@@ -69,7 +69,7 @@ class SeenFrame:
     :param before: its bytes there; ``after`` when the handler has answered, where the kernel's
         return path takes them from there (on amd64 the handler restores the registers itself).
     :param called: the machine where the handler is called, which is no instruction of the kernel's;
-        ``stack`` what is on its stack, ``words`` as ``SeenFiring.words``.
+        ``stack`` what is on its stack, ``words`` and ``written`` as ``SeenFiring`` has them.
     """
 
     row: int
@@ -79,6 +79,7 @@ class SeenFrame:
     called: SeenInstruction
     stack: Stack
     words: Mapping[int, int]
+    written: frozenset[int] = frozenset()
     after: bytes = b""
 
 
@@ -111,6 +112,8 @@ class SeenFiring:
     :param stacks: by the number of the row before which it was so.
     :param words: by the number of a row, the words around the stack pointer that are, before it,
         not what they were before the row before (or where the handler was called): by address.
+    :param written: by the number of a row, the words of the stacks that the row before it (or the
+        CPU, taking the exception) has stored, whatever they held.
     :param stores: of the displaced instruction, by the number of the row in the trampoline that
         made them; of one that is emulated, what it pushed, by that of the last.
     :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
@@ -140,6 +143,7 @@ class SeenFiring:
     narration: Narration | None = None
     stacks: dict[int, Stack] = field(default_factory=dict)
     words: dict[int, Mapping[int, int]] = field(default_factory=dict)
+    written: dict[int, frozenset[int]] = field(default_factory=dict)
     stores: dict[int, list[SeenStore]] = field(default_factory=dict)
     devices: list[tuple[int, int, int]] = field(default_factory=list)
     layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -202,6 +206,7 @@ class FiringRecorder:
         self._hits = self._seen = 0
         self._began = self._waiting = False
         self._storing: list[tuple[int, bytes]] = []  # of the last row: where, and what was there
+        self._stored: list[tuple[int, int]] = []  # of it: (physical address, bytes)
         self._failure: KinstError | None = None
         self._clause: ExplainedClause | None = None
 
@@ -310,8 +315,10 @@ class FiringRecorder:
 
     def _storing_now(self, _uc: unicorn.Uc, _access: int, physical: int, size: int, value: int,
                      _data: object) -> None:
-        """Before an instruction of the trampoline stores."""
+        """Before an instruction stores."""
         firing = self.firing
+        if firing.rows and not firing.complete and len(self._stored) < MAX_ROWS:
+            self._stored.append((physical, size))
         if (self._failure is None and firing.rows and not firing.complete
                 and self._slot <= firing.rows[-1].address < self._slot + SLOT):
             try:
@@ -374,6 +381,22 @@ class FiringRecorder:
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()
         firing.words[len(firing.rows) - 1] = self._words.changed()
+        firing.written[len(firing.rows) - 1] = self._written() | self._saved_by_cpu()
+
+    def _written(self) -> frozenset[int]:
+        """The words of the stacks that were stored since the last look."""
+        found = self._words.of_physical(self._stored, self.machine.translate)
+        self._stored.clear()
+        return found
+
+    def _saved_by_cpu(self) -> frozenset[int]:
+        """What taking the exception has stored, where the architecture has a stack for that."""
+        trap, rows = self._breakpoints.trap, self.firing.rows
+        if trap.return_register or len(rows) < 2 or not (
+                len(rows) == 2 or rows[-2].address == self.firing.second != 0):
+            return frozenset()
+        sp = self.machine.sp
+        return frozenset(range(sp, sp + WORD * len(trap.saved), WORD))
 
     def _row(self, address: int, code: bytes) -> SeenInstruction:
         machine = self.machine
@@ -430,5 +453,5 @@ class FiringRecorder:
         content = machine.read(frame, machine.guest.trap_frame.size)
         firing.frames.append(SeenFrame(len(firing.rows), frame, address, content,
                                    self._row(machine.pc, b""), self._stack(),
-                                   self._words.changed()))
+                                   self._words.changed(), self._written()))
         self._waiting = True

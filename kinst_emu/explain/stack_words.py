@@ -1,7 +1,7 @@
 """The words of memory around a stack pointer, as they change from one look to the next."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from emu.errors import MemoryAccessError
@@ -54,6 +54,23 @@ class StackWords:
                 found |= {at: word for at, word in _words(begin, now).items()
                           if before[at] != word}
         return found
+
+    def of_physical(self, stores: Iterable[tuple[int, int]], translate: Callable[[int], int | None]
+                    ) -> frozenset[int]:
+        """The words of the stacks that stores have touched.
+
+        :param stores: (physical address, bytes) of each.
+        :param translate: gives the physical address of a virtual one.
+        """
+        pages = {physical & -PAGE: page for begin, content in self._known.items()
+                 for page in range(begin & -PAGE, begin + len(content), PAGE)
+                 if (physical := translate(max(page, begin))) is not None}
+        found = set()
+        for at, size in stores:
+            for word in range(at & -WORD, at + size, WORD):
+                if word & -PAGE in pages:
+                    found.add(pages[word & -PAGE] + word % PAGE)
+        return frozenset(found)
 
     def _stretches(self, sp: int) -> list[tuple[int, int]]:
         """Of the bytes around it those that are mapped, a page's at a time."""

@@ -21,6 +21,7 @@ from kinst_emu.explain.drawing import (
     Path,
     curve,
     filled,
+    some,
 )
 from kinst_emu.explain.picture import StackWord
 from kinst_emu.explain.steps import Words
@@ -122,9 +123,8 @@ class WayPictures:
             one[0] == number and one[2].name == name, one[0], one[1]))
         lines = [line for part in step.parts for line in (
             textwrap.wrap(part, LETTERS) if isinstance(part, str) else
-            [textwrap.shorten("  ".join(row), LETTERS, placeholder="\N{HORIZONTAL ELLIPSIS}")
-             for row in part.rows])]
-        return lines[:LINES], f"{'' if at == number else 'after '}{which}. {step.title}"
+            ["  ".join(row) for row in part.rows])]
+        return some(lines, LINES), f"{'' if at == number else 'after '}{which}. {step.title}"
 
     def _trail(self, number: int) -> list[tuple[str, str, bool]]:
         first = max(0, number - LAST + 1)

@@ -124,7 +124,7 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
                                        key=lambda one: one[1]):
         for word in range((seen.frame + offset) & -WORD, seen.frame + offset + size, WORD):
             labels[word] = (*labels.get(word, ()), name)
-    return Way(("program", "entry", "handler", seen.function.name[:11], "exit"),
+    return Way(("program", "entry", "handler", seen.function.name, "exit"),
                "The trap frame", labels, made.found,
                [(numbers[step.name], step) for step in steps],
                {"instruction": "code", "exception": "registers", "entry": "words",

@@ -1,0 +1,203 @@
+"""What is rendered in pictures: whole, in its place, and as the machine was."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+import unicorn
+
+from dtrace.calls import Evaluation, parse
+from emu.call import Caller
+from images import catalog
+from images.boots import booted
+from kinst.breakpoints import DOUBLE, Breakpoints
+from kinst.shared import ProbeKind
+from kinst_emu.explain.drawing import PANES
+from kinst_emu.explain.explained import Asked, explain
+from kinst_emu.explain.firing_page import pictures_of
+from kinst_emu.explain.picture import Station
+from tests.conftest import ARCHES, MEMORY
+
+LETTER = 0.602  # of the letters' height: DejaVu Sans Mono
+FIRINGS = {
+    "amd64": [("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
+              ("strlen:16", 'strlen("hello")')],
+    "arm64": [("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
+    "riscv64": [("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
+    "amd64-illumos": [("strlen:0", 'strlen("hello")')],
+}
+CLAUSE = "\n".join(["{", *(f"    trace(arg{n % 5} + {n});" for n in range(12)), "}"])
+
+
+@pytest.fixture(params=[(arch, *one) for arch, some in FIRINGS.items() for one in some],
+                ids=lambda one: f"{one[0]}-{one[1]}", scope="module")
+def explained(request):
+    arch, place, call = request.param
+    return explain(catalog.find(f"teaching/{arch}"), Asked(place, call, clause=CLAUSE,
+                                                           memory=MEMORY))
+
+
+def panes(svg):
+    """By its name, the (x, y, size, text) of each text of a pane."""
+    found, root = {}, ElementTree.fromstring(svg)
+    for pane in root.iter():
+        if not pane.tag.endswith("}g") or "data-pane" not in pane.attrib:
+            continue
+        texts = found.setdefault(pane.attrib["data-pane"], [])
+        for element, size in sized(pane, 13.0):
+            if element.tag.endswith("}text") and (element.text or "").strip():
+                texts.append((float(element.attrib["x"]), float(element.attrib["y"]), size,
+                              element.attrib.get("class", ""), element.text))
+    return found
+
+
+def sized(element, size):
+    style = re.search(r"font-size:([\d.]+)px", element.attrib.get("style", ""))
+    size = float(style[1] if style else element.attrib.get("font-size", size))
+    yield element, size
+    for child in element:
+        yield from sized(child, size)
+
+
+def test_no_text_is_cut_and_each_stays_in_its_pane(explained):
+    pictures = pictures_of(explained)
+    for number in range(len(pictures.moments)):
+        svg = pictures.svg(number)
+        assert "\N{HORIZONTAL ELLIPSIS}" not in svg
+        for name, texts in panes(svg).items():
+            for x, y, size, kind, text in texts:
+                if kind == "head":
+                    continue
+                assert y <= PANES[name].height, (number, name, text)
+                if kind != "value":  # those end at x
+                    assert x + len(text) * size * LETTER <= PANES[name].width + 1, (number, text)
+
+
+def test_each_instruction_is_rendered_as_the_bytes_beside_it_are_disassembled(explained):
+    pictures, arch = pictures_of(explained), explained.words.arch
+    for number in range(len(pictures.moments)):
+        for code in ElementTree.fromstring(pictures.svg(number)).iter():
+            if code.attrib.get("class", "").split()[:1] == ["code"] and code.attrib["data-bytes"]:
+                content = bytes.fromhex(code.attrib["data-bytes"])
+                texts = [one.text for one in code if one.tag.endswith("}text") and one.text]
+                length = arch.instruction_length(content) or len(content)
+                shown = arch.disassemble(content[:length], int(code.attrib["data-address"], 16))
+                assert texts[-1] in (shown, f"{int.from_bytes(content, 'little'):#x}")
+
+
+def test_the_trail_says_whose_code_it_is_and_an_arrow_ends_where_control_goes(explained):
+    pictures = pictures_of(explained)
+    for number, moment in enumerate(pictures.moments):
+        svg = ElementTree.fromstring(pictures.svg(number))
+        trail = [text for *_xy, kind, text in panes(pictures.svg(number))["way"] if kind == "trail"]
+        assert trail[0].startswith("in ") and trail[0].endswith(":")
+        lit = next(one.attrib["data-station"] for one in svg.iter()
+                   if one.attrib.get("class") == "station at")
+        inside = 0 <= moment.pc - explained.firing.function.address < (
+            explained.firing.function.size)
+        if moment.place is not Station.FUNCTION or inside:
+            assert lit in trail[0]
+        else:
+            assert explained.words.where(moment.pc) in trail[0]
+        tip = next(one for one in svg.iter() if one.attrib.get("class") == "tip").attrib["d"]
+        here = [(one, text) for one in svg.iter() if "here" in one.attrib.get("class", "").split()
+                for text in one if text.tag.endswith("}text")]
+        if tip and moment.place in (Station.FUNCTION, Station.TRAMPOLINE) and here:
+            pane = PANES[moment.place.name.lower()]
+            assert abs(int(re.match(r"M-?\d+ (-?\d+)", tip)[1])
+                       - (pane.y + float(here[0][1].attrib["y"]))) < 10
+
+
+# -- the stack, against another machine ------------------------------------------------------------
+
+POISON = 0xA5A5A5A5A5A5A5A5
+
+
+class Witness:
+    """The same firing without a recorder: which bytes of memory are stored, an instruction at a
+    time."""
+
+    def __init__(self, arch, place, call):
+        self.machine = machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
+        self.stored, self.began = [], False
+        breakpoints = Breakpoints(machine, lambda probe, state: None, DOUBLE, python=True)
+        function = machine.symbol(place[0])
+        found = next(i for i in breakpoints.instructions(function) if i.offset == place[1])
+        breakpoints.add(function, ProbeKind.OFFSET, found)
+        hooks = [machine.uc.hook_add(unicorn.UC_HOOK_CODE, self._executed, begin=1, end=0),
+                 machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, self._storing, begin=1, end=0)]
+        self._at = found.address
+        breakpoints.enable()
+        machine.engine.flush_translations()
+        Evaluation(Caller(machine, 1_000_000)).run(parse(call))
+        breakpoints.disable()
+        for hook in hooks:
+            machine.engine.unhook(hook)
+
+    def _executed(self, _uc, address, _size, _data):
+        if address == self._at and not self.began:
+            self.began = True
+        if self.began:
+            self.stored.append(set())
+
+    def _storing(self, _uc, _access, physical, size, _value, _data):
+        if self.began:
+            self.stored[-1].update(range(physical, physical + size))
+
+
+def rendered_words(svg):
+    """{address: (rendered value, rendered label)} of the stack's pane."""
+    found = {}
+    for group in ElementTree.fromstring(svg).iter():
+        if group.attrib.get("class", "").split()[:1] == ["word"] and group.attrib["data-address"]:
+            texts = [one.text or "" for one in group if one.tag.endswith("}text")]
+            texts = [text for text in texts if text and not text.startswith("sp")]
+            found[int(texts[0], 16)] = (texts[1], texts[2] if len(texts) > 2 else "")
+    return found
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_field_of_the_trap_frame_has_a_value_once_it_is_stored_and_not_before(arch):
+    place, call = FIRINGS[arch][-1]
+    function, offset = place.split(":")
+    told = explain(catalog.find(f"teaching/{arch}"), Asked(place, call, memory=MEMORY))
+    pictures, witness = pictures_of(told), Witness(arch, (function, int(offset)), call)
+    trap = told.words.trap
+    saved = set()
+    handled = next(n for n, one in enumerate(pictures.moments) if one.handles is not None)
+    checked = 0
+    for number, moment in enumerate(pictures.moments[:handled]):
+        if moment.row >= 2:
+            saved |= {at - at % 8 for at in witness.stored[moment.row - 1]}
+        for address, (value, label) in rendered_words(pictures.svg(number)).items():
+            if not label:
+                continue
+            physical = witness.machine.translate(address)
+            by_cpu = not trap.return_register and moment.row >= 1 and (
+                0 <= address - told.firing.rows[1].registers[told.words.arch.sp]
+                < 8 * len(trap.saved))
+            assert (value != "not written yet") == (physical in saved or by_cpu), (
+                number, hex(address), label)
+            checked += 1
+    assert checked > 20
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_no_label_of_the_trap_frame_is_left_where_there_is_none(arch):
+    place, call = FIRINGS[arch][-1]
+    pictures = pictures_of(explain(catalog.find(f"teaching/{arch}"),
+                                   Asked(place, call, memory=MEMORY)))
+    for number in (0, 1, len(pictures.moments) - 1):
+        assert not any(label for _value, label in rendered_words(pictures.svg(number)).values())
+
+
+def test_the_word_that_a_call_pushes_is_labelled_as_what_it_is():
+    told = explain(catalog.find("teaching/amd64"), Asked("fibonacci:35", "fibonacci(5)",
+                                                         memory=MEMORY))
+    pictures = pictures_of(told)
+    words = rendered_words(pictures.svg(len(pictures.moments) - 1))
+    instruction = told.firing.instruction
+    pushed = told.firing.rows[0].registers["rsp"] - 8
+    assert words[pushed] == (f"{instruction.address + len(instruction.code):016x}",
+                             "return address")
+    assert not [label for at, (_value, label) in words.items() if label and at != pushed]
