@@ -6,6 +6,7 @@ SDM volume 3, chapter 6.
 import ctypes
 import functools
 import struct
+from dataclasses import replace
 from typing import Any
 
 import unicorn
@@ -17,6 +18,7 @@ from emu.amd64.arch import FRAME, LARGE, PRESENT
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
 from emu.devices.lapic import LocalApic
 from emu.errors import MachineError, MemoryAccessError
+from emu.gate import Gate
 from emu.machine import Stop, StopReason
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.engine_probe import (
@@ -271,6 +273,22 @@ class Amd64Cpu(Cpu):
         except MemoryAccessError as error:
             return f"exception {vector}: {error}"
 
+    def gate(self, vector: int) -> Gate | None:
+        m = self.machine
+        _sel, base, limit, _flags = MMR.unpack(
+            m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size))
+        at = base + 16 * vector
+        if 16 * vector + 15 > limit or not self._mapped(at, 16):
+            return None
+        found = Gate.parse(vector, at, *struct.unpack("<QQ", m.read(at, 16)))
+        if not found.stack:
+            return found
+        _sel, task, _limit, _flags = MMR.unpack(m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size))
+        place = task + TSS_IST + 8 * found.stack
+        if not self._mapped(place, 8):
+            return None
+        return replace(found, task=task, top=m.read_u64(place))
+
     def _through_gate(self, vector: int, pc: int, code: int | None,
                       began: int | None = None) -> str | None:
         """Through the IDT.  Where the frame cannot be pushed, that is a page fault of
@@ -291,8 +309,8 @@ class Amd64Cpu(Cpu):
         if user and pc > began and not low >> 46 & 1:
             # INT n through a gate that is not the program's (SDM volume 3, 6.12.1.2).
             return self._enter(GENERAL_PROTECTION, began, 8 * vector | 2)
-        target = low & 0xFFFF | low >> 48 << 16 | (high & 0xFFFFFFFF) << 32
-        kind, ist = low >> 40 & 0xF, low >> 32 & 7
+        gate = Gate.parse(vector, base + 16 * vector, low, high)
+        target, kind, ist = gate.target, gate.kind, gate.stack
         sp, flags = m.read_register("rsp"), m.read_register("rflags")
         top = sp
         if ist or user:
@@ -329,7 +347,7 @@ class Amd64Cpu(Cpu):
         m.write_register("rsp", top)
         if user:
             self._to_ring_0()
-        m.write_register("cs", low >> 16 & 0xFFFF)
+        m.write_register("cs", gate.selector)
         if user:
             m.write_register("ss", 0)
         m.pc = target

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from emu.elf import Image
 from emu.errors import MachineError
+from emu.gate import Gate
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Cpu(ABC):
 
     def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
         """An image was put into memory: stop at what the CPU model cannot do by itself."""
+
+    def gate(self, vector: int) -> Gate | None:
+        """The entry of the table of exceptions that a vector goes through; None where the
+        architecture has no such table, or it does not lead anywhere."""
+        return None
 
     def monitor_place(self) -> int:
         """Where a context holds the address that an exclusive access has reserved, eight bytes; 0:

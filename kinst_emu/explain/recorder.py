@@ -14,6 +14,7 @@ import unicorn
 from dtrace.flow.steps import Translations
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
+from emu.gate import Gate
 from emu.machine import Stop, StopReason, Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import Go, UnicornMachine
@@ -119,6 +120,7 @@ class SeenFiring:
     :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
         value).
     :param layout: of a trap frame: field -> (byte offset, bytes).
+    :param gate: through which the exception goes, where the architecture has such.
     :param asked: where it is, and of which probe.
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
@@ -147,6 +149,7 @@ class SeenFiring:
     stores: dict[int, list[SeenStore]] = field(default_factory=dict)
     devices: list[tuple[int, int, int]] = field(default_factory=list)
     layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    gate: Gate | None = None
     what_if: str = ""
     other: ProbedInstruction | None = None
     strayed: int = 0
@@ -364,6 +367,7 @@ class FiringRecorder:
             if self._hits != firing.hit:
                 return
             self._began = True
+            firing.gate = machine.cpu.gate(self._breakpoints.trap.guest_breakpoint.vector)
         waited = self._waiting
         if waited:
             frame = firing.frames[-1]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 from emu.arch import Arch
+from emu.gate import Gate
 from emu.guest import Guest
 from emu.hole import LARGE
 from kinst.code.listing import ProbedInstruction
@@ -22,6 +23,9 @@ from kinst_emu.explain.what_if import COPY, SHARE
 MASK = (1 << 64) - 1
 STACK = 16384  # bytes: the most of a stack
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+INTERRUPT_GATE, TRAP_GATE = 14, 15
+PUSHED_BELOW = 4  # words of the frame that are shown below what is pushed
+WORD = 8
 ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
 AROUND = 6  # instructions before and behind the probed one
 EXAMPLES = 2  # of a verdict
@@ -179,17 +183,48 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
         f"instruction is at {words.place(second.address)}. These registers have changed:",
         Table(("register", "at the breakpoint", "at the vector"),
               tuple(_differences(first, second)))]
+    if firing.gate is not None:
+        parts.append(_gate(firing, firing.gate, words))
     if firing.frames:
         frame, layout = firing.frames[0], words.guest.trap_frame
+        pushed = firing.stacks[1].content if not words.trap.return_register else b""
         rows = []
-        for name, meaning in saved.items():
+        for number, (name, meaning) in enumerate(saved.items()):
             offset, size = layout.fields[name]
-            value = int.from_bytes(frame.before[offset : offset + size], "little")
-            rows.append((name, f"{value:#x}", meaning))
+            later = int.from_bytes(frame.before[offset : offset + size], "little")
+            word = pushed[WORD * number : WORD * (number + 1)]
+            value = int.from_bytes(word, "little") if word else later
+            rows.append((name, f"{value:#x}", f"{later:#x}", meaning))
         parts.append(_saved_address(firing, words))
-        parts += ["What the CPU itself has saved, as the trap frame has it later:",
-                  Table(("field", "value", "what it is"), tuple(rows))]
+        if all(row[1] == row[2] for row in rows):
+            parts += ["What the CPU itself has saved, as the trap frame has it later:",
+                      Table(("field", "value", "what it is"),
+                            tuple((name, value, what) for name, value, _later, what in rows))]
+        else:
+            parts += ["What the CPU itself has saved, and what the kernel makes of it in its trap "
+                      "frame:", Table(("field", "saved", "in the trap frame", "what it is"),
+                                      tuple(rows))]
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
+
+
+def _gate(firing: SeenFiring, gate: Gate, words: Words) -> str:
+    """Why the CPU comes to the vector, and on which stack."""
+    old, new = (row.registers[words.arch.sp] for row in firing.rows[:2])
+    kind = {INTERRUPT_GATE: "an interrupt gate (type 14): the CPU clears IF on the way",
+            TRAP_GATE: "a trap gate (type 15): IF stays as it is"}.get(
+                gate.kind, f"of type {gate.kind}")
+    who = ("programs may go through it with an instruction like this one" if gate.privilege == 3
+           else "programs may not go through it with such an instruction")
+    text = (f"The exception has vector {gate.vector}. Its gate in the interrupt descriptor table, "
+            f"at {gate.at:#x}, leads to {gate.target:#x}. It is {kind}. Its privilege level is "
+            f"{gate.privilege}: {who}. Its interrupt stack (IST) is number {gate.stack}")
+    if not gate.stack:
+        return text + (f", which is none: the CPU stays on the stack that it finds. It aligns the "
+                       f"stack pointer {old:#x} to 16 bytes and saves its words below, down to "
+                       f"{new:#x}.")
+    return text + (f": the CPU leaves the stack of the thread, at {old:#x}, and goes to the stack "
+                   f"whose top, {gate.top:#x}, the task state segment at {gate.task:#x} has for "
+                   f"that number. It saves its words below, down to {new:#x}.")
 
 
 def _saved_address(firing: SeenFiring, words: Words) -> str:
@@ -493,8 +528,40 @@ def _after(firing: SeenFiring, words: Words) -> Step:
         f"At {words.place(last.address)}, with the registers as the instruction "
         "at its own place would have left them:",
         Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
+        *_pushed(firing, words),
         *([f"The call ended badly later: {firing.ended}."] if firing.ended else [])),
         len(firing.rows) - 1)
+
+
+def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
+    """Where a call's return address has been stored: where the trap frame was."""
+    stores = firing.stores.get(len(firing.rows) - 1, ())
+    if firing.slot or not firing.frames or len(stores) != 1 or stores[0].address is None:
+        return
+    at, frame, sp = stores[0].address, firing.frames[0], words.arch.sp
+    top, value = firing.rows[0].registers[sp], int.from_bytes(stores[0].after, "little")
+    what = ("The return address" if value == firing.instruction.address
+            + len(firing.instruction.code) else "What it pushes")
+    yield (f"{what}, {value:#x}, is stored at {at:#x}, {top - at} below the stack pointer of the "
+           "function. The trap frame was there until now: the words that the CPU has saved.")
+    yield ("The handler has taken the registers out of the frame, put back what the trap has "
+           "stored, and then stored this word. FreeBSD's own kernel returns by the frame: it moves "
+           "these words down by 16 bytes first, so that the word has a place.")
+    before, after = dict(firing.words.get(0, {})), dict[int, int]()
+    for number in range(len(firing.rows)):
+        after |= firing.words.get(number, {})
+    rows, marked = list[tuple[str, ...]](), set[int]()
+    for address in range(at - PUSHED_BELOW * WORD, top, WORD):
+        inside = address - frame.address
+        if not 0 <= inside <= len(frame.before) - WORD or address not in before:
+            continue
+        trapped = int.from_bytes(frame.before[inside : inside + WORD], "little")
+        if address == at:
+            marked.add(len(rows))
+        rows.append((f"{address:#x}", f"{before[address]:#x}",
+                     f"{trapped:#x}", f"{after.get(address, before[address]):#x}"))
+    yield Table(("address", "before", "with the trap frame", "after"), tuple(rows),
+                frozenset(marked))
 
 
 def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from kinst.trap import TRAPS
-from kinst_emu.explain.picture import at_step, moments
+from kinst_emu.explain.picture import StackWord, at_step, moments
 from kinst_emu.explain.recorder import SeenFiring, SeenInstruction, Stack
 from kinst_emu.explain.steps import Step, Table, Words
 from kinst_emu.explain.terms import first_terms
@@ -326,10 +326,25 @@ class Stepper(App[None]):
         stack: Stack = (firing.stacks[spot.row] if spot.handles is None
                         else firing.frames[spot.handles].stack)
         words = [stack.content[i : i + WORD] for i in range(0, len(stack.content), WORD)]
-        lines = [(f"sp+{WORD * n:#x}", f"{int.from_bytes(word, 'little'):#018x}",
-                  f"{stack.address + WORD * n:#x}") for n, word in enumerate(words)]
-        return columns(Table(("", "word", "address"), tuple(lines), frozenset(
+        known = {word.address: word for word in self._drawn(spot)}
+        lines = []
+        for n, content in enumerate(words):
+            at, value = stack.address + WORD * n, f"{int.from_bytes(content, 'little'):#018x}"
+            word = known.get(at)
+            lines.append((f"sp+{WORD * n:#x}",
+                          "not written yet" if word is not None and word.shown is None
+                          and word.value is not None else value, f"{at:#x}",
+                          ", ".join(word.fields) if word is not None else ""))
+        return columns(Table(("", "word", "address", "field"), tuple(lines), frozenset(
             n for n in range(len(words)) if stack.address + WORD * n in spot.stored)))
+
+    def _drawn(self, spot: Spot) -> tuple[StackWord, ...]:
+        """The words of the stack as a picture of that time has them; none of a wrong run."""
+        if spot.firing is not self._firing:
+            return ()
+        return next((moment.stack for moment in self._moments
+                     if moment.key == (spot.row, spot.handles)
+                     and moment.patched is not spot.unpatched), ())
 
     def _trampoline(self, spot: Spot) -> Text:
         firing, arch = spot.firing, self._words.arch

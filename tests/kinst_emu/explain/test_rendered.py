@@ -1,6 +1,7 @@
 """What is rendered in pictures: whole, in its place, and as the machine was."""
 
 import re
+import struct
 from xml.etree import ElementTree
 
 import pytest
@@ -17,6 +18,7 @@ from kinst_emu.explain.explained import Asked, explain
 from kinst_emu.explain.firing_page import pictures_of
 from kinst_emu.explain.picture import Station
 from tests.conftest import ARCHES, MEMORY
+from tests.kinst_emu.test_front import run
 
 LETTER = 0.602  # of the letters' height: DejaVu Sans Mono
 FIRINGS = {
@@ -201,3 +203,51 @@ def test_the_word_that_a_call_pushes_is_labelled_as_what_it_is():
     assert words[pushed] == (f"{instruction.address + len(instruction.code):016x}",
                              "return address")
     assert not [label for at, (_value, label) in words.items() if label and at != pushed]
+
+
+# -- the text --------------------------------------------------------------------------------------
+
+def told(arch, place, call):
+    result = run("kinst", "explain", "-k", f"teaching/{arch}", place, "-c", call, "--steps")
+    assert result.returncode == 0, result.stderr
+    return " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("arch", ["amd64", "amd64-illumos"])
+def test_the_gate_and_the_stack_are_those_of_the_machines_tables(arch):
+    place, call = FIRINGS[arch][-1]
+    text = told(arch, place, call)
+    machine = booted(catalog.find(f"teaching/{arch}"), MEMORY)
+    found = re.search(
+        r"vector 3\. Its gate in the interrupt descriptor table, at (0x\w+), leads to (0x\w+)\. "
+        r"It is .*? \(type (\d+)\).*? privilege level is (\d).*? \(IST\) is number (\d)", text)
+    at, target, kind, privilege, stack = (int(one, 0) for one in found.groups())
+    low, high = struct.unpack("<QQ", machine.read(at, 16))
+    assert target == low & 0xFFFF | (low >> 48) << 16 | high << 32
+    assert (kind, privilege, stack) == (low >> 40 & 15, low >> 45 & 3, low >> 32 & 7)
+    old, new = (int(one, 16) for one in re.search(r"rsp (0x\w+) (0x\w+)", text).groups())
+    saved = int(re.search(r"rip (0x\w+)", text[text.index("the CPU itself has saved"):])[1], 16)
+    assert saved == int(re.search(r"instruction at (0x\w+) is", text)[1], 16) + 1
+    if arch == "amd64":
+        assert stack == 0 and new == (old & ~15) - 40
+        return
+    top, task = (int(one, 16) for one in re.search(
+        r"whose top, (0x\w+), the task state segment at (0x\w+) has", text).groups())
+    assert stack == 1 and top == machine.read_u64(task + 36) and new == top - 40
+    assert f"leaves the stack of the thread, at {old:#x}" in text
+
+
+def test_a_call_is_told_with_the_word_that_it_pushes_and_the_frame_that_was_there():
+    text = told("amd64", "fibonacci:35", "fibonacci(5)")
+    value, at = re.search(
+        r"The return address, (0x\w+), is stored at (0x\w+), 8 below", text).groups()
+    machine = booted(catalog.find("teaching/amd64"), MEMORY)
+    caller = Caller(machine, 1_000_000)
+    target = machine.symbol("fibonacci").address
+    stop = caller.call  # an unprobed machine, stopped behind the call
+    machine.handle(target, lambda: seen.append((machine.sp, machine.read_u64(machine.sp))))
+    seen = []
+    stop(target, [5], "fibonacci")
+    assert (int(at, 16), int(value, 16)) in seen
+    assert re.search(rf"\* {at} 0x\w+ 0x10 {value}", text)  # ss was there
+    assert "moves these words down by 16 bytes first" in text
