@@ -14,6 +14,8 @@ from images.compiler import linked, linked_against, target
 from images.ufs import File, Folder
 
 SOURCE = Path(__file__).resolve().parent / "userland"
+LIBRARY = SOURCE / "libc"  # headers with the usual names of a C library
+WITH_LIBRARY = ("-include", str(LIBRARY / "libc.h"))
 FLAGS = (
     "-std=gnu17", "-O2", "-gdwarf-4", "-ffreestanding", "-nostdlibinc", "-fno-builtin",
     "-fno-pic", "-fno-pie", "-fno-stack-protector", "-fno-omit-frame-pointer",
@@ -39,7 +41,7 @@ def program(arch: str, source: Path, output: Path, options: Sequence[str] = (),
     """
     made_for = target(SOURCE, arch)
     flags = [*(flag.format(source=SOURCE) for flag in FLAGS), f"--target={made_for.triple}",
-             *made_for.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}"]
+             *made_for.flags, *more, f"-I{SOURCE}", f"-I{SOURCE / arch}", f"-I{LIBRARY}"]
     linked(output, [source], flags, options)
 
 

@@ -22,7 +22,8 @@ MAX_COMMAND = 1000  # characters; the shell takes no longer line
 BEGIN, END = b"\033]133;C\007", re.compile(rb"\033\]133;D;(\d{1,3})\007")
 MOST_TO_PROGRAM = 50_000_000  # instructions from the prompt into a program
 NO_HEADER = "file not found"  # says clang
-OUR_HEADER = b'"system.h"'
+NO_FUNCTION = ("undeclared function", "undefined symbol")  # say clang and lld
+OUR_HEADER, OUR_START = b'"system.h"', b"_start"
 # What a file system with our shell is known by: so much of its program, in so large an image.
 SHELL_FILE, HEAD, MOST_SEARCHED = "shell", 40_000, 64 << 20
 QUOTED = 4  # lines of the console that a message quotes
@@ -257,23 +258,30 @@ def with_program(image: Image, source: Path) -> Image:
 
 def compile_program(image: Image, source: Path, folder: Path) -> None:
     """Compile one C file into a folder: against the base system that was fetched with the kernel,
-    or, without one, or where it names it, with our header.
+    or, without one, or where it names it, with our headers.  A file that does not name our header
+    has the usual names of a C library in them.
 
     :raises KinstError: when it cannot be read or compiled.
     """
-    from images.build_userland import program, program_against
+    from images.build_userland import WITH_LIBRARY, program, program_against
 
     if not source.is_file():
         raise CommandError(f"{source}: no such file; a command that ends in .c is compiled")
     arch, output, system = arch_of(image).name, folder / source.stem, catalog.headers(image)
-    if system is not None and OUR_HEADER not in source.read_bytes():
+    text = source.read_bytes()
+    own = OUR_HEADER in text or OUR_START in text
+    if system is not None and not own:
         program_against(arch, source, output, system)
         return
     try:
-        program(arch, source, output)
+        program(arch, source, output, more=() if own else WITH_LIBRARY)
     except KinstError as error:
+        if OUR_HEADER in text and any(said in str(error) for said in NO_FUNCTION):
+            raise CommandError(f"{error}\n{source.name} includes system.h, which has system calls "
+                               "as CALL3(SYS_open, ...). Leave it out, and open(), printf() and "
+                               "other usual names are there.") from None
         if NO_HEADER in str(error) and system is None:
-            raise CommandError(f"{error}\nIt was compiled with our header alone; a base system's "
+            raise CommandError(f"{error}\nIt was compiled with our headers alone; a base system's "
                                "come by: kinst images fetch RELEASE/ARCH --base") from None
         raise
 

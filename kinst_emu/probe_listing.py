@@ -1,6 +1,7 @@
 """``kdtrace -l``: the probes that there are, and with ``-v`` what is none, and why."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from dtrace.d import syntax
@@ -12,6 +13,7 @@ from emu.symbols import KERNEL
 from kinst.code.verdict import Refuse
 from kinst_emu.json_lines import JsonLines
 
+MOST_OF_A_REASON = 200  # instructions that are listed one by one
 HEADER = f"{'ID':>5} {'PROVIDER':>10} {'MODULE':>17} {'FUNCTION':>33} NAME"
 
 
@@ -104,9 +106,17 @@ def _details(probe: ListedProbe, types: list[str]) -> str:
 
 def show_left_out(probes: KernelProbes, listed: Sequence[ListedProbe], as_json: bool) -> None:
     """Print what is not probed in the functions of some probes, and the jumps out of them that are
-    not followed to the function's return."""
-    lines = JsonLines()
-    for module, function, offset, instruction, reason in _left_out(probes, listed):
+    not followed to the function's return.  Instructions of one reason that are very many are
+    counted, but for programs."""
+    lines, found = JsonLines(), list(_left_out(probes, listed))
+    many = {reason: count for reason, count in Counter(
+        reason for _m, _f, offset, _i, reason in found if offset is not None).items()
+        if count > MOST_OF_A_REASON}
+    for reason, count in (() if as_json else many.items()):
+        print(f"not probed: {count} instructions: each {reason} (kinst disas FUNCTION shows them)")
+    for module, function, offset, instruction, reason in found:
+        if not as_json and offset is not None and reason in many:
+            continue
         if as_json:
             lines.row({"not_probed": function, "offset": offset, "instruction": instruction,
                        "reason": reason})

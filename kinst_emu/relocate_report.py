@@ -94,8 +94,8 @@ def show(result: Result) -> None:
         for how, count in report.judged.most_common():
             print(f"{count:>9}  {how}")
     if _counts_refusals(result):
-        _show_refusals(result)
-    _show_mismatches(result)
+        show_refusals(result)
+    show_mismatches(result, _summary(result))
 
 
 def _counts_refusals(result: Result) -> bool:
@@ -118,7 +118,7 @@ def _show_names(names: Counter[str]) -> None:
         print(textwrap.fill(text, 96, initial_indent=" " * 11, subsequent_indent=" " * 11))
 
 
-def _show_refusals(result: Result) -> None:
+def show_refusals(result: Result) -> None:
     """What was refused, by reason."""
     refused = result.report.refused
     for reason, count in Counter(refused.values()).most_common():
@@ -127,14 +127,14 @@ def _show_refusals(result: Result) -> None:
                             for code, why in refused.items() if why == reason))
 
 
-def _show_mismatches(result: Result) -> None:
-    """An example of each kind of mismatch, with a command that runs it again."""
+def show_mismatches(result: Result, summary: str) -> None:
+    """An example of each kind of mismatch, with a command that runs it again, and the summary."""
     kinds = result.mismatched()
     for (verdict, name), some in list(kinds.items())[:MAX_KINDS]:
         m = some[0]
         print(f"{result.places[m.code]}: {m.code.hex(' ')}  {result.text(m.code)}  "
               f"({m.verdict}, state {m.state})")
-        for line in m.differences():
+        for line in [*m.differences(), *m.source.splitlines()]:
             print(f"    {line}")
         print(f"    again: {result.again(m)}")
         if len(some) > 1:
@@ -142,7 +142,7 @@ def _show_mismatches(result: Result) -> None:
     if len(kinds) > MAX_KINDS:
         print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
     if kinds:
-        print(_summary(result))
+        print(summary)
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from emu.elf import Image
 from kinst.laboratory.finding import NOT_SHOWN
 from kinst.trial.verdicts import Verdicts
-from kinst_emu.relocate_report import MAX_KINDS, Result
+from kinst_emu.relocate_report import Result, show_mismatches, show_refusals
 
 SHOWN = 3  # examples of a kind of difference that are printed
 
@@ -17,28 +17,14 @@ def modules_of(image: Image) -> str:
 
 
 def show(result: Result, compared: Verdicts | None, image: Image) -> None:
+    """Print a report: verdicts, totals, refusals by their reason, and last what was mishandled."""
     print(f"{image.path} with {modules_of(image)}")
     if compared is not None:
         _show_verdicts(result, compared)
     report = result.report
-    kinds = result.mismatched()
-    for (_verdict, name), some in list(kinds.items())[:MAX_KINDS]:
-        m = some[0]
-        print(f"{result.places[m.code]}: {m.code.hex(' ')}  {result.text(m.code)}  "
-              f"({m.verdict}, state {m.state})")
-        for line in m.differences():
-            print(f"    {line}")
-        for line in m.source.splitlines():
-            print(f"    {line}")
-        print(f"    again: {result.again(m)}")
-        if len(some) > 1:
-            print(f"    and {len(some) - 1} more of {name} (--json lists them)")
-    if len(kinds) > MAX_KINDS:
-        print(f"{len(kinds) - MAX_KINDS} more kinds of instructions mismatch (--json lists them)")
     total = sum(report.verdicts.values())
     if total:
-        print(f"{total} distinct encodings executed through the module, "
-              f"{len(report.mismatches)} mishandled, {len(report.unshown)} not shown")
+        print(_summary(result))
         for verdict, count in report.verdicts.most_common():
             print(f"{count:>9}  {verdict}")
             names = ", ".join(f"{n} {name}" for name, n in result.kinds(verdict).most_common())
@@ -48,6 +34,16 @@ def show(result: Result, compared: Verdicts | None, image: Image) -> None:
     for note in dict.fromkeys(report.noted.values()):
         count = sum(one == note for one in report.noted.values())
         print(f"{count:>9}  of them: {note}")
+    if total and report.refused:
+        show_refusals(result)
+    show_mismatches(result, _summary(result))
+
+
+def _summary(result: Result) -> str:
+    report = result.report
+    refused = f", {len(report.refused)} refused" if report.refused else ""
+    return (f"{sum(report.verdicts.values())} distinct encodings executed through the module, "
+            f"{len(report.mismatches)} mishandled{refused}, {len(report.unshown)} not shown")
 
 
 def _show_verdicts(result: Result, compared: Verdicts) -> None:

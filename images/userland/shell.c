@@ -6,6 +6,8 @@
  */
 #include "system.h"
 
+#include "errors.h"
+
 enum { LINE = 1024, WORDS = 64, PARTS = 16 };
 
 static const struct sigaction as_usual; /* a signal ends the program, as by default */
@@ -21,7 +23,12 @@ struct part {
 static int
 fail(const char *what, long error)
 {
-	print(2, "%s: error %d\n", what, (int)-error);
+	const char *text = error_text(-error);
+
+	if (text != NULL)
+		print(2, "%s: %s\n", what, text);
+	else
+		print(2, "%s: error %d\n", what, (int)-error);
 	return (1);
 }
 
@@ -69,26 +76,100 @@ echo(char **words)
 	return (0);
 }
 
+/* A date as ls has it: days since 1970 become a month and a day, by eras of 400 years. */
+static void
+print_date(int64_t time)
+{
+	static const char *const months[] = { "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug",
+	    "Sep", "Oct", "Nov", "Dec" };
+	int64_t second = time % 86400, days = time / 86400 + 719468, of_era = days % 146097;
+	int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+	int64_t day = of_era - (365 * year + year / 4 - year / 100), month = (5 * day + 2) / 153;
+
+	print(1, "%s %2d %02d:%02d", months[(month + 2) % 12], (int)(day - (153 * month + 2) / 5 + 1),
+	    (int)(second / 3600), (int)(second / 60 % 60));
+}
+
+/* A line of ls -l: mode, links, owner, group, size, date, name. */
+static void
+print_entry(int folder, const char *path, const char *name)
+{
+	static const char kinds[] = "?pc?d?b?-?l?s?w?";
+	struct stat s;
+	char mode[11] = "----------";
+	long error = CALL4(SYS_fstatat, folder, path, &s, AT_SYMLINK_NOFOLLOW);
+
+	if (error < 0) {
+		fail(name, error);
+		return;
+	}
+	mode[0] = kinds[s.mode >> 12];
+	for (int i = 0; i < 9; i++)
+		if (s.mode >> (8 - i) & 1)
+			mode[i + 1] = "rwx"[i % 3];
+	if (s.mode & 04000)
+		mode[3] = mode[3] == 'x' ? 's' : 'S';
+	if (s.mode & 02000)
+		mode[6] = mode[6] == 'x' ? 's' : 'S';
+	if (s.mode & 01000)
+		mode[9] = mode[9] == 'x' ? 't' : 'T';
+	print(1, "%s %3lu %lu %lu %9ld ", mode, (unsigned long)s.nlink, (unsigned long)s.uid,
+	    (unsigned long)s.gid, (long)s.size);
+	print_date(s.mtime.tv_sec);
+	print(1, " %s\n", name);
+}
+
 static int
-list(char **words)
+list_one(const char *path, int is_long)
 {
 	static _Alignas(struct dirent) char buffer[8192];
-	const char *path = words[1] == NULL ? "." : words[1];
-	long file = CALL2(SYS_open, path, O_RDONLY), n;
+	struct stat s;
+	long file = CALL4(SYS_fstatat, AT_FDCWD, path, &s, 0), n;
 	int64_t base;
 
+	if (file < 0)
+		return (fail(path, file));
+	if (s.mode >> 12 != 4) { /* no directory */
+		if (is_long)
+			print_entry(AT_FDCWD, path, path);
+		else
+			print(1, "%s\n", path);
+		return (0);
+	}
+	file = CALL2(SYS_open, path, O_RDONLY);
 	if (file < 0)
 		return (fail(path, file));
 	while ((n = CALL4(SYS_getdirentries, file, buffer, sizeof(buffer), &base)) > 0)
 		for (long at = 0; at < n;) {
 			struct dirent *entry = (struct dirent *)(buffer + at);
 
-			if (entry->fileno != 0 && entry->name[0] != '.')
-				print(1, "%s%s\n", entry->name, entry->type == 4 ? "/" : "");
+			if (entry->fileno != 0 && entry->name[0] != '.') {
+				if (is_long)
+					print_entry((int)file, entry->name, entry->name);
+				else
+					print(1, "%s%s\n", entry->name, entry->type == 4 ? "/" : "");
+			}
 			at += entry->reclen;
 		}
 	CALL1(SYS_close, file);
 	return (n < 0 ? fail(path, n) : 0);
+}
+
+static int
+list(char **words)
+{
+	int is_long = words[1] != NULL && strcmp(words[1], "-l") == 0, result = 0;
+	char **word = words + 1 + is_long;
+
+	if (*word != NULL && (*word)[0] == '-' && (*word)[1] != '\0') {
+		print(2, "usage: ls [-l] [file ...]\n");
+		return (2);
+	}
+	if (*word == NULL)
+		return (list_one(".", is_long));
+	for (; *word != NULL; word++)
+		result |= list_one(*word, is_long);
+	return (result);
 }
 
 static int

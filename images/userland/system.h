@@ -38,10 +38,11 @@ enum {
 	SYS_nmount = 378, SYS_sigaction = 416, SYS_thr_exit = 431, SYS_umtx_op = 454,
 	SYS_thr_new = 455,
 	SYS_mmap = 477, SYS_lseek = 478, SYS_ftruncate = 480, SYS_pipe2 = 542,
-	SYS_fstat = 551, SYS_getdirentries = 554
+	SYS_fstat = 551, SYS_fstatat = 552, SYS_getdirentries = 554
 };
 
 enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_APPEND = 8, O_CREAT = 0x200, O_TRUNC = 0x400 };
+enum { AT_FDCWD = -100, AT_SYMLINK_NOFOLLOW = 0x200 };
 enum { PROT_READ = 1, PROT_WRITE = 2, PROT_EXEC = 4 };
 enum { MAP_SHARED = 1, MAP_PRIVATE = 2, MAP_FIXED = 0x10, MAP_ANON = 0x1000 };
 enum {
@@ -155,59 +156,88 @@ memcmp(const void *a, const void *b, size_t size)
 	return (0);
 }
 
-/* Formats %s, %c, %d, %u, %x and %lx into a file, in pieces of a line. */
-__attribute__((format(printf, 2, 3), unused)) static void
-print(int file, const char *format, ...)
+/* Formats as printf(3) does, into a file, in pieces of a line: %s, %c, %d, %i, %u, %x, %p and %%, of
+ * int, long (l, ll, z, j), with a width, - and 0. Gives the number of characters. */
+__attribute__((unused)) static long
+vprint(int file, const char *format, va_list list)
 {
 	char line[512], digits[24];
-	size_t at = 0;
-	va_list list;
+	size_t at = 0, whole = 0;
 
-	va_start(list, format);
 	for (; *format != '\0'; format++) {
-		const char *text = digits;
-		size_t length = 1;
-		int wide = 0, kind;
+		const char *text = digits, *sign = "";
+		size_t length = 1, width = 0, padded;
+		int wide = 0, left = 0, zero = 0;
 
 		digits[0] = *format;
 		if (*format == '%') {
-			if (*++format == 'l')
-				wide = 1, format++;
+			char kind;
+
+			for (format++; *format == '-' || *format == '0'; format++)
+				*(*format == '-' ? &left : &zero) = 1;
+			for (; *format >= '0' && *format <= '9'; format++)
+				width = width * 10 + (size_t)(*format - '0');
+			for (; *format == 'l' || *format == 'z' || *format == 'j'; format++)
+				wide = 1;
 			kind = *format;
+			if (kind == '\0')
+				break;
 			if (kind == 's') {
 				text = va_arg(list, const char *);
+				if (text == NULL)
+					text = "(null)";
 				length = strlen(text);
 			} else if (kind == 'c')
 				digits[0] = (char)va_arg(list, int);
 			else if (kind != '%') {
-				unsigned long base = kind == 'x' ? 16 : 10, value;
-				long given = wide ? va_arg(list, long) :
-				    kind == 'd' ? va_arg(list, int) : (long)va_arg(list, unsigned);
+				unsigned long base = kind == 'x' || kind == 'p' ? 16 : 10, value;
+				int with_sign = kind == 'd' || kind == 'i';
+				long given = wide || kind == 'p' ? va_arg(list, long) :
+				    with_sign ? va_arg(list, int) : (long)va_arg(list, unsigned);
 				char *end = digits + sizeof(digits), *p = end;
 
-				value = kind == 'd' && given < 0 ? -(unsigned long)given :
+				value = with_sign && given < 0 ? -(unsigned long)given :
 				    (unsigned long)given;
 				do
 					*--p = "0123456789abcdef"[value % base];
 				while ((value /= base) != 0);
-				if (kind == 'd' && given < 0)
-					*--p = '-';
+				sign = with_sign && given < 0 ? "-" : kind == 'p' ? "0x" : "";
 				text = p;
 				length = (size_t)(end - p);
 			} else
 				digits[0] = '%';
 		}
-		while (length-- > 0) {
-			line[at++] = *text++;
-			if (at == sizeof(line)) {
-				CALL3(SYS_write, file, line, at);
-				at = 0;
+		padded = length + strlen(sign);
+		padded = padded < width ? width - padded : 0;
+		for (int step = 0; step < 5; step++) {
+			/* Spaces, the sign, zeros, the text, spaces. */
+			size_t n = step == 1 ? strlen(sign) : step == 3 ? length :
+			    step == (left ? 4 : zero ? 2 : 0) ? padded : 0;
+			const char *from = step == 1 ? sign : step == 3 ? text : NULL;
+
+			whole += n;
+			while (n-- > 0) {
+				line[at++] = from != NULL ? *from++ : step == 2 ? '0' : ' ';
+				if (at == sizeof(line)) {
+					CALL3(SYS_write, file, line, at);
+					at = 0;
+				}
 			}
 		}
 	}
-	va_end(list);
 	if (at > 0)
 		CALL3(SYS_write, file, line, at);
+	return ((long)whole);
+}
+
+__attribute__((format(printf, 2, 3), unused)) static void
+print(int file, const char *format, ...)
+{
+	va_list list;
+
+	va_start(list, format);
+	vprint(file, format, list);
+	va_end(list);
 }
 
 /* However many parameters the program's main has. */

@@ -150,7 +150,63 @@ def test_a_disk_that_is_full_is_the_programs_error_and_nobody_elses(attached):
     fill = [f"cat {'/bin/ls ' * 16}> /tmp/1"]
     fill += [f"cat /tmp/{i} /tmp/{i} > /tmp/{i + 1}" for i in range(1, 6)]
     ran = run_command(machine, "; ".join((*fill, "echo over")), LIMIT)
-    assert b"write: error 28" in ran.output and ran.output.endswith(b"over\r\n")
+    assert b"write: No space left on device" in ran.output and ran.output.endswith(b"over\r\n")
+
+
+def test_errors_are_told_in_words_and_ls_l_tells_what_a_file_is(attached):
+    machine, _start = at_prompt(attached)
+    ran = run_command(
+        machine, "mkdir /tmp; cat /nowhere; ls -l /etc/motd /dev/console; ls /etc/motd", LIMIT)
+    lines = ran.output.decode().splitlines()
+    assert lines[0] == "/tmp: File exists" and lines[1] == "/nowhere: No such file or directory"
+    date = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d"
+    assert re.fullmatch(rf"-rw-r--r-- +1 0 0 +35 {date} /etc/motd", lines[2])
+    assert lines[3].startswith("crw") and lines[4:] == ["/etc/motd"]
+
+
+def test_a_file_of_c_has_the_usual_names_with_and_without_the_usual_headers(attached, tmp_path):
+    body = """
+int main(int argc, char **argv)
+{
+    struct stat s;
+    char line[64];
+    int ends[2], status, file = open("/etc/motd", O_RDONLY);
+    ssize_t n = read(file, line, sizeof(line));
+    printf("%zd [%5d] [%-4d] [%04x] %s\\n", n, -42, 7, 255, argv[argc - 1]);
+    if (open("/nowhere", O_RDONLY) < 0 && errno == ENOENT)
+        perror("/nowhere");
+    if (stat("/etc/motd", &s) == 0 && S_ISREG(s.st_mode))
+        printf("%ld\\n", (long)s.st_size);
+    pipe(ends);
+    if (fork() == 0) {
+        write(ends[1], "piped", 5);
+        exit(7);
+    }
+    wait(&status);
+    n = read(ends[0], line, sizeof(line));
+    char *kept = malloc((size_t)n + 1);
+    memcpy(kept, line, (size_t)n);
+    kept[n] = '\\0';
+    puts(kept);
+    return WEXITSTATUS(status);
+}
+"""
+    usual = "".join(f"#include <{name}.h>\n" for name in (
+        "errno", "fcntl", "stdio", "stdlib", "string", "sys/stat", "sys/wait", "unistd"))
+    for number, headers in enumerate(("", usual)):
+        source = tmp_path / f"usual{number}.c"
+        source.write_text(headers + body)
+        ran = run("kinst", "run", "-k", str(attached.path), str(source), "one")
+        assert ran.returncode == 7, ran.stderr
+        assert ran.stdout.splitlines() == [
+            "35 [  -42] [7   ] [00ff] one", "/nowhere: No such file or directory", "35", "piped"]
+
+
+def test_a_file_of_c_that_mixes_both_ways_is_told_what_to_do(attached, tmp_path):
+    source = tmp_path / "mixed.c"
+    source.write_text('#include "system.h"\nint main(void) { return open("/tmp", 0); }\n')
+    ran = run("kinst", "run", "-k", str(attached.path), str(source))
+    assert ran.returncode == 1 and "Leave it out, and open(), printf()" in ran.stderr
 
 
 def test_a_command_cut_at_500_points_is_the_command_in_one_piece(attached, tmp_path):
