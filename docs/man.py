@@ -38,9 +38,31 @@ def pages() -> dict[str, str]:
                 "description": text, "manual_section": "1", "manual_title": "kinst-emu",
                 "prog": name}
         page = QUOTE.sub(r"\\&'", str(Manpage(parser, format="pretty", _data=data)))
+        left_out = _left_out() if name == "kdtrace" else ""
         shown = "\n".join("\\&" + line.replace("\\", "\\e").replace("-", "\\-") for line in lines)
-        found[f"{name}.1"] = f"{page}.SH EXAMPLES\n.nf\n{shown}\n.fi\n"
+        found[f"{name}.1"] = f"{page}{left_out}.SH EXAMPLES\n.nf\n{shown}\n.fi\n"
     return found
+
+
+def _left_out() -> str:
+    """The section with the functions that no probe is placed in, of FreeBSD's kernels."""
+    from emu.guests import FREEBSD
+    from emu.parts import NAMES
+
+    lines = [".SH FUNCTIONS THAT ARE LEFT OUT",
+             "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe is "
+             "placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those that a kernel "
+             "has, and why single instructions are left out."]
+    for arch in NAMES:
+        unsafe = FREEBSD[arch].exclusions
+        names = [*sorted(unsafe.names),
+                 *(f"{prefix}* (but for {unsafe.allowed}*)" if unsafe.allowed.startswith(prefix)
+                   else f"{prefix}*" for prefix in unsafe.prefixes)]
+        lines += [".TP", arch, ", ".join(names).replace("-", "\\-") + "."]
+        if unsafe.copied:
+            lines += [".RS", "Code that is copied to user programs: "
+                      + ", ".join(sorted(unsafe.copied)) + ".", ".RE"]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from emu.guests import FREEBSD
+from emu.parts import NAMES
 from kinst_emu.command_line import make_parser
 from kinst_emu.commands.kinst import COMMANDS, whole_parser
 
@@ -44,6 +46,17 @@ def test_the_manuals_have_every_option_and_every_command(manuals):
         assert not missing, name
     assert all(f"kinst {command}" in manuals["kinst.1"] for command in COMMANDS)
     assert "kinst explain -k teaching/arm64" in manuals["kinst.1"].replace("\\-", "-")
+
+
+def test_the_manual_has_the_functions_that_are_left_out(manuals):
+    page = manuals["kdtrace.1"].replace("\\-", "-")
+    section = page[page.index(".SH FUNCTIONS THAT ARE LEFT OUT") : page.index(".SH EXAMPLES")]
+    for arch in NAMES:
+        unsafe = FREEBSD[arch].exclusions
+        part = section[section.index(f"\n{arch}\n"):].split(".TP")[0]
+        words = set(re.findall(r"[\w*]+", part))
+        assert unsafe.names | unsafe.copied <= words
+        assert {f"{prefix}*" for prefix in unsafe.prefixes} <= words
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")

@@ -271,12 +271,15 @@ class LiveTarget(Target):
         kept: Snapshot = self.machine.snapshot()
         return lambda: self.machine.restore(kept)
 
-    def _go(self, poll: Poll) -> StopEvent:
-        """With watchpoints a part may be run twice: what the guest writes is shown once."""
+    @contextmanager
+    def _shown_once(self) -> Iterator[Callable[[], None]]:
+        """With watchpoints a part may be run twice: what the guest writes is shown when that is
+        over, or when what this gives is called."""
         console = self.machine.console
-        if not self.watched or console.stream is None:
-            return super()._go(poll)
         stream, shown = console.stream, len(console.text)
+        if not self.watched or stream is None:
+            yield lambda: None
+            return
 
         def show() -> None:
             nonlocal shown
@@ -284,16 +287,24 @@ class LiveTarget(Target):
                 stream(byte)
             shown = len(console.text)
 
-        def polled() -> bool:
-            show()
-            return poll()
-
         console.stream = None
         try:
-            return super()._go(polled)
+            yield show
         finally:
             show()
             console.stream = stream
+
+    def step(self) -> StopEvent:
+        with self._shown_once():
+            return super().step()
+
+    def _go(self, poll: Poll) -> StopEvent:
+        with self._shown_once() as show:
+            def polled() -> bool:
+                show()
+                return poll()
+
+            return super()._go(polled)
 
     def write(self, address: int, data: bytes) -> None:
         self._memory(address).write(address, data)
