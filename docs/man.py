@@ -50,8 +50,8 @@ def _left_out() -> str:
     from emu.parts import NAMES
 
     lines = [".SH FUNCTIONS THAT ARE LEFT OUT",
-             "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe is "
-             "placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those that a kernel "
+             "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe "
+             "is placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those that a kernel "
              "has, and why single instructions are left out."]
     for arch in NAMES:
         unsafe = FREEBSD[arch].exclusions

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from emu.errors import MemoryAccessError
 from emu.machine import Machine, nothing_displaced
 from emu.static_probe import StaticProbe
 from kinst.code.verdict import Copy, Refuse, Rewrite, Verdict
@@ -19,6 +20,8 @@ from kinst.trampoline import RESERVED, SLOT, Trampolines
 from kinst.trap import CpuState, returns_to
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
+MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
+STACK_REACH = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,12 @@ class SeamBreakpoints(ProbeTable):
         self._stack: tuple[int, bytes] | None = None
         self._registers: dict[str, int] = {}  # to set when the guest is back
         self._firing = False
-        # Functions that have left by tail calls: (stack pointer and address when they have
-        # returned, probe), the last one last; and all addresses that one was expected at.
-        self._tails: list[tuple[int, int, int]] = []
+        # By thread, functions that have left by tail calls: (stack pointer and address when they
+        # have returned, probe), the last one last; all addresses that one was expected at; and
+        # the inline copies that the thread is in.
+        self._tails: dict[int, list[tuple[int, int, int]]] = {}
         self._awaited: set[int] = set()
-        self._copies = InlineCopies(self.dispatcher)
+        self._copies: dict[int, InlineCopies] = {}
         self.after = False  # the function that fires has returned already, to its caller
         self._return_at = 0  # the instruction by which the kernel goes back
 
@@ -140,6 +144,7 @@ class SeamBreakpoints(ProbeTable):
             machine.handle(address, None)
         self._awaited.clear()
         self._tails.clear()
+        self._copies.clear()
         if self._return_at:
             machine.handle(self._return_at, None)
             self._return_at = 0
@@ -237,26 +242,45 @@ class SeamBreakpoints(ProbeTable):
             instruction = self.probe(number).instruction
             self._await(number, sp, instruction.address + len(instruction.code))
             return False
+        copies = self._of_thread()[1]
         if role == ENTERS:
-            return self._copies.enter(number, sp)
-        return role == WAY_OUT and self._copies.leave(number)
+            return copies.enter(number, sp)
+        return role == WAY_OUT and copies.leave(number)
+
+    def _of_thread(self) -> tuple[list[tuple[int, int, int]], InlineCopies]:
+        """What is kept of the thread that runs."""
+        machine = self.machine
+        try:
+            thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        except MemoryAccessError:  # there is none: a kernel without threads
+            thread = 0
+        if thread not in self._copies and len(self._copies) == MAX_THREADS:
+            raise ProbeError(f"more than {MAX_THREADS} threads come to probes of returns: probe "
+                             "fewer")
+        return (self._tails.setdefault(thread, []),
+                self._copies.setdefault(thread, InlineCopies(self.dispatcher)))
 
     def _await(self, number: int, sp: int, back: int) -> None:
-        while self._tails and self._tails[-1][0] < sp:
-            self._tails.pop()  # its frame is gone
-        self._tails.append((sp, back, number))
+        tails = self._of_thread()[0]
+        while tails and 0 < sp - tails[-1][0] < STACK_REACH:
+            tails.pop()  # its frame is gone
+        if len(tails) == MAX_TAILS:
+            raise ProbeError(f"more than {MAX_TAILS} functions of one thread have left by tail "
+                             "calls and have not returned: probe fewer returns")
+        tails.append((sp, back, number))
         self._awaited.add(back)
         self.machine.handle(back, self._returned)
 
     def _returned(self) -> None:
         """The guest is at an address that a function may return to."""
         machine = self.machine
-        while self._tails and self._tails[-1][0] < machine.sp:
-            self._tails.pop()
-        while self._tails and self._tails[-1][:2] == (machine.sp, machine.pc):
-            number = self._tails.pop()[2]
+        tails, copies = self._of_thread()
+        while tails and 0 < machine.sp - tails[-1][0] < STACK_REACH:
+            tails.pop()
+        while tails and tails[-1][:2] == (machine.sp, machine.pc):
+            number = tails.pop()[2]
             if self.dispatcher.copy_of(number) is not None:
-                if self._copies.leave(number) and self.fire is not None:
+                if copies.leave(number) and self.fire is not None:
                     self.fire(self.probe(number), CpuState(machine, machine.pc))
                 continue
             self.after = self._firing = True
