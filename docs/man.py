@@ -51,7 +51,7 @@ def _left_out() -> str:
 
     lines = [".SH FUNCTIONS THAT ARE LEFT OUT",
              "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe "
-             "is placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those that a kernel "
+             "is placed in them without \\-\\-unsafe. With \\-lv, kdtrace lists those a kernel "
              "has, and why single instructions are left out."]
     for arch in NAMES:
         unsafe = FREEBSD[arch].exclusions
