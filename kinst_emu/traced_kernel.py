@@ -226,15 +226,16 @@ class TracedKernel:
         """
         machine = self.machine
         show: Callable[[int], None] = show_byte if rows is None else rows.byte
+        console = _Console(session, show)
+        # Of a line, the first byte that is shown: the shell's marks come before a command.
         if self._command is not None:
-            show = shown_output(show)
+            machine.console.stream = shown_output(console.byte)
         elif self.player is not None:
-            show = without_marks(show)
+            machine.console.stream = without_marks(console.byte)
         else:
             for byte in bytes(machine.console.text):
                 show(byte)  # what was said before there were probes
-        console = _Console(session, show)
-        machine.console.stream = console.byte
+            machine.console.stream = console.byte
         try:
             with PROGRESS.working("running, traced"), console.streaming():
                 shown = self._work()
