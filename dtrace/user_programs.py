@@ -18,10 +18,15 @@ NAME = 19  # characters of a process's name that a kernel keeps (FreeBSD's MAXCO
 class UserPrograms:
     """:param files: processes' names, and the files of their programs; what cannot be read of them
         has no names.
+    :param chosen: such files that the user has named: they come first, and must have the code of
+        the others.
     """
 
-    def __init__(self, files: Mapping[str, Path] | None = None) -> None:
-        self._files = {name[:NAME]: path for name, path in (files or {}).items()}
+    def __init__(self, files: Mapping[str, Path] | None = None,
+                 chosen: Mapping[str, Path] | None = None) -> None:
+        self._own = {name[:NAME]: path for name, path in (files or {}).items()}
+        self._chosen = {name[:NAME]: path for name, path in (chosen or {}).items()}
+        self._files = self._own | self._chosen
         self._known: dict[str, ProgramFile | ImageError] = {}
         self._names: list[str] = [""]
 
@@ -76,6 +81,17 @@ class UserPrograms:
         if isinstance(known, ImageError):
             raise known
         return known
+
+    def other_code(self, name: str) -> int | None:
+        """The first address at which the guest's own program of a name has other code than the file
+        that the user has named for it; None: none, or it is not known.
+
+        :raises ImageError: when a file cannot be read.
+        """
+        own = self._own.get(name)
+        if own is None or name not in self._chosen or own == self._chosen[name]:
+            return None
+        return self.file(name).first_other(ProgramFile(own))
 
     def _load(self, name: str) -> ProgramFile:
         path = self._files.get(name)

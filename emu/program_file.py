@@ -7,6 +7,7 @@ from emu.elf_file import ET_EXEC, PT_LOAD, SHT_SYMTAB, ElfFile, read_file
 from emu.errors import ImageError
 from emu.symbols import Symbol, SymbolTable
 
+PF_X = 1
 END = 1 << 47  # of the addresses that programs have
 MOST_COVERED = 16  # times the code that the file has: so much may all functions be together
 
@@ -53,3 +54,21 @@ class ProgramFile:
             if segment.kind == PT_LOAD and at >= 0 and at + function.size <= segment.in_file:
                 return bytes(self._file.piece(segment.offset + at, function.size))
         raise ImageError(f"{self.path}: the code of {function.name} is not in the file")
+
+    def first_other(self, other: "ProgramFile") -> int | None:
+        """The first address at which another program has other code, or this one alone has some;
+        None: both have the same code."""
+        mine, theirs = (
+            sorted((s.virtual, bytes(one._file.piece(s.offset, s.in_file)))
+                   for s in one._file.segments if s.kind == PT_LOAD and s.flags & PF_X)
+            for one in (self, other))
+        for (at, code), (their_at, their_code) in zip(mine, theirs, strict=False):
+            if at != their_at:
+                return at
+            if code != their_code:
+                return at + next((n for n, (a, b) in enumerate(
+                    zip(code, their_code, strict=False)) if a != b),
+                    min(len(code), len(their_code)))
+        if len(mine) == len(theirs):
+            return None
+        return max(mine, theirs, key=len)[min(len(mine), len(theirs))][0]

@@ -69,7 +69,7 @@ class Program:
         return kernel_session(
             breakpoints, self._machine.kernel.prototypes.types(), self._source,
             ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took,
-            programs=UserPrograms({**program_files(breakpoints.image), **files}), target=target)
+            programs=UserPrograms(program_files(breakpoints.image), files), target=target)
 
     def _took(self, row: Row) -> None:
         if "actions" in row:

@@ -131,7 +131,7 @@ class TracedKernel:
             for path in line.user_programs:
                 ProgramFile(path)  # what cannot be read is said at once
             named = {path.name: path for path in line.user_programs}
-            self.guest.programs = UserPrograms(program_files(self.image, files) | named)
+            self.guest.programs = UserPrograms(program_files(self.image, files), named)
             if line.process is not None:
                 self.processes.check(line.process)
             undo.pop_all()

@@ -56,6 +56,10 @@ class GuestProcesses:
         if file.machine != kernel:
             raise KinstError(f"{file.path}: a program for {file.machine}; the kernel is for "
                              f"{kernel}")
+        other = self._programs().other_code(name[:NAME])
+        if other is not None:
+            raise KinstError(f"process {process} ({name[:NAME]}) has other code at {other:#x} than "
+                             f"{file.path}, which its probes would be made from")
         return TracedProgram(process, name[:NAME], file, process not in known)
 
 

@@ -27,7 +27,7 @@ SHOWS = {
     "devices": r"\n +\d+ ns  \w+\d+\n(?s:.)*\n +\d+ ns  ",
     "hottest": r"(\n  \w+ +\d{4,}){10}\n",
     "failures": r"\n  \w+_probe +\d+\n",
-    "opensnoop": r" cat +3 +0 /etc/motd\n +\d+ cat +-1 +2 /nope\n",
+    "opensnoop": r" cat +3 +0 /etc/motd\nA userland .*\n +\d+ cat +-1 +2 /nope\n/nope: No such",
     "execsnoop": r"\d+ +1 cat /etc/motd\n +\d+ +1 wc\n",
     "forks": r"(\d+) init made (\d+)\n\2 false ended \(1\) after \d+ us\n",
     "syscalls": r"\n  CALLS +cat +open +2\n(?s:.)*\n  NANOSECONDS(?s:.)*@@@(?s:.)*"
