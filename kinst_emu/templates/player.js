@@ -60,8 +60,11 @@ function player(data, followed) {
   }
   function look() {
     if (!view) { return; }
+    // A firing that a step is not of shows what the step is about in another's picture.
+    var about = svgs.filter(function (svg) { return svg.querySelector('.pane.about'); })[0];
     svgs.forEach(function (svg) {
-      svg.dataset.view = view.value || column(svg);
+      svg.dataset.view = view.value || column(
+        svg.querySelector('.pane.about') ? svg : about || svg);
       svg.setAttribute('viewBox', data.views[svg.dataset.view]); });
   }
   function texts(play) {

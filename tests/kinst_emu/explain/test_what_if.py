@@ -16,10 +16,12 @@ from kinst_emu.explain.firing_page import firing_page
 from kinst_emu.explain.picture import Station, moments
 from kinst_emu.explain.recorder import FiringRecorder
 from kinst_emu.explain.steps import Table
+from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_commands import refused, run
 
 CALL = 'strtoul(" -0x12zz", 0, 16)'
+browsing = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to read a page with")
 
 
 def done_wrong(arch, place, how):
@@ -154,3 +156,24 @@ def test_where_a_strayed_run_is_is_said():
     explained = done_wrong("amd64", f"strtoul:{emulated[-1]}", "copy")
     assert moments(explained.wrong)[-1].place is Station.ELSEWHERE
     assert "elsewhere" in firing_page(explained)
+
+
+@browsing
+def test_the_registers_that_differ_are_seen_in_both_runs_at_the_steps_that_are_about_them(tmp_path):
+    """On a screen that has room for a third of each picture."""
+    path = tmp_path / "page.html"
+    made = run("kinst", "explain", "-k", "teaching/amd64", "tail_even:23", "-c", "tail_even(4)",
+               "--what-if", "copy", "--html", str(path))
+    assert made.returncode == 0, made.stderr
+    seen = """Array.from(document.querySelectorAll('#player svg.picture')).map(function (svg) {
+      var one = svg.querySelector('[data-register=rflags]');
+      var box = one.getBoundingClientRect(), all = svg.getBoundingClientRect();
+      return [box.left >= all.left && box.right <= all.right && box.top >= all.top
+              && box.bottom <= all.bottom, svg.dataset.view, one.dataset.value]; })"""
+    with Shown(path, 1280) as page:
+        for _ in range(30):  # more than there are steps
+            page.click("#next")
+        assert "What if" in page.value("document.getElementById('player').textContent")
+        found = page.value(seen)
+        assert [one[:2] for one in found] == [[True, "machine"]] * 2
+        assert found[0][2] != found[1][2]
