@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dtrace.prototypes import (
+    UNCHECKED,
     Prototypes,
     check_data,
     check_number,
@@ -234,6 +235,9 @@ def check(
                      if prototypes is not None else None)
         if prototypes is None or procedure is None:
             return
+        if prototypes.changed(function.name, function.address):
+            raise KinstError(f"{function.name}: the compiler has changed how it takes its "
+                             f"arguments, so that it cannot be called from elsewhere; {UNCHECKED}")
         check_shape(function.name, procedure, len(arguments))
         for number, argument in enumerate(arguments):
             match argument:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dtrace.c_library import PROTOTYPES
 from dtrace.kernel_types import kernel_types
 from dwarf.debug_file import debug_file
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.linked_types import LinkedTypes
 from dwarf.types import (
     Enumeration,
     Integer,
@@ -50,6 +52,12 @@ class Prototypes:
         types = self.types()
         found = types.function(name, address) if types is not None else None
         return found if found is not None else PROTOTYPES.get(name)
+
+    def changed(self, name: str, address: int) -> bool:
+        """Whether the compiler has changed how a function takes its arguments, so that no call from
+        elsewhere fits (DW_CC_nocall, parameters that are left out)."""
+        types = self.types()
+        return isinstance(types, DwarfTypes | LinkedTypes) and types.changed(name, address)
 
     def result(self, name: str, address: int) -> Type | None:
         found = self.of(name, address)

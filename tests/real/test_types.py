@@ -9,12 +9,14 @@ from collections import defaultdict
 
 import pytest
 
+from dtrace.kernel_types import kernel_types
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import debug_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.types import Enumeration, Integer, Structure, size_of, strip
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import refused, run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 DUMPERS = ("llvm-dwarfdump", "llvm-dwarfdump-19", "llvm-dwarfdump-16", "llvm-dwarfdump-14")
@@ -156,3 +158,16 @@ def brief(kind):
     if isinstance(kind, Structure):
         return (kind.kind, kind.name, kind.size)
     return type(kind).__name__
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_function_that_takes_its_arguments_otherwise_is_not_called(arch):
+    kernel = real_kernel(arch)
+    types = kernel_types(kernel)
+    found = next((f for f in kernel.symbols.functions()
+                  if types.function(f.name, f.address) and types.changed(f.name, f.address)), None)
+    assert found is not None
+    count = len(types.function(found.name, found.address).parameters)
+    call = f"{found.name}({', '.join('0' * count)})"
+    refused(run("kinst", "call", "-k", str(kernel.path), call),
+            f"{found.name}: the compiler has changed how it takes its arguments")
