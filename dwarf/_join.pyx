@@ -14,7 +14,9 @@ from libc.string cimport memchr, memset
 from dwarf._leb cimport read_leb, read_number
 
 cdef enum:
-    MAX_ABBREVS = 1 << 20  # of a table, and attributes of one
+    MAX_ABBREVS = 1 << 18  # of a table
+    MAX_ATTRIBUTES = 1 << 22
+    ABBREV_WORK = 8
     WORK_PER_BYTE = 16
     WORK = 1 << 24
     AT_STMT_LIST = 0x10
@@ -45,6 +47,10 @@ class JoinError(Exception):
 
     def __init__(self, what, offset):
         super().__init__(f"{what} at .debug_info+{offset:#x}")
+
+
+class UnreadError(JoinError):
+    """The parts are of a shape that is not read here."""
 
 
 cdef struct Form:
@@ -98,6 +104,9 @@ cdef class Join:
 
     cdef int wrong(self, str what) except -1:
         raise JoinError(what, self.at)
+
+    cdef int unread(self, str what) except -1:
+        raise UnreadError(what, self.at)
 
     cdef int spend(self, uint64_t work) except -1:
         self.work += work
@@ -264,12 +273,14 @@ cdef class Join:
                 self.wrong("an attribute is cut off")
             form = <uint32_t>(value if value < 0x10000 else 0xFFFF)
             if changed_to(form) or form == FORM_INDIRECT:
-                self.wrong("a form named in place that refers to another part: it is not read")
+                self.unread("a form named in place that refers to another part")
             at = p[0]
+        if u.version < 3 and changed_to(form):
+            self.unread("a reference to another part in a unit of DWARF 2")
         if form == FORM_REF_SIG8:
             size = 8
         elif form == FORM_REF_SUP8:
-            self.wrong("a reference of eight bytes to a supplementary file: it is not read")
+            self.unread("a reference of eight bytes to a supplementary file")
         else:
             size = fixed_size(form, u)
         if form == FORM_REF_SIG8:
@@ -280,7 +291,7 @@ cdef class Join:
             self.wrong("an attribute is cut off, or of an unknown form")
         if (b.abbrevs and (f.name == AT_STR_OFFSETS_BASE or f.name == AT_ADDR_BASE
                            or f.name == AT_RNGLISTS_BASE or f.name == AT_LOCLISTS_BASE)):
-            self.wrong("a supplementary file with tables of its own: it is not read")
+            self.unread("a supplementary file with tables of its own")
         if form == FORM_GNU_REF_ALT or form == FORM_REF_SUP4:
             if b.other_info == NOTHING or form == FORM_REF_SUP4 and u.offset_size != 4:
                 self.wrong("a reference to a supplementary file that is not there")
@@ -335,7 +346,7 @@ cdef class Join:
         if found is None:
             self.wrong(f"a type ({signature:#018x}) whose unit is not there")
         if u.offset_size != 4:
-            self.wrong("a signature in a unit of the 64-bit format: it is not read")
+            self.unread("a signature in a unit of the 64-bit format")
         self.put_uleb(self.info_bytes, at, 4, FORM_REF_ADDR)
         return self.put(at + 4, 4, found)
 
@@ -359,6 +370,9 @@ cdef class Join:
                 self.wrong("abbreviations are cut off")
             if code == 0:
                 break
+            self.spend(ABBREV_WORK)
+            if len(self.codes) == MAX_ABBREVS:
+                self.wrong("more abbreviations than a unit can have")
             if not (uleb(&self.abbrev, &p, &tag) and number(&self.abbrev, &p, 1, &children)):
                 self.wrong("abbreviations are cut off")
             first = self.form_count
@@ -386,7 +400,7 @@ cdef class Join:
         self.spend(1)
         if self.form_count == self.form_room:
             room = <uint64_t>self.form_room * 2 + 256
-            if room > 16 * MAX_ABBREVS:
+            if room > MAX_ATTRIBUTES:
                 self.wrong("more attributes than a unit can have")
             more = realloc(self.forms, room * sizeof(Form))
             if more == NULL:

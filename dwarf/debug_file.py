@@ -224,7 +224,7 @@ def _joined(path: Path, _state: tuple[int, ...]) -> dict[str, bytes]:
     try:
         return join(own, types, other)
     except NotJoined as error:
-        raise DebugDataError(f"{path}: damaged debug data: {error}") from None
+        raise DebugDataError(f"{path}: {error}") from None
 
 
 def _supplement(path: Path, named: SupplementLink) -> Path:
@@ -256,14 +256,15 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
     wanted = set(names)
     there: dict[str, list[SectionHeader]] = {}
     for one in elf.sections:
-        if one.name in wanted:
+        if one.name in wanted and (one.size or one.name not in there):
             there.setdefault(one.name, []).append(one)
     found, places = {}, {}
     for name, parts in there.items():
         contents = [_view(elf, one) for one in parts[:MAX_PARTS]]
         at = 0
         for one, part in zip(parts, contents, strict=False):
-            places[one.offset] = at
+            if len(part):  # an empty one may lie where another begins
+                places[one.offset] = at
             at += len(part)
         if at > LIMIT or len(parts) > MAX_PARTS:
             raise DebugDataError(

@@ -127,7 +127,11 @@ class DwarfTypes(c.Types):
     # -- entries --------------------------------------------------------------------------------
 
     def _read(self, entry: DIE) -> c.Type:
-        """The type an entry describes."""
+        """The type an entry describes; one that only refers to a unit of its own (gcc) has it
+        there."""
+        if "DW_AT_signature" in entry.attributes:
+            with self._entries.reading():
+                entry = entry.get_DIE_from_attribute("DW_AT_signature")
         known = self._known.get(entry.offset)
         if known is None:
             with self._entries.reading():

@@ -91,6 +91,13 @@ class InlineEntries:
         with self._entries.reading():
             return _shown(self._entries.entry(*place))
 
+    def line_table(self, place: tuple[int, int]) -> int | None:
+        """Where in .debug_line the files of an entry's unit are: what its DW_AT_decl_file means."""
+        with self._entries.reading():
+            unit = self._entries.entry(*place).cu.get_top_DIE()
+            found = unit.attributes.get("DW_AT_stmt_list")
+            return int(found.value) if found is not None else None
+
     def copy(self, place: tuple[int, int], function: tuple[int, int]) -> CopyEntries:
         """Of an inline copy: its entry is at ``place``, its function's at ``function``."""
         with self._entries.reading():

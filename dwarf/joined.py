@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dwarf._join import Join, JoinError
+from dwarf._join import Join, JoinError, UnreadError
 from emu.errors import KinstError
 
 # Of the parts that are put behind each other; the lengths of those before are added to offsets.
@@ -75,7 +75,7 @@ def join(own: dict[str, bytes], types: bytes, other: dict[str, bytes] | None) ->
     base = {name: len(own.get(name, b"")) for name in SHARED}
     total = sum(map(len, [*own.values(), types, *theirs.values()]))
     if total > LIMIT:
-        raise NotJoined(f"debug data of {total} bytes in several files")
+        raise NotJoined(f"damaged debug data: {total} bytes in several places")
     found = {name: own.get(name, b"") + theirs.get(name, b"") for name in SHARED
              if name in own or name in theirs}
     first, second = base[".debug_info"], base[".debug_info"] + len(types)
@@ -92,7 +92,9 @@ def join(own: dict[str, bytes], types: bytes, other: dict[str, bytes] | None) ->
             base[".debug_abbrev"], second, base[".debug_str"], base[".debug_line_str"],
             base[".debug_line"], None, None), {})
         made.finish()
+    except UnreadError as error:
+        raise NotJoined(f"debug data of a shape that is not read: {error}") from None
     except JoinError as error:
-        raise NotJoined(str(error)) from None
+        raise NotJoined(f"damaged debug data: {error}") from None
     found[".debug_info"], found[".debug_abbrev"] = bytes(info), bytes(abbrev)
     return found

@@ -92,7 +92,7 @@ cdef bint enter_copy(Dispatch *d, uint32_t copy) noexcept nogil:
     cdef int64_t i
     cdef int why
     if t == NULL:
-        not_noted(d, TOO_MANY_OF_ALL if d.tails.count == MAX_TAIL_THREADS else NO_MEMORY)
+        not_noted(d, TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY)
         return False
     i = <int64_t>t.active_count - 1
     while i >= 0:

@@ -34,7 +34,7 @@ cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) 
     cdef uint64_t i, k, size
     cdef TailThread *more
     if t.threads == NULL or make and 2 * (t.count + 1) > t.mask:
-        if not make or t.count == MAX_TAIL_THREADS:
+        if not make:
             return NULL
         size = 2 * (t.mask + 1) if t.threads != NULL else 64
         more = <TailThread *>calloc(size, sizeof(TailThread))
@@ -54,7 +54,7 @@ cdef TailThread *tails_of(Dispatch *d, uint64_t thread, int program, bint make) 
         if t.threads[i].key == key:
             return &t.threads[i]
         i = (i + 1) & t.mask
-    if not make:
+    if not make or t.count >= MAX_TAIL_THREADS:
         return NULL
     t.threads[i].used, t.threads[i].key = True, key
     t.count += 1
@@ -108,7 +108,7 @@ cdef int note_tail(Dispatch *d, uint32_t probe, uint64_t sp, uint64_t back, int 
         forget_tails(d)
     t = tails_of(d, thread, program, True)
     if t == NULL:
-        return TOO_MANY_OF_ALL if d.tails.count == MAX_TAIL_THREADS else NO_MEMORY
+        return TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY
     if thread:
         while t.count and abandoned(&t.all[t.count - 1], sp):
             t.count -= 1
@@ -206,7 +206,7 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     """The engine: a call that returns to ``back`` may just have been executed.
 
     The frame that calls is where everything returns to that waits for ``back`` with its stack pointer:
-    control is there already, by no return.
+    control is there already, by no return.  So it is for what has a frame below it.
     """
     cdef Dispatch *d = <Dispatch *>data
     cdef Clock *c = d.clock
@@ -214,7 +214,7 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
     cdef TailThread *t
     cdef uint64_t thread, sp
     cdef uint64_t returns_to = 0
-    cdef uint32_t first, low
+    cdef uint32_t first, low, kept, i
     if c.frozen or c.history != d.tails.history:
         return
     if not back >> 63 and d.programs.count:
@@ -237,11 +237,16 @@ cdef void on_called(void *data, uint64_t back) noexcept nogil:
             t.all[first - 1].back == back):
         first -= 1
         t.all[first].calls = False  # it waits for this call
-    low = first
+    low = kept = first
     while low and (t.all[low - 1].sp == sp or abandoned(&t.all[low - 1], sp)):
         low -= 1
-    memmove(&t.all[low], &t.all[first], (t.count - first) * sizeof(Tail))
-    t.count -= first - low
+    # What waits elsewhere with this stack pointer is the caller's of a function that has no frame.
+    for i in range(low, first):
+        if t.all[i].sp == sp and t.all[i].back != back:
+            t.all[low] = t.all[i]
+            low += 1
+    memmove(&t.all[low], &t.all[kept], (t.count - kept) * sizeof(Tail))
+    t.count -= kept - low
 
 
 cdef bint has_tails(Dispatch *d) noexcept nogil:

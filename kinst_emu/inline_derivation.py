@@ -76,18 +76,16 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
             path = debug_file(module.path if module is not None else image.path)
             assert path is not None
             readers[part] = InlineEntries(path)
-        own = tuple(number & OWN for number in index.entry(copy.number))
         origin = index.subject(copy.number)
         assert origin is not None
-        function = tuple(number & OWN for number in origin)
-        found = readers[part].copy((own[0], own[1]), (function[0], function[1]))
+        found = readers[part].copy(_own(index.entry(copy.number)), _own(origin))
         entry = inline.begin(copy, image.symbols)
         caller = image.symbols.function_at(entry)
         yield Derivation(
             found, module.address if module is not None else 0, entry,
             _defined(index, sources, readers[part], copy), caller,
             entry - caller.address if caller is not None else entry,
-            _files(index, sources, copy, found))
+            _files(index, sources, readers[part], copy, found))
 
 
 def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: Function
@@ -96,23 +94,37 @@ def _defined(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: F
     around = _around(index, copy)
     if around is None:
         return "?", "?"
-    offset, unit = index.subject(around.number) or index.entry(around.number)
-    values = {a.name: a.value for a in reader.entry((offset & OWN, unit & OWN)).attributes}
-    files = sources.files(index.line_table(around.unit))
+    place = _own(index.subject(around.number) or index.entry(around.number))
+    values = {a.name: a.value for a in reader.entry(place).attributes}
     number = values.get("DW_AT_decl_file", "")
+    files = _files_of(sources, reader, copy, place)
     file = files.get(int(number), "?") if number.isdecimal() else "?"
     return around.name, f"{file}:{values.get('DW_AT_decl_line', '?')}"
 
 
-def _files(index: DebugIndex, sources: Sources, copy: Function, found: CopyEntries
-           ) -> dict[tuple[int, str], str]:
-    files = sources.files(index.line_table(copy.unit))
-    same_unit = index.unit_offset(copy.unit)
+def _own(place: tuple[int, int]) -> tuple[int, int]:
+    """(offset, that of the unit) as the file has them."""
+    return place[0] & OWN, place[1] & OWN
+
+
+def _files_of(sources: Sources, reader: InlineEntries, copy: Function, place: tuple[int, int]
+              ) -> dict[int, str]:
+    """What the numbers of files mean in the unit of an entry, of a copy's own file."""
+    table = reader.line_table(place)
+    return {} if table is None else sources.files(table | copy.number & ~OWN)
+
+
+def _files(index: DebugIndex, sources: Sources, reader: InlineEntries, copy: Function,
+           found: CopyEntries) -> dict[tuple[int, str], str]:
+    named = dict[tuple[int, str], str]()
     origin = index.subject(copy.number)
-    entries = [found.copy, *([found.function] if origin and origin[1] == same_unit else [])]
-    return {(entry.offset, a.name): files[int(a.value)] for entry in entries
-            for a in entry.attributes
-            if a.name in FILES and a.value.isdecimal() and int(a.value) in files}
+    places = [(found.copy, index.entry(copy.number)),
+              *([(found.function, origin)] if origin is not None else [])]
+    for entry, place in places:
+        files = _files_of(sources, reader, copy, _own(place))
+        named |= {(entry.offset, a.name): files[int(a.value)] for a in entry.attributes
+                  if a.name in FILES and a.value.isdecimal() and int(a.value) in files}
+    return named
 
 
 def as_json(one: Derivation) -> dict[str, Any]:

@@ -68,12 +68,16 @@ cdef void forget_calls_back_to(Clock *c, uint64_t address) noexcept nogil:
         size += 4 if c.fixed else 1
 
 
-cdef inline void note_call(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
-    """A block begins: tell of the call before it, and know whether it ends with one."""
+cdef inline void tell_call(Clock *c, uint64_t address) noexcept nogil:
+    """A block begins: tell of what may have been a call, at the end of the one before it."""
     if c.calling:
         c.calling = False
         if c.called != NULL and address != c.calls_back:
             c.called(c.arrived_data, c.calls_back)
+
+
+cdef inline void note_call(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
+    """A block is going to be executed: know whether it ends with what may be a call."""
     if c.awaited_count and is_awaited(c, address + size):
         c.calling, c.calls_back = True, address + size
 

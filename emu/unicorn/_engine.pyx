@@ -647,7 +647,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         if not thaws_at(c, address):
             return
         thaw_now(c)  # the displaced instruction is done: the guest goes on behind it
-    note_call(c, address, size)
+    tell_call(c, address)
     if is_awaited(c, address) and c.arrived != NULL and not c.arrived(c.arrived_data, address):
         request_stop(c, STOP_REQUEST)
         return
@@ -693,6 +693,7 @@ cdef void begin_block(Clock *c, uint64_t address, uint32_t size) noexcept nogil:
         request_stop(c, STOP_LIMIT)
         return
     c.count = n
+    note_call(c, address, size)
     if gives_away(c, address, size):
         give_away(c, c.instructions + n)
     look_ahead(c)
@@ -969,6 +970,7 @@ cdef void count_from(Clock *c, uint64_t instructions) noexcept nogil:
     c.instructions = c.canonical = instructions
     c.horizon = c.heard = 0
     c.count = 0
+    c.calling = False
 
 
 cdef class Engine:

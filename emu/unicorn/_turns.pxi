@@ -144,6 +144,7 @@ cdef class Turns:
         c.program_began, c.address, c.size = other.program_began, other.address, other.size
         c.count = 0
         c.cut_at = 0
+        c.calling = False  # of the other one
         c.cpu = number
         c.exceptions = 0
         c.turns[0] += 1

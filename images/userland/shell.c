@@ -82,7 +82,9 @@ print_date(int64_t time)
 {
 	static const char *const months[] = { "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug",
 	    "Sep", "Oct", "Nov", "Dec" };
-	int64_t second = time % 86400, days = time / 86400 + 719468, of_era = days % 146097;
+	int64_t second = (time % 86400 + 86400) % 86400;
+	int64_t days = (time - second) / 86400 + 719468;
+	int64_t of_era = (days % 146097 + 146097) % 146097;
 	int64_t year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
 	int64_t day = of_era - (365 * year + year / 4 - year / 100), month = (5 * day + 2) / 153;
 

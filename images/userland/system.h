@@ -156,8 +156,9 @@ memcmp(const void *a, const void *b, size_t size)
 	return (0);
 }
 
-/* Formats as printf(3) does, into a file, in pieces of a line: %s, %c, %d, %i, %u, %x, %p and %%, of
- * int, long (l, ll, z, j), with a width, - and 0. Gives the number of characters. */
+/* Formats as printf(3) does, into a file, in pieces of a line: %s, %c, %d, %i, %u, %o, %x, %X, %p and
+ * %%, of char, short, int and long (hh, h, l, ll, z, j, t), with -, 0, a width and a precision. Gives
+ * the number of characters; at another letter it stops, and says so. */
 __attribute__((unused)) static long
 vprint(int file, const char *format, va_list list)
 {
@@ -166,8 +167,8 @@ vprint(int file, const char *format, va_list list)
 
 	for (; *format != '\0'; format++) {
 		const char *text = digits, *sign = "";
-		size_t length = 1, width = 0, padded;
-		int wide = 0, left = 0, zero = 0;
+		size_t length = 1, width = 0, padded, zeros = 0;
+		int wide = 0, shorter = 0, left = 0, zero = 0, precision = -1;
 
 		digits[0] = *format;
 		if (*format == '%') {
@@ -175,44 +176,79 @@ vprint(int file, const char *format, va_list list)
 
 			for (format++; *format == '-' || *format == '0'; format++)
 				*(*format == '-' ? &left : &zero) = 1;
-			for (; *format >= '0' && *format <= '9'; format++)
-				width = width * 10 + (size_t)(*format - '0');
-			for (; *format == 'l' || *format == 'z' || *format == 'j'; format++)
-				wide = 1;
+			for (int part = 0; part < 2; part++) { /* width, precision */
+				int given = part == 0 ? 0 : -1;
+
+				if (part == 1 && *format == '.')
+					given = 0, format++;
+				else if (part == 1)
+					break;
+				if (*format == '*')
+					given = va_arg(list, int), format++;
+				for (; *format >= '0' && *format <= '9'; format++)
+					given = given * 10 + (*format - '0');
+				if (part == 1)
+					precision = given;
+				else if (given < 0)
+					left = 1, width = (size_t)-(long)given;
+				else
+					width = (size_t)given;
+			}
+			for (; *format == 'l' || *format == 'z' || *format == 'j' || *format == 't' ||
+			    *format == 'h'; format++)
+				*(*format == 'h' ? &shorter : &wide) += 1;
 			kind = *format;
-			if (kind == '\0')
-				break;
 			if (kind == 's') {
 				text = va_arg(list, const char *);
 				if (text == NULL)
 					text = "(null)";
-				length = strlen(text);
+				for (length = 0; (precision < 0 || length < (size_t)precision) &&
+				    text[length] != '\0';)
+					length++;
 			} else if (kind == 'c')
 				digits[0] = (char)va_arg(list, int);
-			else if (kind != '%') {
-				unsigned long base = kind == 'x' || kind == 'p' ? 16 : 10, value;
+			else if (kind == 'd' || kind == 'i' || kind == 'u' || kind == 'o' || kind == 'x' ||
+			    kind == 'X' || kind == 'p') {
+				unsigned long base = kind == 'd' || kind == 'i' || kind == 'u' ? 10 :
+				    kind == 'o' ? 8 : 16, value;
 				int with_sign = kind == 'd' || kind == 'i';
 				long given = wide || kind == 'p' ? va_arg(list, long) :
 				    with_sign ? va_arg(list, int) : (long)va_arg(list, unsigned);
 				char *end = digits + sizeof(digits), *p = end;
 
+				if (shorter == 1)
+					given = with_sign ? (short)given : (unsigned short)given;
+				else if (shorter > 1)
+					given = with_sign ? (signed char)given : (unsigned char)given;
 				value = with_sign && given < 0 ? -(unsigned long)given :
 				    (unsigned long)given;
-				do
-					*--p = "0123456789abcdef"[value % base];
-				while ((value /= base) != 0);
+				for (; value != 0; value /= base)
+					*--p = (kind == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[
+					    value % base];
 				sign = with_sign && given < 0 ? "-" : kind == 'p' ? "0x" : "";
 				text = p;
 				length = (size_t)(end - p);
-			} else
+				if (precision >= 0)
+					zero = 0;
+				else if (length == 0)
+					precision = 1;
+				if (precision > 0 && (size_t)precision > length)
+					zeros = (size_t)precision - length;
+			} else if (kind == '%')
 				digits[0] = '%';
+			else {
+				static const char said[] = "printf: a format that is not known here\n";
+
+				CALL3(SYS_write, 2, said, sizeof(said) - 1);
+				break;
+			}
 		}
-		padded = length + strlen(sign);
+		padded = length + zeros + strlen(sign);
 		padded = padded < width ? width - padded : 0;
 		for (int step = 0; step < 5; step++) {
 			/* Spaces, the sign, zeros, the text, spaces. */
-			size_t n = step == 1 ? strlen(sign) : step == 3 ? length :
-			    step == (left ? 4 : zero ? 2 : 0) ? padded : 0;
+			size_t n = (step == 1 ? strlen(sign) : step == 3 ? length : step == 2 ? zeros : 0) +
+			    (step == (left ? 4 : zero ? 2 : 0) ? padded : 0);
 			const char *from = step == 1 ? sign : step == 3 ? text : NULL;
 
 			whole += n;

@@ -80,6 +80,7 @@ class _Counted:
         self._machine = machine
         self._executed: dict[int, list[int]] = {}  # an instruction: the instructions before it
         self._fired: list[tuple[int, int]] = []
+        self._later: set[int] = set()  # the numbers of those that fire behind their instruction
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
         self._places = {breakpoints.probe(n).instruction.address: breakpoints.probe(n)
@@ -95,6 +96,8 @@ class _Counted:
         at, now = probe.instruction.address, self._machine.instructions
         if probe.id - 1 in self._wanted:
             self._fired.append((at, now))
+            if self.breakpoints.dispatcher.firing_at != at:
+                self._later.add(len(self._fired))
         else:
             self._executed.setdefault(at, []).append(now)
 
@@ -105,6 +108,12 @@ class _Counted:
                              "be explained: give another call")
         at, when = self._fired[hit - 1]
         probe = self._places[at]
+        if hit in self._later:
+            raise KinstError(
+                f"{text}: firing {hit} is where the function that {probe.function}:"
+                f"{probe.instruction.offset} goes to returns, at no breakpoint; "
+                f"{probe.function}:{probe.instruction.offset} explains the instruction that leads "
+                "there")
         function = self.breakpoints.functions[self._function_of(probe)]
         executed = sum(1 for now in self._executed.get(at, ()) if now <= when)
         return ChosenPlace(function, probe.instruction.offset, max(executed, 1), text, hit,

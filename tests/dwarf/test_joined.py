@@ -27,6 +27,8 @@ ABBREVS = (
     + abbrev(6, 0x34, 0, (0x03, 0x08), (0x49, 0x20), (0x02, 0x18))  # of a type with a signature
     + abbrev(7, 0x0D, 0, (0x03, 0x08), (0x49, 0x20), (0x38, 0x0B))
     + abbrev(8, 0x0F, 0, (0x49, 0x15))  # a pointer: DW_FORM_ref_udata
+    + abbrev(9, 0x13, 0, (0x3C, 0x19), (0x69, 0x20))  # as gcc has it: declaration, signature
+    + abbrev(10, 0x34, 0, (0x03, 0x08), (0x49, 0x13), (0x02, 0x18))
     + b"\0")
 ADDRESS = b"\x09\x03" + struct.pack("<Q", 0x1000)  # an exprloc: DW_OP_addr
 
@@ -116,6 +118,45 @@ def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
     path.write_bytes(Elf(others=others).build())
     with pytest.raises(DebugDataError, match=r"0x1122334455667788.* whose unit is not there"):
         build(path)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_path, version):
+    """So gcc refers to types: by an entry of the unit's own."""
+    body = b"\1f.c\0"
+    at = (12 if version >= 5 else 11) + len(body)
+    body += b"\x09" + struct.pack("<Q", SIGNATURE)
+    body += b"\x0athing\0" + struct.pack("<I", at) + ADDRESS + b"\0"
+    units, own = [box(version), other(version)], compile_unit(version, body)
+    others = {".debug_abbrev": ABBREVS, ".debug_info": own + b"".join(units if version > 4 else [])}
+    if version < 5:
+        others[".debug_types"] = b"".join(units)
+    path = tmp_path / "gcc"
+    path.write_bytes(Elf(others=others).build())
+    types = DwarfTypes(path, DebugIndex(build(path), path))
+    thing = types.variable("thing")
+    assert declare(thing) == "struct box" and strip(thing).size == 12
+
+
+def test_units_that_share_tables_without_end_are_refused_soon(tmp_path):
+    """Each of many units names another table, and each table is the rest of a long one."""
+    tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
+    units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
+    with pytest.raises(NotJoined, match="more work"):
+        join({".debug_info": units, ".debug_abbrev": tables}, b"", None)
+    many = b"".join(uleb(code) + b"\x11\0\0\0" for code in range(1, 300_000)) + b"\0"
+    with pytest.raises(NotJoined, match="more abbreviations"):
+        join({".debug_info": compile_unit(4, b"\0"), ".debug_abbrev": many}, b"", None)
+
+
+def test_what_is_not_read_is_not_called_damaged(tmp_path):
+    path, _common = shared(tmp_path)
+    content = path.read_bytes()
+    at = content.index(struct.pack("<HBBI", 5, 1, 8, 0))
+    old = struct.pack("<HIB", 2, 0, 8)  # a header of version 2, one byte shorter
+    path.write_bytes(content[:at] + old + content[at + 8 :] + b"\0")
+    said = run("kinst", "type", "-k", str(path), "long")
+    assert said.returncode == 1 and "Traceback" not in said.stderr
 
 
 # -- dwz -------------------------------------------------------------------------------------------

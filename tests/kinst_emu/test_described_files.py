@@ -42,6 +42,22 @@ def answered(*words):
     return result.stdout
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_types_in_units_of_their_own_are_those_of_variables_and_parameters(
+        tmp_path, compiler, version):
+    (tmp_path / "boxes.h").write_text("struct box { int a; struct box *next; };\n")
+    made = tmp_path / "own"
+    (tmp_path / "own.c").write_text(
+        '#include "boxes.h"\nstruct box one; int use(struct box *b) { return b->a; }\n'
+        "int _start(void) { return use(&one); }\n")
+    subprocess.run([tool(compiler), "-g", f"-gdwarf-{version}", "-fdebug-types-section", "-O1",
+                    "-ffreestanding", "-nostdlib", "-static", "-o", made, "own.c"], check=True,
+                   cwd=tmp_path)
+    assert answered("type", "-k", str(made), "one") == "struct box one;\n"
+    assert answered("type", "-k", str(made), "use") == "int use(struct box *b);\n"
+
+
 @pytest.mark.parametrize("flags", [
     ("-c",), ("-c", "-fdebug-types-section"), ("-c", "-fdebug-types-section", "-gdwarf-4"), ()])
 def test_object_files_and_programs_are_described_as_kernels_are(tmp_path, flags):
@@ -133,6 +149,25 @@ def test_the_sums_that_lead_to_a_copy_are_right_and_end_at_its_probe(tmp_path, v
         ends = re.findall(rf"^    {letter} = .*?(0x[0-9a-f]+)$", text, re.MULTILINE)
         assert [int(end, 16) for end in ends] == [piece[side] for piece in copy["ranges"]]
     assert re.search(r"in work, .*boxes\.c:14:\n", text)  # where the caller is defined
+
+
+def test_the_file_of_a_function_is_that_of_the_unit_that_defines_it(tmp_path):
+    """With -flto a copy's unit is another one than its function's."""
+    (tmp_path / "h.h").write_text(
+        "static inline __attribute__((always_inline)) int inl(int n) { return n * 3 + 1; }\n"
+        "int mid(int n);\n")
+    (tmp_path / "a.c").write_text('#include "h.h"\n\n\nint mid(int n) { return inl(n) + 2; }\n')
+    (tmp_path / "m.c").write_text(
+        '#include "h.h"\nvolatile int v;\nint _start(void) { return mid(v) + inl(v); }\n')
+    made = tmp_path / "lto"
+    subprocess.run(["gcc", "-flto", "-g", "-O2", "-ffreestanding", "-nostdlib", "-static", "-o",
+                    made, "a.c", "m.c"], check=True, cwd=tmp_path)
+    shown = json.loads(answered("inline", "-k", str(made), "inl", "--dwarf", "--json"))
+    expected = {"mid": "a.c:4", "_start": "m.c:3"}
+    assert shown
+    for one in shown:
+        within = one["within"]
+        assert within["source"].endswith(expected[within["function"]]), within
 
 
 def test_the_entries_of_every_copy_in_the_teaching_kernel_lead_to_the_listed_offsets(arch):

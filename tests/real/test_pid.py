@@ -158,6 +158,33 @@ def test_a_function_that_another_goes_back_past_has_not_returned(kernel):
     assert traced.stdout.split() == ["10", "18", "9", "2"]
 
 
+FRAMELESS = """
+pid$target::by_tail:entry, pid$target::inner:entry { @entries[probefunc] = count(); }
+pid$target::by_tail:return, pid$target::inner:return { @returns[probefunc] = count(); }
+END { printa("%s %@d\\n", @entries); printa("%s %@d\\n", @returns); }
+"""
+
+
+def test_a_function_without_a_frame_takes_no_return_from_its_callers(kernel):
+    traced = run("kdtrace", "-k", str(kernel.path), "-q", "-c",
+                 str(Path(__file__).parent / "frameless.c"), "-n", FRAMELESS)
+    assert traced.returncode == 0, traced.stderr
+    assert sorted(line for line in traced.stdout.splitlines() if line) == [
+        "by_tail 100", "by_tail 100", "inner 100", "inner 100"]
+
+
+@pytest.mark.parametrize("cpus", ["1", "2", "4"])
+def test_what_one_cpu_calls_takes_no_return_from_another(kernel, cpus):
+    traced = run(
+        "kdtrace", "-k", str(kernel.path), "--cpus", cpus, "-q", "-c",
+        str(Path(__file__).parent / "beside.c"), "-n",
+        "pid$target::by_tail:entry { @entries = count(); }"
+        "pid$target::by_tail:return { @returns = count(); }"
+        "END { printa(\"%@d\\n\", @entries); printa(\"%@d\\n\", @returns); }")
+    assert traced.returncode == 0, traced.stderr
+    assert traced.stdout.split() == ["100000", "100000"]
+
+
 ODD = """
 #include "system.h"
 static volatile char room[1 << 20];

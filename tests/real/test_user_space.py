@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import subprocess
 import tarfile
 from dataclasses import replace
 
@@ -200,6 +201,22 @@ int main(int argc, char **argv)
         assert ran.returncode == 7, ran.stderr
         assert ran.stdout.splitlines() == [
             "35 [  -42] [7   ] [00ff] one", "/nowhere: No such file or directory", "35", "piped"]
+
+
+def test_printf_of_our_headers_prints_what_a_c_library_prints(attached, tmp_path):
+    calls = ['"%.3d|%s", 5, "x"', '"%5.1s|%d", "abc", 7', '"%o %X %x", 8, 255, 255',
+             '"%hd %hhd %hu", 70000, 300, -1', '"[%*d] [%-*d] [%.*s]", 5, 42, 4, 7, 2, "abc"',
+             '"%5s|%-5s|%c|%%", "ab", "cd", 65', '"%ld %lu %zu %lld", -5L, 5UL, (size_t)9, -1LL',
+             '"%08.3d|%08d|%+s", 42, -42, "s"', '"%.0d|%d|%u", 0, 0, 4000000000u']
+    calls[7] = '"%8.3d|%08d|%s", 42, -42, "s"'
+    body = "".join(f'\tprintf({call});\n\tprintf("\\n");\n' for call in calls)
+    ours, host = tmp_path / "ours.c", tmp_path / "host.c"
+    ours.write_text(f"int main(void)\n{{\n{body}\treturn 0;\n}}\n")
+    host.write_text(f"#include <stdio.h>\nint main(void)\n{{\n{body}\treturn 0;\n}}\n")
+    subprocess.run(["gcc", "-w", "-o", tmp_path / "host", host], check=True)
+    wanted = subprocess.run([tmp_path / "host"], check=True, capture_output=True, text=True).stdout
+    ran = run("kinst", "run", "-k", str(attached.path), str(ours))
+    assert (ran.returncode, ran.stdout) == (0, wanted), ran.stderr
 
 
 def test_a_file_of_c_that_mixes_both_ways_is_told_what_to_do(attached, tmp_path):

@@ -58,6 +58,16 @@ def test_a_wrong_run_is_that_of_the_same_firing():
     assert "What if" in shown.stdout
 
 
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_return_by_a_tail_call_is_not_explained_at_the_jump_where_it_does_not_fire(arch):
+    said = run("kinst", "explain", "-k", f"teaching/{arch}", "tail_even:return", "-c",
+               "tail_even(7)", "--steps")
+    refused(said, "at no breakpoint")
+    place = re.search(r"(tail_even:\d+) explains", said.stderr)[1]
+    jump = run("kinst", "explain", "-k", f"teaching/{arch}", place, "-c", "tail_even(7)", "--steps")
+    assert jump.returncode == 0, jump.stderr
+
+
 @pytest.mark.parametrize("probe, says", [
     ("mix:entry", "fires"), ("nothing:entry", "nothing"), ("kinst::nothing:return", "nothing"),
     ("io:::start", "of probes, those of kinst and fbt"), ("fbt::mix:entry", "mix")])
