@@ -9,7 +9,7 @@ from collections import defaultdict
 
 import pytest
 
-from dtrace.kernel_types import kernel_types
+from dtrace.prototypes import Prototypes
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import debug_file
 from dwarf.dwarf_types import DwarfTypes
@@ -163,11 +163,11 @@ def brief(kind):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_a_function_that_takes_its_arguments_otherwise_is_not_called(arch):
     kernel = real_kernel(arch)
-    types = kernel_types(kernel)
+    known = Prototypes(kernel)
     found = next((f for f in kernel.symbols.functions()
-                  if types.function(f.name, f.address) and types.changed(f.name, f.address)), None)
+                  if known.of(f.name, f.address) and known.changed(f.name, f.address)), None)
     assert found is not None
-    count = len(types.function(found.name, found.address).parameters)
+    count = len(known.of(found.name, found.address).parameters)
     call = f"{found.name}({', '.join('0' * count)})"
     refused(run("kinst", "call", "-k", str(kernel.path), call),
             f"{found.name}: the compiler has changed how it takes its arguments")
