@@ -21,7 +21,7 @@ from kinst.trap import CpuState, returns_to
 
 MAX_RETURN = 5000  # instructions from the seam back to the guest
 MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
-STACK_REACH = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
+SAME_STACK = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class SeamBreakpoints(ProbeTable):
 
     def _await(self, number: int, sp: int, back: int) -> None:
         tails = self._of_thread()[0]
-        while tails and 0 < sp - tails[-1][0] < STACK_REACH:
+        while tails and 0 < sp - tails[-1][0] < SAME_STACK:
             tails.pop()  # its frame is gone
         if len(tails) == MAX_TAILS:
             raise ProbeError(f"more than {MAX_TAILS} functions of one thread have left by tail "
@@ -275,7 +275,7 @@ class SeamBreakpoints(ProbeTable):
         """The guest is at an address that a function may return to."""
         machine = self.machine
         tails, copies = self._of_thread()
-        while tails and 0 < machine.sp - tails[-1][0] < STACK_REACH:
+        while tails and 0 < machine.sp - tails[-1][0] < SAME_STACK:
             tails.pop()
         while tails and tails[-1][:2] == (machine.sp, machine.pc):
             number = tails.pop()[2]

@@ -18,6 +18,7 @@ from kinst_emu.explain.ways.drawing import WayPictures
 from kinst_emu.explain.ways.page_fault import FaultRecorder
 from kinst_emu.explain.ways.running import RunningThread
 from tests.conftest import ARCHES, real_kernel
+from tests.kinst_emu.test_commands import run
 
 MEMORY = 512 << 20
 LIMIT = 4_000_000_000
@@ -167,3 +168,19 @@ def test_a_way_moves_as_it_stands_and_is_a_small_page(kernel, name, tmp_path):
     assert path.stat().st_size < LARGEST and path.read_text().count("<svg") == len(one.steps) + 1
     assert [step["name"] for step in json.loads(done.stdout)["steps"]] == [
         step.name for step in one.steps]
+
+
+@pytest.mark.parametrize("what", ["open", "page-fault"])
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_field_of_the_trap_frame_has_a_value_when_this_entry_has_stored_it(arch, what, tmp_path):
+    """Before, the words hold what the frame of an earlier entry has left there."""
+    kernel, path = real_kernel(arch), tmp_path / "way.svg"
+    unwritten = {}
+    for at in ("2", "frame"):
+        drawn = run("kinst", "explain", "-k", str(kernel.path), what, "-c", "$ cat /etc/motd",
+                    "--svg", str(path), "--at", at)
+        assert drawn.returncode == 0, drawn.stderr
+        text = path.read_text()
+        assert 'data-fields="' in text
+        unwritten[at] = text.count("not written yet")
+    assert unwritten["2"] > 10 and unwritten["frame"] < unwritten["2"] / 2, unwritten

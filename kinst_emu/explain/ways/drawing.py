@@ -71,10 +71,17 @@ class WayPictures:
         self.moments, self.steps = way.moments, way.steps
         self._pitch = min(LINE, (HEIGHT - TOP - 4 * MARGIN) / max(1, len(way.labels)))
         self._known: list[dict[int, int]] = []
+        self._stored: list[frozenset[int]] = []  # since the way began, by the moments
         self._functions: list[list[str]] = []
+        stored = frozenset[int]()
         known, functions = dict[int, int](), list[str]()
-        for moment in way.moments:
+        for number, moment in enumerate(way.moments):
             known |= moment.words
+            # At first, all are told of, which no one instruction stores.
+            first = number == 0 or (number == 1 and set(way.labels) <= set(moment.words))
+            stored |= frozenset() if first else frozenset(moment.words)
+            stored |= way.pushed if number else frozenset()
+            self._stored.append(stored)
             name = function(moment.seen.address, words)
             if functions[-1:] != [name]:
                 functions.append(name)
@@ -101,8 +108,10 @@ class WayPictures:
         before = self.moments[number - 1] if number else moment
         told, title = self._told(number, step)
         registers = moment.seen.registers
-        words = tuple(StackWord(at, self._known[number].get(at), names,
-                                number > 0 and at in moment.words)
+        there = not way.builds or 0 < number < len(self.moments) - 1
+        words = tuple(StackWord(at, self._known[number].get(at), names if there else (),
+                                number > 0 and at in moment.words,
+                                not way.builds or at in self._stored[number])
                       for at, names in way.labels.items())
         arrow, stores = self._control(before.station, moment.station), self._stores(words)
         return WayDrawing(
@@ -139,7 +148,7 @@ class WayPictures:
         text = f"{self._text(moment)} is about to be executed, at " + self._words.place(
             moment.seen.address)
         stored = [f"{word.value:#x} at {word.address:#x} ({', '.join(word.fields)})"
-                  for word in words if word.changed]
+                  for word in words if word.changed and word.shown is not None]
         return (f"Moment {number + 1} of {len(self.moments)}: {text}."
                 + (f" Stored: {', '.join(stored[:MOST_STORES])}{_more(stored)}." if stored else ""))
 

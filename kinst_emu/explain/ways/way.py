@@ -3,7 +3,7 @@
 Assembly is gone through instruction by instruction; of C, each stay in a function is a moment.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,6 +36,9 @@ class Way:
     """:param heading: of the words that are drawn; ``labels``, by address, what each is.
     :param steps: with the numbers of the moments that they are about; ``about`` by their names what
         they are about: a pane.
+    :param builds: whether the words are built on the way, as a trap frame is: before they are
+        stored, they hold what an earlier one has left there.
+    :param pushed: words that the CPU has stored when it takes the exception.
     """
 
     stations: tuple[str, ...]
@@ -44,6 +47,8 @@ class Way:
     moments: Sequence[WayMoment]
     steps: Sequence[tuple[int, Step]]
     about: Mapping[str, str]
+    builds: bool = False
+    pushed: frozenset[int] = frozenset()
 
 
 class _Moments:
@@ -129,7 +134,17 @@ def entry_way(seen: SeenEntry, steps: Sequence[Step], words: Words) -> Way:
                [(numbers[step.name], step) for step in steps],
                {"instruction": "code", "exception": "registers", "entry": "words",
                 "frame": "words", "dispatch": "way", "work": "way", "result": "words",
-                "leaving": "registers", "after": "code"})
+                "leaving": "registers", "after": "code"}, True, _pushed(seen, words, labels))
+
+
+def _pushed(seen: SeenEntry, words: Words, labels: Collection[int]) -> frozenset[int]:
+    """The words of the trap frame that are on the stack when the first instruction of the kernel is
+    about to be executed."""
+    if len(seen.entry) < 2:
+        return frozenset()
+    sp = seen.entry[1].registers[words.arch.sp]
+    return frozenset(at for at in labels if at >= sp) if min(labels) <= sp <= max(labels) else (
+        frozenset())
 
 
 def switch_way(seen: SeenSwitch, steps: Sequence[Step], words: Words) -> Way:
