@@ -72,7 +72,13 @@ def check(firing, table, words):
         assert rows[0][0] == f"{firing.slot:#x}"
         held = bytes.fromhex("".join(row[1] for row in rows).replace(" ", ""))
         assert firing.trampoline.startswith(held) and len(held) > 0
-    (after,) = tables(by_name["after"])
+    after, *pushed = tables(by_name["after"])
+    for table in pushed:  # what an emulated instruction has stored
+        assert not firing.slot
+        (store,) = firing.stores[len(firing.rows) - 1]
+        (number,) = table.marked
+        assert table.rows[number][0] == f"{store.address:#x}"
+        assert table.rows[number][3] == f"{int.from_bytes(store.after, 'little'):#x}"
     assert [row[1:] for row in after.rows] == [
         (f"{value:#x}", f"{last.registers[name]:#x}") for name, value in first.registers.items()]
     assert {after.rows[n][0] for n in after.marked} == {
