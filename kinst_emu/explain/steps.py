@@ -542,20 +542,26 @@ def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
     top, value = firing.rows[0].registers[sp], int.from_bytes(stores[0].after, "little")
     what = ("The return address" if value == firing.instruction.address
             + len(firing.instruction.code) else "What it pushes")
-    yield (f"{what}, {value:#x}, is stored at {at:#x}, {top - at} below the stack pointer of the "
-           "function. The trap frame was there until now: the words that the CPU has saved.")
-    yield ("The handler has taken the registers out of the frame, put back what the trap has "
-           "stored, and then stored this word. FreeBSD's own kernel returns by the frame: it moves "
-           "these words down by 16 bytes first, so that the word has a place.")
+    where = (f"{what}, {value:#x}, is stored at {at:#x}, {top - at} below the stack pointer of the "
+             "function.")
+    if frame.address <= at < frame.address + len(frame.before):
+        yield (f"{where} The trap frame was there until now: the words that the CPU has saved. The "
+               "handler has taken the registers out of the frame, put back what the trap has "
+               "stored, and then stored this word. FreeBSD's own kernel returns by the frame: it "
+               "moves these words down by 16 bytes first, so that the word has a place.")
+    else:
+        yield (f"{where} The CPU has aligned the stack to 16 bytes before it saved its words, so "
+               "that this one is above the trap frame, and nothing was in its way.")
     before, after = dict(firing.words.get(0, {})), dict[int, int]()
     for number in range(len(firing.rows)):
         after |= firing.words.get(number, {})
     rows, marked = list[tuple[str, ...]](), set[int]()
     for address in range(at - PUSHED_BELOW * WORD, top, WORD):
         inside = address - frame.address
-        if not 0 <= inside <= len(frame.before) - WORD or address not in before:
+        if inside < 0 or address not in before:
             continue
-        trapped = int.from_bytes(frame.before[inside : inside + WORD], "little")
+        trapped = (int.from_bytes(frame.before[inside : inside + WORD], "little")
+                   if inside + WORD <= len(frame.before) else before[address])
         if address == at:
             marked.add(len(rows))
         rows.append((f"{address:#x}", f"{before[address]:#x}",
