@@ -43,7 +43,7 @@ SHOWS = {
     "faults": r"\nwork +work`main +20\n",
     "contention": r"\n__mtx_lock_sleep +Giant +\d+ +\d+\n(?s:.)*\n  Giant +\n +kernel`",
     "vfscache": r"\nhit +cat +\d+\n(?s:.)*\nMISSED\n(?s:.)*\nnope +1\n",
-    "pathlookup": r"\ncat +/etc/motd +there\ncat +/nope +error\n",
+    "pathlookup": r"\ncat +/etc/motd +there\nA userland .*\ncat +/nope +error\n/nope: No such",
     "onecall": r"sys_open +\d+ instructions\n(?s:.)*\[inlined\]  \S+\.c:\d+\n",
     "ufunctions": r"CALLS\n(?s:.)*\n  main +1\nNANOSECONDS\n(?s:.)*\n  main +\d+\n",
     "throughcalls": r"-> main +\n(?s:.)* => open +\n(?s:.)* -> namei +\n(?s:.)* <= open +\n",
