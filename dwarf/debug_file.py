@@ -252,7 +252,7 @@ def _supplement(path: Path, named: SupplementLink) -> Path:
 
 
 def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """Sections by their names, decompressed and linked; those of one name behind each other."""
+    """Sections by name, decompressed and relocated; those of one name are joined."""
     wanted = set(names)
     there: dict[str, list[SectionHeader]] = {}
     for one in elf.sections:
@@ -276,7 +276,10 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
 
 def _linked(path: Path, found: dict[str, memoryview], places: dict[int, int]
             ) -> dict[str, memoryview]:
-    """:param places: by its offset in the file: where a section begins among those of its name."""
+    """Sections as they are when the file is linked to address 0.
+
+    :param places: by its offset in the file: where a section begins among those of its name.
+    """
     try:
         file = ModuleFile(path)
     except ImageError as error:

@@ -26,7 +26,6 @@ from dwarf._scan import (
 from dwarf.debug_file import DebugDataError, debug_file, sections
 from emu.printable import name as printable_name
 from emu.replacing import replacing
-from emu.symbols import Symbol, SymbolTable
 
 MAGIC, FORMAT = b"KINSTDWF", 5
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths
@@ -89,11 +88,6 @@ class Declared:
 def shown(name: bytes) -> str:
     """A name as it may be printed."""
     return printable_name(name)
-
-
-def caller_of(symbols: SymbolTable, copy: Function) -> Symbol | None:
-    """The function an inline copy lies in: a symbol around its lowest address."""
-    return symbols.function_at(min(low for low, _high in copy.pieces))
 
 
 class DebugIndex:
@@ -164,7 +158,7 @@ class DebugIndex:
         return [f for f in self.named(name) if f.inlined and f.pieces]
 
     def called_at(self, line: int) -> Iterator[Function]:
-        """The inline copies of calls in that line, of any file."""
+        """The inline copies whose call is in a line of that number, in any file."""
         for number, row in enumerate(RECORD.iter_unpack(self._records)):
             if row[8] == line and row[13] == INLINED:
                 yield self.function(number)

@@ -23,7 +23,10 @@ OFFSETS = ("DW_AT_ranges", "DW_AT_stmt_list", "DW_AT_low_pc", "DW_AT_high_pc", "
 
 @dataclass(frozen=True)
 class Attribute:
-    """:param value: as text: addresses and offsets in hexadecimal, a reference as ``<0x...>``."""
+    """An attribute, as readelf shows it.
+
+    :param value: as text: addresses and offsets in hexadecimal, a reference as ``<0x...>``.
+    """
 
     name: str
     value: str

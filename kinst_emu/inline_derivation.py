@@ -67,7 +67,10 @@ def _around(index: DebugIndex, copy: Function) -> Function | None:
 
 def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Function]
             ) -> Iterator[Derivation]:
-    """:raises DebugDataError: when the debug data is damaged."""
+    """Derive each copy's place from the debug data.
+
+    :raises DebugDataError: when the debug data is damaged.
+    """
     readers: dict[int, InlineEntries] = {}
     for copy in copies:
         part = copy.number >> SHIFT

@@ -15,10 +15,10 @@ import unicorn.x86_const as uc
 import emu.amd64._cpu as _cpu
 from emu.amd64 import registers
 from emu.amd64.arch import FRAME, LARGE, PRESENT
+from emu.amd64.gate import Gate
 from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
 from emu.devices.lapic import LocalApic
 from emu.errors import MachineError, MemoryAccessError
-from emu.gate import Gate
 from emu.machine import Stop, StopReason
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.engine_probe import (
@@ -273,7 +273,12 @@ class Amd64Cpu(Cpu):
         except MemoryAccessError as error:
             return f"exception {vector}: {error}"
 
-    def gate(self, vector: int) -> Gate | None:
+    def told_entry(self, vector: int, left: int, reached: int) -> str:
+        gate = self._gate(vector)
+        return "" if gate is None else gate.told(left, reached)
+
+    def _gate(self, vector: int) -> Gate | None:
+        """The gate of a vector; None: it leads nowhere."""
         m = self.machine
         _sel, base, limit, _flags = MMR.unpack(
             m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size))

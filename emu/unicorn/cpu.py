@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from emu.elf import Image
 from emu.errors import MachineError
-from emu.gate import Gate
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,13 @@ class Cpu(ABC):
     def watch(self, image: Image) -> None:  # noqa: B027  most have nothing to do
         """An image was put into memory: stop at what the CPU model cannot do by itself."""
 
-    def gate(self, vector: int) -> Gate | None:
-        """The entry of the table of exceptions that a vector goes through; None where the
-        architecture has no such table, or it does not lead anywhere."""
-        return None
+    def told_entry(self, vector: int, left: int, reached: int) -> str:
+        """How the CPU comes to an exception's vector, in sentences; empty where no table of the
+        architecture decides that.
+
+        :param left: the stack pointer before, and ``reached`` at the vector.
+        """
+        return ""
 
     def monitor_place(self) -> int:
         """Where a context holds the address that an exclusive access has reserved, eight bytes; 0:

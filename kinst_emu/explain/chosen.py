@@ -21,7 +21,9 @@ from kinst.trap import CpuState
 
 @dataclass(frozen=True)
 class ChosenPlace:
-    """:param hit: which execution of the instruction it is, from 1.
+    """The instruction that a firing is at.
+
+    :param hit: which execution of the instruction it is, from 1.
     :param probe: what was asked for, where that is an entry or a return; else empty.
     :param number: which of the probe's firings it is, and ``places`` at how many it may be.
     """

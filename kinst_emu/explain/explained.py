@@ -42,7 +42,9 @@ RACES_SOURCE = TEACHING_SOURCE.with_name("races")
 
 @dataclass(frozen=True)
 class Asked:
-    """:param place: ``FUNCTION:OFFSET``, or an entry or a return, of an inline function, too.
+    """What is to be explained.
+
+    :param place: ``FUNCTION:OFFSET``, or an entry or a return, of an inline function, too.
     :param call: what makes the probe fire.
     :param hit: which of its firings, from 1.
     :param clause: D for it; empty: none.

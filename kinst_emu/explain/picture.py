@@ -131,7 +131,9 @@ def _moment(firing: SeenFiring, row: int, handles: int | None, place: Station, d
             words: dict[int, int], more: Mapping[int, int], before: Mapping[str, int],
             stored: Collection[int], written: Collection[int], patched: bool = True
             ) -> FiringMoment:
-    """:param words: known so far; ``more`` of them have changed by now.
+    """One moment.
+
+    :param words: known so far; ``more`` of them have changed by now.
     :param stored: by the exception so far; ``written`` since the moment before.
     """
     changed = {at for at, word in more.items() if at in words and words[at] != word} | set(written)

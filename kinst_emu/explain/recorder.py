@@ -14,7 +14,6 @@ import unicorn
 from dtrace.flow.steps import Translations
 from dwarf.types import Types
 from emu.errors import KinstError, MemoryAccessError
-from emu.gate import Gate
 from emu.machine import Stop, StopReason, Until
 from emu.symbols import Symbol
 from emu.unicorn.machine import Go, UnicornMachine
@@ -120,7 +119,7 @@ class SeenFiring:
     :param devices: what the displaced instruction has stored to devices: (physical address, bytes,
         value).
     :param layout: of a trap frame: field -> (byte offset, bytes).
-    :param gate: through which the exception goes, where the architecture has such.
+    :param entry: how the CPU comes to the vector, where the architecture has a table for that.
     :param asked: where it is, and of which probe.
     :param what_if: what was done wrong; ``other`` whose trampoline was written over this one's.
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
@@ -149,7 +148,7 @@ class SeenFiring:
     stores: dict[int, list[SeenStore]] = field(default_factory=dict)
     devices: list[tuple[int, int, int]] = field(default_factory=list)
     layout: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    gate: Gate | None = None
+    entry: str = ""
     what_if: str = ""
     other: ProbedInstruction | None = None
     strayed: int = 0
@@ -158,7 +157,9 @@ class SeenFiring:
 
 
 class FiringRecorder:
-    """:param machine: where a kernel waits; not to be used for anything else afterwards.
+    """Records one firing.
+
+    :param machine: where a kernel waits; not to be used for anything else afterwards.
     :param asked: the probe that the instruction was found by.
     :raises KinstError: when the instruction cannot be probed.
     """
@@ -367,7 +368,6 @@ class FiringRecorder:
             if self._hits != firing.hit:
                 return
             self._began = True
-            firing.gate = machine.cpu.gate(self._breakpoints.trap.guest_breakpoint.vector)
         waited = self._waiting
         if waited:
             frame = firing.frames[-1]
@@ -377,6 +377,10 @@ class FiringRecorder:
         if firing.what_if and firing.rows and not firing.strayed and self._strays(address):
             firing.strayed = len(firing.rows)
         firing.rows.append(self._row(address, machine.read(address, self._length(address))))
+        if len(firing.rows) == 2:
+            firing.entry = machine.cpu.told_entry(
+                self._breakpoints.trap.guest_breakpoint.vector,
+                *(row.registers[machine.arch.sp] for row in firing.rows))
         firing.complete = (len(firing.rows) > 1 and not machine.engine.frozen
                            and not firing.strayed)
         if firing.complete and not self._slot:

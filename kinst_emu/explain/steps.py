@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 from emu.arch import Arch
-from emu.gate import Gate
 from emu.guest import Guest
 from emu.hole import LARGE
 from kinst.code.listing import ProbedInstruction
@@ -23,7 +22,6 @@ from kinst_emu.explain.what_if import COPY, SHARE
 MASK = (1 << 64) - 1
 STACK = 16384  # bytes: the most of a stack
 CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
-INTERRUPT_GATE, TRAP_GATE = 14, 15
 PUSHED_BELOW = 4  # words of the frame that are shown below what is pushed
 WORD = 8
 ADDRESS = 10_000  # numbers from here on are shown as hexadecimal
@@ -183,8 +181,8 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
         f"instruction is at {words.place(second.address)}. These registers have changed:",
         Table(("register", "at the breakpoint", "at the vector"),
               tuple(_differences(first, second)))]
-    if firing.gate is not None:
-        parts.append(_gate(firing, firing.gate, words))
+    if firing.entry:
+        parts.append(firing.entry)
     if firing.frames:
         frame, layout = firing.frames[0], words.guest.trap_frame
         pushed = firing.stacks[1].content if not words.trap.return_register else b""
@@ -205,26 +203,6 @@ def _exception(firing: SeenFiring, words: Words) -> Step:
                       "frame:", Table(("field", "saved", "in the trap frame", "what it is"),
                                       tuple(rows))]
     return Step("exception", "The CPU takes the exception", tuple(parts), 1)
-
-
-def _gate(firing: SeenFiring, gate: Gate, words: Words) -> str:
-    """Why the CPU comes to the vector, and on which stack."""
-    old, new = (row.registers[words.arch.sp] for row in firing.rows[:2])
-    kind = {INTERRUPT_GATE: "an interrupt gate (type 14): the CPU clears IF on the way",
-            TRAP_GATE: "a trap gate (type 15): IF stays as it is"}.get(
-                gate.kind, f"of type {gate.kind}")
-    who = ("programs may go through it with an instruction like this one" if gate.privilege == 3
-           else "programs may not go through it with such an instruction")
-    text = (f"The exception has vector {gate.vector}. Its gate in the interrupt descriptor table, "
-            f"at {gate.at:#x}, leads to {gate.target:#x}. It is {kind}. Its privilege level is "
-            f"{gate.privilege}: {who}. Its interrupt stack (IST) is number {gate.stack}")
-    if not gate.stack:
-        return text + (f", which is none: the CPU stays on the stack that it finds. It aligns the "
-                       f"stack pointer {old:#x} to 16 bytes and saves its words below, down to "
-                       f"{new:#x}.")
-    return text + (f": the CPU leaves the stack of the thread, at {old:#x}, and goes to the stack "
-                   f"whose top, {gate.top:#x}, the task state segment at {gate.task:#x} has for "
-                   f"that number. It saves its words below, down to {new:#x}.")
 
 
 def _saved_address(firing: SeenFiring, words: Words) -> str:

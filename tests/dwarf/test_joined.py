@@ -40,7 +40,7 @@ def compile_unit(version, body, abbrevs=0):
 
 
 def type_unit(version, signature, body, type_at):
-    """:param type_at: of the type in ``body``."""
+    """A unit with one type, at ``type_at`` in its body."""
     if version >= 5:
         head = struct.pack("<HBBIQ", 5, 2, 8, 0, signature)
     else:
@@ -139,7 +139,7 @@ def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_pa
 
 
 def test_units_that_share_tables_without_end_are_refused_soon(tmp_path):
-    """Each of many units names another table, and each table is the rest of a long one."""
+    """Many units, each with another table of abbreviations: the rest of one long table."""
     tables = b"".join(abbrev(code, 0x11, 0) for code in range(1, 20_000)) + b"\0"
     units = b"".join(compile_unit(4, b"\0", 5 * n) for n in range(2000))
     with pytest.raises(NotJoined, match="more work"):

@@ -16,12 +16,13 @@ from dtrace.debug_data import FileSources, Sources
 from dtrace.stack import Stacks, failure
 from dwarf._lines import LineTable
 from dwarf.debug_file import debug_file
-from dwarf.index import DebugIndex, build, caller_of
+from dwarf.index import DebugIndex, build
 from emu.call import Caller, CallError
 from emu.replay.flow import thread_of
 from images import boots
 from kinst import inline, kinst_provider
 from kinst.breakpoints import Breakpoints
+from kinst_emu.inline_derivation import entered_in
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
@@ -72,9 +73,9 @@ def test_500_inline_functions_have_the_copies_that_dwarfdump_prints(arch):
         expected = {tuple((a, b) for a, b in pieces if a < b) for pieces in theirs[name]}
         assert ours == expected - {()}, f"{name}; KINST_SEED={SEED}"
         for copy in index.copies(name):
-            caller = caller_of(kernel.symbols, copy)
-            low = min(copy.pieces)[0]
-            assert caller is None or caller.address <= low < caller.address + caller.size
+            name, offset = entered_in(kernel, index, copy)
+            assert name is None or kernel.symbols.named(name)
+            assert offset >= 0, "no part of this kernel's functions is without a symbol"
 
 
 def symbolized(path, addresses):
