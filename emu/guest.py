@@ -334,6 +334,28 @@ class WaitMembers:
 
 
 @dataclass(frozen=True)
+class ThreadClock:
+    """How the kernel counts the time that threads have had a CPU: in ticks of a counter.
+
+    :param ran: the member of a thread with what it had when its CPU last switched threads, and
+        ``since`` that of a CPU with the count at that moment.
+    :param reader: the variable with the function that reads the counter.
+    :param through: a function for ``reader`` that reads 32 bits of another counter; the members
+        that lead from the variable ``timecounter`` to the function that reads that one.
+    :param ticks: nanoseconds of a tick, by the name of the function that reads the counter, for
+        those that the machine drives by its own time.
+    """
+
+    ran: tuple[str, str]
+    since: tuple[str, str]
+    reader: str
+    through: str
+    timecounter: str
+    members: tuple[tuple[str, str], ...]
+    ticks: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Guest:
     """A kernel on an architecture.  Names are those of its symbols, types and members.
 
@@ -371,7 +393,8 @@ class Guest:
     :param interrupts: the functions that handle them.
     :param thread_start: how threads are made, and ``thread_switch``, how they take turns;
         ``program_start``: how a program begins and ends.
-        ``wait_members``: what one says that waits.
+        ``wait_members``: what one says that waits; ``thread_clock``: how long each has run; None:
+        there is one only.
     :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
         known.
     :param needs: what a kernel must be built with to run our userland: an option or device -> a
@@ -439,6 +462,7 @@ class Guest:
     thread_switch: ThreadSwitch | None = None
     program_start: ProgramStart | None = None
     wait_members: WaitMembers | None = None
+    thread_clock: ThreadClock | None = None
     atomics: str = ""
     thread_begins: str = ""
     program_arguments: tuple[tuple[str, str], ...] = ()

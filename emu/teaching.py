@@ -14,5 +14,6 @@ def teaching(freebsd: Guest) -> Guest:
     # Of the kernel with races in it: the plain one has no such functions.
     threads = replace(freebsd.thread_start, stands="", lock="", alone=True)
     return replace(freebsd, name="teaching kernel", recognized_by=LESSON, prompts=PROMPTS,
-                   shell_prompt="", thread_start=threads, starts=("machine_thread",),
+                   shell_prompt="", thread_start=threads, thread_clock=None,
+                   starts=("machine_thread",),
                    readers=("cngetc",))

@@ -294,10 +294,11 @@ class _Run:
         kernel = self.kernel
         if kernel is None:
             return session.run() & 0xFF
-        if session.unknown:
-            names = ", ".join(session.unknown)
-            say(f"{kernel.image.path}: {names} cannot be known: its debug data has no processes "
-                "and threads; an action that reads one is an illegal operation")
+        for reason in dict.fromkeys(session.unknown.values()):
+            names = ", ".join(sorted(name for name, why in session.unknown.items()
+                                     if why == reason))
+            say(f"{kernel.image.path}: {names} cannot be known: {reason}; an action that reads "
+                "one is an illegal operation")
         session.consumer.shell = lambda command: kernel.shell(command, rows)
         try:
             status = session.run(lambda: kernel.run(session, rows)) & 0xFF

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
@@ -11,6 +11,7 @@ from dtrace.d.program import ListedProbe
 from dtrace.run.destructive import DestructiveActions
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
 from dtrace.run.locks import Locks, LockState
+from dtrace.run.thread_time import ThreadTime
 from dtrace.stack import MAX_FRAMES, Stacks
 from dtrace.user_programs import ADDRESS, UserPrograms, walk
 from dwarf.types import Structure, Types, find_member, size_of, strip
@@ -26,6 +27,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
+NO_THREADS = "its debug data has no processes and threads"
 TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel
 FIRST_PAGE = 4096  # no code is below: where a program begins, its stack has a small number
 OFFSET = re.compile(r"\+0x[0-9a-f]+(?=  |$)")
@@ -46,6 +48,9 @@ class GuestState(ABC):
         self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # the first met of each
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
+        clock = machine.guest.thread_clock
+        self._thread_time = None if clock is None else ThreadTime(
+            machine, clock, self._member, self._number)
         self._stacks: Stacks | None = None
         self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
@@ -64,6 +69,11 @@ class GuestState(ABC):
     @abstractmethod
     def cpu(self) -> int:
         """The number of the CPU."""
+
+    @property
+    @abstractmethod
+    def per_cpu(self) -> int | None:
+        """The address of the CPU's ``struct pcpu``; None: there is none yet."""
 
     @property
     @abstractmethod
@@ -297,12 +307,16 @@ class GuestState(ABC):
         member = find_member(kind, name) if isinstance(kind, Structure) else None
         return None if member is None else (member.offset // 8, size_of(member.type))
 
-    def unknown(self, names: Iterable[str]) -> list[str]:
-        """Which of some variables the kernel cannot tell, whatever thread it runs."""
+    def unknown(self, names: Collection[str]) -> dict[str, str]:
+        """Which of some variables cannot be known, whatever thread the kernel runs, and why."""
         guest = self._machine.guest
         paths = dict(guest.members) | {"execargs": guest.program_arguments}
-        return sorted(name for name in names if name in paths and (
-            not paths[name] or None in [self._member(*member) for member in paths[name]]))
+        found = {name: NO_THREADS for name in names if name in paths and (
+            not paths[name] or None in [self._member(*member) for member in paths[name]])}
+        time = self._thread_time
+        if time is not None and not time.known and "vtimestamp" in names:
+            found["vtimestamp"] = NO_THREADS
+        return found
 
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
         """Variables that no walk from the thread finds, by name."""
@@ -315,7 +329,14 @@ class GuestState(ABC):
             "ustackdepth": self._user_depth,
             **dict.fromkeys(("jid", "jailname", "zonename"), lambda: None),
             **dict.fromkeys(self._machine.guest.members, lambda: None),
-            "execargs": self._execargs, "ppid": self._ppid}
+            "execargs": self._execargs, "ppid": self._ppid, "vtimestamp": self._ran}
+
+    def _ran(self) -> int | None:
+        """Nanoseconds that the thread has had a CPU; None: not known."""
+        if self._thread_time is None:  # there is one thread, which has always had it
+            return self.now
+        cpu = self.per_cpu
+        return None if cpu is None else self._thread_time.of(self.thread, cpu, self.now)
 
     def _ppid(self) -> int | None:
         """Only for a process without a parent: all others are found from the thread on."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from dtrace.bpf._runtime import OTHER_AFTER, OTHER_REGISTER, OTHER_RESULT, Runtime
 from dtrace.run.guest_state import GuestState, TracingEnded
@@ -36,6 +36,17 @@ class QemuGuest(GuestState):
     @property
     def cpu(self) -> int:
         return 0
+
+    @property
+    def per_cpu(self) -> int | None:
+        """None: nothing that is in it goes together with the host's time."""
+        return None
+
+    def unknown(self, names: Collection[str]) -> dict[str, str]:
+        found = super().unknown(names)
+        if "vtimestamp" in names and self._machine.guest.thread_clock is not None:
+            found["vtimestamp"] = "only the guest itself can read QEMU's counter"
+        return found
 
     def _attach(self, runtime: Runtime) -> None:
         runtime.attach_other(self, len(self._breakpoints.probes))

@@ -168,7 +168,7 @@ class Session:
         if self.guest is not None:
             values |= self.guest.values()
         self.hosted = Hosted(values)
-        self.unknown = [] if self.guest is None else self.guest.unknown(storage.hosted)
+        self.unknown = {} if self.guest is None else self.guest.unknown(storage.hosted)
         self.hosted.destructive = self._destructive
         self._chilled = 0, 0  # since when, how long
         if self.guest is None:

@@ -9,7 +9,7 @@ from dtrace.run.kernel import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
 from emu.machine import Stop, StopReason
-from emu.replay.flow import thread_of, watch_threads
+from emu.replay.flow import per_cpu, thread_of, watch_threads
 from emu.unicorn.run_loop import Alarm
 from kinst.breakpoints import Breakpoints, NativeState
 
@@ -38,6 +38,10 @@ class UnicornGuest(GuestState):
     @property
     def thread(self) -> int:
         return thread_of(self._emulated)
+
+    @property
+    def per_cpu(self) -> int | None:
+        return per_cpu(self._emulated)
 
     @property
     def frozen(self) -> bool:

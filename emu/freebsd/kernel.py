@@ -1,5 +1,7 @@
 """What FreeBSD's kernel has in common on all architectures."""
 
+from collections.abc import Mapping
+
 from emu.freebsd.static_probes import static_probes
 from emu.freebsd.system_calls import system_calls as call_probes
 from emu.guest import (
@@ -16,6 +18,7 @@ from emu.guest import (
     ProgramStart,
     SignalMembers,
     SystemCalls,
+    ThreadClock,
     ThreadLists,
     ThreadStart,
     ThreadSwitch,
@@ -98,6 +101,7 @@ def freebsd(
     page_faults: tuple[str, str, tuple[str, int, frozenset[int]]],
     page_tables: tuple[str, str],
     per_cpu: tuple[str, str, bool],
+    ticks: Mapping[str, int],
     releases: str,
     entry_path: frozenset[str],
     tracepoint: bytes,
@@ -111,6 +115,7 @@ def freebsd(
         what names of more of them begin with.
     :param page_faults: the last three members of ``PageFaults``.
     :param page_tables: the member of ``struct pmap`` with their root, and the register.
+    :param ticks: as of ``ThreadClock``.
     """
     return Guest(
         name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
@@ -131,6 +136,11 @@ def freebsd(
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
         thread_switch=THREAD_SWITCH, program_start=PROGRAM_START, wait_members=WAIT_MEMBERS,
+        # mi_switch() of kern/kern_synch.c; set_cputicker() of kern/kern_tc.c.
+        thread_clock=ThreadClock(
+            ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), "cpu_ticks", "tc_cpu_ticks",
+            "timehands", (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")),
+            ticks),
         atomics="atomic_", thread_begins="fork_trampoline",
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={

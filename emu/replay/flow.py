@@ -56,9 +56,8 @@ class Executed:
 Piece = bytes | list[Executed]  # whole entries, or steps of those before
 
 
-def thread_word(machine: UnicornMachine) -> int | None:
-    """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
-    None: there is none yet."""
+def per_cpu(machine: UnicornMachine) -> int | None:
+    """The virtual address of the running CPU's ``struct pcpu``; None: there is none yet."""
     guest = machine.guest
     register, saved = guest.per_cpu_outside
     if not (register and guest.shell_prompt) or machine.pc >> 63:
@@ -69,7 +68,14 @@ def thread_word(machine: UnicornMachine) -> int | None:
             base = machine.read_u64(base)
         except MemoryAccessError:
             return None
-    physical = machine.translate(base) if base and not base % 8 else None
+    return base if base and not base % 8 else None
+
+
+def thread_word(machine: UnicornMachine) -> int | None:
+    """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
+    None: there is none yet."""
+    base = per_cpu(machine)
+    physical = None if base is None else machine.translate(base)
     ram = machine.board.ram_base
     return physical if physical is not None and ram <= physical < ram + machine.memory else None
 

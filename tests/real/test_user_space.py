@@ -294,6 +294,43 @@ def test_a_d_program_counts_what_programs_ask_for_and_the_digest_stays(kernel):
     assert plain.returncode == 1 and plain.stdout.splitlines()[-1].split() == lines[-1]
 
 
+ON_CPU = """
+syscall::getpid:entry { self->ran = vtimestamp; self->on = self->began = timestamp; self->sum = 0; }
+sched:::off-cpu /self->ran/ { self->sum += timestamp - self->on; }
+sched:::on-cpu /self->ran/ { self->on = timestamp; }
+syscall::nanosleep:return /self->ran/ {
+    printf("%d %d %d\\n", vtimestamp - self->ran, self->sum + timestamp - self->on,
+           timestamp - self->began);
+}"""
+
+
+@pytest.mark.parametrize("options", [(), ("--cpus", "2")], ids=["one", "two"])
+def test_vtimestamp_is_the_time_between_on_cpu_and_off_cpu_and_the_switches(kernel, options):
+    done = run("kdtrace", "-k", str(kernel.path), "-q", *options, "-n", ON_CPU, "-c", "$ sleep 1")
+    assert done.returncode == 0, done.stderr
+    ran, between, passed = map(int, done.stdout.split())
+    # A tick of riscv64's counter is 100 ns.
+    assert passed > 10**9 and 0 < between <= ran + 500 < between + 2_000
+
+
+def test_vtimestamp_of_a_program_stands_still_while_it_sleeps(kernel):
+    done = run("kdtrace", "-k", str(kernel.path), "-q", "-n",
+               "pid$target::main:entry { self->ran = vtimestamp; self->began = timestamp; } "
+               'pid$target::main:return { printf("%d %d\\n", vtimestamp - self->ran, '
+               "timestamp - self->began); }", "-c", "$ sleep 1")
+    assert done.returncode == 0, done.stderr
+    ran, passed = map(int, done.stdout.split())
+    assert passed > 10**9 and 1_000 < ran < 100_000
+
+
+def test_vtimestamp_is_refused_on_qemu_and_not_guessed(kernel):
+    done = run("kdtrace", "-k", str(kernel.path), "--machine", "qemu", "-q", "-n",
+               "fbt::strlen:entry { trace(vtimestamp); }", "-c", 'strlen("abc")')
+    assert "vtimestamp cannot be known: only the guest itself can read QEMU's" in done.stderr
+    assert "illegal operation in action #1" in done.stderr
+    assert not done.stdout.strip()
+
+
 def test_target_is_the_process_that_the_shell_makes_first(kernel):
     script = ('fbt::exec_copyin_args:entry /pid == $target/ { printf("%s\\n", copyinstr(arg1)); }')
     done = run("kdtrace", "-k", str(kernel.path), "-q", "-n", script, "-c",

@@ -72,6 +72,7 @@ GUEST = freebsd(
     page_faults=("trap", "addr", ("err", 4, frozenset({4}))),
     page_tables=("pm_cr3", "cr3"),
     per_cpu=("gs_base", "kernel_gs_base", False),
+    ticks={"rdtsc": 1},
     releases="amd64/amd64",
     tracepoint=bytes.fromhex("660f1f0400"),  # machine/sdt_machdep.h
     interrupts=("intr_execute_handlers", "lapic_handle_timer"),

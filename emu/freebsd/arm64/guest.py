@@ -1,6 +1,7 @@
 """FreeBSD on arm64."""
 
 from emu.arm64.arch import ADDRESS, CONTIGUOUS
+from emu.arm64.generic_timer import TICK
 from emu.errors import MachineError
 from emu.freebsd.arm64.loader import load, place
 from emu.freebsd.kernel import freebsd
@@ -63,6 +64,7 @@ GUEST = freebsd(
     page_faults=("do_el0_sync", "far", ("esr", 0x3F << 26, frozenset({0x20 << 26, 0x24 << 26}))),
     page_tables=("pm_ttbr", "ttbr0_el1"),
     per_cpu=("x18", "tpidr_el1", False),
+    ticks={"arm_tmr_get_timecount": TICK},
     releases="arm64/aarch64",
     tracepoint=bytes.fromhex("1f2003d5"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),

@@ -6,7 +6,7 @@ from emu.freebsd.riscv64.loader import load, place
 from emu.guest import GuestRegisters, SystemCalls, TrapFrame
 from emu.hole import LARGE, NO_HOLE, Hole, PageTables, find_far_hole
 from emu.riscv64.arch import LEVELS, SATP_PPN
-from emu.riscv64.registers import NAMES
+from emu.riscv64.registers import NAMES, TICK
 
 # struct trapframe of FreeBSD's riscv port, 280 bytes in a slot of 288.
 TRAP_FRAME = TrapFrame(
@@ -64,6 +64,7 @@ GUEST = freebsd(
     page_faults=("do_trap_user", "stval", ("scause", (1 << 64) - 1, frozenset({12, 13, 15}))),
     page_tables=("pm_satp", "satp"),
     per_cpu=("tp", "sscratch", True),
+    ticks={"get_timecount": TICK},
     releases="riscv/riscv64",
     tracepoint=bytes.fromhex("13000000"),  # machine/sdt_machdep.h
     interrupts=("intr_irq_handler",),
