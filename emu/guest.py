@@ -337,8 +337,9 @@ class WaitMembers:
 class ThreadClock:
     """How the kernel counts the time that threads have had a CPU: in ticks of a counter.
 
-    :param ran: the member of a thread with what it had when its CPU last switched threads, and
-        ``since`` that of a CPU with the count at that moment.
+    :param ran: the member of a thread with the ticks that the kernel has added up for it; ``since``
+        that of a CPU with the count when it last did; ``tid`` that of a thread with its number.
+    :param adders: the functions that add up.
     :param reader: the variable with the function that reads the counter.
     :param through: a function for ``reader`` that reads 32 bits of another counter; the members
         that lead from the variable ``timecounter`` to the function that reads that one.
@@ -348,6 +349,8 @@ class ThreadClock:
 
     ran: tuple[str, str]
     since: tuple[str, str]
+    tid: tuple[str, str]
+    adders: frozenset[str]
     reader: str
     through: str
     timecounter: str
@@ -394,7 +397,7 @@ class Guest:
     :param thread_start: how threads are made, and ``thread_switch``, how they take turns;
         ``program_start``: how a program begins and ends.
         ``wait_members``: what one says that waits; ``thread_clock``: how long each has run; None:
-        there is one only.
+        the kernel does not count it.
     :param thread_begins: a symbol, where a new thread executes its first instruction; empty: not
         known.
     :param needs: what a kernel must be built with to run our userland: an option or device -> a

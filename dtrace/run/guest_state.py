@@ -1,5 +1,6 @@
 """What a program asks the guest: its thread and process, the stack, registers, the time."""
 
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -27,6 +28,7 @@ class TracingEnded(KinstError):
 
 
 MAX_ANCESTORS = 64
+NOT_COUNTED = "this kernel does not count the time of its threads"
 NO_THREADS = "its debug data has no processes and threads"
 TEXTS = ("execname", "jailname", "zonename")  # variables that are strings in the kernel
 FIRST_PAGE = 4096  # no code is below: where a program begins, its stack has a small number
@@ -48,9 +50,6 @@ class GuestState(ABC):
         self._by_line: dict[tuple[str, ...], tuple[int, bool]] = {}  # the first met of each
         self.destructive = DestructiveActions(
             machine, types, lambda: self.thread, self._fired_name)
-        clock = machine.guest.thread_clock
-        self._thread_time = None if clock is None else ThreadTime(
-            machine, clock, self._member, self._number)
         self._stacks: Stacks | None = None
         self._places: dict[tuple[str, str], tuple[int, int] | None] = {}
         self._runtime: Runtime | None = None
@@ -313,9 +312,11 @@ class GuestState(ABC):
         paths = dict(guest.members) | {"execargs": guest.program_arguments}
         found = {name: NO_THREADS for name in names if name in paths and (
             not paths[name] or None in [self._member(*member) for member in paths[name]])}
-        time = self._thread_time
-        if time is not None and not time.known and "vtimestamp" in names:
-            found["vtimestamp"] = NO_THREADS
+        if "vtimestamp" in names:
+            time = self._thread_time
+            problem = NOT_COUNTED if time is None else time.problem
+            if problem:
+                found["vtimestamp"] = problem
         return found
 
     def values(self) -> dict[str, Callable[[], int | bytes | None]]:
@@ -331,12 +332,22 @@ class GuestState(ABC):
             **dict.fromkeys(self._machine.guest.members, lambda: None),
             "execargs": self._execargs, "ppid": self._ppid, "vtimestamp": self._ran}
 
+    @functools.cached_property
+    def _thread_time(self) -> ThreadTime | None:
+        """None: the kernel does not count the time of its threads."""
+        clock = self._machine.guest.thread_clock
+        return None if clock is None else ThreadTime(
+            self._machine, clock, self._member, self._number)
+
     def _ran(self) -> int | None:
         """Nanoseconds that the thread has had a CPU; None: not known."""
-        if self._thread_time is None:  # there is one thread, which has always had it
-            return self.now
-        cpu = self.per_cpu
-        return None if cpu is None else self._thread_time.of(self.thread, cpu, self.now)
+        time, cpu = self._thread_time, self.per_cpu
+        if time is None or cpu is None or self._runtime is None:
+            return None
+        fired = self._fired()
+        if (fired is None or fired.provider != "fbt") and time.adding(self.pc):
+            return None
+        return time.of(self._runtime.thread, cpu, self.now)
 
     def _ppid(self) -> int | None:
         """Only for a process without a parent: all others are found from the thread on."""

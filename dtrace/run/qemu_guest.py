@@ -39,7 +39,7 @@ class QemuGuest(GuestState):
 
     @property
     def per_cpu(self) -> int | None:
-        """None: nothing that is in it goes together with the host's time."""
+        """None: its counts are in the guest's time, and we have only the host's."""
         return None
 
     def unknown(self, names: Collection[str]) -> dict[str, str]:

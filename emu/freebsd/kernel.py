@@ -136,11 +136,13 @@ def freebsd(
         static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
         tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
         thread_switch=THREAD_SWITCH, program_start=PROGRAM_START, wait_members=WAIT_MEMBERS,
-        # mi_switch() of kern/kern_synch.c; set_cputicker() of kern/kern_tc.c.
+        # kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c; set_cputicker() of
+        # kern/kern_tc.c.
         thread_clock=ThreadClock(
-            ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), "cpu_ticks", "tc_cpu_ticks",
-            "timehands", (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")),
-            ticks),
+            ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), ("thread", "td_tid"),
+            frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),
+            "cpu_ticks", "tc_cpu_ticks", "timehands",
+            (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")), ticks),
         atomics="atomic_", thread_begins="fork_trampoline",
         guard=("sdt_probes_enabled", GUARDED),
         operations=("vfs", "vop"), unseen={

@@ -60,9 +60,12 @@ def per_cpu(machine: UnicornMachine) -> int | None:
     """The virtual address of the running CPU's ``struct pcpu``; None: there is none yet."""
     guest = machine.guest
     register, saved = guest.per_cpu_outside
-    if not (register and guest.shell_prompt) or machine.pc >> 63:
-        register, saved = guest.per_cpu, False
-    base = machine.read_register(register)
+    programs = bool(register and guest.shell_prompt)
+    base = machine.read_register(guest.per_cpu)
+    if not programs or (machine.pc >> 63 and base >> 63):
+        saved = False
+    else:  # a program, or the kernel's first instructions behind one
+        base = machine.read_register(register)
     if saved:
         try:
             base = machine.read_u64(base)

@@ -313,6 +313,33 @@ def test_vtimestamp_is_the_time_between_on_cpu_and_off_cpu_and_the_switches(kern
     assert passed > 10**9 and 0 < between <= ran + 500 < between + 2_000
 
 
+STEPS = """
+sched:::off-cpu { self->ran = vtimestamp; }
+sched:::on-cpu /self->ran/ { @steps[vtimestamp >= self->ran] = count();
+                             @longest = max(vtimestamp - self->ran); }"""
+
+
+@pytest.mark.parametrize("options", [(), ("--cpus", "2")], ids=["one", "two"])
+def test_vtimestamp_of_a_thread_never_goes_back(kernel, options):
+    done = run("kdtrace", "-k", str(kernel.path), "-q", *options, "-n", STEPS, "-c",
+               "$ sleep 1; work calls 50")
+    assert done.returncode == 0 and not done.stderr.count("error"), done.stderr
+    numbers = [int(word) for word in done.stdout.split() if word.isdigit()]
+    steps, longest = numbers[:-1], numbers[-1]
+    assert steps[0] == 1 and len(steps) == 2 and steps[1] > 50 and longest < 10**6
+
+
+def test_vtimestamp_by_a_counter_that_is_not_the_machines_is_an_error(kernel, tmp_path):
+    if kernel.machine != "X86_64":
+        pytest.skip("only amd64 has another counter that GENERIC can be told to use")
+    made = run("kinst", "record", "-k", str(kernel.path), "--env", "machdep.disable_tsc=1", "-o",
+               str(tmp_path / "run"), "$ true")
+    assert made.returncode == 0, made.stderr
+    done = run("kdtrace", "--replay", str(tmp_path / "run"), "-k", str(kernel.path), "-q", "-n",
+               "fbt::sys__exit:entry { trace(vtimestamp); }")
+    assert "illegal operation in action #1" in done.stderr
+
+
 def test_vtimestamp_of_a_program_stands_still_while_it_sleeps(kernel):
     done = run("kdtrace", "-k", str(kernel.path), "-q", "-n",
                "pid$target::main:entry { self->ran = vtimestamp; self->began = timestamp; } "

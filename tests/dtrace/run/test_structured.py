@@ -146,7 +146,7 @@ def test_object_files_hold_what_they_were_given(sizes, constants):
 def test_the_clocks_of_a_firing_are_its_own(image):
     status, out, said = command(
         "-k", str(image.path), "--json", "-n", """fbt::strlen: {
-            trace(timestamp); trace(vtimestamp); trace(walltimestamp); }""",
+            trace(timestamp); trace(walltimestamp); }""",
         "-c", 'strlen("a longer string than that")')
     assert status == 0, said
     first, second = ([action["value"] for action in row["actions"]]

@@ -10,20 +10,22 @@ from dtrace.run.thread_time import ThreadTime
 from emu.guest import ThreadClock
 
 CLOCK = ThreadClock(
-    ran=("thread", "ran"), since=("cpu", "since"), reader="reader", through="short",
+    ran=("thread", "ran"), since=("cpu", "since"), tid=("thread", "tid"),
+    adders=frozenset({"wide"}), reader="reader", through="short",
     timecounter="hands", members=(("hands", "counter"), ("counter", "get")),
     ticks={"wide": 1, "narrow": 16})
-PLACES = {("thread", "ran"): (8, 8), ("cpu", "since"): (16, 8), ("hands", "counter"): (24, 8),
+PLACES = {("thread", "ran"): (8, 8), ("cpu", "since"): (16, 8), ("thread", "tid"): (0, 4),
+          ("hands", "counter"): (24, 8),
           ("counter", "get"): (32, 8)}
 READER, HANDS, FUNCTIONS = 0x100, 0x108, {"wide": 0x1000, "narrow": 0x2000, "short": 0x3000,
                                           "other": 0x4000}
 THREAD, CPU = 0x5000, 0x6000
 
 
-def time_of(words, places=PLACES):
+def time_of(words, places=PLACES, names=("reader", "hands")):
     symbols = SimpleNamespace(
-        find={"reader": SimpleNamespace(address=READER),
-              "hands": SimpleNamespace(address=HANDS)}.get,
+        find={name: SimpleNamespace(address=at)
+              for name, at in (("reader", READER), ("hands", HANDS)) if name in names}.get,
         function_at=lambda address: next(
             (SimpleNamespace(name=name, address=at) for name, at in FUNCTIONS.items()
              if at <= address < at + 16), None))
@@ -34,7 +36,7 @@ def time_of(words, places=PLACES):
 
 def words(function, ran, since, timecounter="narrow"):
     return {READER: FUNCTIONS[function], HANDS: 0x200, 0x218: 0x300,
-            0x320: FUNCTIONS[timecounter], THREAD + 8: ran, CPU + 16: since}
+            0x320: FUNCTIONS[timecounter], THREAD: 1, THREAD + 8: ran, CPU + 16: since}
 
 
 @given(st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(0, 1 << 40))
@@ -42,7 +44,7 @@ def test_it_is_what_was_counted_and_what_has_passed_since_then(ran, since, passe
     assert time_of(words("wide", ran, since)).of(THREAD, CPU, since + passed) == ran + passed
 
 
-@given(st.integers(0, 1 << 40), st.integers(0, (1 << 31) - 1))
+@given(st.integers(0, 1 << 40), st.integers(0, (1 << 32) - (1 << 16)))
 def test_a_counter_of_32_bits_goes_past_its_end(since, passed):
     # What the kernel has in front of the 32 bits is its own affair.
     for front in (0, 7 << 32):
@@ -63,8 +65,31 @@ def test_what_the_machine_does_not_drive_is_not_known(kept):
     assert time_of(kept).of(THREAD, CPU, 10) is None
 
 
-def test_without_debug_data_or_a_thread_it_is_not_known():
+def test_what_is_missing_is_named():
     kept = words("wide", 1, 1)
-    assert time_of(kept).known and not time_of(kept, {}).known
+    assert not time_of(kept).problem
+    for place in PLACES:
+        rest = {one: at for one, at in PLACES.items() if one != place}
+        assert "debug data" in time_of(kept, rest).problem
+    assert time_of(kept, names=("hands",)).problem == "it has no symbol reader"
+    assert time_of(kept, names=("reader",)).problem == "it has no symbol hands"
     assert time_of(kept, {}).of(THREAD, CPU, 10) is None
     assert time_of(kept).of(0, CPU, 10) is None
+
+
+def test_time_does_not_go_back_but_for_another_thread_in_the_same_place():
+    kept = words("wide", 1_000, 0)
+    time = time_of(kept)
+    assert time.of(THREAD, CPU, 500) == 1_500
+    kept[THREAD + 8], kept[CPU + 16] = 1_100, 900
+    assert time.of(THREAD, CPU, 910) == 1_500
+    assert time.of(THREAD, CPU, 1_400) == 1_600
+    kept[THREAD], kept[THREAD + 8] = 2, 0
+    assert time.of(THREAD, CPU, 1_400) == 500
+
+
+def test_inside_a_function_that_adds_up_a_time_may_count_twice():
+    time = time_of(words("wide", 0, 0))
+    begin = FUNCTIONS["wide"]
+    assert [time.adding(at) for at in (begin, begin + 4, FUNCTIONS["narrow"] + 4, 0)] == [
+        False, True, False, False]

@@ -84,7 +84,7 @@ def test_a_program_s_trace_has_the_same_firings_and_its_aggregations(tmp_path, a
     plain = [(row["actions"][0]["value"], row["probe"])
              for row in map(json.loads, printed.splitlines()) if "probe" in row]
     _printed, text = traced(tmp_path, arch, "-q", "-n", "kinst::strtoul: { @n[probename] = "
-                            "count(); @s[stack()] = count(); @q = quantize(vtimestamp); }")
+                            "count(); @s[stack()] = count(); @q = quantize(timestamp); }")
     assert since_first(listed(text)) == since_first(plain[:FIRST])
     aggregated = text[text.index('id="aggregations"') : text.index('id="stacks"')]
     counts = Counter(probe.rpartition(":")[2] for _time, probe in plain)
