@@ -2,7 +2,6 @@
 names of files."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, debug_file, sections
@@ -11,6 +10,7 @@ from dwarf.frames import Frames, Rule
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_index import OWN, SHIFT
 from emu.elf import Image
+from emu.elf_file import ElfFile
 
 NO_TABLE = (1 << 64) - 1
 NAMES = (".debug_line", ".debug_line_str", ".debug_str")
@@ -28,15 +28,15 @@ class FileSources:
     :raises DebugDataError: from every question, when the line tables are damaged.
     """
 
-    path: Path
+    file: ElfFile
     _tables: dict[int, dict[int, str]] = field(default_factory=dict)
     _sections: dict[str, bytes] | None = None
     _frames: Frames | None = None
 
     def section(self, name: str) -> bytes:
         if self._sections is None:
-            path = debug_file(self.path)
-            self._sections = sections(path, (*NAMES, FRAME)) if path is not None else {}
+            found = debug_file(self.file)
+            self._sections = sections(found, (*NAMES, FRAME)) if found is not None else {}
         return self._sections.get(name, b"")
 
     def files(self, table: int) -> dict[int, str]:
@@ -47,7 +47,7 @@ class FileSources:
                 self._tables[table] = {} if table == NO_TABLE else file_table(
                     line, line_str, string, table)
             except DebugDataError as error:
-                raise DebugDataError(f"{self.path}: {error}") from None
+                raise DebugDataError(f"{self.file.path}: {error}") from None
         return self._tables[table]
 
     def line(self, address: int) -> str:
@@ -56,7 +56,7 @@ class FileSources:
         try:
             found = LineTable(self.section(".debug_line")).find(address)
         except LineError as error:
-            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
         if found is None or not found[2]:
             return "?"
         table, file, line = found
@@ -67,7 +67,7 @@ class FileSources:
         try:
             rows = LineTable(self.section(".debug_line")).within(low, high)
         except LineError as error:
-            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
         return [(begin, end, f"{self.files(table).get(file, '?')}:{line}")
                 for begin, end, table, file, line in rows if line]
 
@@ -94,9 +94,9 @@ class FileSources:
                 if wanted:
                     found.update(table.pieces(start, wanted, line))
         except LineError as error:
-            raise DebugDataError(f"{self.path}: damaged debug data: {error}") from None
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
         if not known:
-            raise NoSuchFile(f"{self.path}: no source file is named {path}")
+            raise NoSuchFile(f"{self.file.path}: no source file is named {path}")
         return sorted(found)
 
     def rule(self, address: int) -> Rule | None:
@@ -113,8 +113,9 @@ class Sources:
     """
 
     def __init__(self, image: Image) -> None:
-        self._parts = [(0, 0, 0, FileSources(image.path))]  # address, begin, end
-        self._parts += [(m.address, m.address, m.end, FileSources(m.path)) for m in image.modules]
+        self._parts = [(0, 0, 0, FileSources(image.file))]  # address, begin, end
+        self._parts += [(m.address, m.address, m.end, FileSources(m.file.elf))
+                        for m in image.modules]
 
     def _at(self, address: int) -> tuple[FileSources, int]:
         """Whose an address is, and what its file's addresses are counted from."""

@@ -1,12 +1,12 @@
 """The index of the debug data of a kernel and its modules, from the user's cache."""
 
 import hashlib
-from pathlib import Path
 
 from dwarf.debug_file import DebugDataError, debug_file
 from dwarf.index import DebugIndex, load
 from dwarf.linked_index import IndexPart, LinkedIndex
 from emu.elf import Image
+from emu.elf_file import ElfFile
 from emu.fingerprint import fingerprint
 from emu.progress import PROGRESS
 from images.cache import cache_directory
@@ -20,26 +20,24 @@ def debug_index(image: Image) -> DebugIndex:
 
     :raises DebugDataError: when there is none.
     """
-    parts = [(number, IndexPart(index_of(module.path, module.file.digest), module.address,
+    parts = [(number, IndexPart(index_of(module.file.elf, module.file.digest), module.address,
                                 module.end))
              for number, module in enumerate(image.modules, 1)
-             if debug_file(module.path) is not None]
-    kernel = debug_file(image.path)
+             if debug_file(module.file.elf) is not None]
+    kernel = debug_file(image.file)
     if kernel is None and not parts:
         raise DebugDataError(f"{image.path}: has no debug data, and no {image.path.name}.debug is "
                              "beside it")
-    index = index_of(image.path, image.kernel_identity) if kernel is not None else None
+    index = None if kernel is None else index_of(image.file, image.kernel_identity)
     return LinkedIndex(index, parts) if parts or index is None else index
 
 
-def index_of(path: Path, identity: str) -> DebugIndex:
+def index_of(file: ElfFile, identity: str) -> DebugIndex:
     """The index of one file that has debug data."""
-    found = debug_file(path)
+    found = debug_file(file)
     assert found is not None
-    stat = found.stat()
     # Offsets in the file: another file, or the same one changed, needs another index.
-    key = (f"{identity} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} "
-           f"{fingerprint(MADE_BY)}")
+    key = f"{identity} {found.file.state} {fingerprint(MADE_BY)}"
     cache = cache_directory() / "dwarf" / f"{hashlib.sha256(key.encode()).hexdigest()}.index"
-    with PROGRESS.working(f"indexing the debug data of {path}"):
-        return load(path, cache)
+    with PROGRESS.working(f"indexing the debug data of {file.path}"):
+        return load(file, cache)

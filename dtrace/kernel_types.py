@@ -19,16 +19,16 @@ def kernel_types(image: Image, source: str | None = None) -> Types:
     kernel = _kernel_types(image, source)
     modules = [
         (number, module.address, module.end,
-         DwarfTypes(path, index_of(module.path, module.file.digest)))
+         DwarfTypes(found, index_of(module.file.elf, module.file.digest)))
         for number, module in enumerate(image.modules, 1)
-        if (path := debug_file(module.path)) is not None] if source != "ctf" else []
+        if (found := debug_file(module.file.elf)) is not None] if source != "ctf" else []
     return LinkedTypes(kernel, modules) if modules else kernel
 
 
 def _kernel_types(image: Image, source: str | None) -> Types:
-    path = debug_file(image.path) if source != "ctf" else None
-    if path is not None:
-        return DwarfTypes(path, index_of(image.path, image.kernel_identity))
+    found = debug_file(image.file) if source != "ctf" else None
+    if found is not None:
+        return DwarfTypes(found, index_of(image.file, image.kernel_identity))
     types = _ctf_types(image) if source != "dwarf" else None
     if types is None:
         wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
@@ -40,4 +40,4 @@ def _kernel_types(image: Image, source: str | None) -> Types:
 def _ctf_types(image: Image) -> Types | None:
     from dwarf.ctf import ctf_types  # most kernels have DWARF
 
-    return ctf_types(image.path)
+    return ctf_types(image.file)

@@ -38,12 +38,12 @@ class Prototypes:
     def types(self) -> Types | None:
         """:raises DebugDataError: when the debug data is damaged."""
         if not self._asked:
-            if debug_file(self.image.path) is not None:
+            if debug_file(self.image.file) is not None:
                 self._types = kernel_types(self.image)
             else:
                 from dwarf.ctf import ctf_types  # most kernels have DWARF
 
-                self._types = ctf_types(self.image.path)
+                self._types = ctf_types(self.image.file)
             self._asked = True
         return self._types
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from dwarf import types as c
 from dwarf.debug_file import DebugDataError, ctf_sections
 from dwarf.index import MAX_NAME, shown
+from emu.elf_file import ElfFile
 from emu.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 
 Found = TypeVar("Found")
@@ -358,10 +359,10 @@ class CtfTypes(c.Types):
         return tuple((self._name(name), value) for name, value in words)
 
 
-def ctf_types(kernel: Path) -> CtfTypes | None:
+def ctf_types(kernel: ElfFile) -> CtfTypes | None:
     """The types of a kernel's own CTF section, or of its debug file's; None where there is none.
 
     :raises DebugDataError: when it is damaged.
     """
     found = ctf_sections(kernel)
-    return None if found is None else CtfTypes(*found, kernel)
+    return None if found is None else CtfTypes(*found, kernel.path)

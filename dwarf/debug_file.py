@@ -1,9 +1,9 @@
 """Where a kernel's debug data is, and its sections."""
 
 import functools
-import mmap
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import zstandard
@@ -21,8 +21,17 @@ from dwarf.joined import (
     link,
     own_identity,
 )
-from emu.elf_file import ET_REL, SHT_NOBITS, SHT_RELA, ElfFile, SectionHeader, build_id_of
+from emu.elf_file import (
+    ET_REL,
+    SHT_NOBITS,
+    SHT_RELA,
+    ElfFile,
+    SectionHeader,
+    build_id_of,
+    read_file,
+)
 from emu.errors import ImageError, KinstError
+from emu.input_file import InputFile
 from emu.module import ModuleFile
 from emu.printable import plain
 
@@ -45,16 +54,23 @@ class DebugDataError(KinstError):
 
 
 def elf_file(path: Path) -> ElfFile:
-    """A file's headers.
+    """A file that may have debug data.
 
-    :raises DebugDataError: when it is damaged.
-    :raises OSError: when it cannot be read.
+    :raises DebugDataError: when it is damaged, or cannot be read.
     """
     try:
-        with open(path, "rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-        return ElfFile(path, data)
-    except (ImageError, ValueError) as error:
+        return parsed(read_file(path))
+    except ImageError as error:
+        said = str(error).removeprefix(f"{path}: ")
+        raise DebugDataError(f"{path}: {said}") from None
+
+
+def parsed(file: InputFile) -> ElfFile:
+    """:raises DebugDataError: when it is damaged."""
+    path = file.path
+    try:
+        return ElfFile(file)
+    except ImageError as error:
         said = str(error).removeprefix(f"{path}: ")
         raise DebugDataError(f"{path}: damaged debug data: {said}") from None
 
@@ -115,15 +131,24 @@ def _is_file(path: Path) -> bool:
         return False  # a name that cannot be one
 
 
-def _with_section(kernel: Path, name: str) -> Path | None:
-    """The file that has a section for a kernel: itself, or one of those that its .gnu_debuglink
-    and its build id name, or the one beside it in ``<name>.debug``.
+def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
+    """The file that has a section for a kernel, as it is when somebody asks first: itself, or one
+    of those that its .gnu_debuglink and its build id name, or the one beside it in
+    ``<name>.debug``.
 
     :raises DebugDataError: when a file is damaged, or of another build.
     """
-    elf = elf_file(kernel)
     if elf.section(name) is not None:
-        return kernel
+        return elf
+    if name not in elf.companions:
+        known = {one.path: one for one in elf.companions.values() if one is not None}
+        elf.companions[name] = _companion(elf, name, known)
+    return elf.companions[name]
+
+
+def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFile | None:
+    """:param known: those that were found before."""
+    kernel = elf.path
     link, build_id = content(elf, ".gnu_debuglink", SMALL), _build_id(elf)
     linked = Path(link.split(b"\0", 1)[0].decode("utf-8", "replace")).name
     names = [n for n in (linked, kernel.name + ".debug") if n]
@@ -133,28 +158,24 @@ def _with_section(kernel: Path, name: str) -> Path | None:
     for path in candidates:
         if not _is_file(path) or path.resolve() == kernel.resolve():
             continue
-        elf = elf_file(path)
-        if elf.section(name) is None:
+        other = known.get(path) or elf_file(path)
+        if other.section(name) is None:
             continue
-        theirs = _build_id(elf)
+        theirs = _build_id(other)
         wrong = build_id != theirs if build_id and theirs else (
-            path.name == linked and len(link) >= 4 and _checksum(path) != link[-4:])
+            path.name == linked and len(link) >= 4 and _checksum(other) != link[-4:])
         if wrong:
             raise DebugDataError(f"{path}: is of another build than {kernel}; get the matching one")
-        return path
+        return other
     return None
 
 
-def _checksum(path: Path) -> bytes:
+def _checksum(elf: ElfFile) -> bytes:
     """As .gnu_debuglink has it, at its end."""
-    value = 0
-    with open(path, "rb") as file:
-        while part := file.read(1 << 20):
-            value = zlib.crc32(part, value)
-    return struct.pack("<I", value)
+    return struct.pack("<I", zlib.crc32(elf.data))
 
 
-def debug_file(kernel: Path) -> Path | None:
+def debug_file(kernel: ElfFile) -> ElfFile | None:
     """The file that has a kernel's DWARF.
 
     :raises DebugDataError: when the kernel is damaged.
@@ -162,24 +183,23 @@ def debug_file(kernel: Path) -> Path | None:
     return _with_section(kernel, ".debug_info")
 
 
-def ctf_sections(kernel: Path) -> tuple[bytes, bytes, bytes] | None:
+def ctf_sections(kernel: ElfFile) -> tuple[bytes, bytes, bytes] | None:
     """A kernel's CTF section, and the symbol table that it belongs to: its entries, its strings.
 
     :raises DebugDataError: when a section is damaged, or larger than 1 GiB.
     """
-    path = _with_section(kernel, ".SUNW_ctf")
-    if path is None:
+    elf = _with_section(kernel, ".SUNW_ctf")
+    if elf is None:
         return None
-    elf = elf_file(path)
     data, symbols = content(elf, ".SUNW_ctf"), elf.section(".symtab")
     if symbols is None:
         return data, b"", b""
     if symbols.link >= len(elf.sections):
-        raise DebugDataError(f"{path}: damaged debug data: symbols without names")
+        raise DebugDataError(f"{elf.path}: damaged debug data: symbols without names")
     return data, _content(elf, symbols), _content(elf, elf.sections[symbols.link])
 
 
-def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+def sections(elf: ElfFile, names: tuple[str, ...]) -> dict[str, bytes]:
     """The contents of the sections that are there, decompressed; of a relocatable file (a module of
     amd64) as they are when it is linked to address 0.  Type units and what a supplementary file has
     (dwz) are in .debug_info, behind the file's own entries.
@@ -187,47 +207,47 @@ def sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
         there.
     """
-    return {name: bytes(view) for name, view in views(path, names).items()}
+    return {name: bytes(view) for name, view in views(elf, names).items()}
 
 
-def views(path: Path, names: tuple[str, ...]) -> dict[str, memoryview]:
+def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
     """The same, without a copy of what lies in the file as it is: a kernel's debug data is a
     hundred MB, and most questions want a few bytes of it.
 
     :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
         there.
     """
-    elf = elf_file(path)
     found = _contents(elf, names)
     if not any(name in SHARED for name in names):
         return found
     in_parts = any(elf.section(name) is not None for name in (TYPES, ALTERNATE, SUPPLEMENT))
     if in_parts or has_type_units(found.get(".debug_info", b"")):
-        stat = path.stat()
-        joined = _joined(path, (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        joined = _joined(elf)
         found |= {name: memoryview(part) for name, part in joined.items() if name in names}
     return found
 
 
 @functools.lru_cache(maxsize=2)
-def _joined(path: Path, _state: tuple[int, ...]) -> dict[str, bytes]:
+def _joined(elf: ElfFile) -> dict[str, bytes]:
     """The sections of a file whose debug data is in several places; they are large, and asked for
     several times."""
-    elf = elf_file(path)
     own = {name: bytes(view) for name, view in _contents(elf, (*SHARED, TYPES)).items()}
     types = own.pop(TYPES, b"")
     named = link(functools.partial(content, elf, limit=SMALL))
     other = None
     if named is not None:
-        supplement = elf_file(_supplement(path, named))
+        if SUPPLEMENT not in elf.companions:
+            elf.companions[SUPPLEMENT] = _supplement(elf.path, named)
+        supplement = elf.companions[SUPPLEMENT]
+        assert supplement is not None
         other = {name: bytes(view) for name, view in _contents(supplement, SHARED).items()}
     try:
         return join(own, types, other)
     except NotJoined as error:
-        raise DebugDataError(f"{path}: {error}") from None
+        raise DebugDataError(f"{elf.path}: {error}") from None
 
 
-def _supplement(path: Path, named: SupplementLink) -> Path:
+def _supplement(path: Path, named: SupplementLink) -> ElfFile:
     """The file that has the entries that dwz has taken out of several files.
 
     :raises DebugDataError: when it is not there, or is another one.
@@ -246,7 +266,7 @@ def _supplement(path: Path, named: SupplementLink) -> Path:
         if named.identity and theirs != named.identity:
             raise DebugDataError(f"{candidate}: is of another build than {path}, whose debug data "
                                  "is partly in it (dwz); get the matching one")
-        return candidate
+        return elf
     raise DebugDataError(f"{path}: its debug data is partly in {plain(named.name)} (dwz), "
                          "and that is not there: put it beside the file")
 
@@ -271,17 +291,17 @@ def _contents(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
                 f"{elf.path}: damaged debug data: {len(parts)} sections {name}, of {at} bytes")
         found[name] = contents[0] if len(contents) == 1 else memoryview(b"".join(contents))
     relocated = elf.kind == ET_REL and any(elf.of_kind(SHT_RELA))  # dwz's files are ET_REL, too
-    return _linked(elf.path, found, places) if relocated and found else found
+    return _linked(elf, found, places) if relocated and found else found
 
 
-def _linked(path: Path, found: dict[str, memoryview], places: dict[int, int]
+def _linked(elf: ElfFile, found: dict[str, memoryview], places: dict[int, int]
             ) -> dict[str, memoryview]:
     """Sections as they are when the file is linked to address 0.
 
     :param places: by its offset in the file: where a section begins among those of its name.
     """
     try:
-        file = ModuleFile(path)
+        file = ModuleFile(elf.file)
     except ImageError as error:
         raise DebugDataError(str(error)) from None
     contents = {name: bytearray(plain) for name, plain in found.items()}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elftools.dwarf.die import DIE
@@ -10,6 +9,7 @@ from elftools.dwarf.die import DIE
 from dwarf import types as c
 from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
+from emu.elf_file import ElfFile
 
 if TYPE_CHECKING:
     from dwarf.locations import Locations, Place
@@ -31,8 +31,8 @@ class DwarfTypes(c.Types):
     :raises DebugDataError: from every question, when the data is damaged.
     """
 
-    def __init__(self, path: Path, index: DebugIndex) -> None:
-        self._entries, self._index = Entries(path), index
+    def __init__(self, file: ElfFile, index: DebugIndex) -> None:
+        self._entries, self._index = Entries(file), index
         self._known: dict[int, c.Type] = {}
         self._procedures: dict[int, c.Procedure] = {}  # of inline functions, by their entries
         self._locations: Locations | None = None

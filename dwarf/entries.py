@@ -3,13 +3,13 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
 from dwarf.debug_file import DAMAGE, DebugDataError, views
+from emu.elf_file import ElfFile
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")
@@ -49,9 +49,9 @@ class Entries:
     :raises DebugDataError: from every question, when the data is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        found = views(path, NAMES)
+    def __init__(self, file: ElfFile) -> None:
+        self.file, self.path = file, file.path
+        found = views(file, NAMES)
         info, abbrev, string, offsets, line_str, addr, locations, ranges = (
             DebugSectionDescriptor(io.BufferedReader(_View(content)), name, 0, len(content), 0)
             if (content := found.get(name)) is not None else None for name in NAMES)

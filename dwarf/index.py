@@ -6,7 +6,6 @@ The file is written for mapping into memory: a header, then tables of the native
 
 import array
 import bisect
-import mmap
 import struct
 import zlib
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from dwarf._scan import (
     SplitError,
 )
 from dwarf.debug_file import DebugDataError, debug_file, sections
+from emu.elf_file import ElfFile
 from emu.printable import name as printable_name
 from emu.replacing import replacing
 
@@ -91,12 +91,12 @@ def shown(name: bytes) -> str:
 
 
 class DebugIndex:
-    """An index, mapped or in memory.
+    """An index.
 
     :raises DebugDataError: when the data is no index.
     """
 
-    def __init__(self, data: "bytes | mmap.mmap", where: Path) -> None:
+    def __init__(self, data: bytes, where: Path) -> None:
         self._data = memoryview(data)
         try:
             magic, version, checksum, *lengths = HEADER.unpack_from(self._data)
@@ -274,16 +274,16 @@ class DebugIndex:
         return found
 
 
-def build(kernel: Path) -> bytes:
+def build(kernel: ElfFile) -> bytes:
     """The index of a kernel, as the bytes of its file.
 
     :raises DebugDataError: when there is no debug data, or it is damaged.
     """
-    path = debug_file(kernel)
-    if path is None:
-        raise DebugDataError(
-            f"{kernel}: has no debug data, and no {kernel.name}.debug is beside it")
-    found = sections(path, NAMES)
+    file = debug_file(kernel)
+    if file is None:
+        raise DebugDataError(f"{kernel.path}: has no debug data, and no {kernel.path.name}.debug "
+                             "is beside it")
+    path, found = file.path, sections(file, NAMES)
     try:
         info, abbrev, ranges, lists, addr, offsets = (found.get(name, b"") for name in NAMES[:6])
         scan = Scan(info, abbrev, ranges, lists, addr, offsets)
@@ -361,7 +361,7 @@ def _assemble(
     return head + rest
 
 
-def load(kernel: Path, cache: Path) -> DebugIndex:
+def load(kernel: ElfFile, cache: Path) -> DebugIndex:
     """The index of a kernel: from the cache, or made and kept there.
 
     :param cache: the file; it appears whole or not at all.
@@ -369,7 +369,7 @@ def load(kernel: Path, cache: Path) -> DebugIndex:
     """
     try:
         with open(cache, "rb") as file:
-            return DebugIndex(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), cache)
+            return DebugIndex(file.read(), cache)
     except (OSError, ValueError, DebugDataError):
         pass  # not there, or of another version: made again
     data = build(kernel)

@@ -4,13 +4,13 @@ addresses (DWARF 4, 2.17 and 3.3.8; DWARF 5, 2.17 and 3.3.8)."""
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from elftools.dwarf.die import DIE
 from elftools.dwarf.ranges import BaseAddressEntry, RangeEntry, RangeLists
 
 from dwarf.debug_file import sections
 from dwarf.entries import Entries
+from emu.elf_file import ElfFile
 from emu.printable import name as printable_name
 
 RANGES = (".debug_ranges", ".debug_rnglists")
@@ -85,9 +85,9 @@ class InlineEntries:
     :raises DebugDataError: from every question, when the data is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._entries = Entries(path)
-        self._lists = sections(path, RANGES)
+    def __init__(self, file: ElfFile) -> None:
+        self._entries = Entries(file)
+        self._lists = sections(file, RANGES)
 
     def entry(self, place: tuple[int, int]) -> DebugEntry:
         """The entry at (offset, offset of its unit)."""

@@ -316,7 +316,7 @@ class Locations:
     def _section(self, name: str) -> bytes:
         if self._lists is None:
             self._lists = sections(
-                self._entries.path, (".debug_loc", ".debug_loclists", ".debug_frame"))
+                self._entries.file, (".debug_loc", ".debug_loclists", ".debug_frame"))
         return self._lists.get(name, b"")
 
     def _frame_base(self, copy: Function, address: int) -> Term:

@@ -1,6 +1,6 @@
 """Variables of a kernel module that is not loaded, as its file has them (as gdb shows a file's)."""
 
-import mmap
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +10,9 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import SymbolTableSection
 
-from dwarf.debug_file import DAMAGE, DebugDataError, debug_file
+from dwarf.debug_file import DAMAGE, DebugDataError, debug_file, parsed
 from dwarf.types import Array, Pointer, Type, Types, Void
+from emu.input_file import InputFile, taken
 from emu.printable import name as printable_name
 
 MAX_MODULES = 4096  # beside a kernel
@@ -25,44 +26,44 @@ TRANSPARENT = ("DW_TAG_const_type", "DW_TAG_volatile_type")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ELFFile]:
+def opened(path: Path, content: memoryview) -> Iterator[ELFFile]:
     """A file as pyelftools reads it.
 
     :raises DebugDataError: when it is damaged.
-    :raises OSError: when it cannot be read.
     """
     try:
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            yield ELFFile(data)
+        yield ELFFile(io.BytesIO(content))
     except DAMAGE as error:
         raise DebugDataError(f"{path}: damaged debug data: {error}") from None
 
 
-def modules(kernel: Path, name: str) -> Iterator[Path]:
-    """The modules beside a kernel whose files have a name somewhere."""
+def modules(kernel: Path, name: str) -> Iterator[InputFile]:
+    """The modules beside a kernel whose files have a name somewhere.
+
+    :raises ImageError: when one cannot be read.
+    """
     found = sorted(kernel.parent.glob("*.ko"))[:MAX_MODULES]
     for path in found:
         size = path.stat().st_size if path.is_file() else 0
         if not 0 < size <= MAX_SIZE:
             continue
-        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-            if data.find(name.encode() + b"\0") >= 0:
-                yield path
+        file = taken(path, MAX_SIZE)
+        if bytes(file.content).find(name.encode() + b"\0") >= 0:
+            yield file
 
 
-def variable(module: Path, name: str, types: Types) -> tuple[bytes, Type] | None:
+def variable(module: InputFile, name: str, types: Types) -> tuple[bytes, Type] | None:
     """The content and the type of a variable; None when the module has none of that name, its value
     is an address in the module, or its type is not the kernel's.
 
-    :raises DebugDataError: for damaged files.
-    :raises OSError: for those that cannot be read.
+    :raises DebugDataError: for damaged files, and those that cannot be read.
     """
-    with opened(module) as elf:
+    with opened(module.path, module.content) as elf:
         content = _content(elf, name)
-    path = debug_file(module)
-    if content is None or path is None:
+    file = debug_file(parsed(module))
+    if content is None or file is None:
         return None
-    with opened(path) as elf:
+    with opened(file.path, file.data) as elf:
         for unit in elf.get_dwarf_info(relocate_dwarf_sections=True).iter_CUs():
             for entry in unit.get_top_DIE().iter_children():
                 if (entry.tag == "DW_TAG_variable" and _name(entry) == name

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emu.elf_file import read_file
 from emu.errors import ImageError, KinstError
+from emu.input_file import Content, HeldFile, pieces, taken
 from emu.unicorn._engine import CpuLimit
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
+COPIED = 64 << 20  # bytes: a larger disk is held, and must stay as it is
 MAX_DISKS = 4
 MOST_CPUS = CpuLimit.MAX_CPUS.value
 TURN = 100_000
@@ -26,12 +27,15 @@ class DiskImage:
     """The image of a disk."""
 
     path: Path
-    content: memoryview
+    content: Content
 
     @functools.cached_property
     def digest(self) -> str:
         """SHA-256, in hexadecimal."""
-        return hashlib.sha256(self.content).hexdigest()
+        found = hashlib.sha256()
+        for piece in pieces(self.content):
+            found.update(piece)
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -81,12 +85,17 @@ def is_disk(size: int) -> bool:
     return 0 < size <= MAX_DISK and size % SECTOR == 0
 
 
-def disk_image(path: Path) -> DiskImage:
-    """:raises ImageError: when it cannot be read, or is no image of a disk."""
-    try:
-        content = read_file(path)
-    except ImageError as error:
-        raise ImageError(str(error).replace(", not an ELF file", "")) from None
+def disk_image(path: Path, in_memory: bool = False) -> DiskImage:
+    """The image in a file.  It is copied; one of more than 64 MiB is held (``HeldFile``), unless it
+    goes to memory anyway.
+
+    :raises ImageError: when it cannot be read, or is no image of a disk.
+    """
+    held = HeldFile(path, MAX_DISK)
+    content: Content = held
+    if in_memory or len(held) <= COPIED:
+        content = taken(path, MAX_DISK).content
+        held.close()
     if not is_disk(len(content)):
         raise ImageError(f"{path}: has {len(content)} bytes: the image of a disk has a multiple of "
                          f"{SECTOR}, and at most {MAX_DISK >> 20} MiB here")
@@ -113,5 +122,5 @@ def boot_options(environment: Sequence[str], flags: str, disk: Path | None,
     last = dict(one.split("=", 1) for one in environment)
     return BootOptions(tuple(f"{name}={value}" for name, value in last.items()),
                        "".join(sorted(set(flags.removeprefix("-")))),
-                       None if disk is None else disk_image(disk),
+                       None if disk is None else disk_image(disk, in_memory=True),
                        tuple(disk_image(one) for one in disks))

@@ -4,7 +4,7 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from emu import elf_file
@@ -56,14 +56,22 @@ class Segment:
 class Image:
     """A kernel as its ELF file describes it."""
 
-    path: Path
-    machine: str  # e_machine without the EM_ prefix
+    file: ElfFile = field(repr=False, compare=False)
     entry: int
     segments: tuple[Segment, ...]
     symbols: SymbolTable
     build_id: str
     modules: tuple[Module, ...] = ()  # loaded behind it, by address
     options: BootOptions = NOTHING  # what its boot loader is told
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def machine(self) -> str:
+        """``e_machine`` without the EM_ prefix."""
+        return self.file.machine
 
     @functools.cached_property
     def identity(self) -> str:
@@ -79,12 +87,16 @@ class Image:
 
     @functools.cached_property
     def kernel_identity(self) -> str:
-        """Its build id and a digest of its segments (a file that was changed in place keeps its
-        build id)."""
-        h = hashlib.sha256(self.build_id.encode() + self.entry.to_bytes(8, "little"))
-        for segment in self.segments:
-            h.update(segment.virtual.to_bytes(8, "little") + segment.physical.to_bytes(8, "little"))
-            h.update(segment.data)
+        """Its build id and a digest of all that a machine can see of it: segments, symbols (a boot
+        is made by functions' names, too), entry.  A file that was changed in place keeps its build
+        id."""
+        h = hashlib.sha256(f"{self.build_id} {self.machine} {self.entry}".encode())
+        for s in self.segments:
+            place = f"{s.virtual} {s.physical} {s.memory_size} {s.flags} {len(s.data)}"
+            h.update(f"\n{place}\n".encode())
+            h.update(s.data)
+        for table in self.symbols.tables:
+            h.update(f"\n{len(table)}\n".encode() + table)
         return f"{self.build_id or 'none'}-{h.hexdigest()[:32]}"
 
     def holds_code(self, address: int) -> bool:
@@ -153,12 +165,13 @@ def load(path: Path, debug: Path | None = None) -> Image:
     :raises ImageError: when it is not a 64-bit little-endian ELF executable with symbols, is
         truncated, or its segments overlap.
     """
-    data = read_file(path)
+    taken = read_file(path)
+    data = taken.content
     if bytes(data[:4]) != ELF_MAGIC:
         raise ImageError(
             f"{path}: not an ELF file; give the kernel itself, e.g. /boot/kernel/kernel"
         )
-    elf = ElfFile(path, data)
+    elf = ElfFile(taken)
     if elf.kind not in (ET_EXEC, ET_DYN):
         raise ImageError(f"{path}: not an executable kernel (ELF type {elf.kind})")
     code = [section for section in elf.sections if section.flags & SHF_EXECINSTR and section.size]
@@ -182,11 +195,11 @@ def load(path: Path, debug: Path | None = None) -> Image:
             raise ImageError(f"{debug}: is of another build than {path}; get the matching one")
         entries, strings = other[0], other[1]
     symbols = SymbolTable(entries, strings)
-    return Image(path, elf.machine, elf.entry, tuple(segments), symbols, build_id)
+    return Image(elf, elf.entry, tuple(segments), symbols, build_id)
 
 
 def _debug_symbols(path: Path) -> tuple[bytes, bytes, str]:
-    found = file_symbols(ElfFile(path, read_file(path)))
+    found = file_symbols(ElfFile(read_file(path)))
     if not found[0]:
         raise ImageError(f"{path}: has no symbols either; get the kernel-dbg set of the release")
     return found

@@ -4,13 +4,13 @@ Layouts: System V gABI, "Object Files", for 64 bits, little-endian.  pyelftools 
 that tests hold this to.
 """
 
-import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from emu.errors import ImageError
+from emu.input_file import InputFile, taken
 
 ELF_MAGIC = b"\x7fELF"
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
@@ -19,6 +19,7 @@ SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
 ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
 SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
 PT_LOAD, PT_DYNAMIC = 1, 2
+MAX_FILE = 2 << 30  # bytes
 MAX_SECTIONS = 65536
 MAX_NAME = 256  # bytes of a section's
 # e_machine without the EM_ prefix: what kernels are made for.
@@ -58,15 +59,19 @@ class SegmentHeader(NamedTuple):
 
 
 class ElfFile:
-    """The headers of a file.
+    """The headers of a file, and its bytes.
 
     :ivar kind: ``e_type``.
     :ivar machine: ``e_machine`` without the EM_ prefix, or its number.
+    :ivar companions: files that belong to it, by what they have; None: there is none.  Once found
+        they stay as they were then (``dwarf/debug_file.py``).
     :raises ImageError: when it is no ELF file of 64 bits, little-endian, or truncated.
     """
 
-    def __init__(self, path: Path, data: memoryview) -> None:
-        self.path, self.data = path, data
+    def __init__(self, file: InputFile) -> None:
+        self.file, self.path, self.data = file, file.path, file.content
+        self.companions: dict[str, ElfFile | None] = {}
+        path, data = self.path, self.data
         if bytes(data[:4]) != ELF_MAGIC:
             raise ImageError(f"{path}: not an ELF file")
         if bytes(data[4:6]) != b"\2\1":
@@ -126,20 +131,12 @@ def _name(strings: bytes, at: int) -> str:
     return strings[at : end if end >= 0 else at + MAX_NAME].decode("utf-8", "replace")
 
 
-def read_file(path: Path) -> memoryview:
-    """A file, mapped.
+def read_file(path: Path) -> InputFile:
+    """A copy of a file; of one that is no ELF file, its beginning.
 
-    :raises ImageError: when it cannot be read, or is empty.
+    :raises ImageError: when it cannot be read, is empty, or has more than 2 GiB.
     """
-    try:
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except IsADirectoryError:
-        raise ImageError(f"{path}: is a directory, not an ELF file") from None
-    except ValueError:
-        raise ImageError(f"{path}: is empty, not an ELF file") from None
-    except OSError as error:
-        raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
+    return taken(path, MAX_FILE, ELF_MAGIC)
 
 
 def build_id_of(notes: bytes) -> str:

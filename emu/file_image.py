@@ -18,27 +18,27 @@ def file_image(path: Path) -> Image:
 
     :raises ImageError: when it is not a 64-bit little-endian ELF file with symbols, or damaged.
     """
-    data = read_file(path)
-    if bytes(data[:4]) != ELF_MAGIC:
+    taken = read_file(path)
+    if bytes(taken.content[:4]) != ELF_MAGIC:
         raise ImageError(f"{path}: not an ELF file; give a kernel, a module, an object file, or a "
                          "file of debug data")
-    elf = ElfFile(path, data)
+    elf = ElfFile(taken)
     if elf.kind == ET_REL:
-        return _relocatable(path)
+        return _relocatable(elf)
     entries, strings, build_id = file_symbols(elf)
     if not entries:
         raise ImageError(f"{path}: has no symbols")
     code = tuple(
         Segment(s.address, s.address, elf.view(s), s.size, PF_X) for s in elf.sections
         if s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS and s.size)
-    return Image(path, elf.machine, elf.entry, code, SymbolTable(entries, strings), build_id)
+    return Image(elf, elf.entry, code, SymbolTable(entries, strings), build_id)
 
 
-def _relocatable(path: Path) -> Image:
-    file = ModuleFile(path)
+def _relocatable(elf: ElfFile) -> Image:
+    file = ModuleFile(elf.file)
     module = Module(file, 0, {})
     code = tuple(
         Segment(s.at, s.at, memoryview(module.memory)[s.at : s.at + s.size], s.size, PF_X)
         for s in file.sections
         if s.at is not None and s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS)
-    return Image(path, file.machine, 0, code, module.symbols, file.build_id)
+    return Image(elf, 0, code, module.symbols, file.build_id)

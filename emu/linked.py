@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.elf import Image
+from emu.elf_file import read_file
 from emu.errors import ImageError
 from emu.module import PAGE, Module, ModuleFile
 from emu.symbols import KERNEL, KINDS, Symbol, SymbolTable
@@ -29,6 +30,11 @@ class LinkedSymbols(SymbolTable):
         super().__init__(b"", b"")
         self._kernel, self._modules = kernel, modules
         self._tables = [kernel, *(module.symbols for module in modules)]
+
+    @property
+    def tables(self) -> tuple[bytes, bytes]:
+        """The kernel's alone: a module's are in its file."""
+        return self._kernel.tables
 
     def __len__(self) -> int:
         return sum(map(len, self._tables))
@@ -71,7 +77,7 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
     """
     if not paths:
         return image
-    files = _ordered(image, [ModuleFile(path) for path in paths])
+    files = _ordered(image, [ModuleFile(read_file(path)) for path in paths])
     kernel = image.symbols.globals({name for file in files for name in file.undefined})
     at = max(segment.virtual_end for segment in image.segments)
     placed: list[Module] = []
@@ -151,11 +157,11 @@ def _provider(name: str, known: list[ModuleFile], *directories: Path) -> ModuleF
     for directory in dict.fromkeys(directories):
         path = directory / (name + SUFFIX)
         if path.is_file():
-            return ModuleFile(path)
+            return ModuleFile(read_file(path))
     for directory in dict.fromkeys(directories):
         for path in sorted(directory.glob("*" + SUFFIX))[:MAX_MODULES]:
             try:
-                file = ModuleFile(path)
+                file = ModuleFile(read_file(path))
                 if name.encode() in bytes(file.data) and name in file.provides:
                     return file
             except ImageError:

@@ -26,9 +26,9 @@ from emu.elf_file import (
     ElfFile,
     SectionHeader,
     build_id_of,
-    read_file,
 )
 from emu.errors import ImageError
+from emu.input_file import InputFile
 from emu.printable import name as printable_name
 from emu.relocation import RELOCATIONS, relocations
 from emu.symbols import SYMBOL, SymbolTable
@@ -65,20 +65,20 @@ class ModuleFile:
     :raises ImageError: when it is none that can be loaded.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
-        self.data = read_file(path)
+    def __init__(self, file: InputFile) -> None:
+        self.path, self.name, self.data = file.path, file.path.name, file.content
+        path = self.path
         if len(self.data) > MAX_SIZE:
             raise ImageError(f"{path}: has {len(self.data)} bytes: too large for a module")
         if bytes(self.data[:4]) != ELF_MAGIC or bytes(self.data[4:6]) != b"\2\1":
             raise ImageError(f"{path}: not a kernel module (a 64-bit ELF file, like kinst.ko)")
         try:
-            self._read()
+            self._read(ElfFile(file))
         except (struct.error, IndexError, ValueError, UnicodeDecodeError):
             raise ImageError(f"{path}: damaged ELF file") from None
 
-    def _read(self) -> None:
-        elf = ElfFile(self.path, self.data)
+    def _read(self, elf: ElfFile) -> None:
+        self.elf = elf
         found = {a.elf_machine: a for a in ARCHITECTURES.values()}
         if elf.machine not in found:
             raise ImageError(f"{self.path}: made for another machine (ELF machine {elf.machine})")

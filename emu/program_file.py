@@ -19,7 +19,7 @@ class ProgramFile:
     """
 
     def __init__(self, path: Path) -> None:
-        file = ElfFile(path, read_file(path))
+        file = ElfFile(read_file(path))
         if file.kind != ET_EXEC:
             raise ImageError(f"{path}: is linked to be moved, and where to is not known; link it "
                              "statically, with -no-pie")

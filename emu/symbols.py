@@ -57,6 +57,11 @@ class SymbolTable:
         self._labels: list[tuple[int, int, int, int]] | None = None
         self._objects: list[tuple[int, int, int, int]] | None = None
 
+    @property
+    def tables(self) -> tuple[bytes, bytes]:
+        """All of it: the entries and their names, as in the file."""
+        return self._raw, self._strings
+
     @functools.cached_property
     def _entries(self) -> list[tuple[int, int, int, int]]:
         return rows(self._raw, len(self._strings), KINDS, False)

@@ -7,6 +7,7 @@ from pathlib import Path
 from emu import elf
 from emu.boot_options import NOTHING, BootOptions
 from emu.elf import Image
+from emu.elf_file import read_file
 from emu.errors import ImageError
 from emu.linked import SUFFIX, with_modules
 from emu.machine import StopReason, Until
@@ -109,7 +110,7 @@ def _behind(path: Path, image: Image, modules: Modules, given: Sequence[str]) ->
         if not file.is_file():
             raise ReplayError(f"{path}: needs the module {name} (build id {build_id}), which is "
                               f"not beside {image.path}; give it with --module")
-        if ModuleFile(file).build_id != build_id:
+        if ModuleFile(read_file(file)).build_id != build_id:
             raise ReplayError(f"{path}: needs the module {name} with the build id {build_id}; "
                               f"{file} is of another build")
     return with_modules(image, paths)

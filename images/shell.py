@@ -64,7 +64,7 @@ def with_userland(image: Image) -> Image:
                            "kernel")
     if image.options.programs:
         return image
-    disk = disk_image(catalog.userland(arch))
+    disk = disk_image(catalog.userland(arch), in_memory=True)
     return replace(image, options=replace(image.options, memory_disk=disk))
 
 
@@ -224,7 +224,7 @@ def has_our_shell(image: Image) -> bool:
         return False
     # A file begins where a block does, and its blocks lie behind each other as far as these go.
     return root is not None and len(root.content) <= MOST_SEARCHED and (
-        bytes(root.content).find(shell[:HEAD]) >= 0)
+        bytes(root.content[:]).find(shell[:HEAD]) >= 0)
 
 
 def program_files(image: Image, folder: Path | None = None) -> dict[str, Path]:

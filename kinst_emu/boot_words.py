@@ -122,7 +122,7 @@ def keep_disks(machine: UnicornMachine) -> None:
     for disk, image in zip(machine.board.disks, machine.image.options.disks, strict=True):
         if not disk.written:
             continue
-        content = io.BytesIO(image.content)
+        content = io.BytesIO(image.content[:])
         for at, block in disk.written.items():
             content.seek(at)
             content.write(block)

@@ -31,6 +31,8 @@ def described_file(text: str, modules: Sequence[str] = ()) -> Image:
     if found.segments or path.suffix != DEBUG:
         return found
     code = path.with_suffix("")
-    if not code.is_file() or debug_file(code) != path:
+    if not code.is_file():
         return found  # its symbols and debug data, without code
-    return described_file(str(code))
+    other = described_file(str(code))
+    debug = debug_file(other.file)
+    return other if debug is not None and debug.path == path else found

@@ -76,9 +76,9 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
         part = copy.number >> SHIFT
         module = image.modules[part - 1] if part else None
         if part not in readers:
-            path = debug_file(module.path if module is not None else image.path)
-            assert path is not None
-            readers[part] = InlineEntries(path)
+            file = debug_file(module.file.elf if module is not None else image.file)
+            assert file is not None
+            readers[part] = InlineEntries(file)
         origin = index.subject(copy.number)
         assert origin is not None
         found = readers[part].copy(_own(index.entry(copy.number)), _own(origin))

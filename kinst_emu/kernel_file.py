@@ -62,7 +62,7 @@ class KernelFile:
 
     @property
     def has_debug_data(self) -> bool:
-        return debug_file(self._image.path) is not None
+        return debug_file(self._image.file) is not None
 
     @property
     def modules(self) -> list[str]:

@@ -161,7 +161,7 @@ def reached_at(player: Player, text: str) -> ReachedAt:
 
 def _function(player: Player, name: str, text: str) -> int:
     symbol = player.machine.image.symbols.find(name)
-    if symbol is None and debug_file(player.machine.image.path) is not None and debug_index(
+    if symbol is None and debug_file(player.machine.image.file) is not None and debug_index(
             player.machine.image).copies(name):
         find_function(player.machine.image, name)  # says that it is inline
     if symbol is None:

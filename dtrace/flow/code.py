@@ -58,7 +58,7 @@ class KernelCode:
         self.image, self.arch = image, arch_of(image)
         self._trap = TRAPS[self.arch.name]
         self._index: DebugIndex | None = (
-            debug_index(image) if debug_file(image.path) is not None else None)
+            debug_index(image) if debug_file(image.file) is not None else None)
         self._marks: dict[int, list[int]] = {}
         for number, addresses in enumerate(marks or []):
             for address in addresses:

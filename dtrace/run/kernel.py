@@ -334,12 +334,12 @@ class KernelSurroundings:
     def _not_loaded(self, module: str, name: str) -> tuple[int, Type] | None:
         """A variable of a module beside the kernel: as its file has it."""
         assert self.types is not None
-        for path in modules(self.image.path, name) if name.isidentifier() else ():
-            if module not in ("", path.stem):
+        for file in modules(self.image.path, name) if name.isidentifier() else ():
+            if module not in ("", file.path.stem):
                 continue
-            found = variable(path, name, self.types)
+            found = variable(file, name, self.types)
             if found is not None:
-                self.say(f"`{name} has the value of {path.name}, which is not loaded")
+                self.say(f"`{name} has the value of {file.path.name}, which is not loaded")
                 return self.place(found[0]), found[1]
         return None
 

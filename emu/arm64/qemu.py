@@ -40,10 +40,10 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     if image.modules:
         raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
                            "away, or carry a booted state over")
-    path = image.path
-    if image.entry - min(s.virtual for s in image.segments) >= HEADER:
-        path = directory / "Image"  # else there is no room: linked where it is to run
-        path.write_bytes(flatten(image))
+    path = directory / "Image"
+    room = image.entry - min(s.virtual for s in image.segments) >= HEADER
+    # Without room for a header it is linked where it is to run.
+    path.write_bytes(flatten(image) if room else image.file.data)
     return ["-kernel", str(path), "-append", command_line(image.options, GUARD),
             *disk_words(image, directory, "virtio-blk-device")]
 

@@ -12,6 +12,7 @@ from typing import Any
 from emu.device import Bus, Device, Line, number
 from emu.devices.virtio_queue import Chain, QueueError, VirtQueue
 from emu.errors import MemoryAccessError
+from emu.input_file import Content
 
 SECTOR = 512
 BLOCK = 4096  # bytes that are kept together when one of them was written
@@ -36,7 +37,7 @@ class VirtioBlock(Device):
     STATE = ("status", "features", "interrupts")
     FEATURES = SEG_MAX | BLK_SIZE | FLUSH
 
-    def __init__(self, bus: Bus, name: str, content: memoryview, line: Line) -> None:
+    def __init__(self, bus: Bus, name: str, content: Content, line: Line) -> None:
         self._bus, self._line, self._content = bus, line, content
         self.status = self.features = self.interrupts = 0
         self.trouble = ""  # what the driver has done that it must not

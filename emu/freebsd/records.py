@@ -71,7 +71,7 @@ def disk_pieces(image: Image, at: int) -> tuple[list[tuple[int, bytes]], int]:
     if disk is None:
         return [], at
     at = at + PAGE - 1 & -PAGE
-    return [(at, bytes(disk.content))], at + len(disk.content)
+    return [(at, bytes(disk.content[:]))], at + len(disk.content)
 
 
 def records(

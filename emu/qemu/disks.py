@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from emu.elf import Image
+from emu.input_file import pieces
 
 
 def disk_words(image: Image, directory: Path, device: str) -> list[str]:
@@ -13,7 +14,8 @@ def disk_words(image: Image, directory: Path, device: str) -> list[str]:
     words: list[str] = []
     for number, disk in enumerate(image.options.disks):
         path = directory / f"disk{number}"
-        path.write_bytes(disk.content)
+        with path.open("wb") as file:
+            file.writelines(pieces(disk.content))
         words += ["-drive", f"if=none,id=disk{number},format=raw,cache=unsafe,file={path}",
                   "-device", f"{device},drive=disk{number}"]
     return words

@@ -188,7 +188,7 @@ class Recorder:
                               f"{MAX_DISKS_SIZE >> 20} MiB in all")
         self._writer = PartWriter(path, START, _start_to_json(self.start))
         for disk in options.every_disk:
-            self._writer.write(DISK, bytes(disk.content))
+            self._writer.write(DISK, bytes(disk.content[:]))
         if kind == STATE:
             self._checkpoint(said=True)
         self._first = pages_of(machine)

@@ -30,7 +30,9 @@ def boot(image: Image, memory: int, directory: Path) -> list[str]:
     if image.modules:
         raise MachineError("QEMU's own boot takes no modules on this architecture: leave --module "
                            "away, or carry a booted state over")
-    return ["-kernel", str(image.path), "-append", command_line(image.options),
+    path = directory / "kernel"
+    path.write_bytes(image.file.data)
+    return ["-kernel", str(path), "-append", command_line(image.options),
             *disk_words(image, directory, "virtio-blk-device")]
 
 

@@ -106,7 +106,7 @@ def _sources(image: Image, symbol: Symbol, wanted: bool) -> dict[int, str]:
     """The source line of every address of a function that has one, with the inline functions it
     is from."""
     found: dict[int, str] = {}
-    if not wanted or debug_file(image.path) is None:
+    if not wanted or debug_file(image.file) is None:
         return found
     index, sources = debug_index(image), Sources(image)
     for begin, end, line in sources.lines(symbol.address, symbol.address + symbol.size):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dtrace.debug_index import debug_index
 from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, Scan, ScanError
-from dwarf.debug_file import DebugDataError, debug_file, sections
+from dwarf.debug_file import DebugDataError, debug_file, elf_file, sections
 from dwarf.files import file_table
 from dwarf.index import NAMES, DebugIndex, build, load
 from emu import elf
@@ -96,7 +96,7 @@ def test_more_records_than_allowed_are_refused():
 @given(st.data())
 def test_damaged_sections_are_refused_or_read(data):
     path = catalog.find("teaching/amd64").path
-    found = [bytearray(s) for s in (sections(path, NAMES).get(n, b"") for n in NAMES[:6])]
+    found = [bytearray(s) for s in (sections(elf_file(path), NAMES).get(n, b"") for n in NAMES[:6])]
     for _ in range(data.draw(st.integers(1, 30))):
         section = data.draw(st.sampled_from([s for s in found if s]))
         section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
@@ -108,19 +108,19 @@ def test_damaged_sections_are_refused_or_read(data):
 
 def test_an_index_is_kept_and_a_broken_one_is_made_again(image, tmp_path):
     cache = tmp_path / "sub" / "index"
-    first = load(image.path, cache)
+    first = load(image.file, cache)
     names = list(first.names())
     assert names == sorted(names) and "strlen" in names
     content = cache.read_bytes()
-    assert list(load(image.path, cache).names()) == names
+    assert list(load(image.file, cache).names()) == names
     for broken in (b"", b"text", content[:-1], content[:40]):
         cache.write_bytes(broken)
-        assert list(load(image.path, cache).names()) == names
+        assert list(load(image.file, cache).names()) == names
         assert cache.read_bytes() == content
 
 
 def test_functions_of_the_index_are_those_of_the_symbol_table(image):
-    index = DebugIndex(build(image.path), image.path)
+    index = DebugIndex(build(image.file), image.path)
     for name in ("strlen", "memcmp", "crc32"):
         symbol = image.symbols.find(name)
         (function,) = [f for f in index.named(name) if f.pieces and not f.inlined]
@@ -132,9 +132,9 @@ def test_functions_of_the_index_are_those_of_the_symbol_table(image):
 def test_a_kernel_without_debug_data_says_so(tmp_path):
     path = tmp_path / "kernel"
     path.write_bytes(Elf().build())
-    assert debug_file(path) is None
+    assert debug_file(elf_file(path)) is None
     with pytest.raises(DebugDataError, match=r"no kernel\.debug is beside it"):
-        build(path)
+        build(elf_file(path))
 
 
 @pytest.mark.parametrize("table", [b"", b"\1\0\0\0", struct.pack("<IH", 100, 77)])
@@ -144,9 +144,9 @@ def test_a_damaged_line_table_is_refused(table):
 
 
 def test_file_tables_name_the_files_of_the_source(image):
-    index = DebugIndex(build(image.path), image.path)
+    index = DebugIndex(build(image.file), image.path)
     (function,) = [f for f in index.named("strlen") if f.pieces]
-    found = sections(image.path, (".debug_line", ".debug_line_str", ".debug_str"))
+    found = sections(image.file, (".debug_line", ".debug_line_str", ".debug_str"))
     line, line_str, string = (found.get(n, b"")
                               for n in (".debug_line", ".debug_line_str", ".debug_str"))
     files = file_table(line, line_str, string, index.line_table(function.unit))
@@ -158,11 +158,11 @@ def test_debug_data_is_found_by_build_id(tmp_path, monkeypatch):
     monkeypatch.setattr("dwarf.debug_file.SYSTEM", tmp_path / "debug")
     kernel = tmp_path / "kernel"
     kernel.write_bytes(Elf(build_id=b"\x12\x34\x56").build())
-    assert debug_file(kernel) is None
+    assert debug_file(elf_file(kernel)) is None
     separate = tmp_path / "debug" / ".build-id" / "12" / "3456.debug"
     separate.parent.mkdir(parents=True)
     separate.write_bytes(Elf(others={".debug_info": b"x"}).build())
-    assert debug_file(kernel) == separate
+    assert debug_file(elf_file(kernel)).path == separate
 
 
 def test_a_debug_file_of_another_build_is_refused(tmp_path):
@@ -170,26 +170,26 @@ def test_a_debug_file_of_another_build_is_refused(tmp_path):
     kernel.write_bytes(Elf(build_id=b"\x12\x34").build())
     separate.write_bytes(Elf(build_id=b"\x12\x35", others={".debug_info": b"x"}).build())
     with pytest.raises(DebugDataError, match="of another build than"):
-        debug_file(kernel)
+        debug_file(elf_file(kernel))
     separate.write_bytes(Elf(others={".debug_info": b"x"}).build())
     link = b"kernel.debug\0\0\0\0"
     kernel.write_bytes(Elf(others={".gnu_debuglink": link + b"\1\2\3\4"}).build())
     with pytest.raises(DebugDataError, match="of another build than"):
-        debug_file(kernel)
+        debug_file(elf_file(kernel))
     checksum = struct.pack("<I", zlib.crc32(separate.read_bytes()))
     kernel.write_bytes(Elf(others={".gnu_debuglink": link + checksum}).build())
-    assert debug_file(kernel) == separate
+    assert debug_file(elf_file(kernel)).path == separate
 
 
 def test_an_index_with_one_wrong_byte_is_made_again(image, tmp_path):
     cache = tmp_path / "index"
-    first = load(image.path, cache).named("strlen")
+    first = load(image.file, cache).named("strlen")
     data = bytearray(cache.read_bytes())
     for at in (60, len(data) // 2, len(data) - 1):
         damaged = bytearray(data)
         damaged[at] ^= 0x40
         cache.write_bytes(damaged)
-        assert load(image.path, cache).named("strlen") == first and cache.read_bytes() == data
+        assert load(image.file, cache).named("strlen") == first and cache.read_bytes() == data
 
 
 def test_another_debug_file_has_another_index(tmp_path):
@@ -218,12 +218,12 @@ def test_compressed_sections_are_read_and_damaged_ones_refused(tmp_path, kind, p
             ".debug_abbrev": ABBREVS}, compressed=(".debug_info",)).build())
         return path
 
-    index = DebugIndex(build(kernel(len(plain), pack(plain))), tmp_path)
+    index = DebugIndex(build(elf_file(kernel(len(plain), pack(plain)))), tmp_path)
     assert list(index.names()) == ["tiny"]
     for size, packed in ((len(plain) + 1, pack(plain)), (len(plain), b"\0" + pack(plain)[1:]),
                          (1 << 29, pack(bytes(1 << 20))), (1 << 40, pack(plain))):
         with pytest.raises(DebugDataError, match=r"debug_info|damaged"):
-            build(kernel(size, packed))
+            build(elf_file(kernel(size, packed)))
 
 
 def test_work_that_no_honest_file_causes_is_refused():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dwarf._scan import Scan, ScanError
-from dwarf.debug_file import DebugDataError, sections
+from dwarf.debug_file import DebugDataError, elf_file, sections
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.joined import NotJoined, join
@@ -96,7 +96,7 @@ def written(tmp_path, version):
 def test_types_in_units_of_their_own_are_known_by_name_and_through_their_signatures(
         tmp_path, version):
     path = written(tmp_path, version)
-    types = DwarfTypes(path, DebugIndex(build(path), path))
+    types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
     (found,) = types.named("struct box")
     assert isinstance(found, Structure) and found.size == 12
     assert [(m.name, declare(m.type), m.offset) for m in found.members] == [
@@ -117,7 +117,7 @@ def test_a_type_whose_unit_is_missing_is_named_in_one_line(tmp_path, version):
     path = tmp_path / "missing"
     path.write_bytes(Elf(others=others).build())
     with pytest.raises(DebugDataError, match=r"0x1122334455667788.* whose unit is not there"):
-        build(path)
+        build(elf_file(path))
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -133,7 +133,7 @@ def test_a_declaration_that_only_has_a_signature_is_the_type_of_that_unit(tmp_pa
         others[".debug_types"] = b"".join(units)
     path = tmp_path / "gcc"
     path.write_bytes(Elf(others=others).build())
-    types = DwarfTypes(path, DebugIndex(build(path), path))
+    types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
     thing = types.variable("thing")
     assert declare(thing) == "struct box" and strip(thing).size == 12
 
@@ -194,7 +194,7 @@ def shared(tmp_path, sup=False):
 @pytest.mark.parametrize("sup", [False, True])
 def test_entries_and_names_in_dwz_s_file_are_read(tmp_path, sup):
     path, _common = shared(tmp_path, sup)
-    types = DwarfTypes(path, DebugIndex(build(path), path))
+    types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
     assert declare(types.variable("value")) == "long int"
     base, alias = types.named("long int")
     assert strip(base).size == strip(alias).size == 8
@@ -258,7 +258,7 @@ def test_sections_of_one_name_are_read_behind_each_other(tmp_path):
                           ".debug_inf1": other(5)}).build()
     path.write_bytes(content.replace(b".debug_inf0", b".debug_info").replace(
         b".debug_inf1", b".debug_info"))
-    found = sections(path, (".debug_info", ".debug_abbrev"))
+    found = sections(elf_file(path), (".debug_info", ".debug_abbrev"))
     assert len(found[".debug_info"]) == len(user(5) + box(5) + other(5))
-    types = DwarfTypes(path, DebugIndex(build(path), path))
+    types = DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
     assert declare(types.variable("thing")) == "struct box"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dtrace.d.errors import SourcePlace
 from dtrace.d.locations import Unreadable, value
 from dtrace.d.types import LONG
-from dwarf.debug_file import DAMAGE, DebugDataError
+from dwarf.debug_file import DAMAGE, DebugDataError, elf_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.locations import (
@@ -117,9 +117,9 @@ def kernel(tmp_path, version, at=0, lists=None):
     path = tmp_path / "kernel"
     path.write_bytes(Elf(others={
         ".debug_info": unit(version, body), ".debug_abbrev": ABBREVS, name: content}).build())
-    index = DebugIndex(build(path), path)
+    index = DebugIndex(build(elf_file(path)), path)
     (copy,) = index.copies("tiny")
-    return DwarfTypes(path, index), copy
+    return DwarfTypes(elf_file(path), index), copy
 
 
 @pytest.mark.parametrize("version", [4, 5])

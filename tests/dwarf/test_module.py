@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dwarf.debug_file import DebugDataError
-from dwarf.module import modules, variable
+from dwarf.module import MAX_SIZE, modules, variable
 from dwarf.types import Array, Integer, Pointer, Void
+from emu.input_file import taken
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
 
@@ -59,16 +60,16 @@ def module(tmp_path, debug=None, name="some.ko"):
 
 def test_a_variable_has_the_content_of_its_section_and_the_kernel_s_type(tmp_path):
     path = module(tmp_path)
-    assert variable(path, "flags", Kinds()) == (b"\1\0\0\0", INT)
-    content, kind = variable(path, "table", Kinds())
+    assert variable(taken(path, MAX_SIZE), "flags", Kinds()) == (b"\1\0\0\0", INT)
+    content, kind = variable(taken(path, MAX_SIZE), "table", Kinds())
     assert len(content) == 12 and isinstance(kind, Array) and (kind.count, kind.element) == (3, INT)
-    _content, kind = variable(path, "link", Kinds())
+    _content, kind = variable(taken(path, MAX_SIZE), "link", Kinds())
     assert isinstance(kind, Pointer) and kind.target == Void()
 
 
 @pytest.mark.parametrize("name", ["odd", "far", "code", "nosuch"])
 def test_what_cannot_be_known_is_not_given(tmp_path, name):
-    assert variable(module(tmp_path), name, Kinds()) is None
+    assert variable(taken(module(tmp_path), MAX_SIZE), name, Kinds()) is None
 
 
 def test_modules_are_those_beside_the_kernel_that_have_the_name(tmp_path):
@@ -76,7 +77,7 @@ def test_modules_are_those_beside_the_kernel_that_have_the_name(tmp_path):
     (tmp_path / "empty.ko").write_bytes(b"")
     (tmp_path / "other.ko").write_bytes(b"nothing")
     (tmp_path / "directory.ko").mkdir()
-    assert [p.name for p in modules(tmp_path / "kernel", "flags")] == ["some.ko"]
+    assert [file.path.name for file in modules(tmp_path / "kernel", "flags")] == ["some.ko"]
     assert list(modules(tmp_path / "kernel", "nosuch")) == []
 
 
@@ -89,6 +90,6 @@ def test_a_damaged_module_is_an_error_of_one_line_or_gives_something(tmp_path, a
     content[at % len(content)] = byte
     path.write_bytes(content[: max(64, len(content) - cut)])
     try:
-        variable(path, "flags", Kinds())
+        variable(taken(path, MAX_SIZE), "flags", Kinds())
     except DebugDataError as error:
         assert "\n" not in str(error)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dwarf.ctf import CtfTypes, ctf_types
-from dwarf.debug_file import DebugDataError, sections
+from dwarf.debug_file import DebugDataError, elf_file, sections
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import NAMES, DebugIndex, build
 from dwarf.types import (
@@ -81,7 +81,7 @@ def sample(version):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
 def test_ctf_types_are_what_was_written(tmp_path, version, compress):
-    types = ctf_types(kernel(tmp_path, SUNW_ctf=sample(version).build(compress)))
+    types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=sample(version).build(compress))))
     assert types.format == f"CTF version {version}"
     node = the(types.named("struct  node"))
     assert [(m.name, m.offset, m.width, declare(m.type)) for m in node.members] == [
@@ -115,12 +115,12 @@ def test_ctf_types_are_what_was_written(tmp_path, version, compress):
 def test_a_damaged_ctf_section_is_one_clear_line(tmp_path, change, says):
     data = sample(3).build()
     with pytest.raises(DebugDataError, match=says):
-        ctf_types(kernel(tmp_path, SUNW_ctf=change(data)))
+        ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=change(data))))
 
 
 def test_ctf_that_needs_a_parent_is_refused(tmp_path):
     with pytest.raises(DebugDataError, match="those of 'kernel' and more"):
-        ctf_types(kernel(tmp_path, SUNW_ctf=Ctf(parent="kernel").build()))
+        ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=Ctf(parent="kernel").build())))
 
 
 def test_a_ctf_section_that_expands_without_end_is_bounded(tmp_path):
@@ -129,7 +129,7 @@ def test_a_ctf_section_that_expands_without_end_is_bounded(tmp_path):
     data = bytearray(ctf.build())
     struct.pack_into("<I", data, 32, 16)  # the strings' length
     assert len(data) < 1 << 20
-    types = ctf_types(kernel(tmp_path, SUNW_ctf=bytes(data)))
+    types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=bytes(data))))
     assert list(types.names()) == []
 
 
@@ -139,7 +139,7 @@ def test_types_that_are_defined_by_themselves_are_damage(tmp_path):
     ctf.array(2, 5)
     ctf.add("endless", TYPEDEF, 4)
     ctf.add("", POINTER, 4)
-    types = ctf_types(kernel(tmp_path, SUNW_ctf=ctf.build()))
+    types = ctf_types(elf_file(kernel(tmp_path, SUNW_ctf=ctf.build())))
     with pytest.raises(DebugDataError, match="defined by itself"):
         size_of(the(types.named("loop")))
     endless = the(types.named("endless"))
@@ -228,7 +228,7 @@ def address(value):
 
 def dwarf_types(tmp_path, content):
     path = kernel(tmp_path, debug_info=content, debug_abbrev=ABBREVS)
-    return DwarfTypes(path, DebugIndex(build(path), path))
+    return DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path))
 
 
 def test_dwarf_types_are_what_was_written(tmp_path):
@@ -359,14 +359,14 @@ def test_dwarf_types_that_lead_to_themselves_are_damage(tmp_path):
 @given(data=st.data())
 def test_damaged_dwarf_gives_types_or_one_line(tmp_path_factory, data):
     source = catalog.find("teaching/riscv64").path
-    found = {name: bytearray(s) for name, s in sections(source, NAMES).items()}
+    found = {name: bytearray(s) for name, s in sections(elf_file(source), NAMES).items()}
     for _ in range(data.draw(st.integers(1, 20))):
         section = found[data.draw(st.sampled_from([".debug_info", ".debug_abbrev"]))]
         section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path_factory.mktemp("damaged") / "kernel"
     path.write_bytes(Elf(others={n: bytes(s) for n, s in found.items()}).build())
     try:
-        walk(DwarfTypes(path, DebugIndex(build(path), path)))
+        walk(DwarfTypes(elf_file(path), DebugIndex(build(elf_file(path)), path)))
     except DebugDataError as error:
         assert str(error) and "\n" not in str(error)
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emu import elf
+from emu.elf_file import read_file
 from emu.errors import KinstError
 from emu.freebsd import records
 from emu.linked import with_modules
@@ -126,7 +127,7 @@ def test_what_is_no_module_is_refused(tmp_path, data, says):
     path = tmp_path / "bad.ko"
     path.write_bytes(data)
     with pytest.raises(KinstError, match=says):
-        ModuleFile(path)
+        ModuleFile(read_file(path))
 
 
 GOOD = {arch: KernelModule(arch=arch).build() for arch in ARCHS}

@@ -15,7 +15,7 @@ from dtrace.calls import Evaluation, check, parse
 from dtrace.debug_data import FileSources, Sources
 from dtrace.stack import Stacks, failure
 from dwarf._lines import LineTable
-from dwarf.debug_file import debug_file
+from dwarf.debug_file import debug_file, elf_file
 from dwarf.index import DebugIndex, build
 from emu.call import Caller, CallError
 from emu.replay.flow import thread_of
@@ -39,7 +39,8 @@ def by_dwarfdump(path):
     if tool is None:
         pytest.skip("no llvm-dwarfdump: apt-get install llvm")
     found = defaultdict(set)
-    with subprocess.Popen([tool, "--debug-info", str(debug_file(path))], stdout=subprocess.PIPE,
+    source = str(debug_file(elf_file(path)).path)
+    with subprocess.Popen([tool, "--debug-info", source], stdout=subprocess.PIPE,
                           text=True) as process:
         name, pieces, low, inside = None, [], None, False
         for line in process.stdout:
@@ -85,7 +86,8 @@ def symbolized(path, addresses):
     if tool is None:
         pytest.skip("no llvm-symbolizer: apt-get install llvm")
     text = "\n".join(f"{address:#x}" for address in addresses)
-    output = subprocess.run([tool, f"--obj={debug_file(path)}", "--inlines", "--output-style=LLVM"],
+    source = debug_file(elf_file(path)).path
+    output = subprocess.run([tool, f"--obj={source}", "--inlines", "--output-style=LLVM"],
                             input=text, capture_output=True, text=True, check=True).stdout
     for block in output.rstrip("\n").split("\n\n"):
         lines = block.strip("\n").split("\n")
@@ -97,7 +99,7 @@ def symbolized(path, addresses):
 def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
     kernel = real_kernel(arch)
     index, sources = DebugIndex(build(kernel.path), kernel.path), Sources(kernel)
-    table = LineTable(FileSources(kernel.path).section(".debug_line"))
+    table = LineTable(FileSources(kernel.file).section(".debug_line"))
     rows = []  # (begin, end, program, file, line), of all programs
     for start, _first, _end in table.programs():
         before = None

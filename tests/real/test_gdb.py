@@ -120,7 +120,7 @@ def test_the_threads_of_all_processes_and_the_memory_of_each(arch, calls):
 
 
 def program(path):
-    return ElfFile(path, read_file(path))
+    return ElfFile(read_file(path))
 
 
 def code(file, address):

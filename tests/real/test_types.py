@@ -11,7 +11,7 @@ import pytest
 
 from dtrace.prototypes import Prototypes
 from dwarf.ctf import ctf_types
-from dwarf.debug_file import debug_file
+from dwarf.debug_file import debug_file, elf_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.types import Enumeration, Integer, Structure, size_of, strip
@@ -28,7 +28,7 @@ _dumped = {}
 
 def dumped(path):
     """Structure's name -> {(size, ((member, bit, width), ...))}, as llvm-dwarfdump prints them."""
-    path = debug_file(path)
+    path = debug_file(elf_file(path)).path
     if path in _dumped:
         return _dumped[path]
     tool = next((t for t in DUMPERS if shutil.which(t)), None)
@@ -79,7 +79,7 @@ def ours(types, name):
 def test_300_random_structs_from_dwarf_are_those_that_dwarfdump_prints(arch):
     path = real_kernel(arch).path
     theirs = dumped(path)
-    types = DwarfTypes(debug_file(path), DebugIndex(build(path), path))
+    types = DwarfTypes(debug_file(elf_file(path)), DebugIndex(build(elf_file(path)), path))
     for name in random.Random(SEED).sample(sorted(theirs), 300):
         assert ours(types, name) == theirs[name], f"{name}; KINST_SEED={SEED}"
 
@@ -90,7 +90,7 @@ def test_300_random_structs_from_ctf_are_those_that_dwarfdump_prints(arch):
     one that fills its type is none."""
     path = real_kernel(arch).path
     theirs = dumped(path)
-    types = ctf_types(path)
+    types = ctf_types(elf_file(path))
     if types is None:
         pytest.skip(f"{path} has no .SUNW_ctf")
     known = sorted({n.partition(" ")[2] for n in types.names()
@@ -122,7 +122,7 @@ def test_every_struct_from_ctf_is_as_ctfdump_prints_it(arch):
         elif match := re.match(r"\t(\S+) type=\d+ off=(\d+)", line):
             members.append(("" if match[1] == "(anon)" else match[1], int(match[2])))
     del theirs["struct (anon)"], theirs["union (anon)"]
-    types = ctf_types(path)
+    types = ctf_types(elf_file(path))
     assert len(theirs) > 1000
     for name, expected in theirs.items():
         found = [(k.size, [(m.name, m.offset) for m in k.members]) for k in types.named(name)]
@@ -134,7 +134,9 @@ def test_functions_and_variables_have_the_same_types_in_dwarf_and_in_ctf(arch):
     """As far as names of structures, integers and numbers of parameters go."""
     kernel = real_kernel(arch)
     path = kernel.path
-    dwarf, ctf = DwarfTypes(debug_file(path), DebugIndex(build(path), path)), ctf_types(path)
+    file = elf_file(path)
+    dwarf = DwarfTypes(debug_file(file), DebugIndex(build(file), path))
+    ctf = ctf_types(file)
     if ctf is None:
         pytest.skip(f"{path} has no .SUNW_ctf")
     functions = [f for f in kernel.symbols.functions() if len(kernel.symbols.named(f.name)) == 1]
