@@ -20,7 +20,7 @@ from emu.machine import StopReason, Until
 from emu.printable import plain
 from emu.replay._pieces import PieceCoder, PieceDecoder
 from emu.replay.inputs import Position, ReplayError, position_from_json, position_to_json
-from emu.replay.parts import PartReader, PartWriter
+from emu.replay.parts import FEW_VALUES, PartReader, PartWriter
 from emu.replay.player import Player
 from emu.replay.recording import BUILD_ID, SHAPE
 from emu.unicorn._engine import Flow, FlowKind
@@ -32,7 +32,10 @@ PIECE, THREAD, SKEW, TAKEN = (int(kind) for kind in (
     FlowKind.FLOW_PIECE, FlowKind.FLOW_THREAD, FlowKind.FLOW_SKEW, FlowKind.FLOW_TAKEN))
 CHUNK = 2_000_000  # instructions between two looks at where the thread is kept
 MOST = 1 << 17  # entries of a part; the engine gives half as many at once
-MAX_STEPS = 1 << 26  # bytes of a part of steps
+MAX_FLOW = 1 << 26  # bytes of a part of entries
+MAX_STEPS = 1 << 26  # bytes of a part of steps, and of values in it
+MAX_STEP_VALUES = 1 << 22
+MAX_TAIL = 1 << 24  # bytes
 MAX_NAMES = 1 << 16
 MAX_NAME = 64
 MAX_STACK = 1000
@@ -226,9 +229,10 @@ class FlowFile:
             raise ReplayError(f"{self.path}: is no instruction trace (kinst replay --trace-insns "
                               "writes one)")
         try:
-            self.head = _head(json.loads(reader.content(reader.parts[0])))
+            self.head = _head(reader.json(reader.parts[0]))
             if reader.parts[-1][0] == TAIL:
-                self.tail = _tail(json.loads(reader.content(reader.parts[-1])))
+                self.tail = _tail(reader.json(
+                    reader.parts[-1], MAX_TAIL, 2 * MAX_NAMES + FEW_VALUES))
             elif not self.problem:
                 self.problem = "it is cut off"
         except SHAPE as error:
@@ -241,14 +245,12 @@ class FlowFile:
         """What was written, in its order."""
         decoder = PieceDecoder()
         for part in self._reader.parts[1:]:
-            content = self._reader.content(part)
             try:
                 if part[0] == FLOW:
-                    yield decoder.decode(content, MOST)
+                    yield decoder.decode(self._reader.content(part, MAX_FLOW), MOST)
                 elif part[0] == STEPS:
-                    if len(content) > MAX_STEPS:
-                        raise ValueError("too many steps")
-                    yield [_step(row) for row in json.loads(content)]
+                    yield [_step(row) for row in
+                           self._reader.json(part, MAX_STEPS, MAX_STEP_VALUES)]
             except SHAPE as error:
                 raise self._damaged(error) from None
 

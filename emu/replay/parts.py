@@ -12,9 +12,13 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import zstandard
 
+from emu.bounded_json import read_json
+from emu.errors import ImageError
+from emu.input_file import taken
 from emu.replacing import replacing
 from emu.replay.inputs import ReplayError
 
@@ -23,7 +27,10 @@ HEAD = struct.Struct("<8sI")
 PART = struct.Struct("<4sI16s")
 LEVEL = 3
 MAX_PART = 1 << 30  # bytes of a part, uncompressed
+MAX_FILE = 16 << 30  # bytes
 MAX_HEAD = 64 << 20
+MAX_ROW = 4 << 20  # bytes of a small part of JSON, and of values in it
+FEW_VALUES = 1 << 16
 PIECE = 1 << 20
 AGAIN = "record it again"
 
@@ -121,9 +128,9 @@ class PartReader:
         self.path = path
         self.problem = ""
         try:
-            self._data = path.read_bytes()
-        except OSError as error:
-            raise ReplayError(f"{path}: cannot be read: {error.strerror}") from None
+            self._data = taken(path, MAX_FILE, MAGIC).content
+        except ImageError as error:
+            raise ReplayError(str(error)) from None
         if len(self._data) < HEAD.size or self._data[: len(MAGIC)] != MAGIC:
             raise ReplayError(f"{path}: not a recording")
         version = HEAD.unpack_from(self._data)[1]
@@ -133,7 +140,7 @@ class PartReader:
         self.parts = list(self._parts())
 
     def _parts(self) -> Iterator[Part]:
-        data = memoryview(self._data)
+        data = self._data
         chain = hashlib.blake2b(data[: HEAD.size], digest_size=16).digest()
         at = HEAD.size
         while at < len(data):
@@ -162,13 +169,22 @@ class PartReader:
             raise ReplayError(f"{self.path}: damaged at byte {part[1]}; {AGAIN}")
         return found
 
-    def head(self, part: Part) -> bytes:
-        """What a part begins with: a u32 length, and as many bytes.
+    def json(self, part: Part, most: int = MAX_ROW, values: int = FEW_VALUES) -> Any:
+        """What a part of JSON says.
+
+        :param most: bytes.
+        :raises ReplayError: as ``content``.
+        :raises ValueError: when it has more values, or is no JSON.
+        :raises RecursionError: when its values lie too deep in each other.
+        """
+        return read_json(self.content(part, most), values)
+
+    def beginning(self, part: Part, size: int) -> bytes:
+        """The first bytes of a part.
 
         :raises ReplayError: when it is no frame.
         """
-        size = int.from_bytes(self._read(part, 4), "little")
-        return self._read(part, 4 + min(size, MAX_HEAD))[4:]
+        return self._read(part, size)
 
     def _read(self, part: Part, wanted: int) -> bytes:
         """The first bytes of a part.  A frame may claim any size; what is read of it is bounded."""

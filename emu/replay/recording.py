@@ -28,6 +28,7 @@ from emu.boot_options import (
     DiskImage,
     is_disk,
 )
+from emu.bounded_json import read_json
 from emu.machine import Stop, StopReason, Until
 from emu.printable import plain
 from emu.replay.inputs import (
@@ -42,7 +43,7 @@ from emu.replay.inputs import (
     position_to_json,
     to_json,
 )
-from emu.replay.parts import AGAIN, MAX_PART, Part, PartReader, PartWriter
+from emu.replay.parts import AGAIN, MAX_HEAD, MAX_PART, MAX_ROW, Part, PartReader, PartWriter
 from emu.replay.starts import BOOTED, STARTS, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
@@ -61,7 +62,14 @@ ONE_CPU = ((0, 0),)  # the schedule of a machine with one
 FLAGS = re.compile("[A-Za-z]{0,52}")
 MAX_DISKS_SIZE = 1 << 30  # bytes, of all of a recording's
 MAX_KERNEL = 4096  # characters of a path: Linux's own limit
-MAX_PAGES = (MAX_PART - (64 << 20)) // PAGE
+MAX_PAGES = (MAX_PART - MAX_HEAD) // PAGE
+MAX_INPUTS = 1 << 18
+ROW = 256  # bytes of JSON that an input takes beside its value, at the most
+INPUT_VALUES = 10  # of JSON, for each, with the brackets
+MAX_INPUT_BYTES = 256 << 20  # of JSON, of all of a recording's
+# What a checkpoint begins with: the length of its head, and that up to its position.
+POSITION = re.compile(rb'.{4}\{"position": (\[[0-9a-z, ]{1,96}\]).*', re.DOTALL)
+MAX_POSITION = 128  # bytes
 
 
 @dataclass(frozen=True)
@@ -186,13 +194,18 @@ class Recorder:
         if sum(len(disk.content) for disk in options.every_disk) > MAX_DISKS_SIZE:
             raise ReplayError(f"{path}: a recording has its disks, of at most "
                               f"{MAX_DISKS_SIZE >> 20} MiB in all")
-        self._writer = PartWriter(path, START, _start_to_json(self.start))
+        start = _start_to_json(self.start)
+        if len(start) > MAX_ROW:
+            raise ReplayError(f"{path}: the words for what runs have more than "
+                              f"{MAX_ROW >> 20} MiB")
+        self._writer = PartWriter(path, START, start)
         for disk in options.every_disk:
             self._writer.write(DISK, bytes(disk.content[:]))
         if kind == STATE:
             self._checkpoint(said=True)
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
+        self._input_count = self._input_bytes = 0
         self._whole = True  # no run was left in its middle
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
@@ -208,6 +221,11 @@ class Recorder:
         if len(value) > MAX_INPUT:
             raise ReplayError(f"{self._writer.path}: an input of {len(value)} bytes: "
                               f"{MAX_INPUT} are possible")
+        self._input_count, self._input_bytes = (
+            self._input_count + 1, self._input_bytes + 2 * len(value) + ROW)
+        if self._input_count > MAX_INPUTS or self._input_bytes > MAX_INPUT_BYTES:
+            raise ReplayError(f"{self._writer.path}: a recording has at most {MAX_INPUTS} inputs, "
+                              f"and {MAX_INPUT_BYTES >> 20} MiB of them")
         here = position_of(self.machine)
         if self._inputs and self._inputs[-1].position != here:
             self._flush()  # a part has the inputs that are given at once
@@ -262,6 +280,11 @@ class Recorder:
             return
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
+        if len(head) > MAX_HEAD:
+            if said:
+                raise ReplayError(f"{self._writer.path}: the machine's state, disks included, has "
+                                  f"more than {MAX_HEAD >> 20} MiB")
+            return
         self._writer.write(CHECKPOINT, b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))
 
@@ -361,12 +384,13 @@ class Recording:
     def __post_init__(self) -> None:
         self._reader = reader = PartReader(self.path)
         self._disks: list[Part] = []
+        self._input_bytes = MAX_INPUT_BYTES  # that are left for parts of inputs
         self.problem = reader.problem
         if not reader.parts or reader.parts[0][0] != START:
             raise ReplayError(f"{self.path}: a recording without its first part"
                               f"{': ' + self.problem if self.problem else ''}; {AGAIN}")
         try:
-            self.start = _start_from_json(json.loads(reader.content(reader.parts[0])))
+            self.start = _start_from_json(reader.json(reader.parts[0]))
             if self.start.schedule != ONE_CPU:
                 raise ReplayError(f"{self.path}: is of several CPUs in turns, and this version "
                                   "plays recordings of one; use the version that made it")
@@ -389,17 +413,24 @@ class Recording:
             self._disks.append(part)
             return
         if kind == CHECKPOINT:
-            there = position_from_json(json.loads(self._reader.head(part))["position"])
+            found = POSITION.fullmatch(self._reader.beginning(part, MAX_POSITION))
+            if found is None:
+                raise ValueError("a checkpoint of no position")
+            there = position_from_json(json.loads(found[1]))
             self.checkpoints.append((there, part, len(self.inputs)))
         elif kind == INPUTS:
-            for row in json.loads(self._reader.content(part)):
+            content = self._reader.content(part, self._input_bytes)
+            self._input_bytes -= len(content)
+            for row in read_json(content, MAX_INPUTS * INPUT_VALUES):
                 one = from_json(row)
+                if len(self.inputs) == MAX_INPUTS:
+                    raise ValueError("too many inputs")
                 self.inputs.append(one)
                 self._on(one.position)
             self.ends.append(len(self.inputs))
             return
         else:
-            row = json.loads(self._reader.content(part))
+            row = self._reader.json(part)
             if kind == END:
                 there = position_from_json(row["position"])
                 self.end = End(there, plain(str(row["stop"])), row["digest"])
@@ -449,7 +480,10 @@ class Recording:
         size = int.from_bytes(content[:4], "little")
         body = memoryview(content)[4 + size :]
         try:
-            head = json.loads(content[4 : 4 + size])
+            if size > MAX_HEAD:
+                raise ValueError("a state of too many bytes")
+            head = read_json(content[4 : 4 + size],
+                             self.start.memory // PAGE + snapshot.MAX_VALUES)
             state, pages = snapshot.from_json(head["state"]), head["pages"]
             if not all(isinstance(p, int) and 0 <= p < self.start.memory // PAGE for p in pages) \
                     or len(body) != PAGE * len(pages):

@@ -18,7 +18,7 @@ from emu.unicorn.schedule import Schedule
 from emu.unicorn.state import MachineState
 
 PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
-MAX_RUNG = 1 << 20  # times that timers ring while the CPU waits, and no interrupt is pending
+MAX_RUNG = 1 << 16  # times that timers ring while the CPU waits, and no interrupt is pending
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
 MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block

@@ -15,9 +15,11 @@ from typing import Any
 import zstandard
 
 from emu.architectures import arch_of
+from emu.bounded_json import read_json
 from emu.device import number
 from emu.elf import Image
-from emu.errors import SnapshotError
+from emu.errors import ImageError, SnapshotError
+from emu.input_file import taken
 from emu.replacing import replacing
 from emu.unicorn._engine import EngineError
 from emu.unicorn.guest_memory import PAGE
@@ -28,7 +30,9 @@ MAGIC = b"KINSTSNP"
 FORMAT = 5
 WITHOUT_IMAGE = 4  # as 5, with all pages in it
 HEAD = struct.Struct("<8sIIQ32s")
+MAX_FILE = 64 << 30  # bytes
 MAX_HEADER = 64 << 20
+MAX_VALUES = 1 << 22  # of JSON in a header
 MAX_CONSOLE = 16 << 20
 LEVEL = -1  # a restored boot is what every command waits for: half the time, a quarter more on disk
 ZERO = bytes(PAGE)
@@ -118,7 +122,11 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "image": same,
         "state": to_json(state),
     }
-    head = zstandard.ZstdCompressor(level=LEVEL).compress(json.dumps(header).encode())
+    text = json.dumps(header).encode()
+    if len(text) > MAX_HEADER:
+        raise SnapshotError(f"{path}: the machine's state, disks included, has more than "
+                            f"{MAX_HEADER >> 20} MiB, without its memory: it is not kept in a file")
+    head = zstandard.ZstdCompressor(level=LEVEL).compress(text)
     raw = b"".join(body)
     digest = hashlib.sha256(head + raw).digest()
     try:
@@ -162,9 +170,9 @@ def restore(path: Path, image: Image) -> UnicornMachine:
 
 def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise SnapshotError(f"{path}: cannot be read: {error.strerror}") from None
+        raw = taken(path, MAX_FILE, MAGIC).content
+    except ImageError as error:
+        raise SnapshotError(str(error)) from None
     if len(raw) < HEAD.size or raw[:8] != MAGIC:
         raise SnapshotError(f"{path}: not a snapshot file")
     _magic, version, head_size, body_size, digest = HEAD.unpack_from(raw)
@@ -175,7 +183,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
             f"{path}: cut short or extended: {len(raw)} bytes, "
             f"{HEAD.size + head_size + body_size} expected; make it again"
         )
-    view = memoryview(raw)[HEAD.size :]
+    view = raw[HEAD.size :]
     if hashlib.sha256(view).digest() != digest:
         raise SnapshotError(f"{path}: damaged: its checksum does not fit; make it again")
     try:
@@ -183,7 +191,7 @@ def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
         text = zstandard.ZstdDecompressor().stream_reader(view[:head_size]).read(MAX_HEADER + 1)
         if len(text) > MAX_HEADER:
             raise ValueError
-        header = json.loads(text)
+        header = read_json(text, MAX_VALUES)
     except (zstandard.ZstdError, ValueError, RecursionError):
         raise SnapshotError(f"{path}: damaged header; make it again") from None
     if not isinstance(header, dict):

@@ -7,11 +7,13 @@ import shutil
 import struct
 import threading
 import time
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import kinst_emu
 from dtrace.debug_data import Sources
@@ -260,6 +262,10 @@ class Files(RuleBasedStateMachine):
     All that is done to the file is in the rules.  Modules and disks are in bench/inputs.py.
     """
 
+    base = cache = Path()
+    contents: ClassVar[list[bytes]] = []
+    digests: ClassVar[dict[bytes, str]] = {}
+
     def __init__(self):
         super().__init__()
         self.folder = self.base / f"{time.monotonic_ns()}"
@@ -311,8 +317,9 @@ def test_a_boot_is_that_of_the_bytes_that_were_opened_in_every_order(tmp_path, m
         settle_at_reader(machine)
         digests[content] = machine.digest()
     assert len(set(digests.values())) == 4
-    made = type("Made", (Files,), {"base": tmp_path, "cache": tmp_path / "cache",
-                                   "contents": contents, "digests": digests})
-    case = made.TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=50, deadline=None)
-    case().runTest()
+    monkeypatch.setattr(Files, "base", tmp_path)
+    monkeypatch.setattr(Files, "cache", tmp_path / "cache")
+    monkeypatch.setattr(Files, "contents", contents)
+    monkeypatch.setattr(Files, "digests", digests)
+    run_state_machine_as_test(Files, settings=settings(
+        max_examples=40, stateful_step_count=50, deadline=None))

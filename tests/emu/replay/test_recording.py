@@ -20,7 +20,7 @@ from emu.replay.inputs import (
     position_from_json,
     position_to_json,
 )
-from emu.replay.parts import FORMAT, HEAD, PartReader
+from emu.replay.parts import FORMAT, HEAD, MAX_ROW, PartReader
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording, _start_from_json, _start_to_json
 from emu.replay.starts import BOOT, PLACED, STATE
@@ -290,7 +290,7 @@ def test_it_may_be_cut_while_it_is_written(image, short, tmp_path):
 
 
 @pytest.mark.parametrize("content, says", [
-    (b"", "not a recording"), (b"KINSTREC", "not a recording"), (b"x" * 100, "not a recording"),
+    (b"", "is empty"), (b"KINSTREC", "not a recording"), (b"x" * 100, "not a recording"),
     (HEAD.pack(b"KINSTREC", 99), "format 99"), (HEAD.pack(b"KINSTREC", FORMAT), "first part"),
     (HEAD.pack(b"KINSTREC", FORMAT) + b"STRT" + bytes(40), "first part: it is cut off|damaged"),
 ])
@@ -376,9 +376,8 @@ def test_a_checkpoint_of_another_shape_is_told(tmp_path, head):
         Recording(path).checkpoint(0)
 
 
-def test_a_frame_that_grows_without_end_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("emu.replay.parts.MAX_PART", 1000)
-    path = written(tmp_path / "file.rec", json.dumps({**START, "workload": "x" * 5000}).encode())
+def test_a_frame_that_grows_without_end_is_told(tmp_path):
+    path = written(tmp_path / "file.rec", json.dumps({**START, "workload": "x" * MAX_ROW}).encode())
     with pytest.raises(ReplayError, match="damaged"):
         Recording(path)
 
