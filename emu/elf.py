@@ -194,7 +194,8 @@ def load(path: Path, debug: Path | None = None) -> Image:
         if build_id and other[2] and build_id != other[2]:
             raise ImageError(f"{debug}: is of another build than {path}; get the matching one")
         entries, strings = other[0], other[1]
-    symbols = SymbolTable(entries, strings)
+    places = [(s.virtual, s.virtual + len(s.data)) for s in segments if s.executable]
+    symbols = SymbolTable(entries, strings, code=places, where=str(path))
     return Image(elf, elf.entry, tuple(segments), symbols, build_id)
 
 

@@ -31,7 +31,9 @@ def file_image(path: Path) -> Image:
     code = tuple(
         Segment(s.address, s.address, elf.view(s), s.size, PF_X) for s in elf.sections
         if s.flags & SHF_EXECINSTR and s.kind != SHT_NOBITS and s.size)
-    return Image(elf, elf.entry, code, SymbolTable(entries, strings), build_id)
+    places = [(s.virtual, s.virtual_end) for s in code]
+    return Image(elf, elf.entry, code,
+                 SymbolTable(entries, strings, code=places or None, where=str(path)), build_id)
 
 
 def _relocatable(elf: ElfFile) -> Image:

@@ -5,6 +5,8 @@ from abc import ABC, abstractmethod
 from emu.arch import Arch
 from emu.errors import MemoryAccessError
 
+MAX_PIECE = 1 << 30  # bytes: page tables may map any number
+
 
 class PagedMemory(ABC):
     """Who has page tables: a machine, or a process that does not run.
@@ -49,6 +51,9 @@ class PagedMemory(ABC):
         return all(one is not None and self.arch.writable(one[1]) for one in found)
 
     def _pieces(self, address: int, size: int) -> list[tuple[int, int]]:
+        if not 0 <= size <= MAX_PIECE:
+            raise MemoryAccessError(f"{size} bytes at guest address {address:#x}: from 0 to "
+                                    f"{MAX_PIECE} are read or written at once")
         pieces = []
         while size > 0:
             physical = self.translate(address)
@@ -63,7 +68,7 @@ class PagedMemory(ABC):
     def read(self, address: int, size: int) -> bytes:
         """Virtual memory.
 
-        :raises MemoryAccessError: when a page is not mapped.
+        :raises MemoryAccessError: when a page is not mapped, or for more than 1 GiB.
         """
         return b"".join(self.read_physical(p, n) for p, n in self._pieces(address, size))
 

@@ -4,10 +4,11 @@ import bisect
 import difflib
 import functools
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from emu._symbol_rows import rows
+from emu.errors import ImageError
 from emu.printable import name as printable_name
 
 SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: st_name, st_info, st_other, st_shndx, value, size
@@ -15,6 +16,7 @@ STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC = 0, 1, 2, 10
 KINDS = (STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC)
 SHN_UNDEF = 0
 MAX_NAME = 4096
+MOST_COVERED = 16  # times the code that there is: so much may all functions be together
 FEW_QUESTIONS = 16  # answered without an index of all names
 FEW_NAMES = 16  # places in the string table that are looked for one by one
 KERNEL = "kernel"  # as its own linker names it
@@ -43,11 +45,16 @@ MAX_FOUND = 4096  # names that are kept with what was found
 class SymbolTable:
     """Symbols by name and by address.
 
+    :param code: where there is code (begin, end): a function ends with what it lies in.
+    :param where: what errors begin with: the file.
+    :raises ImageError: from a question by address, when functions lie over one another many times.
+
     Several functions may share a name (static functions of different files): ``named`` gives all.
     """
 
-    def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL) -> None:
-        self._strings, self.module = strings, module
+    def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL,
+                 code: Sequence[tuple[int, int]] | None = None, where: str = KERNEL) -> None:
+        self._strings, self.module, self._code, self._where = strings, module, code, where
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
@@ -75,7 +82,13 @@ class SymbolTable:
 
     def _symbol(self, entry: tuple[int, int, int, int]) -> Symbol:
         value, size, name, kind = entry
+        if kind == STT_FUNC and self._code is not None:
+            size = min(size, self._room(value))
         return Symbol(self._text(name), value, size, kind, self.module)
+
+    def _room(self, address: int) -> int:
+        """Bytes of code from an address on."""
+        return next((end - address for begin, end in self._code or () if begin <= address < end), 0)
 
     def named(self, name: str) -> list[Symbol]:
         """All symbols of that name, in table order; empty when there is none."""
@@ -155,7 +168,12 @@ class SymbolTable:
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
-            self._functions = sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True))
+            functions = sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True))
+            if self._code is not None and sum(e[1] for e in functions) > MOST_COVERED * sum(
+                    end - begin for begin, end in self._code):
+                raise ImageError(f"{self._where}: its functions are many times longer than its "
+                                 "code: the symbols are damaged")
+            self._functions = functions
             self._addresses = [e[0] for e in self._functions]
         return self._functions
 

@@ -4,8 +4,10 @@ from hypothesis import strategies as st
 
 from emu import elf
 from emu.architectures import arch_of
-from emu.errors import ImageError
+from emu.errors import ImageError, MemoryAccessError
 from emu.symbols import FEW_QUESTIONS, SYMBOL, SymbolTable
+from images import catalog
+from images.boots import unbooted
 from tests.elfwriter import Elf
 
 QUIET = settings(max_examples=300, deadline=None,
@@ -130,3 +132,27 @@ def test_the_index_of_names_and_the_search_for_one_give_the_same(symbols, name):
         for _ in range(FEW_QUESTIONS):
             many.named("z")
         assert few.named(name) == many.named(name)
+
+
+def test_a_function_ends_with_its_segment_and_too_many_bytes_of_functions_are_refused(tmp_path):
+    path = tmp_path / "kernel"
+    code = b"\x90" * 64
+    symbols = [("start", 0x1000, 16, 2), ("long", 0x1010, (1 << 63) - 1, 2)]
+    path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
+    found = elf.load(path).symbols
+    assert found.find("long").size == found.named("long")[0].size == 48
+    with pytest.raises(ImageError, match=f"{path}: its functions are many times longer than"):
+        found.function_at(0x1000)
+    with pytest.raises(ImageError, match="the symbols are damaged"):
+        list(elf.load(path).symbols.functions())
+    symbols = [(f"f{n}", 0x1000, 64, 2) for n in range(17)]
+    path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
+    with pytest.raises(ImageError, match="the symbols are damaged"):
+        elf.load(path).symbols.function_at(0x1000)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 62, (1 << 64) - 1])
+def test_a_read_is_of_what_can_be_mapped(size):
+    machine = unbooted(catalog.find("teaching/amd64"), 64 << 20)
+    with pytest.raises(MemoryAccessError, match=f"^{size} bytes at guest address 0x"):
+        machine.read(machine.pc, size)
