@@ -22,9 +22,11 @@ from emu.guests import guest_of
 from emu.symbols import Symbol
 from kinst import fbt, inline
 from kinst.code.listing import ProbedInstruction, image_code, instructions
+from kinst.code.verdict import ConditionalJump
+from kinst.cold_parts import beginnings
 from kinst.kinst_provider import PROVIDER as KINST
 from kinst.patterns import is_glob, matches, regular
-from kinst.trap import trap_of
+from kinst.trap import GuestTrap, trap_of
 
 FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
          "or a probe like kinst::FUNCTION:OFFSET")
@@ -168,11 +170,13 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
     if not functions and not entries:
         raise KinstError(f"{name}:return: {name} exists only inline; kdtrace -l -n "
                          f"kinst::{name}:return lists where its copies are left")
+    starts = frozenset[int]() if entries else beginnings(image)
     for symbol in functions:
         table = table_of(image, symbol)
         first = fbt.entry(trap, symbol, table)
         found = [*([first] if first is not None else [])] if entries else [
-            *fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table)]
+            i for i in (*fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table))
+            if not _strays(trap, table, i, starts)]
         yield from (CodePlace(symbol, i.offset) for i in found)
     for address in copies if entries else ():
         place = _at(image, address)
@@ -180,15 +184,25 @@ def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = Tr
             yield place
 
 
+def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruction,
+            starts: frozenset[int]) -> bool:
+    """Whether an instruction leads out of its function to where none begins: to its cold part."""
+    number = table.index(jump)
+    verdict, before = jump.verdict, table[number - 1].verdict if number else None
+    target = (verdict.target if isinstance(verdict, ConditionalJump)
+              else trap.jump_target(before, verdict))
+    return target is not None and target not in starts
+
+
 def _copies(image: Image, name: str) -> Iterator[int]:
     try:
         index = debug_index(image)
     except DebugDataError:
         return
-    accept = regular(name).match
+    accept, entrances = regular(name).match, inline.Entrances(image)
     names = [one for one in index.names() if accept(one)] if is_glob(name) else [name]
     for one in names:
-        yield from (inline.begin(copy, image.symbols) for copy in index.copies(one))
+        yield from (at for copy in index.copies(one) for at in entrances.of(copy))
 
 
 def _line(image: Image, text: str) -> Iterator[CodePlace]:
@@ -222,11 +236,11 @@ def _line(image: Image, text: str) -> Iterator[CodePlace]:
 
 def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[int]:
     """Where the copies are entered that a line's calls have become."""
-    sources = Sources(image)
+    sources, entrances = Sources(image), inline.Entrances(image)
     for copy in index.called_at(line):
         path = sources.call(index, copy).rpartition(":")[0]
         if copy.pieces and (path == file or path.endswith("/" + file)):
-            yield inline.begin(copy, image.symbols)
+            yield from entrances.of(copy)
 
 
 def _nearest(image: Image, file: str, line: int) -> str:

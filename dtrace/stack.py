@@ -19,7 +19,7 @@ from emu.errors import MemoryAccessError
 from emu.machine import Machine
 from emu.symbols import Symbol
 from kinst.code.frame import FrameFollower
-from kinst.probe_table import COLD
+from kinst.cold_parts import is_cold
 from kinst.trap import TRAPS, trap_of
 
 DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
@@ -87,7 +87,7 @@ class Stacks:
         """Whether a function begins there that is not the cold part of another."""
         function = self._machine.image.symbols.function_at(address)
         return (function is not None and function.address == address
-                and not COLD.search(function.name))
+                and not is_cold(function.name))
 
     def addresses(
         self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False

@@ -65,18 +65,38 @@ class Frames:
 
         :raises DebugDataError: when its entry is damaged.
         """
+        rows, _end = self._rows_at(address)
+        row = bisect.bisect_right(rows, address, key=lambda r: r[0]) - 1
+        return rows[row][1] if row >= 0 else None
+
+    def body(self, address: int) -> Rule | None:
+        """The rule of most of the instructions around an address: that between prologue and
+        epilogue; None: nothing is known of them.
+
+        :raises DebugDataError: when its entry is damaged.
+        """
+        rows, end = self._rows_at(address)
+        covered: dict[tuple[int, int], tuple[int, Rule]] = {}
+        if not rows:
+            return None
+        for (low, rule), high in zip(rows, [*(low for low, _rule in rows[1:]), end], strict=True):
+            if rule is not None:
+                known = covered.get((rule.base, rule.offset), (0, rule))[0]
+                covered[rule.base, rule.offset] = known + high - low, rule
+        return max(covered.values(), key=lambda one: one[0])[1] if covered else None
+
+    def _rows_at(self, address: int) -> tuple[list[tuple[int, Rule | None]], int]:
+        """The rows of the entry that covers an address, and where that ends."""
         at = bisect.bisect_right(self._entries, (address, 1 << 64)) - 1
         if at < 0 or not self._entries[at][0] <= address < self._entries[at][1]:
-            return None
+            return [], 0
         offset = self._entries[at][2]
         if offset not in self._rows:
             try:
                 self._rows[offset] = self._decode(*self._entries[at][2:])
             except DAMAGE as error:
                 raise DebugDataError(f"damaged .debug_frame at {offset:#x}: {error}") from None
-        rows = self._rows[offset]
-        row = bisect.bisect_right(rows, address, key=lambda r: r[0]) - 1
-        return rows[row][1] if row >= 0 else None
+        return self._rows[offset], self._entries[at][1]
 
     def _decode(self, at: int, end: int, cie: int) -> list[tuple[int, Rule | None]]:
         """(first address, rule) of an entry's rows, in order."""

@@ -334,8 +334,8 @@ class Locations:
                 operations = self._parsed(entry, expression)
                 if [o.op_name for o in operations] == ["DW_OP_call_frame_cfa"]:
                     return self._frame_address(address)
-                found = _evaluate(operations, self._no_base)
-                return found.term  # a register's value is the base
+                # A register's value is the base.
+                return self._in_body(_evaluate(operations, self._no_base).term, address)
             at = around.parent
         raise Unkept("no frame base")
 
@@ -343,11 +343,27 @@ class Locations:
     def _no_base() -> Term:
         raise Unkept("a frame base from itself")
 
+    def _in_body(self, base: Term, address: int) -> Term:
+        """What a frame base that compilers give for the body of a function is at any instruction:
+        in prologues and epilogues its register has another value."""
+        rule, body = self._call_frames.rule(address), self._call_frames.body(address)
+        if rule is None or body is None:
+            raise Unkept("no frame")
+        if (rule.base, rule.offset) == (body.base, body.offset):
+            return base
+        if base != Register(body.base):
+            raise Unkept("a frame base outside of the body")
+        return _add(Register(rule.base), rule.offset - body.offset)
+
     def _frame_address(self, address: int) -> Term:
         """The canonical frame address."""
-        if self._frames is None:
-            self._frames = Frames(self._section(".debug_frame"))
-        rule = self._frames.rule(address)
+        rule = self._call_frames.rule(address)
         if rule is None:
             raise Unkept("no frame")
         return _add(Register(rule.base), rule.offset)
+
+    @property
+    def _call_frames(self) -> Frames:
+        if self._frames is None:
+            self._frames = Frames(self._section(".debug_frame"))
+        return self._frames

@@ -778,18 +778,22 @@ cdef class Dispatcher(CodeReader):
 
     def add_copy_ends(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       uint64_t size, uint32_t function, int provider, copies, bint entry,
-                      bint returns):
+                      bint returns, padding, bint anywhere):
         """The probes of inline copies that have code in a function.
 
-        :param copies: (number, offset of the entry or None where it is in another function).
+        :param copies: (number, offset of its begin or None where that is in another function,
+            whether it is entered there alone).
         :param entry: whether the probes of entries are wanted, not silent; so ``returns``.
-        :return: for each copy the entry as (offset, probe's number) or None, and a list of the same
-            for the instructions that may lead out of it.  In place of the number -1: there is no
-            instruction, -2: it is refused, -3: it lies in an exclusive access.
+        :param padding: says of an instruction's bytes whether it only fills space.
+        :param anywhere: whether other functions may jump to any place in this one.
+        :return: for each copy a list of where it is entered, (offset, probe's number), and a list
+            of the same for the instructions that may lead out of it.  In place of the number -1:
+            there is no instruction, -2: it is refused, -3: it lies in an exclusive access.
         """
         self.unchanging()
         cdef Dispatch *d = &self.d
         cdef Piece *pieces = NULL
+        cdef int64_t *ways = NULL
         cdef uint64_t i, count, at
         cdef bint exclusive = False
         cdef const Template *t
@@ -807,19 +811,31 @@ cdef class Dispatcher(CodeReader):
                     exclusive = False
                 where[pieces[i].at] = i
             offsets = sorted(where)
-            for copy, first in copies:
+            ways = <int64_t *>calloc(2 * count + 1, sizeof(int64_t))
+            if ways == NULL:
+                raise MemoryError
+            roots, others = self.flow_of(address, code, start, pieces, count, where, padding,
+                                         anywhere, ways)
+            for copy, first, alone in copies:
                 if copy >= d.copy_count:
                     raise ValueError("no such copy")
-                entered, left = None, []
-                if first is not None:
-                    if first not in where:
-                        entered = first, -1
-                    elif where[first] in refused:
-                        entered = first, refused[where[first]]
+                entered, left = [], []
+                if first is None:
+                    firsts = []
+                elif alone:
+                    firsts = [first]
+                else:
+                    firsts = (self.reached(copy, address, pieces, count, ways, roots)
+                              or self.reached(copy, address, pieces, count, ways, others) or [first])
+                for one in firsts:
+                    if one not in where:
+                        entered.append((one, -1))
+                    elif where[one] in refused:
+                        entered.append((one, refused[where[one]]))
                     else:
-                        entered = first, copy_probe(d, self.site_of(
-                            address, code, start, &pieces[<uint64_t>where[first]]), function,
-                            provider, copy, ENTERS, not entry)
+                        entered.append((one, copy_probe(d, self.site_of(
+                            address, code, start, &pieces[<uint64_t>where[one]]), function,
+                            provider, copy, ENTERS, not entry)))
                 for i in self.in_ranges(copy, address, offsets, where):
                     t = &self.templates.all[pieces[i].template]
                     at = address + pieces[i].at
@@ -833,7 +849,97 @@ cdef class Dispatcher(CodeReader):
                 made.append((entered, left))
         finally:
             free(pieces)
+            free(ways)
         return made
+
+    cdef tuple flow_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                       const Piece *pieces, uint64_t count, dict where, padding, bint anywhere,
+                       int64_t *ways):
+        """Where control goes from each instruction of a function: numbers of instructions, -1: not
+        to one of them; of each the following one and the one that it branches to.
+
+        :return: where control comes from elsewhere, and, beside these, where it may come to by ways
+            that are not seen: behind what control does not go on from, but for padding.
+        """
+        cdef uint64_t i, target, before_target = 0
+        cdef bint falls, unseen = anywhere
+        cdef const Template *t
+        cdef Template before
+        memset(&before, 0, sizeof(Template))
+        targets, behind, open_ = set(), [], False
+        for i in range(count):
+            t = &self.templates.all[pieces[i].template]
+            target = target_of(t, address + pieces[i].at, pieces[i].relative)
+            ways[2 * i] = ways[2 * i + 1] = -1
+            falls = True
+            if t.flags & RETURNS or t.op == RETURN:
+                falls = False
+            elif t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT or (
+                    t.op == BRANCH_COUNT) or t.op == JUMP:
+                falls = t.op != JUMP
+                ways[2 * i + 1] = where.get(<uint64_t>(target - address), -1)
+            elif t.op == LINK and t.a == NO_REGISTER:
+                falls = False
+                if t.b != NO_REGISTER and before.op == SET and before.a == t.b:
+                    target = before_target + t.extra
+                if t.b == NO_REGISTER or before.op == SET and before.a == t.b:
+                    ways[2 * i + 1] = where.get(<uint64_t>(target & ~<uint64_t>1) - address, -1)
+                else:
+                    unseen = True
+            elif t.op == INDIRECT and not t.truth:
+                falls = False
+                unseen = True
+            if ways[2 * i + 1] >= 0:
+                targets.add(ways[2 * i + 1])
+            falls = falls and i + 1 < count and (
+                pieces[i + 1].at == pieces[i].at + pieces[i].length)
+            if falls:
+                ways[2 * i] = i + 1
+            if open_ and not padding(bytes(code[start + pieces[i].at :
+                                                start + pieces[i].at + pieces[i].length])):
+                behind.append(i)
+                open_ = False
+            open_ = open_ or not falls
+            before = t[0]
+            before_target = target
+        others = [0, *[one for one in behind if one not in targets]] if count else []
+        return (others if unseen else others[:1]), others
+
+    cdef list reached(self, uint32_t copy, uint64_t address, const Piece *pieces, uint64_t count,
+                      const int64_t *ways, roots):
+        """Offsets of the instructions of a copy that control comes to first, from some roots on."""
+        cdef uint8_t *seen = <uint8_t *>calloc(count + 1, 1)
+        cdef uint64_t *waiting = <uint64_t *>malloc((count + 1) * sizeof(uint64_t))
+        cdef uint64_t waits = 0
+        cdef uint64_t i
+        cdef int64_t k
+        cdef int which
+        found = []
+        try:
+            if seen == NULL or waiting == NULL:
+                raise MemoryError
+            for k in roots:  # each instruction waits once
+                if 0 <= k < <int64_t>count and not seen[k]:
+                    seen[k] = 1
+                    waiting[waits] = <uint64_t>k
+                    waits += 1
+            while waits:
+                waits -= 1
+                i = waiting[waits]
+                if in_copy(&self.d, copy, address + pieces[i].at):
+                    found.append(int(pieces[i].at))
+                    continue
+                for which in range(2):
+                    k = ways[2 * i + which]
+                    if k >= 0 and not seen[k]:
+                        seen[k] = 1
+                        waiting[waits] = <uint64_t>k
+                        waits += 1
+        finally:
+            free(seen)
+            free(waiting)
+        found.sort()
+        return found
 
     cdef list in_ranges(self, uint32_t copy, uint64_t address, offsets, where):
         """The numbers of a function's instructions that lie in a copy."""

@@ -14,6 +14,7 @@ from dwarf.types import (
     MAX_STEPS,
     Array,
     Enumeration,
+    Incomplete,
     Integer,
     Pointer,
     Procedure,
@@ -43,6 +44,8 @@ class Convention:
     :param refills: whether registers that were too few for one argument are used for the next.
     :param packed_in_memory: whether a structure with a member that is not aligned is passed on
         the stack, however small it is.
+    :param result_first: whether the address that a result in memory goes to is passed like a first
+        argument, in front of the prototype's; otherwise it has a register of its own.
     """
 
     registers: tuple[str, ...]
@@ -52,6 +55,7 @@ class Convention:
     even: bool
     refills: bool
     packed_in_memory: bool
+    result_first: bool
 
 
 CONVENTIONS: Parts[Convention] = Parts("kinst.{}.convention", "CONVENTION")
@@ -99,12 +103,29 @@ def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
     """The places of a function's parameters, in their order; None for one that is not known."""
     found: list[Passed | None] = []
     at = _Cursor(convention)
-    for parameter in procedure.parameters:
-        try:
+    try:
+        if convention.result_first and _in_memory(convention, procedure.result):
+            at.take(_Shape(WORD, WORD, True, False))
+        for parameter in procedure.parameters:
             found.append(at.take(_shape(parameter.type)))
-        except (_Unknown, DebugDataError):
-            break
+    except (_Unknown, DebugDataError):
+        pass
     return found + [None] * (len(procedure.parameters) - len(found))
+
+
+def _in_memory(convention: Convention, result: Type) -> bool:
+    """Whether a function writes its result to memory that its caller has for it.
+
+    :raises _Unknown: when that is not known.
+    """
+    inner = strip(result)
+    if isinstance(inner, Incomplete):
+        raise _Unknown
+    if not isinstance(inner, Structure):
+        return False
+    if inner.size > 2 * WORD:
+        return True
+    return convention.packed_in_memory and inner.size > 0 and _alignment(inner, [0], 0)[1]
 
 
 def word(convention: Convention, number: int) -> Word:

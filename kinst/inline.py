@@ -1,20 +1,31 @@
 """Probes on inline copies: ``kinst::name:entry`` and ``kinst::name:return`` (the kinst paper, V).
 
-A copy is entered at DW_AT_entry_pc, or where the debug data has none at its lowest address in the
-function of its first piece. It is left at an instruction from which control goes outside of all its
-pieces; the functions that it calls are not outside. So it fires once for each entry and once for
-each return, whatever loops and pieces the compiler has made of it.
+A copy is entered at DW_AT_entry_pc. Where the debug data has none, it is entered at those of its
+instructions, in the function of its first piece, that control can come to before any other of them.
+Mostly that is the one at its lowest address alone, but there may be padding, or several ways in.
+A copy is left at an instruction from which control goes outside of all its pieces; the functions
+that it calls are not outside. So it fires once for each entry and once for each return, whatever
+loops and pieces the compiler has made of it.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dwarf.index import DebugIndex, Function
+from emu.architectures import arch_of
+from emu.elf import Image
+from emu.errors import ImageError
+from emu.guests import guest_of
 from emu.symbols import KERNEL, Symbol, SymbolTable
 from kinst import fbt
+from kinst.code import lowering
+from kinst.code.listing import image_code
+from kinst.cold_parts import is_cold
 from kinst.patterns import matches
 from kinst.probe_table import CopyEnd, ProbeError, ProbeTable
 from kinst.provider import MadeProbes
+from kinst.shared import ProbeKind
+from kinst.trap import trap_of
 
 MAX_PIECES = 4096  # of one copy, as the dispatcher has room for
 NAMES = (fbt.ENTRY, fbt.RETURN)
@@ -36,10 +47,12 @@ class InlineEnd:
 class _Copy:
     """Copies that are entered at one address, as one: they lie in each other.
 
-    :param ends: by function, whether it is entered there.
+    :param given: whether the debug data says that it is entered there.
+    :param callers: the functions that it has code in, and whether it begins there.
     """
 
     entry: int
+    given: bool
     copies: list[Function]
     ranges: list[tuple[int, int]]
     callers: dict[Symbol, bool] = field(default_factory=dict)
@@ -53,11 +66,40 @@ def begin(copy: Function, symbols: SymbolTable) -> int:
     return min(low for low, _high in copy.pieces if symbols.function_at(low) == first)
 
 
+class Entrances:
+    """Where the inline copies of a kernel are entered, by its file."""
+
+    def __init__(self, image: Image) -> None:
+        self._image, arch = image, arch_of(image)
+        guest = guest_of(image, arch.name)
+        self._trap = trap_of(guest, arch.name)
+        self._dispatcher, _templates = lowering.dispatcher(
+            arch, self._trap, guest.trap_frame, None)
+
+    def of(self, copy: Function) -> list[int]:
+        """Addresses; the one that the debug data leads to where the code does not tell."""
+        symbols = self._image.symbols
+        entry = begin(copy, symbols)
+        function = symbols.function_at(entry)
+        if function is None or copy.begins == entry or len(copy.pieces) > MAX_PIECES:
+            return [entry]
+        number = self._dispatcher.add_copy(_united(list(copy.pieces)))
+        try:
+            code = image_code(self._image, function)
+        except ImageError:  # of a file that has debug data alone
+            return [entry]
+        ((entered, _left),) = self._dispatcher.add_copy_ends(
+            function.address, code, 0, function.size, 0, ProbeKind.OFFSET,
+            [(number, entry - function.address, False)], False, False, self._trap.is_padding,
+            is_cold(function.name))
+        return [function.address + at for at, _number in entered]
+
+
 def _merged(copies: list[Function], symbols: SymbolTable) -> Iterator[_Copy]:
     found: dict[int, _Copy] = {}
     for copy in copies:
         entry = begin(copy, symbols)
-        known = found.setdefault(entry, _Copy(entry, [], []))
+        known = found.setdefault(entry, _Copy(entry, copy.begins == entry, [], []))
         known.copies.append(copy)
         known.ranges += copy.pieces
     for copy_of_several in found.values():
@@ -94,10 +136,10 @@ def create(
             copy.number = breakpoints.dispatcher.add_copy(copy.ranges)
             for caller in copy.callers:
                 by_caller.setdefault(caller, []).append(copy)
-    ends: dict[int, list[tuple[Symbol, CopyEnd | None, list[CopyEnd]]]] = {}
+    ends: dict[int, list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]]] = {}
     for caller, inside in by_caller.items():
         made = breakpoints.add_copy_ends(
-            caller, [(c.number, c.entry - caller.address if c.callers[caller] else None)
+            caller, [(c.number, c.entry - caller.address if c.callers[caller] else None, c.given)
                      for c in inside], name == fbt.ENTRY, name == fbt.RETURN)
         for copy, (entered, left) in zip(inside, made, strict=True):
             ends.setdefault(copy.number, []).append((caller, entered, left))
@@ -138,18 +180,18 @@ def _place(breakpoints: ProbeTable, copy: _Copy, found: MadeProbes, where: str, 
 
 
 def _take(breakpoints: ProbeTable, copy: _Copy,
-          ends: list[tuple[Symbol, CopyEnd | None, list[CopyEnd]]], found: MadeProbes, where: str,
+          ends: list[tuple[Symbol, list[CopyEnd], list[CopyEnd]]], found: MadeProbes, where: str,
           name: str) -> None:
     """Note a copy's probes, and what of it cannot be probed."""
     refused = [(InlineEnd(caller, at), why) for caller, _entered, left in ends
                for at, why in left if isinstance(why, str)]
     numbers = [number for _caller, entered, left in ends
-               for _at, number in [*([entered] if entered is not None else []), *left]
-               if isinstance(number, int)]
-    entered = next(((InlineEnd(caller, end[0]), end[1]) for caller, end, _left in ends
-                    if end is not None), None)
-    if entered is not None and isinstance(entered[1], str):
-        found.reports.append(f"{where}: {entered[0]}: {entered[1]}")
+               for _at, number in [*entered, *left] if isinstance(number, int)]
+    entries = [(InlineEnd(caller, at), number) for caller, entered, _left in ends
+               for at, number in entered]
+    unseen = next(((place, why) for place, why in entries if isinstance(why, str)), None)
+    if unseen is not None:
+        found.reports.append(f"{where}: {unseen[0]}: {unseen[1]}")
         breakpoints.dispatcher.forget_copy(numbers)  # what is not seen to be entered is not left
         return
     if refused:
@@ -159,10 +201,11 @@ def _take(breakpoints: ProbeTable, copy: _Copy,
             found.reports.append(f"{where}: {place}: {why}")
             return
     if name == fbt.ENTRY:
-        assert entered is not None and isinstance(entered[1], int)
-        found.numbers.append(entered[1])
-        found.text.append(str(entered[0]))
-        found.copies[entered[1]] = copy.copies
+        for place, number in entries:
+            assert isinstance(number, int)
+            found.numbers.append(number)
+            found.text.append(str(place))
+            found.copies[number] = copy.copies
         return
     for caller, _entered, left in ends:
         for at, number in left:

@@ -1,7 +1,6 @@
 """The probes of a machine: made, named, looked up; nothing here writes to the guest."""
 
 import functools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from kinst import guards, operations, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
 from kinst.code.verdict import ConditionalJump, Copy, Refuse, Rewrite
+from kinst.cold_parts import beginnings, is_cold
 from kinst.inline_copies import WAY_OUT, ReadableState, goes_out
 from kinst.members import MemberError
 from kinst.shared import ProbeKind
@@ -32,7 +32,6 @@ KINDS: dict[int, tuple[str, str]] = {
     ProbeKind.PROGRAM_ENTRY: ("pid", "entry"), ProbeKind.PROGRAM_RETURN: ("pid", "return")}
 LONGEST_CODE = 15  # bytes of an instruction
 FAR_JUMP = 4  # bytes of the first instruction of two that jump to any address (riscv64's AUIPC)
-COLD = re.compile(r"\.cold(\.\d+)?$")
 # Of the dispatcher, where a probe's number should be; what is refused is -2.
 NO_INSTRUCTION, IN_EXCLUSIVE = -1, -3
 
@@ -449,8 +448,7 @@ class ProbeTable:
     def _starts(self) -> frozenset[int]:
         """Where functions begin that may be jumped to in place of a return: not their cold parts,
         which compilers give names like ``f.cold``."""
-        return frozenset(f.address for f in self.image.symbols.functions()
-                         if not COLD.search(f.name))
+        return beginnings(self.image)
 
     def add_all(self, function: Symbol) -> list[int]:
         """kinst probes on every instruction of a function that is not refused.
@@ -463,26 +461,27 @@ class ProbeTable:
             function.address, code, start, function.size, self._function(function), ProbeKind.OFFSET
         )
 
-    def add_copy_ends(self, function: Symbol, copies: Sequence[tuple[int, int | None]], entry: bool,
-                      returns: bool) -> list[tuple[CopyEnd | None, list[CopyEnd]]]:
+    def add_copy_ends(self, function: Symbol, copies: Sequence[tuple[int, int | None, bool]],
+                      entry: bool, returns: bool) -> list[tuple[list[CopyEnd], list[CopyEnd]]]:
         """kinst probes where inline copies with code in a function are entered and left.
 
-        :param copies: (number that ``dispatcher.add_copy`` gave, offset of the entry or None where
-            that is in another function).
+        :param copies: (number that ``dispatcher.add_copy`` gave, offset of its begin or None where
+            that is in another function, whether it is entered there alone).
         :param entry: whether the entries are wanted; otherwise their probes only follow the copies.
             So ``returns``.
-        :return: for each copy its entry, and the instructions that may lead out of it.
+        :return: for each copy where it is entered, and the instructions that may lead out of it.
         :raises ProbeError: when the function's pages are not mapped.
         """
         code, start = self._around(function)
         found = self.dispatcher.add_copy_ends(
             function.address, code, start, function.size, self._function(function),
-            ProbeKind.OFFSET, copies, entry, returns)
+            ProbeKind.OFFSET, copies, entry, returns, self.trap.is_padding,
+            is_cold(function.name))
 
         def end(at: int, number: int) -> CopyEnd:
             return at, number if number >= 0 else self._refusal(function, at, number)
 
-        return [(None if entered is None else end(*entered), [end(*one) for one in left])
+        return [([end(*one) for one in entered], [end(*one) for one in left])
                 for entered, left in found]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:

@@ -5,6 +5,7 @@ The kernel's vectors have built a trap frame and called (or jumped to) the seam,
 is this.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -157,12 +158,17 @@ class GuestTrap(ABC):
     repeat_counter: ClassVar[str] = ""
     interrupt_flag: ClassVar[int] = 0
     short_nop: ClassVar[bytes] = b""
+    padding: ClassVar[re.Pattern[bytes]]  # instructions that compilers fill space with
     jump: ClassVar[bytes] = b""  # ends a trampoline: to the address that stands behind it
 
     trap_returns: ClassVar[frozenset[bytes]]  # instructions that end an exception
     frame_return: ClassVar[bytes] = b""  # that of them which goes back by the trap frame
 
     second_breakpoint: ClassVar[bool]  # trampolines end in a breakpoint, not in a jump
+
+    def is_padding(self, code: bytes) -> bool:
+        """Whether an instruction only fills space between others."""
+        return self.padding.fullmatch(code) is not None
 
     @abstractmethod
     def classify(self, code: bytes, address: int) -> tuple[int, Verdict]:

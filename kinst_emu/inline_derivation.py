@@ -26,6 +26,7 @@ class Derivation:
     :param within: the function that DWARF says it lies in: its name, and ``file:line``.
     :param caller: the symbol around its entry; None: there is none.
     :param offset: of its entry, from the caller's first byte.
+    :param entered: the addresses at which control comes to it, by the code.
     :param files: of the numbers that DW_AT_decl_file and DW_AT_call_file of each entry have.
     """
 
@@ -35,14 +36,16 @@ class Derivation:
     within: tuple[str, str]
     caller: Symbol | None
     offset: int
+    entered: list[int]
     files: dict[tuple[int, str], str]
 
 
-def entered_in(image: Image, index: DebugIndex, copy: Function) -> tuple[str | None, int]:
-    """The function in which a copy is entered, and the offset there.  Code of a function that no
-    symbol covers (a cold part of it, without a symbol of its own) is counted from the function's
-    symbol, so that it may be negative."""
-    entry = inline.begin(copy, image.symbols)
+def entered_in(image: Image, index: DebugIndex, copy: Function, entrances: inline.Entrances
+               ) -> tuple[str | None, int]:
+    """The function in which a copy is entered, and the (first) offset there.  Code of a function
+    that no symbol covers (a cold part of it, without a symbol of its own) is counted from the
+    function's symbol, so that it may be negative."""
+    entry = entrances.of(copy)[0]
     caller = image.symbols.function_at(entry)
     if caller is not None:
         return caller.name, entry - caller.address
@@ -72,6 +75,7 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
     :raises DebugDataError: when the debug data is damaged.
     """
     readers: dict[int, InlineEntries] = {}
+    entrances = inline.Entrances(image)
     for copy in copies:
         part = copy.number >> SHIFT
         module = image.modules[part - 1] if part else None
@@ -87,7 +91,7 @@ def derived(image: Image, index: DebugIndex, sources: Sources, copies: list[Func
         yield Derivation(
             found, module.address if module is not None else 0, entry,
             _defined(index, sources, readers[part], copy), caller,
-            entry - caller.address if caller is not None else entry,
+            entry - caller.address if caller is not None else entry, entrances.of(copy),
             _files(index, sources, readers[part], copy, found))
 
 
@@ -183,6 +187,10 @@ def _copy_lines(one: Derivation) -> Iterator[str]:
         yield f"    symbol {one.caller.name}: [{begin:#x}, {end:#x})"
         yield f"    entry = {one.entry:#x} - {begin:#x} = {one.offset}"
         yield f"    kinst::{one.caller.name}:{one.offset}"
+        if one.entered != [one.entry]:
+            probes = " ".join(f"kinst::{one.caller.name}:{at - one.caller.address}"
+                              for at in one.entered)
+            yield f"    by the code, control comes to it at {probes}"
 
 
 def _entry_lines(one: Derivation, entry: DebugEntry, what: str, only: tuple[str, ...] = (),

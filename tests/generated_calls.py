@@ -2,7 +2,8 @@
 
 A module has for every call a function ``callN`` that stores the bytes of its parameters in
 ``seen``, and ``driveN`` that calls it. Parameters are integers of all sizes, pointers, enumerations
-and structures from 1 to 40 bytes; one call in eight is variadic.
+and structures from 1 to 40 bytes; one call in eight is variadic, and one in three returns a
+structure, which takes the place of the first argument where the caller says where it goes.
 """
 
 import random
@@ -48,6 +49,7 @@ class GeneratedCall:
     number: int
     parameters: list[Parameter]
     variadic: bool
+    result: str = "void"
     more: list[int] = field(default_factory=list)  # behind the parameters, of a variadic one
 
     @property
@@ -113,6 +115,10 @@ def generate(seed: int, count: int) -> tuple[str, list[GeneratedCall]]:
                 one = Parameter(kind, SCALARS[kind])
             parameters.append(one)
         call = GeneratedCall(number, parameters, rng.random() < 0.125)
+        if rng.random() < 1 / 3:
+            one, text = _structure(rng, len(lines))
+            lines.append(text)
+            call.result = one.type
         if call.variadic:
             call.more = [rng.getrandbits(31) for _ in range(rng.randrange(1, 7))]
         calls.append(call)
@@ -133,7 +139,10 @@ def _function(call: GeneratedCall, rng: random.Random) -> list[str]:
         passed.append(f"v{n}")
     passed += [f"{value}L" for value in call.more]
     rest = ", ..." if call.variadic else ""
-    return [f"__attribute__((noinline)) void {call.name}({declared}{rest}) {{", *body, "}",
+    if call.result != "void":
+        body += [f"    {call.result} r;", "    fill(&r, sizeof(r), 1);", "    return r;"]
+    return [f"__attribute__((noinline)) {call.result} {call.name}({declared}{rest}) {{", *body,
+            "}",
             f"void drive{call.number}(void) {{", *made,
             f"    {call.name}({', '.join(passed)});", "}"]
 

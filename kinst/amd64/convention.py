@@ -4,4 +4,5 @@ from kinst.convention import Convention
 
 CONVENTION = Convention(
     registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"), stacked_at=8, by_reference=False,
-    splits=False, even=False, refills=True, packed_in_memory=True)
+    splits=False, even=False, refills=True, packed_in_memory=True,
+    result_first=True)

@@ -4,6 +4,7 @@ In a real system ``dtrace_invop_start`` restores the registers from the frame an
 that is done here by setting the registers.
 """
 
+import re
 import struct
 from collections.abc import Mapping
 from typing import ClassVar
@@ -43,6 +44,9 @@ class Amd64Trap(GuestTrap):
         "rflags": "the flags before; at the vector IF (bit 9) is clear",
         "rsp": "the stack pointer before the CPU pushed these five words",
         "ss": "the stack segment"}
+    # SDM volume 2, "NOP": with any prefixes, and of several bytes; INT3.
+    padding: ClassVar[re.Pattern[bytes]] = re.compile(
+        rb"(?:[\x66\x2e]*(?:\x90|\x0f\x1f.*))|\xcc", re.DOTALL)
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
         "55", "8a07", "488b0510000000", "75f5", "c3", "f4", "fb", "9d", "8ed0", "0f05", "48cf")))
     interrupt_flag: ClassVar[int] = registers.RFLAGS_IF

@@ -4,4 +4,4 @@ from kinst.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"x{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=False,
-    even=True, refills=False, packed_in_memory=False)
+    even=True, refills=False, packed_in_memory=False, result_first=False)

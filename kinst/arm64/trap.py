@@ -1,5 +1,6 @@
 """arm64: BRK #0x40d, the seam is called with the frame, and a second breakpoint comes back."""
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -39,6 +40,7 @@ class Arm64Trap(CalledSeam):
         "elr": "ELR_EL1: the address of BRK", "spsr": "SPSR_EL1: the PSTATE that was interrupted",
         "esr": "ESR_EL1: the class of the exception (bits 31:26; 0x3c is BRK) and its immediate",
         "far": "FAR_EL1: not of a breakpoint: what an earlier fault has left"}
+    padding: ClassVar[re.Pattern[bytes]] = re.compile(rb"\x1f\x20\x03\xd5")  # nop
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
         "e8031faa", "200040f9", "00000090", "60000010", "21000054", "c0035fd6", "df4203d5",
         "010000d4", "7f2003d5", "287d5fc8", "287d0ac8")))

@@ -4,4 +4,4 @@ from kinst.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"a{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=True,
-    even=False, refills=False, packed_in_memory=False)
+    even=False, refills=False, packed_in_memory=False, result_first=True)

@@ -1,5 +1,6 @@
 """riscv64: EBREAK or C.EBREAK, the seam gets the frame, a second breakpoint comes back."""
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ class Riscv64Trap(CalledSeam):
         "sepc": "the address of EBREAK", "scause": "the cause: 3 is a breakpoint",
         "stval": "the trap's value: zero, or the breakpoint's address",
         "sstatus": "the status: SPIE (bit 5) has what SIE (bit 1) was, SPP (bit 8) the privilege"}
+    padding: ClassVar[re.Pattern[bytes]] = re.compile(rb"\x01\x00|\x13\x00\x00\x00")  # nop
     examples: ClassVar[tuple[bytes, ...]] = tuple(map(bytes.fromhex, (
         "8145", "03b50500", "17150000", "7dfa", "8280", "73000000", "73100014", "73005010",
         "73002010", "2fb50510", "2fb6d518")))

@@ -12,6 +12,8 @@ from dwarf.index import DebugIndex, Function
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.symbols import Symbol
+from kinst import inline
+from kinst.patterns import is_glob, regular
 from kinst_emu.completion import kernel_option
 from kinst_emu.described_file import described_file
 from kinst_emu.inline_derivation import as_json, derived, entered_in, listing
@@ -44,12 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     sources = Sources(image)
     if arguments.inside is not None:
         return _inside(image, index, sources, arguments.inside, arguments.json)
-    copies = index.copies(arguments.function)
-    if not copies:
-        if index.named(arguments.function):
-            raise KinstError(f"{image.path}: '{arguments.function}' has no inline copy")
-        raise KinstError(f"{image.path}: the debug data has no function '{arguments.function}'")
-    rows = [_row(image, index, sources, copy) for copy in copies]
+    copies = _copies(image, index, arguments.function)
+    entrances = inline.Entrances(image)
+    rows = [_row(image, index, sources, copy, entrances) for copy in copies]
     if arguments.dwarf:
         shown = list(derived(image, index, sources, copies))
         print(json.dumps([as_json(one) for one in shown]) if arguments.json
@@ -58,15 +57,33 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows))
         return 0
+    several = is_glob(arguments.function)
     for row in rows:
         pieces = " ".join(f"[{low:#x}, {high:#x})" for low, high in row["ranges"])
         nested = f"  in {' in '.join(row['nesting'])}" if row["nesting"] else ""
-        print(f"{row['caller'] or '?'}{row['offset']:+d}  {pieces}  {row['call']}{nested}")
+        name = f"{row['function']}  " if several else ""
+        print(f"{name}{row['caller'] or '?'}{row['offset']:+d}  {pieces}  {row['call']}{nested}")
     return 0
 
 
-def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> dict[str, Any]:
-    caller, offset = entered_in(image, index, copy)
+def _copies(image: Image, index: DebugIndex, wanted: str) -> list[Function]:
+    """The copies of functions of a name, or whose names match a pattern.
+
+    :raises KinstError: when there are none.
+    """
+    accept = regular(wanted).match
+    names = [name for name in index.names() if accept(name)] if is_glob(wanted) else [wanted]
+    copies = [copy for name in names for copy in index.copies(name)]
+    if copies:
+        return copies
+    if any(index.named(name) for name in names):
+        raise KinstError(f"{image.path}: '{wanted}' has no inline copy")
+    raise KinstError(f"{image.path}: the debug data has no function '{wanted}'")
+
+
+def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function,
+         entrances: inline.Entrances) -> dict[str, Any]:
+    caller, offset = entered_in(image, index, copy, entrances)
     nesting: list[str] = []
     at = copy.parent
     while at is not None and len(nesting) < 256:
@@ -76,7 +93,7 @@ def _row(image: Image, index: DebugIndex, sources: Sources, copy: Function) -> d
         nesting.append(around.name)
         at = around.parent
     return {
-        "caller": caller, "offset": offset,
+        "function": copy.name, "caller": caller, "offset": offset,
         "ranges": [list(piece) for piece in copy.pieces], "call": sources.call(index, copy),
         "nesting": nesting,
     }

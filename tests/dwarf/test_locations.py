@@ -94,7 +94,26 @@ LOC_5 = (b"\4" + uleb(0x100) + uleb(0x110) + b"\1\x55" + b"\6" + struct.pack("<Q
          + b"\4" + uleb(0) + uleb(4) + b"\1\x54" + b"\5\1\x53" + b"\0")
 
 
-def kernel(tmp_path, version, at=0, lists=None):
+def frames(low, size, *changes):
+    """.debug_frame with one entry: at first register 7 + 8 is the canonical frame address.
+
+    :param changes: (bytes of code behind which, register, offset) of how it changes.
+    """
+    common = struct.pack("<I", 0xFFFFFFFF) + b"\1\0\1\x78\x10" + b"\x0c\7\x08"
+    code = b"".join(bytes([0x02, after, 0x0C, register, offset])
+                    for after, register, offset in changes)
+    out = b""
+    for entry in (common, struct.pack("<IQQ", 0, low, size) + code):
+        entry += bytes(-len(entry) % 4)
+        out += struct.pack("<I", len(entry)) + entry
+    return out
+
+
+# A frame that begins behind 4 bytes of the caller and is gone in the last 8.
+FRAME = frames(0x1100, 0x80, (4, 6, 16), (0x74, 7, 8))
+
+
+def kernel(tmp_path, version, at=0, lists=None, frame=FRAME):
     """`tiny(a, b, c, d)`: a in a list, b in the frame, c always 7, d nowhere; and one copy."""
     header = 12 if version >= 5 else 11
     body = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
@@ -116,7 +135,8 @@ def kernel(tmp_path, version, at=0, lists=None):
     content = (LOC_5 if version >= 5 else LOC_4) if lists is None else lists
     path = tmp_path / "kernel"
     path.write_bytes(Elf(others={
-        ".debug_info": unit(version, body), ".debug_abbrev": ABBREVS, name: content}).build())
+        ".debug_info": unit(version, body), ".debug_abbrev": ABBREVS, name: content,
+        **({".debug_frame": frame} if frame else {})}).build())
     index = DebugIndex(build(elf_file(path)), path)
     (copy,) = index.copies("tiny")
     return DwarfTypes(elf_file(path), index), copy
@@ -130,6 +150,32 @@ def test_parameters_are_found_in_their_order(tmp_path, version):
     assert places == [Location(R5, False),
                       Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True),
                       Location(Constant(7), False), None]
+
+
+def in_frame(types, copy, address):
+    """Where `b` is, 16 bytes below the frame base."""
+    return types.inlined(copy, address)[1][1]
+
+
+def test_outside_of_a_function_s_body_the_frame_is_found_from_the_stack_pointer(tmp_path):
+    types, copy = kernel(tmp_path, 4)
+    inside = Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True)
+    # There register 6 will be, or was, the canonical frame address less 16, that is 7 less 8.
+    before = Location(Operation("+", Operation("+", Register(7), Constant(MINUS_1 - 7)),
+                                Constant(MINUS_1 - 15)), True)
+    assert [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [
+        before, inside, inside, before]
+
+
+def test_without_frame_information_what_lies_in_the_frame_is_not_known(tmp_path):
+    assert in_frame(*kernel(tmp_path, 4, frame=b""), 0x1108) is None
+    assert in_frame(*kernel(tmp_path, 4, frame=frames(0x5000, 0x80)), 0x1108) is None
+
+
+def test_a_base_that_is_another_register_is_known_in_the_body_alone(tmp_path):
+    types, copy = kernel(tmp_path, 4, frame=frames(0x1100, 0x80, (4, 3, 16), (0x74, 7, 8)))
+    assert [in_frame(types, copy, at) is None for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [
+        True, False, False, True]
 
 
 @pytest.mark.parametrize("version, otherwise", [(4, None), (5, Location(Register(3), False))])

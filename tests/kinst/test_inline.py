@@ -9,6 +9,7 @@ from dwarf.index import Function
 from emu.call import Caller
 from kinst import inline
 from kinst.breakpoints import Breakpoints
+from kinst.code.verdict import ConditionalJump
 from kinst.probe_table import ProbeError
 from kinst.trap import trap_of
 from tests.kinst.test_provider import run
@@ -113,7 +114,7 @@ def test_a_function_without_a_copy_and_without_code_is_told(booted):
         inline.create(Breakpoints(booted), Index([]), "tiny", "entry")
 
 
-def events(machine, pieces, entry, name, arguments):
+def events(machine, pieces, entries, name, arguments):
     """Entries and returns of a copy by its definition, from a run that is stepped through."""
     trap = trap_of(machine.guest, machine.arch.name)
     caller = Caller(machine)
@@ -125,13 +126,16 @@ def events(machine, pieces, entry, name, arguments):
     def step(pc):
         nonlocal before
         sp = machine.sp
-        if waiting and waiting[-1] == (pc, sp):
-            waiting.pop()
-            before = pc  # the call is over: control is behind it
-        if before is not None and before != "in a call" and pc not in inside and active:
+        over = bool(waiting) and waiting[-1] == (pc, sp)
+        if before is not None and before != "in a call" and (over or pc not in inside) and active:
             active.pop()
             seen.append("return")
-        if pc == entry and (not active or active[-1] != sp):
+        if over:  # control is behind the call
+            waiting.pop()
+            if pc not in inside and active:
+                active.pop()
+                seen.append("return")
+        if pc in entries and (not active or active[-1] != sp):
             active.append(sp)
             seen.append("entry")
         before = None
@@ -157,6 +161,41 @@ def follow(machine, caller, address, values, step):
     step(machine.pc)
 
 
+def first_reached(trap, table, pieces):
+    """The instructions of some pieces that can be the first of them, from a function's begin on,
+    and, where a jump leads to an address of a table, from whatever nothing else leads to."""
+    ways, unseen = {}, False
+    for number, one in enumerate(table):
+        after = one.address + len(one.code)
+        before = table[number - 1].verdict if number else None
+        target = trap.jump_target(before, one.verdict)
+        if trap.is_return(one.code):
+            ways[one.address] = []
+        elif isinstance(one.verdict, ConditionalJump):
+            ways[one.address] = [one.verdict.target, after]
+        elif target is not None:
+            ways[one.address] = [target]
+        elif trap.links(one.verdict) is False:
+            ways[one.address], unseen = [], True
+        else:
+            ways[one.address] = [after]
+    padding = {one.address for one in table if trap.is_padding(one.code)}
+    targets = {to for at, leads in ways.items() if at not in padding for to in leads}
+    roots = [table[0].address, *(one.address for one in table[1:] if unseen
+                                 and one.address not in targets | padding)]
+    found, seen, waiting = set(), set(), roots
+    while waiting:
+        at = waiting.pop()
+        if at not in ways or at in seen:
+            continue
+        seen.add(at)
+        if any(low <= at < high for low, high in pieces):
+            found.add(at)
+        else:
+            waiting += ways[at]
+    return found or {pieces[0][0]}
+
+
 CALLS = {"crc32": [0, b"abcdefg", 7], "fibonacci": [5], "classify": [5, 27], "tail_even": [7]}
 
 
@@ -172,7 +211,8 @@ def test_a_copy_fires_once_for_each_time_it_is_entered_and_left(booted, name, se
         first = rng.randrange(len(table))
         pieces.append(span(table, first, min(len(table) - 1, first + rng.randrange(8))))
     kept = booted.snapshot()
-    wanted = events(booted, pieces, min(pieces)[0], name, CALLS[name])
+    entries = first_reached(trap_of(booted.guest, booted.arch.name), table, sorted(pieces))
+    wanted = events(booted, pieces, entries, name, CALLS[name])
     booted.restore(kept)
     index = Index([pieces])
     for path in ("guest", "direct", "double", "python"):

@@ -45,13 +45,19 @@ def wanted(call, seen):
                                          strict=True)]
 
 
+def words_alone(call):
+    """Whether each parameter is a word that is passed, and nothing else is: not the address of a
+    result, which is ``arg0`` on some architectures."""
+    return call.result == "void" and all(not p.members for p in call.parameters[:LISTED])
+
+
 def program(calls):
     """A D program that prints the arguments of every call, from fbt and from kinst."""
     clauses = []
     for call in calls:
         names = [FORMAT.format(n, suffix) for n, p in enumerate(call.parameters[:LISTED])
                  for suffix, _at, _kind in parts(p)]
-        plain = len(names) if all(not p.members for p in call.parameters[:LISTED]) else 0
+        plain = len(names) if words_alone(call) else 0
         names += [f"arg{n}" for n in range(plain)]
         text = " ".join(["%x"] * len(names))
         casts = ", ".join(f"(uint64_t){name}" for name in names)
@@ -66,7 +72,7 @@ def shown(call, numbers):
     flat = [extended(kind, value) & (1 << 64) - 1 for kind, value in zip(
         kinds, (value for values in numbers for value in values), strict=True)]
     raw = []
-    if all(not p.members for p in call.parameters[:LISTED]):
+    if words_alone(call):
         raw = [(value, SCALARS[p.type]) for (value,), p in zip(
             numbers, call.parameters[:LISTED], strict=True)]
     return flat, raw

@@ -495,7 +495,8 @@ def test_stacks_of_programs_have_their_functions(kernel):
     at = next(n for n, line in enumerate(lines) if line.startswith("cat`cat+0x"))
     assert lines[at + 1].startswith("cat`main+0x") and lines[at + 2].startswith("cat`_start+0x")
     assert lines[at + 3].startswith("3 ")
-    assert lines[-2].startswith("cat`main+0x") and lines[-1] == "1"
+    assert lines[-3].startswith("cat`copy+0x") and lines[-2].startswith("cat`cat+0x")
+    assert lines[-1] == "1"
 
 
 def test_where_a_programs_values_came_from_and_who_wrote_its_memory(kernel, tmp_path):
