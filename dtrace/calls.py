@@ -6,6 +6,7 @@ follow), names assigned before (``p+8``), variables of the kernel, and calls.  A
 name that is a variable of the kernel sets that variable.
 """
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -365,6 +366,12 @@ class Evaluation:
         """Set a variable of the kernel; where it has none of that name, remember the value."""
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
+            if name not in self.names:
+                near = difflib.get_close_matches(
+                    name, machine.image.symbols.names((STT_NOTYPE, STT_OBJECT)), 3, 0.8)
+                if near:
+                    self.changed.append(f"{name}: only a name for what follows: the kernel has no "
+                                        f"such variable; did you mean {', '.join(near)}?")
             self.names[name] = value
             return
         variable = _variable(machine.image, name, self.prototypes)

@@ -31,6 +31,7 @@ from kinst.trap import GuestTrap, trap_of
 FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
          "or a probe like kinst::FUNCTION:OFFSET")
 NUMBER = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18}"
+ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # as kdtrace takes it
 ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
 END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
@@ -127,6 +128,8 @@ def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
         yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
     elif LINE.fullmatch(function) and not name:
         yield from _line(image, function)
+    elif not name and provider != fbt.PROVIDER and (added := ADDED.fullmatch(function)):
+        yield from _offsets(image, added["function"], module, number_of(added["offset"]))
     elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
         yield from _offsets(image, function, module, number_of(name))
     else:

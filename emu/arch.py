@@ -46,6 +46,8 @@ class Arch(ABC):
     # A function's frame: the register that points to it; from there, where the caller's value of
     # that register is saved, and where the return address.
     frame_record: ClassVar[tuple[str, int, int]]
+    # Whether kernels load modules that are relocatable files (ld -r), beside shared objects.
+    relocatable_modules: ClassVar[bool]
     # Whether a watchpoint stops before the access, and the debugger steps over it; else behind it.
     watches_before: ClassVar[bool]
 

@@ -57,6 +57,9 @@ class LinkedSymbols(SymbolTable):
         for table in self._tables:
             yield from table.functions()
 
+    def object_at(self, address: int) -> Symbol | None:
+        return self._at(address).object_at(address)
+
     def _at(self, address: int) -> SymbolTable:
         for module in self._modules:
             if module.address <= address < module.end:
@@ -78,6 +81,10 @@ def with_modules(image: Image, paths: Sequence[Path]) -> Image:
     if not paths:
         return image
     files = _ordered(image, [ModuleFile(read_file(path)) for path in paths])
+    for file in files:
+        if file.relocatable and not file.arch.relocatable_modules:
+            raise ImageError(f"{file.path}: is a relocatable file, and kernels for "
+                             f"{file.arch.name} load shared objects: link it with ld -shared")
     kernel = image.symbols.globals({name for file in files for name in file.undefined})
     at = max(segment.virtual_end for segment in image.segments)
     placed: list[Module] = []

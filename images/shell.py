@@ -181,6 +181,9 @@ def give_command(machine: UnicornMachine, command: str, limit: int) -> Ran:
     if stop.reason is StopReason.INSTRUCTIONS:
         raise CommandError(f"'{command[:60]}' has not ended after {limit:,} instructions; "
                            "--limit sets another limit", stop)
+    if stop.reason is StopReason.CONSOLE:
+        raise CommandError(f"'{command[:60]}' did not end: a shell in it is at its prompt and "
+                           "waits for a command", stop)
     raise CommandError(f"'{command[:60]}' did not end: {stop}", stop)
 
 

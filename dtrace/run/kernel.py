@@ -149,7 +149,8 @@ class KernelProbes:
         return self._probe(known) if known < len(self.breakpoints.probes) else None
 
 
-MOST_ARGUMENTS = 10  # that a probe has
+MOST_ARGUMENTS = 256  # parameters of a function that are listed
+HELD = 10  # arguments that a context has room for
 IN_CONTEXT = 5  # arguments that are in the context of a function's entry,
 RETURNED = 2  # and of its return: where it has left, and what it gives
 MOST_PLACES = 200_000  # probes of one clause whose arguments are looked for
@@ -246,7 +247,7 @@ class KernelSurroundings:
         """Whether the context of a probe's firing holds an argument."""
         function = self.probes.function(probe)
         if function is None:
-            return True  # DTrace's own, or a static one: all that it declares
+            return index < HELD  # DTrace's own, or a static one: all that it declares
         if probe.name == "return":
             return index < RETURNED
         if probe.name != "entry" or index >= IN_CONTEXT:
@@ -437,30 +438,35 @@ class KernelSymbols:
     def address(self, value: int) -> str:
         if self.programs.is_frame(value):
             return self.programs.line(value)
-        function = self.image.symbols.function_at(value)
-        if function is None:
-            inside = self.image.holds_code(value)
-            return f"{self.module(value)}`{value:#x}" if inside else f"{value:#x}"
-        offset = value - function.address
-        return f"{function.module}`{function.name}" + (f"+{offset:#x}" if offset else "")
+        symbol = self._symbol_at(value)
+        if symbol is None:
+            module = self.module(value)
+            return module if module.startswith("0x") else f"{module}`{value:#x}"
+        offset = value - symbol.address
+        return f"{symbol.module}`{symbol.name}" + (f"+{offset:#x}" if offset else "")
+
+    def _symbol_at(self, value: int) -> Symbol | None:
+        """The function or variable that an address is in."""
+        symbols = self.image.symbols
+        return symbols.function_at(value) or symbols.object_at(value)
 
     def symbol(self, value: int) -> str:
         if self.programs.is_frame(value):
             return self.programs.line(value, offset=False)
-        function = self.image.symbols.function_at(value)
-        if function is None:
-            return self.address(value)  # an address in no function, as of ``%a``
-        return f"{function.module}`{function.name}"
+        symbol = self._symbol_at(value)
+        if symbol is None:
+            return self.address(value)  # an address in no symbol, as of ``%a``
+        return f"{symbol.module}`{symbol.name}"
 
     def start(self, how: str, value: int) -> int:
         if self.programs.is_frame(value):
             return (self.programs.start(value) if how in ("usym", "ufunc") else
                     value & ~ADDRESS if how == "umod" else value)
-        function = self.image.symbols.function_at(value)
-        if function is None or how not in ("sym", "func", "mod"):
+        symbol = self._symbol_at(value)
+        if symbol is None or how not in ("sym", "func", "mod"):
             return value
         if how != "mod":
-            return function.address
+            return symbol.address
         module = self.image.module_at(value)
         return self.image.segments[0].virtual if module is None else module.address
 

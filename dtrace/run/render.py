@@ -358,9 +358,15 @@ class Typed:
             case Integer():
                 return self._integer(content, found, bits)
             case Enumeration():
-                value = number(content, True)
-                either = (value, number(content, False))
-                return next((n for n, v in found.values if v in either), str(value))
+                plain = number(content, False)
+                if bits is not None:
+                    plain = plain >> bits[0] & (1 << bits[1]) - 1
+                count = 8 * len(content) if bits is None else bits[1]
+                signed = plain - (plain >> count - 1 << count)
+                name = next((n for n, v in found.values if v in (signed, plain)), None)
+                # Without a name, an enumeration without negative values has no sign in a bit-field.
+                return name if name is not None else str(
+                    plain if bits is not None and all(v >= 0 for _n, v in found.values) else signed)
             case Float():
                 return self._float(content)
             case Pointer():
@@ -415,6 +421,10 @@ class Typed:
                     size = (member.offset % 8 + member.width + 7) // 8
                 if kind.name and member.width != 8 * base.size:
                     name = f"{base.name} bitfield "
+            if member.width is not None and isinstance(base, Enumeration) and (
+                    member.offset % 8 or member.width != 8 * size):
+                bits, suffix = (member.offset % 8, member.width), f" :{member.width}"
+                size = (member.offset % 8 + member.width + 7) // 8
             value = self._value(content[at : at + size], member.type, depth + 1, bits)
             equals = " = " if member.name else ""
             out.append(f"{inner}{name}{member.name}{suffix}{equals}{value}\n")

@@ -55,6 +55,7 @@ class Amd64(Arch):
     dwarf_registers = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10",
                        "r11", "r12", "r13", "r14", "r15")
     frame_record = ("rbp", 0, 8)
+    relocatable_modules = True  # kern/link_elf_obj.c is in it
     watches_before = False  # SDM volume 3, 18.2.4: data breakpoints are traps
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:

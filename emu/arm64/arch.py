@@ -39,6 +39,7 @@ class Arm64(Arch):
     # DWARF for the Arm 64-bit Architecture, 4.1.
     dwarf_registers = (*(f"x{i}" for i in range(31)), "sp")
     frame_record = ("x29", 0, 8)
+    relocatable_modules = False
     watches_before = True  # Arm ARM, D2.10: watchpoint exceptions are taken before the access
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:

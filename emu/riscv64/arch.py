@@ -55,6 +55,7 @@ class Riscv64(Arch):
                        *(f"a{i}" for i in range(8)), *(f"s{i}" for i in range(2, 12)),
                        "t3", "t4", "t5", "t6")
     frame_record = ("s0", -16, -8)
+    relocatable_modules = False
     watches_before = True  # debug specification, 5.7.3: mcontrol6 with timing "before"
 
     def walk(self, cpu: Context, address: int) -> tuple[int, int] | None:

@@ -40,6 +40,16 @@ def test_programs_assign_and_nest():
     ]
 
 
+def test_a_name_that_is_almost_a_variable_of_the_kernel_is_told(booted):
+    evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
+    assert evaluation.run(parse("kept_ = 7; kept_ = 8; kept_")) == 8
+    assert evaluation.changed == ["kept_: only a name for what follows: the kernel has no such "
+                                  "variable; did you mean kept?"]
+    evaluation = Evaluation(Caller(booted), Prototypes(booted.image))
+    evaluation.run(parse("place = 7"))
+    assert not evaluation.changed
+
+
 @pytest.mark.parametrize("text, says", [
     ("", "empty"), ("f(", "expected an argument, found the end"), ("f(1", "expected ','"),
     ("f(1))", "expected ';'"), ("f(#)", "cannot read"), ("f(buf(0))", "a size from 1"),

@@ -7,9 +7,12 @@ from hypothesis import strategies as st
 from dtrace.code_places import CodePlace, code_place, code_places
 from dtrace.debug_data import Sources
 from dtrace.debug_index import debug_index
+from dtrace.run.kernel import KernelSymbols
+from emu import elf
 from emu.errors import KinstError
 from images import catalog
 from tests.conftest import ARCHES
+from tests.elfwriter import Elf
 
 
 @pytest.fixture(scope="module", params=ARCHES)
@@ -86,3 +89,22 @@ def test_any_text_is_places_or_an_error(text):
         assert code_places(image, text)
     except KinstError as error:
         assert str(error)
+
+
+def test_a_jump_into_a_function_s_cold_part_is_no_return(tmp_path):
+    code = bytes.fromhex("7403 c3 90 90 83c701 c3")  # 0 je 5; 2 ret; 5: the cold part
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf(entry=0x1000, segments=[(0x1000, code, len(code))], symbols=[
+        ("f", 0x1000, 5, 2), ("f.cold", 0x1005, 4, 2)]).build())
+    assert [str(place) for place in code_places(elf.load(path), "f:return")] == ["f+0x2"]
+
+
+def test_a_symbol_of_data_is_named_as_one_of_code_is(image):
+    symbols = KernelSymbols(image)
+    variable = image.symbols.find("kept")
+    assert symbols.symbol(variable.address + 1) == "kernel`kept"
+    assert symbols.address(variable.address) == "kernel`kept"
+    assert symbols.address(variable.address + 1) == "kernel`kept+0x1"
+    assert symbols.start("sym", variable.address + 1) == variable.address
+    assert symbols.module(variable.address) == "kernel"
+    assert symbols.symbol(5) == symbols.address(5) == "0x5"

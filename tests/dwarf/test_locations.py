@@ -168,8 +168,9 @@ def test_outside_of_a_function_s_body_the_frame_is_found_from_the_stack_pointer(
 
 
 def test_without_frame_information_what_lies_in_the_frame_is_not_known(tmp_path):
-    assert in_frame(*kernel(tmp_path, 4, frame=b""), 0x1108) is None
-    assert in_frame(*kernel(tmp_path, 4, frame=frames(0x5000, 0x80)), 0x1108) is None
+    for frame in (b"", frames(0x5000, 0x80)):
+        types, copy = kernel(tmp_path, 4, frame=frame)
+        assert in_frame(types, copy, 0x1108) is None
 
 
 def test_a_base_that_is_another_register_is_known_in_the_body_alone(tmp_path):

@@ -10,7 +10,7 @@ from emu.errors import KinstError
 from emu.freebsd import records
 from emu.linked import with_modules
 from emu.module import ModuleFile
-from tests.elfwriter import Elf
+from tests.elfwriter import EM, Elf
 from tests.modulewriter import KernelModule
 
 ARCHS = ["amd64", "arm64", "riscv64"]
@@ -151,3 +151,13 @@ def test_a_mutated_module_is_placed_or_refused_with_one_line(tmp_path_factory, a
         list(linked.symbols.functions())
     except KinstError as error:
         assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("arch", ["arm64", "riscv64"])
+def test_a_relocatable_file_is_no_module_where_kernels_load_shared_objects(tmp_path, arch):
+    path = module(tmp_path, arch="amd64")
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, 18, EM[arch])  # e_machine
+    path.write_bytes(content)
+    with pytest.raises(KinstError, match=f"relocatable file, and kernels for {arch} load shared"):
+        with_modules(kernel(tmp_path, arch), [path])

@@ -12,7 +12,7 @@ from tests.kinst_emu.test_commands import refused, run
 KERNEL = "teaching/amd64"
 CALLS = 'strlen("abc"); account(4); strlen("abcd")'
 SPELLINGS = ("strlen+0x4", "strlen+4", "strlen:4", "strlen:0x4", "kernel`strlen+0x4",
-             "kinst::strlen:4", "kinst:kernel:strlen:0x4")
+             "kinst::strlen:4", "kinst:kernel:strlen:0x4", "kinst::strlen+0x4:")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from tests.conftest import ARCHES, real_kernel
 from tests.generated_calls import SCALARS, SEEN, build
 from tests.kinst_emu.test_front import run
 
-CALLS, PARTS, LISTED = 1000, 10, 10  # calls in all, modules, arguments that D names
+CALLS, PARTS = 1000, 10  # in all, modules
+LISTED, WORDS = 12, 10  # parameters that are looked at; words of arguments that D names
 SEED = 53
 SIGNED = {"signed char", "short", "int", "long"}
 FORMAT = "args[{}]{}"
@@ -57,7 +58,7 @@ def program(calls):
     for call in calls:
         names = [FORMAT.format(n, suffix) for n, p in enumerate(call.parameters[:LISTED])
                  for suffix, _at, _kind in parts(p)]
-        plain = len(names) if words_alone(call) else 0
+        plain = min(len(names), WORDS) if words_alone(call) else 0
         names += [f"arg{n}" for n in range(plain)]
         text = " ".join(["%x"] * len(names))
         casts = ", ".join(f"(uint64_t){name}" for name in names)
@@ -74,7 +75,7 @@ def shown(call, numbers):
     raw = []
     if words_alone(call):
         raw = [(value, SCALARS[p.type]) for (value,), p in zip(
-            numbers, call.parameters[:LISTED], strict=True)]
+            numbers, call.parameters[:LISTED], strict=True)][:WORDS]
     return flat, raw
 
 

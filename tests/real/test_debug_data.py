@@ -22,6 +22,7 @@ from emu.replay.flow import thread_of
 from images import boots
 from kinst import inline, kinst_provider
 from kinst.breakpoints import Breakpoints
+from kinst.inline import Entrances
 from kinst_emu.inline_derivation import entered_in
 from tests.conftest import ARCHES, real_kernel
 
@@ -67,14 +68,15 @@ def by_dwarfdump(path):
 def test_500_inline_functions_have_the_copies_that_dwarfdump_prints(arch):
     kernel = real_kernel(arch)
     theirs = by_dwarfdump(kernel.path)
-    index = DebugIndex(build(kernel.path), kernel.path)
+    index = DebugIndex(build(kernel.file), kernel.path)
+    entrances = Entrances(kernel)
     assert len(theirs) > 500
     for name in random.Random(SEED).sample(sorted(theirs), 500):
         ours = {tuple(p for p in copy.pieces) for copy in index.copies(name)}
         expected = {tuple((a, b) for a, b in pieces if a < b) for pieces in theirs[name]}
         assert ours == expected - {()}, f"{name}; KINST_SEED={SEED}"
         for copy in index.copies(name):
-            name, offset = entered_in(kernel, index, copy)
+            name, offset = entered_in(kernel, index, copy, entrances)
             assert name is None or kernel.symbols.named(name)
             assert offset >= 0, "no part of this kernel's functions is without a symbol"
 
@@ -98,7 +100,7 @@ def symbolized(path, addresses):
 @pytest.mark.parametrize("arch", ARCHES)
 def test_lines_and_inline_frames_of_10000_addresses_are_llvm_symbolizers(arch):
     kernel = real_kernel(arch)
-    index, sources = DebugIndex(build(kernel.path), kernel.path), Sources(kernel)
+    index, sources = DebugIndex(build(kernel.file), kernel.path), Sources(kernel)
     table = LineTable(FileSources(kernel.file).section(".debug_line"))
     rows = []  # (begin, end, program, file, line), of all programs
     for start, _first, _end in table.programs():

@@ -12,6 +12,9 @@ from dwarf.locations import Place
 from dwarf.types import Type
 from emu.errors import KinstError
 
+HELD = 10  # arguments that a firing's context has room for
+MOST = 256  # parameters of a function
+
 
 def probe_argument(env: Environment, place: SourcePlace,
                    key: syntax.Expression) -> syntax.Expression:
@@ -22,9 +25,9 @@ def probe_argument(env: Environment, place: SourcePlace,
     if not isinstance(key, syntax.Number):
         raise DError("D_PROTO_ARG", "args[ ] argument #1 is incompatible with prototype:\n\t"
                      f"prototype: integer constant\n\t argument: {spelled(key.kind)}", place)
-    if 0 <= key.value < 10 and (located := located_argument(env, place, key.value, None)):
+    if 0 <= key.value < MOST and (located := located_argument(env, place, key.value, None)):
         return located
-    kind = env.surroundings.argument(key.value) if 0 <= key.value < 10 else None
+    kind = env.surroundings.argument(key.value) if 0 <= key.value < HELD else None
     if kind is None:
         raise DError("D_ARGS_IDX", f"index {key.value} is out of range for args[ ]", place)
     given = _in_context(place, key.value, kind)
@@ -48,9 +51,10 @@ def _no_translator(index: int, kind: Type, wanted: str, place: SourcePlace) -> D
 
 
 def _in_context(place: SourcePlace, index: int, kind: Type) -> syntax.Expression:
-    """An argument that the firing's context holds."""
-    _type, offset = CONTEXT[f"arg{index}"]
-    use = syntax.ContextUse(place, f"arg{index}", offset)
+    """An argument that the firing's context holds; where none does, in place of it."""
+    name = f"arg{min(index, HELD - 1)}"
+    _type, offset = CONTEXT[name]
+    use = syntax.ContextUse(place, name, offset)
     use.lvalue = True
     use.type = LONG  # whatever is above a narrow one in its word
     return typed(syntax.Cast(place, kind, use), kind) if is_scalar(kind) else \
