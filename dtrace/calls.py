@@ -7,6 +7,7 @@ name that is a variable of the kernel sets that variable.
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -367,8 +368,8 @@ class Evaluation:
         machine = self.caller.machine
         if name in self.names or not _kernel_has(machine.image, name):
             if name not in self.names:
-                near = difflib.get_close_matches(
-                    name, machine.image.symbols.names((STT_NOTYPE, STT_OBJECT)), 3, 0.8)
+                near = difflib.get_close_matches(name, [
+                    one for one in self._variables if abs(len(one) - len(name)) < 3], 3, 0.8)
                 if near:
                     self.changed.append(f"{name}: only a name for what follows: the kernel has no "
                                         f"such variable; did you mean {', '.join(near)}?")
@@ -388,6 +389,10 @@ class Evaluation:
                    declare(variable.type, name))
         self.changed.append(f"{name}: {_number(before, variable)} -> {_number(stored, variable)} "
                             f"({spelled}, at {symbol.address:#x})")
+
+    @functools.cached_property
+    def _variables(self) -> set[str]:
+        return self.caller.machine.image.symbols.names((STT_NOTYPE, STT_OBJECT))
 
     def _read(self, variable: KernelVariable) -> int:
         data = self.caller.machine.read(variable.symbol.address, variable.size)

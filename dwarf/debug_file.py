@@ -211,8 +211,8 @@ def sections(elf: ElfFile, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def views(elf: ElfFile, names: tuple[str, ...]) -> dict[str, memoryview]:
-    """The same, without a copy of what lies in the file as it is: a kernel's debug data is a
-    hundred MB, and most questions want a few bytes of it.
+    """The same, without a second copy of what lies in the file as it is: a kernel's debug data is
+    a hundred MB, and most questions want a few bytes of it.
 
     :raises DebugDataError: when one is damaged, or larger than 1 GiB, or in a file that is not
         there.

@@ -12,7 +12,7 @@ from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, show
 from emu.elf_file import ElfFile
 
 if TYPE_CHECKING:
-    from dwarf.locations import Locations, Place
+    from dwarf.locations import Frame, Locations, Place
 
 # Tags (DWARF 5, 7.5.3) of what can be asked for by name, and how C writes it.
 PREFIXES = {0x04: "enum ", 0x13: "struct ", 0x17: "union ", 0x16: "", 0x24: ""}
@@ -77,11 +77,15 @@ class DwarfTypes(c.Types):
             self._locations = Locations(self._entries, self._index)
         return self._locations
 
-    def kept(self, name: str, start: int, address: int) -> "list[Place | None] | None":
+    def kept(self, name: str, start: int, address: int, frame: "Frame | None"
+             ) -> "list[Place | None] | None":
         """Where the parameters of the function that begins at ``start`` are when the instruction
-        at ``address`` begins; None when nothing is known of that function."""
+        at ``address`` begins; None when nothing is known of that function.
+
+        :param frame: as of ``Locations.parameters``.
+        """
         function = self._starting(name, start)
-        return None if function is None else self._places().parameters(function, address)
+        return None if function is None else self._places().parameters(function, address, frame)
 
     def changed(self, name: str, start: int) -> bool:
         """Whether the compiler has changed how the function that begins at ``start`` takes its
@@ -93,7 +97,7 @@ class DwarfTypes(c.Types):
         return next((f for f in self._index.named(name) if not f.inlined and any(
             low == start for low, _high in f.pieces)), None)
 
-    def inlined(self, copy: Function, address: int
+    def inlined(self, copy: Function, address: int, frame: "Frame | None" = None
                 ) -> tuple[c.Procedure, "list[Place | None]"] | None:
         """The prototype of an inline copy's function, and where each of its parameters is when an
         instruction begins; None for one that the compiler does not keep there."""
@@ -104,7 +108,7 @@ class DwarfTypes(c.Types):
             with self._entries.reading():
                 self._procedures[place[0]] = self._procedure(self._entries.entry(*place))
         procedure = self._procedures[place[0]]
-        return procedure, self._places().parameters(copy, address)
+        return procedure, self._places().parameters(copy, address, frame)
 
     def variable(self, name: str, address: int | None = None) -> c.Type | None:
         found = [d for d in self._index.declared(name) if d.tag == VARIABLE]

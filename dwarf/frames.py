@@ -69,21 +69,31 @@ class Frames:
         row = bisect.bisect_right(rows, address, key=lambda r: r[0]) - 1
         return rows[row][1] if row >= 0 else None
 
-    def body(self, address: int) -> Rule | None:
-        """The rule of most of the instructions around an address: that between prologue and
-        epilogue; None: nothing is known of them.
+    def body(self, address: int, register: int | None) -> Rule | None:
+        """The rule between prologue and epilogue of a function, as far as a register is concerned
+        that has the frame's address there; None: nothing is known of it.
 
+        :param register: None: another expression has it.
         :raises DebugDataError: when its entry is damaged.
         """
         rows, end = self._rows_at(address)
         covered: dict[tuple[int, int], tuple[int, Rule]] = {}
         if not rows:
             return None
+        first = rows[0][1]
+        stack_pointer = None if first is None else first.base  # as it is where control comes in
         for (low, rule), high in zip(rows, [*(low for low, _rule in rows[1:]), end], strict=True):
             if rule is not None:
                 known = covered.get((rule.base, rule.offset), (0, rule))[0]
                 covered[rule.base, rule.offset] = known + high - low, rule
-        return max(covered.values(), key=lambda one: one[0])[1] if covered else None
+        framed = [one for one in covered.values() if one[1].base != stack_pointer]
+        if register == stack_pointer and not framed:
+            return max((rule for _bytes, rule in covered.values()), key=lambda rule: rule.offset,
+                       default=None)
+        if register not in (None, stack_pointer):
+            framed = [one for one in framed if one[1].base == register]
+        found = framed if register is not None else list(covered.values())
+        return max(found, key=lambda one: one[0])[1] if found else None
 
     def _rows_at(self, address: int) -> tuple[list[tuple[int, Rule | None]], int]:
         """The rows of the entry that covers an address, and where that ends."""

@@ -10,7 +10,7 @@ from dwarf.linked_index import OWN, SHIFT
 from dwarf.types import Procedure, Type, Types
 
 if TYPE_CHECKING:
-    from dwarf.locations import Place
+    from dwarf.locations import Frame, Place
 
 
 class LinkedTypes(Types):
@@ -66,12 +66,13 @@ class LinkedTypes(Types):
                 return types.inlined(own, address - begin)
         return self._kernel.inlined(copy, address) if isinstance(self._kernel, DwarfTypes) else None
 
-    def kept(self, name: str, start: int, address: int) -> "list[Place | None] | None":
+    def kept(self, name: str, start: int, address: int, frame: "Frame | None"
+             ) -> "list[Place | None] | None":
         """As ``DwarfTypes.kept``."""
         types, own = self._at(start)
         if not isinstance(types, DwarfTypes) or own is None:
             return None
-        return types.kept(name, own, own + address - start)
+        return types.kept(name, own, own + address - start, frame)
 
     def changed(self, name: str, start: int) -> bool:
         """As ``DwarfTypes.changed``."""

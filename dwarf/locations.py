@@ -86,6 +86,7 @@ class Pieces:
 
 
 Place = Location | Pieces
+Frame = tuple[int, int]  # DWARF's number of a register, and what is added to its value
 
 
 # DW_OP: operator; those whose operands have a sign.
@@ -222,6 +223,7 @@ class Locations:
         self._entries, self._index = entries, index
         self._lists: dict[str, bytes] | None = None
         self._frames: Frames | None = None
+        self._frame: Frame | None = None  # at the instruction in question
         self._parameters: dict[int, dict[int, int]] = {}  # of a function: entry -> its number
         self._known: dict[tuple[int, int], list[Place | None]] = {}
 
@@ -233,15 +235,20 @@ class Locations:
             convention = entry.attributes.get("DW_AT_calling_convention")
             return convention is not None and convention.value == NO_CALL
 
-    def parameters(self, copy: Function, address: int) -> list[Place | None]:
+    def parameters(self, copy: Function, address: int, frame: Frame | None = None
+                   ) -> list[Place | None]:
         """Where each parameter of a function or an inline copy is when an instruction begins, in
-        their order; None for one that is nowhere."""
+        their order; None for one that is nowhere.
+
+        :param frame: where the canonical frame address is, by the code, in a prologue or epilogue.
+        """
         subject = self._index.subject(copy.number)
         if subject is None:
             return []
         key = copy.number, address
         if key in self._known:
             return self._known[key]
+        self._frame = frame
         with self._entries.reading():
             if subject[0] not in self._parameters:
                 children = self._entries.children(
@@ -346,17 +353,21 @@ class Locations:
     def _in_body(self, base: Term, address: int) -> Term:
         """What a frame base that compilers give for the body of a function is at any instruction:
         in prologues and epilogues its register has another value."""
-        rule, body = self._call_frames.rule(address), self._call_frames.body(address)
+        number = base.number if isinstance(base, Register) else None
+        rule, body = self._call_frames.rule(address), self._call_frames.body(address, number)
         if rule is None or body is None:
             raise Unkept("no frame")
-        if (rule.base, rule.offset) == (body.base, body.offset):
+        if self._frame is None and (rule.base, rule.offset) == (body.base, body.offset):
             return base
-        if base != Register(body.base):
+        # Where debug data describes a prologue or an epilogue at all, it may leave half of it out.
+        if self._frame is None or base != Register(body.base):
             raise Unkept("a frame base outside of the body")
-        return _add(Register(rule.base), rule.offset - body.offset)
+        return _add(Register(self._frame[0]), self._frame[1] - body.offset)
 
     def _frame_address(self, address: int) -> Term:
         """The canonical frame address."""
+        if self._frame is not None:
+            return _add(Register(self._frame[0]), self._frame[1])
         rule = self._call_frames.rule(address)
         if rule is None:
             raise Unkept("no frame")

@@ -68,7 +68,8 @@ def taken(path: Path, most: int, magic: bytes = b"") -> InputFile:
     """Copy a file.
 
     :param most: bytes that it may have.
-    :param magic: what it must begin with: one that begins otherwise is given as far as that.
+    :param magic: what it must begin with: of one that begins otherwise, only as many bytes are
+        returned.
     :raises ImageError: when it cannot be read, is no file, is empty, has more, or is changed
         meanwhile.
     """
@@ -86,11 +87,12 @@ def _read(path: Path, descriptor: int, at: int, size: int) -> memoryview:
     """As many bytes as there are, in memory of nobody else's."""
     if not size:
         return memoryview(b"")
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if size >= LARGE:
-        memory.madvise(mmap.MADV_HUGEPAGE)  # its pages come at once, not one by one
-    view, done = memoryview(memory), 0
     try:
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= LARGE:
+            with contextlib.suppress(OSError):  # a kernel without large pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # its pages come at once, not one by one
+        view, done = memoryview(memory), 0
         while done < size and (count := os.preadv(descriptor, [view[done:]], at + done)):
             done += count
     except OSError as error:

@@ -407,7 +407,8 @@ class Module:
             address = self.address + place & (1 << 64) - 1 if place is not None else 0
             entries += SYMBOL.pack(name, info, other, index if place is not None else SHN_UNDEF,
                                    address, size)
-        return SymbolTable(bytes(entries), file.content(file.sections[table.link]), self.name)
+        return SymbolTable(bytes(entries), file.content(file.sections[table.link]), self.name,
+                           code=self.code, where=str(self.path))
 
     @functools.cached_property
     def globals(self) -> dict[str, int]:

@@ -54,7 +54,8 @@ class SymbolTable:
 
     def __init__(self, entries: bytes, strings: bytes, module: str = KERNEL,
                  code: Sequence[tuple[int, int]] | None = None, where: str = KERNEL) -> None:
-        self._strings, self.module, self._code, self._where = strings, module, code, where
+        self._strings, self.module, self._where = strings, module, where
+        self._code = None if code is None else sorted(code)
         self._raw = entries[: len(entries) - len(entries) % SYMBOL.size]
         self._by_name: dict[str, list[int]] | None = None
         self._functions: list[tuple[int, int, int, int]] | None = None
@@ -88,7 +89,9 @@ class SymbolTable:
 
     def _room(self, address: int) -> int:
         """Bytes of code from an address on."""
-        return next((end - address for begin, end in self._code or () if begin <= address < end), 0)
+        code = self._code or []
+        at = bisect.bisect_right(code, (address, 1 << 64)) - 1
+        return max(code[at][1] - address, 0) if at >= 0 else 0
 
     def named(self, name: str) -> list[Symbol]:
         """All symbols of that name, in table order; empty when there is none."""
@@ -168,7 +171,7 @@ class SymbolTable:
 
     def _index(self) -> list[tuple[int, int, int, int]]:
         if self._functions is None:
-            functions = sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True))
+            functions = self._cut(sorted(rows(self._raw, len(self._strings), (STT_FUNC,), True)))
             if self._code is not None and sum(e[1] for e in functions) > MOST_COVERED * sum(
                     end - begin for begin, end in self._code):
                 raise ImageError(f"{self._where}: its functions are many times longer than its "
@@ -176,6 +179,23 @@ class SymbolTable:
             self._functions = functions
             self._addresses = [e[0] for e in self._functions]
         return self._functions
+
+    def _cut(self, functions: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+        """Functions in the order of their addresses, as long as the code that they lie in has it.
+        """
+        if self._code is None:
+            return functions
+        code, at, found = self._code, 0, []
+        for entry in functions:
+            address, size, name, kind = entry
+            while at < len(code) and code[at][1] <= address:
+                at += 1
+            room = code[at][1] - address if at < len(code) and code[at][0] <= address else 0
+            if size <= room:
+                found.append(entry)
+            elif room:
+                found.append((address, room, name, kind))
+        return found
 
     def functions(self) -> Iterator[Symbol]:
         """Every STT_FUNC symbol with a size, by address."""

@@ -54,6 +54,7 @@ cdef enum:
     CALL_ENDS = 2
     MANY = 64  # more patches than this drop all translations at once
     MAX_TAILS = 1 << 20  # functions of one thread that have left by tail calls
+    ELSEWHERE = -2  # of flow_of
     MAX_ALL_TAILS = 1 << 22  # of all threads, and the copies that they are in
     MAX_TAIL_THREADS = 1 << 16
     PROGRAM_BITS = 5  # of a key, for a number up to MAX_PROGRAMS
@@ -814,8 +815,7 @@ cdef class Dispatcher(CodeReader):
             ways = <int64_t *>calloc(2 * count + 1, sizeof(int64_t))
             if ways == NULL:
                 raise MemoryError
-            roots, others = self.flow_of(address, code, start, pieces, count, where, padding,
-                                         anywhere, ways)
+            unseen = self.flow_of(address, code, start, pieces, count, where, padding, ways)
             for copy, first, alone in copies:
                 if copy >= d.copy_count:
                     raise ValueError("no such copy")
@@ -825,8 +825,9 @@ cdef class Dispatcher(CodeReader):
                 elif alone:
                     firsts = [first]
                 else:
-                    firsts = (self.reached(copy, address, pieces, count, ways, roots)
-                              or self.reached(copy, address, pieces, count, ways, others) or [first])
+                    firsts = (self.reached(copy, address, pieces, count, ways, unseen, anywhere)
+                              or self.reached(copy, address, pieces, count, ways, unseen, True)
+                              or [first])
                 for one in firsts:
                     if one not in where:
                         entered.append((one, -1))
@@ -852,17 +853,17 @@ cdef class Dispatcher(CodeReader):
             free(ways)
         return made
 
-    cdef tuple flow_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
-                       const Piece *pieces, uint64_t count, dict where, padding, bint anywhere,
-                       int64_t *ways):
+    cdef list flow_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
+                      const Piece *pieces, uint64_t count, dict where, padding, int64_t *ways):
         """Where control goes from each instruction of a function: numbers of instructions, -1: not
-        to one of them; of each the following one and the one that it branches to.
+        to one of them, -2: an address says where; of each the following one and the one that it
+        branches to.
 
-        :return: where control comes from elsewhere, and, beside these, where it may come to by ways
-            that are not seen: behind what control does not go on from, but for padding.
+        :return: where control may come to by ways that are not seen: behind what control does not
+            go on from, but for padding.
         """
         cdef uint64_t i, target, before_target = 0
-        cdef bint falls, unseen = anywhere
+        cdef bint falls
         cdef const Template *t
         cdef Template before
         memset(&before, 0, sizeof(Template))
@@ -885,10 +886,10 @@ cdef class Dispatcher(CodeReader):
                 if t.b == NO_REGISTER or before.op == SET and before.a == t.b:
                     ways[2 * i + 1] = where.get(<uint64_t>(target & ~<uint64_t>1) - address, -1)
                 else:
-                    unseen = True
+                    ways[2 * i + 1] = ELSEWHERE
             elif t.op == INDIRECT and not t.truth:
                 falls = False
-                unseen = True
+                ways[2 * i + 1] = ELSEWHERE
             if ways[2 * i + 1] >= 0:
                 targets.add(ways[2 * i + 1])
             falls = falls and i + 1 < count and (
@@ -902,12 +903,15 @@ cdef class Dispatcher(CodeReader):
             open_ = open_ or not falls
             before = t[0]
             before_target = target
-        others = [0, *[one for one in behind if one not in targets]] if count else []
-        return (others if unseen else others[:1]), others
+        return [one for one in behind if one not in targets]
 
     cdef list reached(self, uint32_t copy, uint64_t address, const Piece *pieces, uint64_t count,
-                      const int64_t *ways, roots):
-        """Offsets of the instructions of a copy that control comes to first, from some roots on."""
+                      const int64_t *ways, list unseen, bint anywhere):
+        """Offsets of the instructions of a copy that control comes to first.
+
+        :param unseen: as of ``flow_of``: control comes to these from a jump to an address outside of
+            the copy, or, ``anywhere``, from other functions.
+        """
         cdef uint8_t *seen = <uint8_t *>calloc(count + 1, 1)
         cdef uint64_t *waiting = <uint64_t *>malloc((count + 1) * sizeof(uint64_t))
         cdef uint64_t waits = 0
@@ -918,12 +922,20 @@ cdef class Dispatcher(CodeReader):
         try:
             if seen == NULL or waiting == NULL:
                 raise MemoryError
-            for k in roots:  # each instruction waits once
-                if 0 <= k < <int64_t>count and not seen[k]:
-                    seen[k] = 1
-                    waiting[waits] = <uint64_t>k
-                    waits += 1
-            while waits:
+            if count:
+                seen[0] = 1  # each instruction waits once
+                waits = 1
+                waiting[0] = 0
+            while waits or anywhere:
+                if anywhere:
+                    anywhere = False
+                    for k in unseen:
+                        if 0 <= k < <int64_t>count and not seen[k]:
+                            seen[k] = 1
+                            waiting[waits] = <uint64_t>k
+                            waits += 1
+                    unseen = []
+                    continue
                 waits -= 1
                 i = waiting[waits]
                 if in_copy(&self.d, copy, address + pieces[i].at):
@@ -931,6 +943,7 @@ cdef class Dispatcher(CodeReader):
                     continue
                 for which in range(2):
                     k = ways[2 * i + which]
+                    anywhere = anywhere or k == ELSEWHERE
                     if k >= 0 and not seen[k]:
                         seen[k] = 1
                         waiting[waits] = <uint64_t>k

@@ -1,4 +1,4 @@
-"""Inline copies: entered at one instruction, left where control reaches an instruction outside of all
+"""Inline copies: entered at an instruction or several, left where control reaches an instruction outside of all
 their pieces; part of the dispatcher (``_dispatch.pyx`` includes it).
 
 A copy fires once when it is entered and once when it is left: an instruction at its begin that a loop

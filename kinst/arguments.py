@@ -4,6 +4,7 @@ At a function's entry the calling convention says it. Elsewhere only the debug d
 neither knows, an argument has no place: reading it is an error.
 """
 
+import functools
 from dataclasses import dataclass
 
 from dwarf.dwarf_types import DwarfTypes
@@ -13,7 +14,9 @@ from dwarf.types import Procedure, Structure, Types, strip
 from emu.arch import Arch
 from emu.symbols import Symbol
 from kinst.code.dataflow import EFFECTS
+from kinst.code.frame import FrameFollower
 from kinst.code.stack_effect import STACK_EFFECTS
+from kinst.cold_parts import beginnings
 from kinst.convention import CONVENTIONS, WORD, Convention, Passed, Word, sizes, word, words
 from kinst.probe_table import ProbeError, ProbeTable
 
@@ -48,6 +51,12 @@ class Arguments:
         self._entries: dict[tuple[int, int], _Entry | None] = {}
         self._procedures: dict[tuple[str, int], Procedure | None] = {}
         self._passed: dict[int, list[Passed | None]] = {}
+        self._codes: dict[int, bytes] = {}
+
+    @functools.cached_property
+    def _follower(self) -> FrameFollower:
+        return FrameFollower(self._arch, self._probes.trap, self._code,
+                             beginnings(self._probes.image).__contains__)
 
     def procedure(self, function: Symbol) -> Procedure | None:
         """The prototype of a function; None when it is not known."""
@@ -101,7 +110,25 @@ class Arguments:
         types = self._types
         if not isinstance(types, DwarfTypes | LinkedTypes):
             return None
-        return types.kept(function.name, function.address, function.address + offset)
+        address = function.address + offset
+        frame = (self._follower.in_epilogue(function, address)
+                 or self._follower.in_prologue(function, address))
+        numbers = self._arch.dwarf_registers
+        return types.kept(function.name, function.address, address, None if frame is None else (
+            numbers.index(frame.base), frame.offset))
+
+    def _code(self, address: int, size: int) -> bytes:
+        """Code, without breakpoints; fewer bytes where a function ends."""
+        function = self._probes.image.symbols.function_at(address)
+        if function is None:
+            return b""
+        if function.address not in self._codes:
+            try:
+                self._codes[function.address] = self._probes.code(function)
+            except ProbeError:
+                self._codes[function.address] = b""
+        at = address - function.address
+        return self._codes[function.address][at : at + size]
 
     def _entry(self, function: Symbol, offset: int) -> _Entry | None:
         """None: the instruction is not at the function's entry."""

@@ -362,7 +362,7 @@ class Typed:
                 if bits is not None:
                     plain = plain >> bits[0] & (1 << bits[1]) - 1
                 count = 8 * len(content) if bits is None else bits[1]
-                signed = plain - (plain >> count - 1 << count)
+                signed = plain - (1 << count) if count and plain >> count - 1 else plain
                 name = next((n for n, v in found.values if v in (signed, plain)), None)
                 # Without a name, an enumeration without negative values has no sign in a bit-field.
                 return name if name is not None else str(

@@ -6,7 +6,7 @@ from emu.guest import ThreadClock
 from emu.machine import Machine
 
 SHORT = 0xFFFF_FFFF  # of a counter that the kernel reads 32 bits of
-AHEAD = 1_000_000  # ns: by no more is the kernel's reading of the counter ahead of ours
+AHEAD = 1_000_000  # ns: the kernel's reading of the counter is at most this far ahead of ours
 
 
 class ThreadTime:
@@ -31,7 +31,8 @@ class ThreadTime:
         self._members = [place(*member) for member in clock.members]
         self._counters: dict[int, tuple[int, int] | None] = {}  # by the address of their function
         self._adding: dict[int, bool] = {}  # by address
-        self._given: dict[int, tuple[int, int]] = {}  # of a thread: its number, and the last time
+        # Of a thread: its number, the last time, and when that was given.
+        self._given: dict[int, tuple[int, int, int]] = {}
 
     @property
     def problem(self) -> str:
@@ -74,9 +75,9 @@ class ThreadTime:
         # At a switch the kernel ends one thread's time a little before the other one's begins.
         number = self._read(thread + self._tid[0], self._tid[1])
         last = self._given.get(thread)
-        if last is not None and last[0] == number:
+        if last is not None and last[0] == number and last[2] <= now:  # the machine may go back
             time = max(time, last[1])
-        self._given[thread] = number, time
+        self._given[thread] = number, time, now
         return time
 
     def _counter(self, function: int) -> tuple[int, int] | None:

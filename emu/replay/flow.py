@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from emu.architectures import ARCHITECTURES
+from emu.bounded_json import check
 from emu.errors import MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.printable import plain
@@ -35,6 +36,7 @@ MOST = 1 << 17  # entries of a part; the engine gives half as many at once
 MAX_FLOW = 1 << 26  # bytes of a part of entries
 MAX_STEPS = 1 << 26  # bytes of a part of steps, and of values in it
 MAX_STEP_VALUES = 1 << 22
+MOST_STEPS = 1 << 14  # in a part
 MAX_TAIL = 1 << 24  # bytes
 MAX_NAMES = 1 << 16
 MAX_NAME = 64
@@ -197,7 +199,14 @@ class FlowWriter:
             rows = [[s.position, s.pc, s.registers,
                      [[at, physical, data.hex()] for at, physical, data in s.stores]]
                     for s in piece]
-            self._writer.write(STEPS, json.dumps(rows).encode())
+            for first in range(0, len(rows), MOST_STEPS):
+                text = json.dumps(rows[first : first + MOST_STEPS]).encode()
+                try:
+                    check(text, MAX_STEP_VALUES)
+                except ValueError:
+                    raise ReplayError(f"{self._writer.path}: {MOST_STEPS} instructions have "
+                                      "changed too much for a trace of steps") from None
+                self._writer.write(STEPS, text)
 
     def end(self, tail: Tail) -> None:
         self._writer.write(TAIL, json.dumps({

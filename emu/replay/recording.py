@@ -28,7 +28,7 @@ from emu.boot_options import (
     DiskImage,
     is_disk,
 )
-from emu.bounded_json import read_json
+from emu.bounded_json import check, read_json
 from emu.machine import Stop, StopReason, Until
 from emu.printable import plain
 from emu.replay.inputs import (
@@ -43,7 +43,16 @@ from emu.replay.inputs import (
     position_to_json,
     to_json,
 )
-from emu.replay.parts import AGAIN, MAX_HEAD, MAX_PART, MAX_ROW, Part, PartReader, PartWriter
+from emu.replay.parts import (
+    AGAIN,
+    FEW_VALUES,
+    MAX_HEAD,
+    MAX_PART,
+    MAX_ROW,
+    Part,
+    PartReader,
+    PartWriter,
+)
 from emu.replay.starts import BOOTED, STARTS, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
@@ -62,7 +71,7 @@ ONE_CPU = ((0, 0),)  # the schedule of a machine with one
 FLAGS = re.compile("[A-Za-z]{0,52}")
 MAX_DISKS_SIZE = 1 << 30  # bytes, of all of a recording's
 MAX_KERNEL = 4096  # characters of a path: Linux's own limit
-MAX_PAGES = (MAX_PART - MAX_HEAD) // PAGE
+MAX_PAGES = (MAX_PART - MAX_HEAD - 4) // PAGE
 MAX_INPUTS = 1 << 18
 ROW = 256  # bytes of JSON that an input takes beside its value, at the most
 INPUT_VALUES = 10  # of JSON, for each, with the brackets
@@ -195,9 +204,13 @@ class Recorder:
             raise ReplayError(f"{path}: a recording has its disks, of at most "
                               f"{MAX_DISKS_SIZE >> 20} MiB in all")
         start = _start_to_json(self.start)
-        if len(start) > MAX_ROW:
-            raise ReplayError(f"{path}: the words for what runs have more than "
-                              f"{MAX_ROW >> 20} MiB")
+        try:
+            check(start, FEW_VALUES)
+            if len(start) > MAX_ROW:
+                raise ValueError
+        except ValueError:
+            raise ReplayError(f"{path}: what is said of the run has more than {MAX_ROW >> 20} MiB, "
+                              f"or {FEW_VALUES} words") from None
         self._writer = PartWriter(path, START, start)
         for disk in options.every_disk:
             self._writer.write(DISK, bytes(disk.content[:]))
@@ -280,10 +293,14 @@ class Recorder:
             return
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
-        if len(head) > MAX_HEAD:
+        try:
+            check(head, machine.memory // PAGE + snapshot.MAX_VALUES)
+            if len(head) > MAX_HEAD:
+                raise ValueError
+        except ValueError:
             if said:
                 raise ReplayError(f"{self._writer.path}: the machine's state, disks included, has "
-                                  f"more than {MAX_HEAD >> 20} MiB")
+                                  f"more than {MAX_HEAD >> 20} MiB") from None
             return
         self._writer.write(CHECKPOINT, b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))

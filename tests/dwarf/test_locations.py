@@ -113,7 +113,7 @@ def frames(low, size, *changes):
 FRAME = frames(0x1100, 0x80, (4, 6, 16), (0x74, 7, 8))
 
 
-def kernel(tmp_path, version, at=0, lists=None, frame=FRAME):
+def kernel(tmp_path, version, at=0, lists=None, frame=FRAME, base=b"\x56"):
     """`tiny(a, b, c, d)`: a in a list, b in the frame, c always 7, d nowhere; and one copy."""
     header = 12 if version >= 5 else 11
     body = b"\1" + struct.pack("<Q", 0x1000) + b"f.c\0"
@@ -125,7 +125,7 @@ def kernel(tmp_path, version, at=0, lists=None, frame=FRAME):
     for name in b"abcd":
         parameters.append(header + len(body))
         body += b"\3" + bytes([name, 0]) + struct.pack("<I", number)
-    body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1\x56"  # frame base: reg6
+    body += b"\0" + b"\5caller\0" + struct.pack("<QI", 0x1100, 0x80) + b"\1" + base  # of the frame
     body += b"\6" + struct.pack("<IQI", tiny, 0x1108, 8)
     body += b"\x08" + struct.pack("<II", parameters[0], at)
     body += b"\7" + struct.pack("<I", parameters[1]) + b"\2\x91\x70"  # fbreg -16
@@ -152,19 +152,22 @@ def test_parameters_are_found_in_their_order(tmp_path, version):
                       Location(Constant(7), False), None]
 
 
-def in_frame(types, copy, address):
+def in_frame(types, copy, address, frame=None):
     """Where `b` is, 16 bytes below the frame base."""
-    return types.inlined(copy, address)[1][1]
+    return types.inlined(copy, address, frame)[1][1]
 
 
-def test_outside_of_a_function_s_body_the_frame_is_found_from_the_stack_pointer(tmp_path):
+def test_outside_of_a_function_s_body_the_frame_is_where_the_code_says_or_not_known(tmp_path):
     types, copy = kernel(tmp_path, 4)
     inside = Location(Operation("+", BASE, Constant(MINUS_1 - 15)), True)
     # There register 6 will be, or was, the canonical frame address less 16, that is 7 less 8.
     before = Location(Operation("+", Operation("+", Register(7), Constant(MINUS_1 - 7)),
                                 Constant(MINUS_1 - 15)), True)
-    assert [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [
-        before, inside, inside, before]
+    places = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
+    assert places == [None, inside, inside, None]
+    types, copy = kernel(tmp_path, 4)
+    # Also where the debug data does not know of an epilogue.
+    assert [in_frame(types, copy, at, (7, 8)) for at in (0x1100, 0x1177, 0x1178)] == [before] * 3
 
 
 def test_without_frame_information_what_lies_in_the_frame_is_not_known(tmp_path):
@@ -173,10 +176,30 @@ def test_without_frame_information_what_lies_in_the_frame_is_not_known(tmp_path)
         assert in_frame(types, copy, 0x1108) is None
 
 
-def test_a_base_that_is_another_register_is_known_in_the_body_alone(tmp_path):
+def test_a_frame_of_another_register_says_nothing_of_the_base(tmp_path):
     types, copy = kernel(tmp_path, 4, frame=frames(0x1100, 0x80, (4, 3, 16), (0x74, 7, 8)))
-    assert [in_frame(types, copy, at) is None for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [
-        True, False, False, True]
+    assert [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)] == [None] * 4
+
+
+@pytest.mark.parametrize("changes, wanted", [
+    ([(4, 7, 0x28), (0x74, 7, 8)], (None, -0x10, -0x10, None)),
+    ([(4, 6, 0x10), (0x74, 7, 8)], (None, -0x10, -0x10, None))], ids=["alone", "beside a frame's"])
+def test_a_base_that_is_the_stack_pointer_is_known_where_that_stays(tmp_path, changes, wanted):
+    types, copy = kernel(tmp_path, 4, frame=frames(0x1100, 0x80, *changes), base=b"\x57")
+    found = [in_frame(types, copy, at) for at in (0x1100, 0x1104, 0x1177, 0x1178)]
+    for place, offset in zip(found, wanted, strict=True):
+        assert (place is None) == (offset is None)
+        if place is not None:
+            assert value(SourcePlace(1), place, LONG, {7: 7}) is not None
+            assert _sum(place.term) == offset
+
+
+def _sum(term):
+    """What is added to register 7."""
+    if term == Register(7):
+        return 0
+    added = term.right.value
+    return _sum(term.left) + added - (added >> 63 << 64)
 
 
 @pytest.mark.parametrize("version, otherwise", [(4, None), (5, Location(Register(3), False))])

@@ -95,7 +95,7 @@ CHANGED = {
     "build_id": lambda image: image.build_id + "00",
     "modules": None,  # tests/emu/test_modules.py
     "options": lambda _image: dataclasses.replace(NOTHING, flags="v"),
-    "file": None,  # what all others are made from; only its path and e_machine are asked for
+    "file": None,  # what all others are made from
 }
 
 
@@ -259,7 +259,7 @@ class Files(RuleBasedStateMachine):
     """A kernel's file is replaced, patched in place and robbed of a symbol; whoever opens it boots
     what it has then, and those who opened it before what it had, with a cold and a warm cache.
 
-    All that is done to the file is in the rules.  Modules and disks are in bench/inputs.py.
+    All that is done to the file is in the rules; modules and disks are left out.
     """
 
     base = cache = Path()

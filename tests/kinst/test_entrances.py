@@ -48,10 +48,26 @@ CASES = {
         75fb        # 6 jne 3
         c3""", [(3, 8)], [3]),
     "a table of addresses": ("amd64", """
-        ffe0        # 0 jmp rax
-        90          # 2 nop
-        83c702      # 3 add edi, 2
-        c3""", [(2, 6)], [3]),
+        7503        # 0 jne 5
+        83c701      # 2 add edi, 1
+        ffe0        # 5 jmp rax
+        90          # 7 nop
+        83c702      # 8 add edi, 2
+        c3""", [(2, 5), (7, 11)], [2, 8]),
+    "a return in place of the table": ("amd64", """
+        7503        # 0 jne 5
+        83c701      # 2 add edi, 1
+        c3 90       # 5 ret; nop
+        90          # 7 nop
+        83c702      # 8 add edi, 2
+        c3""", [(2, 5), (7, 11)], [2]),
+    "a switch of its own": ("amd64", """
+        83c701      # 0 add edi, 1
+        ffe0        # 3 jmp rax
+        83c702      # 5 add edi, 2
+        c3          # 8 ret
+        83c703      # 9 add edi, 3
+        c3""", [(0, 8), (9, 12)], [0]),
     "behind what nothing leads to": ("amd64", """
         c3 90       # 0 ret; nop
         83c701      # 2 add edi, 1
@@ -66,9 +82,10 @@ CASES = {
     "a far jump, riscv64": ("riscv64", """
         97000000    # 0 auipc ra, 0
         17030000    # 4 auipc t1, 0
-        67008300    # 8 jr t1 + 8, to c
+        6700a300    # 8 jr t1 + 10, to e
         0505        # c addi a0, a0, 1
-        8280""", [(12, 14)], [12]),
+        0505        # e addi a0, a0, 1
+        8280""", [(12, 16)], [14]),
     "padding, arm64": ("arm64", """
         600000b4    # 0 cbz x0, c
         c0035fd6    # 4 ret
@@ -107,9 +124,10 @@ def test_where_the_debug_data_says_it_a_copy_is_entered_there_alone(tmp_path):
 
 def test_a_cold_part_is_entered_anywhere(tmp_path):
     text = """
-        83c601      # 0 add esi, 1
+        83c701      # 0 add edi, 1
         c3          # 3 ret
-        83c701      # 4 add edi, 1
+        83c702      # 4 add edi, 2
         c3"""
-    found = Entrances(image_of(tmp_path, "amd64", text, "f.cold")).of(copy_of([(4, 7)]))
-    assert [at - BASE for at in found] == [4]
+    for name, wanted in (("f", [0]), ("f.cold", [0, 4])):
+        found = Entrances(image_of(tmp_path, "amd64", text, name)).of(copy_of([(0, 3), (4, 7)]))
+        assert [at - BASE for at in found] == wanted

@@ -164,7 +164,7 @@ def follow(machine, caller, address, values, step):
 def first_reached(trap, table, pieces):
     """The instructions of some pieces that can be the first of them, from a function's begin on,
     and, where a jump leads to an address of a table, from whatever nothing else leads to."""
-    ways, unseen = {}, False
+    ways, elsewhere = {}, set()
     for number, one in enumerate(table):
         after = one.address + len(one.code)
         before = table[number - 1].verdict if number else None
@@ -176,14 +176,14 @@ def first_reached(trap, table, pieces):
         elif target is not None:
             ways[one.address] = [target]
         elif trap.links(one.verdict) is False:
-            ways[one.address], unseen = [], True
+            ways[one.address] = []
+            elsewhere.add(one.address)
         else:
             ways[one.address] = [after]
     padding = {one.address for one in table if trap.is_padding(one.code)}
     targets = {to for at, leads in ways.items() if at not in padding for to in leads}
-    roots = [table[0].address, *(one.address for one in table[1:] if unseen
-                                 and one.address not in targets | padding)]
-    found, seen, waiting = set(), set(), roots
+    unseen = [one.address for one in table[1:] if one.address not in targets | padding]
+    found, seen, waiting = set(), set(), [table[0].address]
     while waiting:
         at = waiting.pop()
         if at not in ways or at in seen:
@@ -192,7 +192,7 @@ def first_reached(trap, table, pieces):
         if any(low <= at < high for low, high in pieces):
             found.add(at)
         else:
-            waiting += ways[at]
+            waiting += ways[at] + unseen * (at in elsewhere)
     return found or {pieces[0][0]}
 
 

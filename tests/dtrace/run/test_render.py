@@ -12,6 +12,7 @@ def test_an_enumeration_s_bit_fields_are_printed_by_their_names():
                Member("n", 9, 4, lambda: MANY), Member("o", 13, 4, lambda: MANY),
                Member("p", 17, 4, lambda: FEW), Member("whole", 32, None, lambda: FEW),
                Member("all", 64, 32, lambda: FEW))
+    members += (Member("nothing", 96, 0, lambda: MANY), Member("behind", 96, None, lambda: MANY))
     kind = Structure("struct", "two", 12, lambda: members)
     word = 0x1F | 5 << 5 | 15 << 9 | 9 << 13 | 14 << 17 | 1 << 31
     content = b"".join(value.to_bytes(4, "little") for value in (word, 1, 0xFFFFFFFF))
@@ -23,4 +24,6 @@ def test_an_enumeration_s_bit_fields_are_printed_by_their_names():
     enum few p :4 = -2
     enum few whole = FIRST
     enum few all = MINUS
+    enum many nothing :0 = NONE
+    enum many behind = NONE
 }"""

@@ -84,6 +84,7 @@ def test_time_does_not_go_back_but_for_another_thread_in_the_same_place():
     kept[THREAD + 8], kept[CPU + 16] = 1_100, 900
     assert time.of(THREAD, CPU, 910) == 1_500
     assert time.of(THREAD, CPU, 1_400) == 1_600
+    assert time.of(THREAD, CPU, 1_300) == 1_500, "the machine has gone back"
     kept[THREAD], kept[THREAD + 8] = 2, 0
     assert time.of(THREAD, CPU, 1_400) == 500
 

@@ -13,6 +13,7 @@ import zstandard
 from emu.bounded_json import read_json
 from emu.replay.flow import FLOW, STEPS, TAIL
 from emu.replay.flow import HEAD as FLOW_HEAD
+from emu.replay.inputs import ReplayError
 from emu.replay.parts import FORMAT, HEAD, MAGIC, PART
 from emu.replay.recording import (
     CHECKPOINT,
@@ -192,7 +193,24 @@ def test_a_file_of_many_zeros_or_of_none_is_refused_at_once(tmp_path):
     assert found[6:] == [f"{fifo}: is not a regular file"] * 3
 
 
+def test_what_is_written_can_be_read_or_is_refused(tmp_path):
+    for length, refused in ((60_000, False), (70_000, False), (5 << 20, True)):
+        machine = UnicornMachine(catalog.find("teaching/amd64"), 64 << 20)
+        machine.boot()
+        path = tmp_path / f"{length}.rec"
+        word = f'strlen("{"," * length}")'
+        if refused:
+            with pytest.raises(ReplayError, match="what is said of the run has more than 4 MiB"):
+                Recorder(machine, path, BOOT, word)
+            continue
+        with Recorder(machine, path, BOOT, word):
+            pass
+        assert Recording(path).start.workload == word
+
+
 def test_json_is_counted_before_it_is_read():
+    commas = {"a": ",[{" * 50, 'b"\\': 1}
+    assert read_json(json.dumps(commas).encode(), 4) == commas
     for value, count in (([], 2), ([1, 2, 3], 4), ({"a": [1, {}]}, 5), ("a", 1)):
         text = json.dumps(value).encode()
         assert read_json(text, count + 1) == value
