@@ -106,6 +106,7 @@ cdef struct Probe:
     uint8_t role  # of an inline copy: ENTERS, WAY_OUT or CALLS_OUT
     uint8_t silent  # it only follows the copy
     uint32_t copy
+    int32_t lower  # at an entry of a copy: bytes that the stack pointer is lowered by there
     uint8_t tail  # a return at a jump: it fires when the function that is jumped to has returned
 
 # The probes of an operation; NONE: it is not enabled.
@@ -853,6 +854,31 @@ cdef class Dispatcher(CodeReader):
             free(ways)
         return made
 
+    def ways(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
+        """Where control goes in a function: of each instruction (offset, length, numbers of the
+        following one and of the one that it branches to, negative: of none; whether it calls)."""
+        cdef Piece *pieces = NULL
+        cdef int64_t *to = NULL
+        cdef const Template *t
+        cdef uint64_t i, count
+        try:
+            count = self.pieces(address, code, start, size, &pieces, [])
+            to = <int64_t *>calloc(2 * count + 1, sizeof(int64_t))
+            if to == NULL:
+                raise MemoryError
+            where = {pieces[i].at: i for i in range(count)}
+            self.flow_of(address, code, start, pieces, count, where, lambda code: True, to)
+            found = []
+            for i in range(count):
+                t = &self.templates.all[pieces[i].template]
+                found.append((pieces[i].at, pieces[i].length, to[2 * i], to[2 * i + 1], t.op == CALL
+                              or t.op == LINK and t.a != NO_REGISTER
+                              or t.op == INDIRECT and t.truth != 0))
+            return found
+        finally:
+            free(pieces)
+            free(to)
+
     cdef list flow_of(self, uint64_t address, const uint8_t[::1] code, uint64_t start,
                       const Piece *pieces, uint64_t count, dict where, padding, int64_t *ways):
         """Where control goes from each instruction of a function: numbers of instructions, -1: not
@@ -979,12 +1005,25 @@ cdef class Dispatcher(CodeReader):
         cdef const Probe *p = &self.d.probes[probe]
         return (p.copy, p.role, bool(p.silent)) if p.role else None
 
+    def lies_lower(self, uint32_t probe, int32_t lower):
+        """How many bytes the stack pointer is lowered by at an entry of a copy that has several."""
+        self.unchanging()
+        if self.copy_of(probe) is None:
+            raise ValueError(f"probe {probe} is of no inline copy")
+        self.d.probes[probe].lower = lower
+
+    def lowered_at(self, uint32_t probe):
+        """What ``lies_lower`` was told of a probe; 0: nothing."""
+        if probe >= self.d.probe_count:
+            raise IndexError(probe)
+        return self.d.probes[probe].lower
+
     def enter_copy(self, uint32_t probe):
         """Control is at the begin of a probe's inline copy; whether the probe is to fire."""
         self.live()
         if self.copy_of(probe) is None:
             raise ValueError(f"probe {probe} is of no inline copy")
-        return bool(enter_copy(&self.d, self.d.probes[probe].copy)
+        return bool(enter_copy(&self.d, self.d.probes[probe].copy, self.d.probes[probe].lower)
                     and not self.d.probes[probe].silent)
 
     def leave_copy(self, uint32_t probe):

@@ -85,9 +85,10 @@ cdef bint goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
     return True
 
 
-cdef bint enter_copy(Dispatch *d, uint32_t copy) noexcept nogil:
-    """A thread is where a copy begins; false: it is inside already, in a loop."""
-    cdef uint64_t sp = get(d, d.sp)
+cdef bint enter_copy(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
+    """A thread is where a copy is entered; false: it is inside already, in a loop, or on its way from
+    another entry, where the stack pointer was lowered by more or less."""
+    cdef uint64_t sp = get(d, d.sp) + <uint64_t><int64_t>lower
     cdef TailThread *t = current_tails(d, True)
     cdef int64_t i
     cdef int why
@@ -145,7 +146,7 @@ cdef void fire_copy(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
     cdef const Probe *p = &d.probes[probe]
     cdef int why
     if p.role == ENTERS:
-        if enter_copy(d, p.copy) and not p.silent:
+        if enter_copy(d, p.copy, p.lower) and not p.silent:
             fire_one(d, probe)
     elif goes_out(d, s, p):
         if p.role == CALLS_OUT:

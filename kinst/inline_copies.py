@@ -63,6 +63,7 @@ class InlineCopies:
         found = self._dispatcher.copy_of(number)
         assert found is not None
         copy, _role, silent = found
+        sp += self._dispatcher.lowered_at(number)
         for index in range(len(self._active) - 1, -1, -1):
             other, entered = self._active[index]
             if other == copy and entered == sp:

@@ -17,6 +17,7 @@ from emu.unicorn.machine import UnicornMachine
 from kinst import guards, operations, system_calls
 from kinst.code import lowering
 from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
+from kinst.code.stack_depth import stack_depths
 from kinst.code.verdict import ConditionalJump, Copy, Refuse, Rewrite
 from kinst.cold_parts import beginnings, is_cold
 from kinst.inline_copies import WAY_OUT, ReadableState, goes_out
@@ -96,6 +97,7 @@ class ProbeTable:
         self._declared: list[StaticProbe] | None = None
         self._static: dict[int, int] = {}  # numbers of probes, by what is declared
         self._gates = False  # have they been added
+        self._known_depths: dict[int, dict[int, int]] = {}  # by the address of a function
         self.programs: list[TracedProgram] = []
         self._of_programs: set[int] = set()  # indices of functions
         self._operations: dict[str, int] = {}  # numbers of operations, by the functions' names
@@ -478,11 +480,27 @@ class ProbeTable:
             ProbeKind.OFFSET, copies, entry, returns, self.trap.is_padding,
             is_cold(function.name))
 
+        if any(len(entered) > 1 for entered, _left in found):
+            depths = self._depths(function)
+            for entered, _left in found:
+                for at, number in entered if len(entered) > 1 else ():
+                    if number >= 0:
+                        self.dispatcher.lies_lower(number, depths.get(at, 0))
+
         def end(at: int, number: int) -> CopyEnd:
             return at, number if number >= 0 else self._refusal(function, at, number)
 
         return [([end(*one) for one in entered], [end(*one) for one in left])
                 for entered, left in found]
+
+    def _depths(self, function: Symbol) -> dict[int, int]:
+        """How far the stack pointer is lowered at a function's instructions, by offset."""
+        if function.address not in self._known_depths:
+            code, start = self._around(function)
+            self._known_depths[function.address] = stack_depths(
+                self.arch, code[start : start + function.size],
+                self.dispatcher.ways(function.address, code, start, function.size))
+        return self._known_depths[function.address]
 
     def _refusal(self, function: Symbol, at: int, number: int) -> str:
         """Why there is no probe at an offset."""

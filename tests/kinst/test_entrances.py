@@ -6,7 +6,12 @@ import pytest
 
 from dwarf.index import Function
 from emu import elf
+from emu.architectures import ARCHITECTURES
+from emu.guests import guest_of
+from kinst.code import lowering
+from kinst.code.stack_depth import stack_depths
 from kinst.inline import Entrances
+from kinst.trap import trap_of
 from tests.elfwriter import Elf
 
 BASE = 0x1000
@@ -131,3 +136,24 @@ def test_a_cold_part_is_entered_anywhere(tmp_path):
     for name, wanted in (("f", [0]), ("f.cold", [0, 4])):
         found = Entrances(image_of(tmp_path, "amd64", text, name)).of(copy_of([(0, 3), (4, 7)]))
         assert [at - BASE for at in found] == wanted
+
+
+def test_the_stack_pointer_s_depth_is_known_on_all_ways_from_the_begin(tmp_path):
+    text = """
+        7407            # 0 je 9
+        55              # 2 push rbp
+        e800000000      # 3 call
+        5d              # 8 pop rbp
+        83c701          # 9 add edi, 1
+        4883ec18        # c sub rsp, 0x18
+        c9              # 10 leave
+        90              # 11 not known
+        c3"""
+    image = image_of(tmp_path, "amd64", text)
+    code = bytes(image.segments[0].data)
+    arch = ARCHITECTURES["amd64"]
+    guest = guest_of(image, "amd64")
+    dispatcher, _templates = lowering.dispatcher(
+        arch, trap_of(guest, "amd64"), guest.trap_frame, None)
+    found = stack_depths(arch, code, dispatcher.ways(BASE, code, 0, len(code)))
+    assert found == {0: 0, 2: 0, 3: 8, 8: 8, 9: 0, 0xC: 0, 0x10: 0x18}

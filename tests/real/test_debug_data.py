@@ -147,17 +147,18 @@ class Watched:
         self._machine, self._inside = machine, {}
         self.ends = {"entry": Counter(), "return": Counter()}
         self._of = {}  # a function: its copies
+        entrances = Entrances(machine.image)
         for copy in copies:
-            function = machine.image.symbols.function_at(inline.begin(copy, machine.image.symbols))
-            self._of.setdefault(function, []).append(
-                (copy.number, inline.begin(copy, machine.image.symbols), copy.pieces))
+            begins = entrances.of(copy)
+            function = machine.image.symbols.function_at(begins[0])
+            self._of.setdefault(function, []).append((copy.number, begins, copy.pieces))
         self.hooks = [machine.uc.hook_add(
             unicorn.UC_HOOK_CODE, self._executed, copies, begin=function.address,
             end=function.address + function.size - 1) for function, copies in self._of.items()]
 
     def _executed(self, _uc, at, _size, copies):
         thread = thread_of(self._machine)
-        for number, begin, pieces in copies:
+        for number, begins, pieces in copies:
             key = thread, number
             last = self._inside.get(key)
             inside = any(low <= at < high for low, high in pieces)
@@ -166,7 +167,7 @@ class Watched:
                 del self._inside[key]
             elif last is not None:
                 self._inside[key] = at
-            elif at == begin:
+            elif at in begins:
                 self.ends["entry"][at] += 1
                 self._inside[key] = at
 
@@ -179,7 +180,7 @@ def test_inline_probes_fire_where_a_plain_count_says(arch, end):
     program = parse('p = malloc(100, &M_TEMP, 2); free(p, &M_TEMP); pause_sbt("x", 10000000, 0, 0)')
     check(machine.image, program)
     breakpoints = Breakpoints(machine, path="direct")
-    index = DebugIndex(build(machine.image.path), machine.image.path)
+    index = DebugIndex(build(machine.image.file), machine.image.path)
     made = inline.create(breakpoints, index, "critical_enter", end)
     assert len(made.numbers) > 100 and not made.reports
     plain = machine.snapshot()
