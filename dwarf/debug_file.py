@@ -66,7 +66,10 @@ def elf_file(path: Path) -> ElfFile:
 
 
 def parsed(file: InputFile) -> ElfFile:
-    """:raises DebugDataError: when it is damaged."""
+    """The headers of a file that may have debug data.
+
+    :raises DebugDataError: when it is damaged.
+    """
     path = file.path
     try:
         return ElfFile(file)
@@ -147,7 +150,10 @@ def _with_section(elf: ElfFile, name: str) -> ElfFile | None:
 
 
 def _companion(elf: ElfFile, name: str, known: Mapping[Path, ElfFile]) -> ElfFile | None:
-    """:param known: those that were found before."""
+    """Look for the file.
+
+    :param known: those that were found before.
+    """
     kernel = elf.path
     link, build_id = content(elf, ".gnu_debuglink", SMALL), _build_id(elf)
     linked = Path(link.split(b"\0", 1)[0].decode("utf-8", "replace")).name

@@ -9,7 +9,9 @@ STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def read_json(text: bytes, most: int) -> Any:
-    """:param most: values that it may have, keys not counted: each takes about 100 bytes.
+    """What a text says.
+
+    :param most: values that it may have, keys not counted: each takes about 100 bytes.
     :raises ValueError: when it has more, or is no JSON.
     :raises RecursionError: when its values lie too deep in each other.
     """

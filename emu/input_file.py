@@ -118,7 +118,10 @@ class HeldFile:
         return self._state[2]
 
     def __getitem__(self, part: slice) -> bytes:
-        """:raises ImageError: when the file is not what it was."""
+        """Bytes of the file.
+
+        :raises ImageError: when it is not what it was.
+        """
         begin, end, _step = part.indices(len(self))
         content = bytes(_read(self.path, self._descriptor, begin, max(end - begin, 0)))
         if state_of(self._descriptor) != self._state:
