@@ -214,7 +214,7 @@ def test_a_large_disk_that_is_replaced_stays_what_it_was(tmp_path):
     other.write_bytes(b"other" * 1000)
     content = bytes(disk.content[:512])
     os.replace(other, path)
-    # Its inode has one name fewer, which counts as a change of it; never are other bytes given.
+    # Losing its name changes the inode's times, which may be an error; other bytes are never given.
     try:
         assert bytes(disk.content[:512]) == content
     except ImageError as error:
