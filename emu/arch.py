@@ -30,6 +30,12 @@ class Context(Protocol):
     def write_u64(self, address: int, value: int) -> None: ...
 
 
+class StackContext(Context, Protocol):
+    """A CPU whose stack can be read, too."""
+
+    def read_u64(self, address: int) -> int: ...
+
+
 class Arch(ABC):
     """An architecture: registers, calling convention, paging, instructions."""
 
@@ -109,7 +115,16 @@ class Arch(ABC):
 
     def stack_after_return(self, cpu: Context) -> int:
         """The stack pointer when the function that was just entered has returned."""
-        return cpu.sp + (8 if self.link is None else 0)
+        return cpu.sp + self.return_size
+
+    def return_address(self, cpu: StackContext) -> int:
+        """Where the function that was just entered returns to."""
+        return cpu.read_u64(cpu.sp) if self.link is None else cpu.read_register(self.link)
+
+    @property
+    def return_size(self) -> int:
+        """Bytes that a return takes from the stack."""
+        return 8 if self.link is None else 0
 
     def executed_length(self, code: bytes) -> int:
         """The same, of what the CPU models execute: more than there are instructions."""

@@ -135,8 +135,8 @@ class ReachedAt:
             if machine.pc not in self.tails:
                 return stop
             function = machine.image.symbols.function_at(machine.pc)
-            link, after = machine.arch.link, machine.arch.stack_after_return(machine)
-            back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+            after = machine.arch.stack_after_return(machine)
+            back = machine.arch.return_address(machine)
             stop = player.run(Until(instructions=machine.instructions + 1))
             if function is not None and 0 <= machine.pc - function.address < function.size:
                 continue  # a conditional jump that was not taken, or led elsewhere in it

@@ -43,9 +43,7 @@ class Keyboard:
         """The guest is at one of the places: what goes to it now."""
         machine, arch = self._machine, self._machine.arch
         if pc == self._reader and (self._typed or self._sent):
-            back = (machine.read_u64(machine.sp) if arch.link is None
-                    else machine.read_register(arch.link))
-            self._back = back, arch.stack_after_return(machine)
+            self._back = arch.return_address(machine), arch.stack_after_return(machine)
             if not self._sent:
                 self._sent = True
                 data = bytes(self._typed[:1])

@@ -147,5 +147,4 @@ def _addresses(bed: TrialBed, ends: set[int]) -> Iterator[int]:
 def _return_address(bed: TrialBed) -> int:
     """Where a function goes on that has just been called."""
     machine = bed.machine
-    link = machine.arch.link
-    return machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+    return machine.arch.return_address(machine)

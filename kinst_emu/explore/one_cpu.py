@@ -153,8 +153,7 @@ class OneCpuStage(Stage):
     def _back_from_switch(self) -> tuple[int, int]:
         """Where the function that was just entered returns to, and the stack pointer there."""
         machine = self.machine
-        link = machine.arch.link
-        back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+        back = machine.arch.return_address(machine)
         return back, machine.arch.stack_after_return(machine)
 
     def _turn(self, turn: OrderTurn, played: Played) -> bool:

@@ -174,8 +174,7 @@ class _Starting:
         if machine.schedule.several:
             machine.schedule.held |= {cpu.number for cpu in machine.cpus} - {machine.cpu.number}
             self.bind(number)
-        link = machine.arch.link
-        back = machine.read_u64(machine.sp) if link is None else machine.read_register(link)
+        back = machine.arch.return_address(machine)
         stop = machine.run(Until(addresses=[back], instructions=self._limit))
         if stop.reason is not StopReason.ADDRESS:
             raise StartError(f"--run '{text}': no program begins: {stop}")
