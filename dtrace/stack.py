@@ -227,9 +227,14 @@ class Stacks:
             code[at : at + len(original)] = original
         return bytes(code)
 
-    def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES) -> list[str]:
-        """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them."""
-        return [INDENT + line for key in self.addresses(read, limit) for line in self.lines(*key)]
+    def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
+             returned: bool = False) -> list[str]:
+        """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them.
+
+        :param returned: as of ``addresses``.
+        """
+        return [INDENT + line for key in self.addresses(read, limit, returned)
+                for line in self.lines(*key)]
 
     def lines(self, address: int, is_return: bool) -> list[str]:
         """The lines of one frame, inner ones first."""

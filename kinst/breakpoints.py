@@ -198,6 +198,11 @@ class Breakpoints(ProbeTable):
 
     # -- firing -------------------------------------------------------------------------------
 
+    @property
+    def after(self) -> bool:
+        """In a firing: whether the function has returned already, to its caller."""
+        return bool(self.dispatcher.after)
+
     def firings(self) -> Iterator[FiringRecord]:
         """The records since the last time, where ``records`` asked for them."""
         for number, cpu, executed, now, *registers in self.dispatcher.records():

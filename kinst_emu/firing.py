@@ -63,16 +63,19 @@ class FiringArguments(Mapping[str, Value]):
 
 
 class Firing:
-    """A firing of a probe: the guest stands before the probed instruction.
+    """A firing of a probe: the guest stands before the probed instruction, or, where a function
+    that left by a tail call returns, in its caller.
 
     It is valid only while the probe's function runs.
 
     :param placed: gives the prototype of the probe's function and the places of its arguments.
+    :param returned: whether the function has returned to its caller already: it left by a tail
+        call, at ``address``.
     """
 
     def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int],
-                 placed: Callable[[Probe], Placed]) -> None:
-        self.machine = machine
+                 placed: Callable[[Probe], Placed], returned: bool = False) -> None:
+        self.machine, self.returned = machine, returned
         self._probe, self._read, self._placed = probe, read, placed
 
     @property
@@ -139,18 +142,19 @@ class Firing:
     def result(self) -> Value:
         """What the function returns, typed; where it returns.
 
-        :raises KinstError: elsewhere, behind which no result stands yet (a tail call).
+        :raises KinstError: elsewhere.
         """
         arch = self.machine.emulated.arch
         trap = TRAPS[arch.name]
-        if not trap.is_return(self._probe.instruction.code):
+        if not self.returned and not trap.is_return(self._probe.instruction.code):
             raise KinstError(f"{self.probe}: the function does not return at this instruction")
         kind = self.machine.prototype(self.function, self._start).result
         return from_bits(self.machine, kind, self._read(arch.result))
 
     def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
         """The stack, a line for each frame, with inline functions and source lines."""
-        return [line.strip() for line in self.machine.stacks.text(self._read, frames)]
+        return [line.strip() for line in
+                self.machine.stacks.text(self._read, frames, self.returned)]
 
     @property
     def _start(self) -> int:

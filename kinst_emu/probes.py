@@ -13,7 +13,7 @@ from emu.errors import KinstError
 from emu.symbols import Symbol
 from kinst.arguments import Arguments
 from kinst.breakpoints import Breakpoints
-from kinst.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probe_table import Probe, ProbeError
 from kinst.seam_breakpoints import SeamBreakpoints
 from kinst_emu.firing import Fired, Firing, Placed, full_name
 from kinst_emu.inspected import Inspected
@@ -38,7 +38,7 @@ class Probes:
         self._arguments: Arguments | None = None
         self._copies: dict[int, list[Function]] = {}
         self._places: dict[int, Placed] = {}
-        self._table: ProbeTable | None = None
+        self._table: Breakpoints | SeamBreakpoints | None = None
 
     def make(self, breakpoints: Breakpoints | SeamBreakpoints) -> list[int]:
         """Make the probes in a table."""
@@ -58,7 +58,8 @@ class Probes:
     def fired(self, probe: Probe, read: Callable[[str], int]) -> None:
         self.count += 1
         if self._fire is not None:
-            self._fire(Firing(self._machine, probe, read, self._placed))
+            assert self._table is not None
+            self._fire(Firing(self._machine, probe, read, self._placed, self._table.after))
         elif len(self.records) < MAX_KEPT:
             m = self._machine.emulated
             self.records.append(Fired(full_name(probe), m.instructions if m.counts else None,

@@ -49,7 +49,7 @@ class UnicornGuest(GuestState):
 
     @property
     def after(self) -> bool:
-        return self._breakpoints.dispatcher.after
+        return self._breakpoints.after
 
     def _attach(self, runtime: Runtime) -> None:
         machine = self._emulated
