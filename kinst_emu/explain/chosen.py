@@ -26,6 +26,8 @@ class ChosenPlace:
     :param hit: which execution of the instruction it is, from 1.
     :param probe: what was asked for, where that is an entry or a return; else empty.
     :param number: which of the probe's firings it is, and ``places`` at how many it may be.
+    :param tail: whether the function leaves there by a tail call, so that the probe fires when the
+        function that it goes to returns.
     """
 
     function: Symbol
@@ -34,6 +36,7 @@ class ChosenPlace:
     probe: str = ""
     number: int = 1
     places: int = 1
+    tail: bool = False
 
 
 def end_of(text: str) -> tuple[str, str, str, str] | None:
@@ -74,15 +77,29 @@ def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Call
     return counted.firing(text, hit)
 
 
+@dataclass
+class _Executed:
+    """An execution of an instruction.
+
+    :param now: the instructions before it.
+    :param callers: the stack pointer when its function has returned, if it leaves there.
+    :param returned: whether it left there, and has returned.
+    """
+
+    now: int
+    callers: int
+    returned: bool = False
+
+
 class _Counted:
     """The probe, and one at each of its instructions that says when it is executed."""
 
     def __init__(self, machine: UnicornMachine, image: Image, provider: str, module: str,
                  function: str, name: str) -> None:
         self._machine = machine
-        self._executed: dict[int, list[int]] = {}  # an instruction: the instructions before it
-        self._fired: list[tuple[int, int]] = []
-        self._later: set[int] = set()  # the numbers of those that fire behind their instruction
+        self._executed: dict[int, list[_Executed]] = {}  # by the instruction's address
+        # Of each firing: where, the instructions before it; of a tail call, which execution.
+        self._fired: list[tuple[int, int, int | None]] = []
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
         self._places = {breakpoints.probe(n).instruction.address: breakpoints.probe(n)
@@ -94,32 +111,31 @@ class _Counted:
     def _function_of(self, probe: Probe) -> int:
         return int(self.breakpoints.dispatcher.probe(probe.id - 1)[2])
 
-    def _fire(self, probe: Probe, _state: CpuState | NativeState) -> None:
+    def _fire(self, probe: Probe, state: CpuState | NativeState) -> None:
         at, now = probe.instruction.address, self._machine.instructions
-        if probe.id - 1 in self._wanted:
-            self._fired.append((at, now))
-            if self.breakpoints.dispatcher.firing_at != at:
-                self._later.add(len(self._fired))
+        sp = state.get(self._machine.arch.sp)
+        times = self._executed.setdefault(at, [])
+        if probe.id - 1 not in self._wanted:
+            times.append(_Executed(now, sp + self._machine.arch.return_size))
+        elif self.breakpoints.dispatcher.after:
+            # What left last returns first: the latest one with this caller's frame.
+            which = max(n for n, one in enumerate(times) if one.callers == sp and not one.returned)
+            times[which].returned = True
+            self._fired.append((at, now, which + 1))
         else:
-            self._executed.setdefault(at, []).append(now)
+            self._fired.append((at, now, None))
 
     def firing(self, text: str, hit: int) -> ChosenPlace:
         if len(self._fired) < hit:
             times = {0: "never", 1: "once"}.get(len(self._fired), f"{len(self._fired)} times")
             raise KinstError(f"{text}: it fires {times} in this run, so that number {hit} cannot "
                              "be explained: give another call")
-        at, when = self._fired[hit - 1]
+        at, when, left = self._fired[hit - 1]
         probe = self._places[at]
-        if hit in self._later:
-            raise KinstError(
-                f"{text}: firing {hit} is where the function that {probe.function}:"
-                f"{probe.instruction.offset} goes to returns, at no breakpoint; "
-                f"{probe.function}:{probe.instruction.offset} explains the instruction that leads "
-                "there")
         function = self.breakpoints.functions[self._function_of(probe)]
-        executed = sum(1 for now in self._executed.get(at, ()) if now <= when)
-        return ChosenPlace(function, probe.instruction.offset, max(executed, 1), text, hit,
-                           len(self._places))
+        executed = sum(1 for one in self._executed.get(at, ()) if one.now <= when)
+        return ChosenPlace(function, probe.instruction.offset, left or max(executed, 1), text, hit,
+                           len(self._places), tail=left is not None)
 
 
 def _made(breakpoints: Breakpoints, image: Image, provider: str, module: str, function: str,

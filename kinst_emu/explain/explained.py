@@ -13,6 +13,7 @@ from dwarf.debug_file import DebugDataError
 from emu.architectures import arch_of
 from emu.call import DEFAULT_LIMIT, Caller
 from emu.elf import Image
+from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.progress import PROGRESS
 from images import catalog
@@ -100,6 +101,10 @@ def explain(image: Image, asked: Asked) -> Explained:
     machine = booted(image, asked.memory)
     place = chosen(machine, image, asked.place, asked.hit, lambda: Evaluation(
         Caller(machine, asked.limit), prototypes).run(program))
+    if place.tail and asked.clause:
+        raise KinstError(f"-n: {asked.place} fires where the function that {place.function.name}:"
+                         f"{place.offset} goes to returns, without a breakpoint: a clause is "
+                         "explained only at one; give no clause")
     base = machine.snapshot() if asked.what_if else None
     recorder = FiringRecorder(machine, place.function, place.offset, place.hit,
                               asked=place)

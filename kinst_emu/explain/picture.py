@@ -173,9 +173,10 @@ def _places(firing: SeenFiring) -> list[Station]:
         else:
             found.append(state)
     found[0] = Station.FUNCTION
-    inside = 0 <= firing.rows[-1].address - firing.function.address < firing.function.size
+    gone = firing.rows[firing.last].address
+    inside = 0 <= gone - firing.function.address < firing.function.size
     if inside or not firing.what_if:  # else it went wrong, and has not come back
-        found[-1] = Station.FUNCTION
+        found[firing.last :] = [Station.FUNCTION] * (len(found) - firing.last)
     if firing.strayed:
         found[firing.strayed :] = [Station.ELSEWHERE] * (len(found) - firing.strayed)
     return found

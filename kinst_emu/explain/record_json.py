@@ -23,7 +23,7 @@ def firing_as_json(firing: SeenFiring) -> dict[str, Any]:
         "hit": firing.hit, "original": firing.original.hex(), "patched": firing.patched.hex(),
         "slot": firing.slot, "trampoline": firing.trampoline.hex(), "second": firing.second,
         "fired": firing.fired, "what-if": firing.what_if, "strayed": firing.strayed,
-        "ended": firing.ended,
+        "ended": firing.ended, "between": firing.between,
         "rows": [{"address": row.address, "bytes": row.code.hex(), "registers": row.registers}
                  for row in firing.rows],
         "frames": [{"row": frame.row, "address": frame.address, "breakpoint": frame.breakpoint,

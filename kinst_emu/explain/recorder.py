@@ -103,7 +103,8 @@ class SeenFiring:
     """What was seen of it; each number is the machine's.
 
     :param original: the bytes at the probed instruction; ``patched`` while the probe is enabled.
-    :param rows: from the breakpoint to the instruction where the run goes on, which is the last.
+    :param rows: from the breakpoint to the instruction where the run goes on; of a tail call that
+        is a return, one more, where the function that it goes to has returned.
     :param frames: of the breakpoint, and of the second one where there is one.
     :param slot: the trampoline's address, 0: there is none; ``trampoline`` its bytes.
     :param second: the address of the second breakpoint; 0: there is none.
@@ -125,6 +126,9 @@ class SeenFiring:
     :param strayed: the number of the row where a run left the trampoline for a place that nobody
         waits for; 0: it did not.
     :param ended: why the call did not come to its end; empty: it did.
+    :param complete: whether the run has gone on.
+    :param between: of a tail call that is a return, the instructions from where the run goes on to
+        where the probe fires; 0: the probe fires at the breakpoint.
     """
 
     architecture: str
@@ -154,6 +158,12 @@ class SeenFiring:
     strayed: int = 0
     ended: str = ""
     complete: bool = False
+    between: int = 0
+
+    @property
+    def last(self) -> int:
+        """The number of the row where the run goes on."""
+        return len(self.rows) - (2 if self.between else 1)
 
 
 class FiringRecorder:
@@ -212,6 +222,11 @@ class FiringRecorder:
         self._storing: list[tuple[int, bytes]] = []  # of the last row: where, and what was there
         self._stored: list[tuple[int, int]] = []  # of it: (physical address, bytes)
         self._failure: KinstError | None = None
+        # Of a tail call that is a return: where its function returns to, and the stack pointer
+        # then; the number of the instruction where the run goes on, the words stored since then.
+        self._returns_to: tuple[int, int] | None = None
+        self._went_on = 0
+        self._stored_since: set[int] = set()
         self._clause: ExplainedClause | None = None
 
     def clause(self, text: str, types: Types | None) -> None:
@@ -248,7 +263,7 @@ class FiringRecorder:
                     raise
                 firing.ended = "" if firing.strayed else str(error)
                 if not firing.complete and not firing.strayed:  # it ends there
-                    firing.strayed, firing.slot = len(firing.rows) - 1, self._slot
+                    firing.strayed, firing.slot = firing.last, self._slot
                     firing.trampoline = b"".join(
                         row.code for row in firing.rows
                         if self._slot <= row.address < self._slot + SLOT)
@@ -261,6 +276,8 @@ class FiringRecorder:
         if not firing.complete and not firing.strayed:
             raise KinstError(f"{where}: the run did not go on within {MAX_ROWS} instructions "
                              "after the breakpoint")
+        if self._returns_to is not None and not firing.between:
+            raise KinstError(f"{where}: the function that it goes to does not return in this run")
         return firing
 
     def _slot_of(self, address: int) -> int:
@@ -298,7 +315,8 @@ class FiringRecorder:
     def run(self, until: Until, go: Go) -> Stop:
         """Where a run ends, no instruction is executed that could tell of it."""
         stop = go(until)
-        if self._began and not self.firing.complete and not self.machine.engine.frozen:
+        waits = not self.firing.complete or self._returns_to is not None
+        if self._began and waits and not self.machine.engine.frozen:
             pc = self.machine.pc
             self._executed(self.machine.uc, pc, 0, None)
         return stop
@@ -321,7 +339,8 @@ class FiringRecorder:
                      _data: object) -> None:
         """Before an instruction stores."""
         firing = self.firing
-        if firing.rows and not firing.complete and len(self._stored) < MAX_ROWS:
+        waits = self._returns_to is not None and not firing.between
+        if firing.rows and (waits or not firing.complete) and len(self._stored) < MAX_ROWS:
             self._stored.append((physical, size))
         if (self._failure is None and firing.rows and not firing.complete
                 and self._slot <= firing.rows[-1].address < self._slot + SLOT):
@@ -356,7 +375,10 @@ class FiringRecorder:
         self._seen += 1
         if firing.what_if and self._seen > MAX_SEEN:
             self._give_up(address)
-        if firing.complete or len(firing.rows) > MAX_ROWS:
+        if firing.complete:
+            self._wait_for_return(address)
+            return
+        if len(firing.rows) > MAX_ROWS:
             return
         if firing.strayed and len(firing.rows) >= firing.strayed + STRAYED:
             self._give_up(address)
@@ -368,8 +390,10 @@ class FiringRecorder:
             if self._hits != firing.hit:
                 return
             self._began = True
-        waited = self._waiting
-        if waited:
+            if firing.asked.tail and not firing.what_if:
+                self._returns_to = (machine.arch.return_address(machine),
+                                    machine.arch.stack_after_return(machine))
+        if self._waiting:
             frame = firing.frames[-1]
             if self._breakpoints.trap.called:
                 frame.after = machine.read(frame.address, machine.guest.trap_frame.size)
@@ -385,11 +409,27 @@ class FiringRecorder:
                            and not firing.strayed)
         if firing.complete and not self._slot:
             self._keep_pushed()
+        if firing.complete:
+            self._went_on = self._seen
         if self._slot and not firing.slot and (firing.complete or firing.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()
         firing.words[len(firing.rows) - 1] = self._words.changed()
         firing.written[len(firing.rows) - 1] = self._written() | self._saved_by_cpu()
+
+    def _wait_for_return(self, address: int) -> None:
+        """Behind a tail call, until the function that it has gone to returns."""
+        firing = self.firing
+        if self._returns_to is None or firing.between:
+            return
+        if self._stored:
+            self._stored_since |= self._written()
+        if (address, self.machine.sp) != self._returns_to:
+            return
+        firing.rows.append(self._row(address, self.machine.read(address, self._length(address))))
+        firing.between, number = self._seen - self._went_on, len(firing.rows) - 1
+        firing.stacks[number], firing.words[number] = self._stack(), self._words.changed()
+        firing.written[number] = frozenset(self._stored_since)
 
     def _written(self) -> frozenset[int]:
         """The words of the stacks that were stored since the last look."""

@@ -113,6 +113,8 @@ def steps(firing: SeenFiring, table: Sequence[ProbedInstruction], words: Words) 
     back = _back(firing, words)
     made += [*back[:1], *([_trampoline(firing, words)] if firing.slot else []), *back[1:]]
     made.append(_after(firing, words))
+    if firing.between:
+        made.append(_returned(firing, words))
     return made
 
 
@@ -147,8 +149,10 @@ def _asked(place: ChosenPlace) -> Iterator[str]:
     if place.probe:
         among = (f", which has {place.places} places in the kernel's code," if place.places > 1
                  else "")
-        yield (f"Here {place.probe}{among} fires for the {_ordinal(place.number)} time in this "
-               "run.")
+        time = f"the {_ordinal(place.number)} time in this run"
+        yield (f"{place.probe}{among} fires for {time} when the function that this one goes to, by "
+               "a tail call, has returned." if place.tail
+               else f"Here {place.probe}{among} fires for {time}.")
 
 
 def _ordinal(number: int) -> str:
@@ -415,7 +419,7 @@ def _trampoline(firing: SeenFiring, words: Words) -> Step:
             parts.append(f"At its own place it was {here} ({_hex(code)}); the same bytes in the "
                          f"trampoline would be {there}.")
     at_slot = next((i for i, row in enumerate(firing.rows) if row.address == firing.slot),
-                   len(firing.rows) - 1)
+                   firing.last)
     return Step("trampoline", "The trampoline", tuple(parts), at_slot)
 
 
@@ -465,7 +469,7 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
     """From the handler to where the run goes on."""
     if not firing.frames:
         return []
-    ends = [frame.row for frame in firing.frames[1:]] or [len(firing.rows) - 1]
+    ends = [frame.row for frame in firing.frames[1:]] or [firing.last]
     rows = firing.rows[firing.frames[0].row : ends[0]]
     if not firing.frames[0].after:
         return [Step("return", "The handler goes on directly", (
@@ -490,12 +494,12 @@ def _back(firing: SeenFiring, words: Words) -> list[Step]:
             f"{len(entered)} instructions of the vector later a trap frame is at "
             f"{second.address:#x} again, and the handler changes it so that the run goes on after "
             f"the probed instruction: {'; '.join(changed)}.",
-            _executed(firing.rows[second.row : len(firing.rows) - 1], words)), second.row, 1))
+            _executed(firing.rows[second.row : firing.last], words)), second.row, 1))
     return made
 
 
 def _after(firing: SeenFiring, words: Words) -> Step:
-    first, last = firing.rows[0], firing.rows[-1]
+    first, last = firing.rows[0], firing.rows[firing.last]
     rows, marked = list[tuple[str, ...]](), set[int]()
     for name, value in first.registers.items():
         now = last.registers[name]
@@ -508,12 +512,31 @@ def _after(firing: SeenFiring, words: Words) -> Step:
         Table(("register", "before", "after"), tuple(rows), frozenset(marked)),
         *_pushed(firing, words),
         *([f"The call ended badly later: {firing.ended}."] if firing.ended else [])),
-        len(firing.rows) - 1)
+        firing.last)
+
+
+def _returned(firing: SeenFiring, words: Words) -> Step:
+    """Of a tail call that is a return: where the probe fires."""
+    jump, gone, back = firing.rows[0], firing.rows[firing.last], firing.rows[-1]
+    sp, result = words.arch.sp, words.arch.result
+    says = ("the word that the stack pointer leads to," if words.arch.link is None
+            else f"the link register, {words.arch.link},")
+    return Step("returned", f"{firing.asked.probe} fires", (
+        f"{firing.function.name} has left by a tail call: {words.where(gone.address)} will return "
+        f"to {firing.function.name}'s caller. At the breakpoint the handler notes where that is, "
+        f"as {says} says: {words.place(back.address)}, with {sp} {back.registers[sp]:#x}. No "
+        "breakpoint is written there: the machine itself watches for that place with that stack "
+        "pointer.",
+        f"{firing.between} instructions later control is there, and the probe fires: "
+        f"{firing.function.name} returns {back.registers[result]:#x}, in {result}, as its callee "
+        "does.",
+        Table(("register", "at the tail call", "at the return"),
+              tuple(_differences(jump, back)))), len(firing.rows) - 1)
 
 
 def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
     """Where a call's return address has been stored: where the trap frame was."""
-    stores = firing.stores.get(len(firing.rows) - 1, ())
+    stores = firing.stores.get(firing.last, ())
     if firing.slot or not firing.frames or len(stores) != 1 or stores[0].address is None:
         return
     at, frame, sp = stores[0].address, firing.frames[0], words.arch.sp
@@ -531,7 +554,7 @@ def _pushed(firing: SeenFiring, words: Words) -> Iterator[str | Table]:
         yield (f"{where} The CPU has aligned the stack to 16 bytes before it saved its words, so "
                "that this one is above the trap frame, and nothing was in its way.")
     before, after = dict(firing.words.get(0, {})), dict[int, int]()
-    for number in range(len(firing.rows)):
+    for number in range(firing.last + 1):
         after |= firing.words.get(number, {})
     rows, marked = list[tuple[str, ...]](), set[int]()
     for address in range(at - PUSHED_BELOW * WORD, top, WORD):
@@ -564,17 +587,17 @@ def what_if(right: SeenFiring, wrong: SeenFiring, words: Words) -> list[Step]:
                f"again, as by another firing just then that has the same trampoline, of the probe "
                f"at {wrong.function.name}:{wrong.other.offset} ({other}). Then the first one went "
                "on:")
-    last = wrong.strayed or len(wrong.rows) - 1
+    last = wrong.strayed or wrong.last
     parts: list[str | Table] = [why, Table(
         ("where", "bytes", "instruction"), tuple(
             (words.where(row.address), _hex(row.code), arch.disassemble(row.code, row.address))
             for row in [*_inside(wrong, begin), wrong.rows[last]]), frozenset({0}))]
-    after = right.rows[-1].registers, wrong.rows[last].registers
+    after = right.rows[right.last].registers, wrong.rows[last].registers
     rows = [(name, f"{value:#x}", f"{after[1][name]:#x}")
             for name, value in after[0].items() if after[1][name] != value]
     if wrong.strayed:
         at = wrong.rows[wrong.strayed].address
-        there = right.rows[-1].address
+        there = right.rows[right.last].address
         if at != there:
             why = f"It should have gone on at {words.place(there)}. It was stopped."
         elif words.trap.second_breakpoint:
@@ -648,7 +671,7 @@ def _what_is_at(address: int | None, right: SeenFiring, wrong: SeenFiring, words
     variable = words.variable(address)
     if variable:
         return variable
-    on_stack = 0 <= address - right.rows[-1].registers[words.arch.sp] < STACK
+    on_stack = 0 <= address - right.rows[right.last].registers[words.arch.sp] < STACK
     return "the stack" if on_stack else words.where(address)
 
 

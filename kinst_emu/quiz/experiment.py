@@ -43,7 +43,7 @@ class Experiment:
     @property
     def after(self) -> dict[str, int]:
         """The registers where the run goes on."""
-        return self.firing.rows[-1].registers
+        return self.firing.rows[self.firing.last].registers
 
 
 class Experimenter:

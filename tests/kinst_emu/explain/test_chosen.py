@@ -1,9 +1,11 @@
 """Entries and returns, inline functions included, are explained where kdtrace has them fire."""
 
+import json
 import re
 
 import pytest
 
+import kinst_emu
 from dtrace.code_places import code_place
 from images import catalog
 from tests.conftest import ARCHES
@@ -59,13 +61,42 @@ def test_a_wrong_run_is_that_of_the_same_firing():
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_a_return_by_a_tail_call_is_not_explained_at_the_jump_where_it_does_not_fire(arch):
-    said = run("kinst", "explain", "-k", f"teaching/{arch}", "tail_even:return", "-c",
-               "tail_even(7)", "--steps")
-    refused(said, "at no breakpoint")
-    place = re.search(r"(tail_even:\d+) explains", said.stderr)[1]
-    jump = run("kinst", "explain", "-k", f"teaching/{arch}", place, "-c", "tail_even(7)", "--steps")
-    assert jump.returncode == 0, jump.stderr
+def test_a_return_by_a_tail_call_is_explained_to_where_it_fires(arch):
+    shown = run("kinst", "explain", "-k", f"teaching/{arch}", "tail_even:return", "-c",
+                "tail_even(7)", "--json")
+    assert shown.returncode == 0, shown.stderr
+    told = json.loads(shown.stdout)
+    firing, (*_, after, step) = told["firing"], told["steps"]
+    assert (after["name"], step["name"]) == ("after", "returned")
+    assert (after["row"], step["row"]) == (len(firing["rows"]) - 2, len(firing["rows"]) - 1)
+
+    machine, counts = kinst_emu.open(f"teaching/{arch}").boot(), []
+    with machine.probe(f"kinst::tail_even:{firing['offset']}",
+                       lambda fired: counts.append(fired.instructions)), machine.probe(
+                           "fbt::tail_even:return",
+                           lambda fired: counts.append(fired.instructions)):
+        result = machine.call("tail_even", 7)
+    registers = firing["rows"][-1]["registers"]
+    assert registers[machine.emulated.arch.result] == result
+    assert f"returns {result:#x}, in" in step["parts"][1]
+    assert [firing["between"] + 1] == [counts[1] - counts[0]]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_return_by_a_tail_call_has_a_result_and_its_callers_stack(arch):
+    machine, seen = kinst_emu.open(f"teaching/{arch}").boot(), []
+    with machine.probe("fbt::tail_even:return", lambda fired: seen.append(
+            (fired.returned, fired.result, fired.stack()))), machine.probe(
+                "kinst::tail_even:0", lambda fired: seen.append((fired.returned, fired.stack()))):
+        result = machine.call("tail_even", 7)
+    (entered, stack), returned = seen
+    assert not entered and len(stack) == 1 and "tail_even" in stack[0]
+    assert returned == (True, result, [])  # nobody in the kernel has called it
+
+
+def test_a_clause_is_not_explained_where_there_is_no_breakpoint():
+    refused(run("kinst", "explain", "-k", "teaching/amd64", "tail_even:return", "-c",
+                "tail_even(7)", "-n", "{ trace(arg1); }"), "without a breakpoint")
 
 
 @pytest.mark.parametrize("probe, says", [

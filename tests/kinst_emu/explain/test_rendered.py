@@ -21,11 +21,12 @@ from tests.conftest import ARCHES, MEMORY
 from tests.kinst_emu.test_front import run
 
 LETTER = 0.602  # of the letters' height: DejaVu Sans Mono
+TAIL = "tail_even:return", "tail_even(7)"  # it fires without a breakpoint, and takes no clause
 FIRINGS = {
-    "amd64": [("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
+    "amd64": [TAIL, ("tail_even+0x17", "tail_even(4)"), ("fibonacci:35", "fibonacci(5)"),
               ("strlen:16", 'strlen("hello")')],
-    "arm64": [("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
-    "riscv64": [("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
+    "arm64": [TAIL, ("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
+    "riscv64": [TAIL, ("tail_even:4", "tail_even(4)"), ("strlen:4", 'strlen("hello")')],
     "amd64-illumos": [("strlen:0", 'strlen("hello")')],
 }
 CLAUSE = "\n".join(["{", *(f"    trace(arg{n % 5} + {n});" for n in range(12)), "}"])
@@ -35,7 +36,8 @@ CLAUSE = "\n".join(["{", *(f"    trace(arg{n % 5} + {n});" for n in range(12)), 
                 ids=lambda one: f"{one[0]}-{one[1]}", scope="module")
 def explained(request):
     arch, place, call = request.param
-    return explain(catalog.find(f"teaching/{arch}"), Asked(place, call, clause=CLAUSE,
+    clause = "" if (place, call) == TAIL else CLAUSE
+    return explain(catalog.find(f"teaching/{arch}"), Asked(place, call, clause=clause,
                                                            memory=MEMORY))
 
 
