@@ -30,6 +30,7 @@ from emu.unicorn.engine_probe import (
     find_field,
 )
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.new_engine import new_engine
 
 NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
 DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
@@ -57,7 +58,7 @@ MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
 
 def scratch() -> unicorn.Uc:
     """Long mode without paging, SSE enabled."""
-    engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+    engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
     engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
     engine.mem_map(CODE, CODE_SIZE)
     engine.reg_write(uc.UC_X86_REG_CR4, CR4_OSFXSR)
@@ -203,7 +204,7 @@ class Amd64Cpu(Cpu):
     def start(self, address: int, argument: int) -> None:
         """INIT, and a start-up message: real mode (SDM volume 3, "MP Initialization Protocol").  An
         engine that was made for 64-bit mode comes into it by what one made for real mode is."""
-        engine = unicorn.Uc(unicorn.UC_ARCH_X86, unicorn.UC_MODE_16)
+        engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_16)
         engine.ctl_set_cpu_model(self.model.cpu_model)
         engine.reg_write(uc.UC_X86_REG_CS, address >> 4)
         engine.reg_write(uc.UC_X86_REG_IP, 0)

@@ -39,6 +39,7 @@ from emu.unicorn.engine_probe import (
     find_field,
 )
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.new_engine import new_engine
 
 MPIDR = registers.key(3, 0, 0, 0, 5)
 SCTLR_OFF = 0x30D00800  # its bits that are 1 when the MMU is off
@@ -67,7 +68,7 @@ END_MASK, END_VALUE = 0x1C000000, 0x14000000
 
 def scratch() -> unicorn.Uc:
     """EL1 without address translation, floating point enabled."""
-    engine = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+    engine = new_engine(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
     engine.ctl_set_cpu_model(uc.UC_CPU_ARM64_A57)
     engine.mem_map(CODE, CODE_SIZE)
     _set_system(engine, "scr_el3", 0x501)

@@ -25,7 +25,7 @@ from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until, nothing_di
 from emu.qemu.boards import BOARDS, installed
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from emu.qemu.keyboard import Keyboard
-from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.guest_memory import PAGE, MemoryImage, extents
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.state import Snapshot
 
@@ -120,13 +120,13 @@ class QemuMachine(Machine):
         """
         snapshot = snapshot or source.snapshot()
         with _memory_file(source.memory + HIDDEN) as ram:
-            for at, size in _extents(snapshot.memory.file, source.memory):
-                os.pwrite(ram, os.pread(snapshot.memory.file, size, at), at)
+            for at, size in snapshot.memory.extents():
+                os.pwrite(ram, snapshot.memory.read(at, size), at)
             board = BOARDS[source.arch.name]
             machine = cls(source.image, source.memory, HIDDEN, list(board.carry), ram)
         with contextlib.ExitStack() as undo:
             undo.callback(machine.close)
-            machine.go_back(snapshot.memory.file)  # QEMU's loader has written to it
+            machine.go_back(snapshot.memory)  # QEMU's loader has written to it
             machine.enter(source)
             undo.pop_all()
         machine._watch_panic()
@@ -260,20 +260,19 @@ class QemuMachine(Machine):
     def forget_translations(self) -> None:
         """QEMU keeps no page table entries that were not valid, and sees writes to code."""
 
-    def go_back(self, base: int) -> None:
-        """Make the guest's memory what a memory file holds."""
+    def go_back(self, base: MemoryImage) -> None:
+        """Make the guest's memory what it was in a snapshot."""
         for address in self.changed(base):
-            data = os.pread(base, PAGE, address - self.board.ram_base)
-            self.write_physical(address, data.ljust(PAGE, b"\0"))
+            self.write_physical(address, base.read(address - self.board.ram_base, PAGE))
 
-    def changed(self, base: int) -> list[int]:
-        """Pages, by physical address, of the guest's memory that differ from a memory file's."""
+    def changed(self, base: MemoryImage) -> list[int]:
+        """Pages, by physical address, of the guest's memory that differ from a snapshot's."""
         found = []
-        pages = sorted({at for file in (self._ram, base)
-                        for begin, size in _extents(file, self.memory)
+        pages = sorted({at for held in (extents(self._ram, 0, self.memory), base.extents())
+                        for begin, size in held
                         for at in range(begin - begin % CHUNK, begin + size, CHUNK)})
         for at in pages:
-            ours, theirs = self._view[at : at + CHUNK], os.pread(base, CHUNK, at)
+            ours, theirs = self._view[at : at + CHUNK], base.read(at, CHUNK)
             theirs = theirs.ljust(len(ours), b"\0")[: len(ours)]
             if ours != theirs:
                 found += [self.board.ram_base + at + page
@@ -471,18 +470,3 @@ def _memory_file(size: int) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def _extents(file: int, limit: int) -> Iterator[tuple[int, int]]:
-    """(offset, bytes) of what a sparse file holds."""
-    at = 0
-    while at < limit:
-        try:
-            at = os.lseek(file, at, os.SEEK_DATA)
-        except OSError:
-            return  # nothing but a hole behind it
-        if at >= limit:
-            return
-        end = min(os.lseek(file, at, os.SEEK_HOLE), limit)
-        yield at, end - at
-        at = end

@@ -39,6 +39,7 @@ from emu.unicorn.engine_probe import (
     find_field,
 )
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.new_engine import new_engine
 
 SIE, SPIE, SPP, FS_INITIAL = 1 << 1, 1 << 5, 1 << 8, 1 << 13
 SSI, STI, SEI = 1, 5, 9
@@ -62,7 +63,7 @@ SYSTEM = 0x73  # an opcode
 
 def scratch() -> unicorn.Uc:
     """S-mode without address translation, floating point enabled."""
-    engine = unicorn.Uc(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
+    engine = new_engine(unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64)
     engine.ctl_set_cpu_model(uc.UC_CPU_RISCV64_SIFIVE_U54)
     engine.mem_map(CODE, CODE_SIZE)
     engine.reg_write(uc.UC_RISCV_REG_PRIV, 1)

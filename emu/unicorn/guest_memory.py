@@ -1,15 +1,18 @@
 """Guest RAM as a private mapping of the host, so that snapshots in memory are copy-on-write.
 
-RAM is anonymous memory, or a private mapping of a memory file that holds a snapshot: pages the
-guest writes are then copied by the host's kernel, and going back drops the copies.  The host
-address never changes, so Unicorn's pointers stay good.
+RAM is anonymous memory, or a private mapping of a part of a memory file that holds a snapshot:
+pages the guest writes are then copied by the host's kernel, and going back drops the copies.  The
+host address never changes, so Unicorn's pointers stay good.  All snapshots of a machine lie in one
+file, so that they take one descriptor.
 """
 
 import ctypes
 import mmap
 import os
 import re
+import weakref
 from collections.abc import Iterator
+from typing import NoReturn, Self
 
 PAGE = 4096
 ENTRY = 8  # bytes of a page's entry in /proc/self/pagemap; the last one has these bits
@@ -17,24 +20,84 @@ _PRESENT, _SWAPPED, _FILE = 0x80, 0x40, 0x20
 _CHANGED = bytes(bool(top & (_PRESENT | _SWAPPED)) and not top & _FILE for top in range(256))
 _RUN = re.compile(b"\x01+")
 MAP_FIXED, MADV_DONTNEED = 0x10, 4
+_FALLOC_FL_KEEP_SIZE, _FALLOC_FL_PUNCH_HOLE = 1, 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int,
                        ctypes.c_int64]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class MemoryImage:
-    """What RAM held at one moment; backed by a memory file."""
+class StateFile:
+    """The memory file that the snapshots of one machine's RAM lie in, one behind the other.
+
+    It is of the process that has made it: what a forked child lets go of stays for the parent.
+
+    :param size: bytes of one.
+    :raises OSError: when the host has no descriptor for it.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.file = os.memfd_create("kinst-snapshot", os.MFD_CLOEXEC)
-        os.ftruncate(self.file, size)
+        self.descriptor = os.memfd_create("kinst-snapshots", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self.descriptor)
+        self._owner = os.getpid()
+        self._free: list[int] = []
+        self._end = 0
 
-    def __del__(self) -> None:
-        os.close(self.file)
+    def take(self) -> int:
+        """The offset of a part that nobody has, of zeros.
+
+        :raises OSError: when the file cannot have so many.
+        """
+        if self._free:
+            return self._free.pop()
+        os.ftruncate(self.descriptor, self._end + self.size)
+        at, self._end = self._end, self._end + self.size
+        return at
+
+    def give_back(self, at: int) -> None:
+        """A part's memory goes back to the host."""
+        if os.getpid() == self._owner and _libc.fallocate(
+                self.descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, at, self.size) == 0:
+            self._free.append(at)
+
+
+class MemoryImage:
+    """What RAM held at one moment: a part of a memory file, which is given back with it.
+
+    It never changes, so that a copy is the same one.
+
+    :raises OSError: when the host has no memory for it.
+    """
+
+    def __init__(self, file: StateFile) -> None:
+        self.file, self.at = file, file.take()
+        weakref.finalize(self, file.give_back, self.at)
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    def read(self, at: int, size: int) -> bytes:
+        """Bytes of it; less where it ends."""
+        return os.pread(self.file.descriptor, min(size, self.size - at), self.at + at)
+
+    def extents(self) -> Iterator[tuple[int, int]]:
+        """(offset, bytes) of what may be anything but zeros."""
+        return extents(self.file.descriptor, self.at, self.size)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _known: object) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a state in memory is of the process that has kept it: save() writes one "
+                        "to a file")
 
 
 class GuestMemory:
@@ -49,6 +112,7 @@ class GuestMemory:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._area))
         self.view = memoryview(self._area)
         self.base: MemoryImage | None = None
+        self._states: StateFile | None = None  # made when it is needed
 
     def clear(self) -> None:
         """All zeros again, where no snapshot was taken."""
@@ -66,7 +130,8 @@ class GuestMemory:
         """Runs of pages that may hold something but zeros: (first page, pages)."""
         flags = self._changed()
         if self.base is not None:
-            for first, end in _data_pages(self.base.file, self.size):
+            for at, size in self.base.extents():
+                first, end = at // PAGE, (at + size + PAGE - 1) // PAGE
                 flags[first:end] = b"\1" * (end - first)
         return _runs(flags)
 
@@ -91,11 +156,17 @@ class GuestMemory:
         return self._area[PAGE * number : PAGE * (number + 1)]
 
     def snapshot(self) -> MemoryImage:
-        """Keep the present contents; RAM goes on as a copy-on-write view of them."""
-        image = MemoryImage(self.size)
+        """Keep the present contents; RAM goes on as a copy-on-write view of them.
+
+        :raises OSError: when the host has no memory for them.
+        """
+        if self._states is None:
+            self._states = StateFile(self.size)
+        image = MemoryImage(self._states)
         for page, count in self.used():
-            at = page * PAGE
-            os.pwrite(image.file, self.view[at : at + count * PAGE], at)
+            at, end = page * PAGE, (page + count) * PAGE
+            while at < end:
+                at += os.pwrite(image.file.descriptor, self.view[at:end], image.at + at)
         self.restore(image)
         return image
 
@@ -107,22 +178,24 @@ class GuestMemory:
             return
         protection = mmap.PROT_READ | mmap.PROT_WRITE
         got = _libc.mmap(self.address, self.size, protection, mmap.MAP_PRIVATE | MAP_FIXED,
-                         image.file, 0)
+                         image.file.descriptor, image.at)
         if got != self.address:
             raise OSError(ctypes.get_errno(), "mmap")
         self.base = image
 
 
-def _data_pages(file: int, size: int) -> Iterator[tuple[int, int]]:
-    """[first, end) of the pages that a file holds."""
-    at = 0
-    while at < size:
+def extents(file: int, begin: int, size: int) -> Iterator[tuple[int, int]]:
+    """(offset from ``begin``, bytes) of what a part of a sparse file holds."""
+    at, end = begin, begin + size
+    while at < end:
         try:
             start = os.lseek(file, at, os.SEEK_DATA)
         except OSError:  # ENXIO: only a hole is left
             return
-        at = os.lseek(file, start, os.SEEK_HOLE)
-        yield start // PAGE, (at + PAGE - 1) // PAGE
+        if start >= end:
+            return
+        at = min(os.lseek(file, start, os.SEEK_HOLE), end)
+        yield start - begin, at - start
 
 
 def _runs(flags: bytearray) -> list[tuple[int, int]]:

@@ -22,6 +22,7 @@ from emu.unicorn.board import BOARDS
 from emu.unicorn.cpu import Cpu, CpuModel
 from emu.unicorn.guest_memory import PAGE, GuestMemory
 from emu.unicorn.mark import StateMark
+from emu.unicorn.new_engine import new_engine
 from emu.unicorn.physical_memory import PhysicalMemory
 from emu.unicorn.run_loop import Alarm, RunLoop
 from emu.unicorn.schedule import Schedule
@@ -54,6 +55,15 @@ class Runner(Protocol):
 
     def run(self, until: Until, go: Go) -> Stop:
         """Run the machine, in as many pieces as it likes."""
+
+
+@contextlib.contextmanager
+def _kept() -> Iterator[None]:
+    """:raises MachineError: when the host has no room for a state."""
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(f"this state cannot be kept in memory: {error.strerror}") from None
 
 
 class UnicornMachine(Machine):
@@ -101,8 +111,9 @@ class UnicornMachine(Machine):
         """Make the Unicorn engine.
 
         :param pc: Unicorn's number of the program counter.
+        :raises MachineError: when the host has no address space for it.
         """
-        self._uc = unicorn.Uc(model.arch, model.mode)
+        self._uc = new_engine(model.arch, model.mode)
         self._uc.ctl_set_cpu_model(model.cpu_model)
         self.engine = Engine(self._uc, library_symbols(), pc, model.fixed_length)
         self._loop = RunLoop(self)
@@ -498,8 +509,13 @@ class UnicornMachine(Machine):
         return self._loop.running or self.engine.running
 
     def snapshot(self) -> Snapshot:
-        """Keep the present state, in memory, copy-on-write."""
-        return Snapshot(self.state(), self.memory_part.snapshot(), self.patches)
+        """Keep the present state, in memory, copy-on-write.
+
+        :raises MachineError: when the host has no memory for it.
+        """
+        state = self.state()
+        with _kept():
+            return Snapshot(state, self.memory_part.snapshot(), self.patches)
 
     def patch(self, breakpoints: Container[int], displaced: Callable[[int], bytes]) -> None:
         """Breakpoints are in memory from now on, at the addresses the container holds.
@@ -540,10 +556,11 @@ class UnicornMachine(Machine):
     def mark(self) -> StateMark:
         """Keep the present state, to go back to it quickly (``back_to``).
 
-        :raises MachineError: in the middle of an instruction.
+        :raises MachineError: in the middle of an instruction; when the host has no memory for it.
         """
         self._between_instructions("it is not marked here")
-        return mark.keep(self)
+        with _kept():
+            return mark.keep(self)
 
     def back_to(self, kept: StateMark) -> None:
         """Go back to a state kept by ``mark``.

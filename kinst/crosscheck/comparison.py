@@ -1,6 +1,5 @@
 """What two machines show and leave, compared: stops at the seam, results, registers, memory."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -122,11 +121,11 @@ class CallComparison:
 
     def changed_memory(self) -> dict[int, bytes]:
         """The pages that the call changed, by physical address."""
-        memory, base = self.machine.memory_part, self.base.memory.file
+        memory = self.machine.memory_part
         found = {}
         for at in memory.written():
             content = bytes(memory.view[at : at + PAGE])
-            if content != os.pread(base, PAGE, at).ljust(PAGE, b"\0"):
+            if content != self.base.memory.read(at, PAGE):
                 found[self.machine.board.ram_base + at] = content
         return found
 
@@ -134,10 +133,9 @@ class CallComparison:
                     unequal: Iterable[range] = ()) -> None:
         """All memory at the end; what lies in ``unequal`` ranges of it may differ."""
         apart = {at for one in unequal for at in one}
-        base = self.base.memory.file
+        base = self.base.memory
         for page in sorted({*ours, *other.changed(base)}):
-            one = ours.get(page) or os.pread(
-                base, PAGE, page - other.board.ram_base).ljust(PAGE, b"\0")
+            one = ours.get(page) or base.read(page - other.board.ram_base, PAGE)
             two = other.read_physical(page, PAGE)
             if one == two:
                 continue

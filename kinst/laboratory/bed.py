@@ -9,6 +9,7 @@ import unicorn
 from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.machine import library_symbols
+from emu.unicorn.new_engine import new_engine
 from kinst.laboratory.bench import Bench
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.laboratory.outcome import ChangedPages
@@ -21,7 +22,7 @@ class Bed:
 
     def __init__(self, bench: Bench, seed: int) -> None:
         self.bench, self.seed = bench, seed
-        self.uc = unicorn.Uc(bench.uc_arch, bench.uc_mode)
+        self.uc = new_engine(bench.uc_arch, bench.uc_mode)
         self.uc.ctl_set_cpu_model(bench.cpu_model)
         self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
         bench.prepare(self.uc)

@@ -1,0 +1,156 @@
+"""What a machine takes of its host is let go of by whoever has it, and by nobody else."""
+
+import copy
+import gc
+import os
+import pickle
+import resource
+import subprocess
+import sys
+
+import pytest
+
+import kinst_emu
+from emu.errors import MachineError
+from emu.unicorn.guest_memory import GuestMemory, StateFile
+from emu.unicorn.new_engine import BESIDE, TRANSLATIONS, new_engine
+
+SIZE = 1 << 20
+# Boots machines until the address space that it may have is used up.
+MANY = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (6 << 30,) * 2)
+import kinst_emu
+kernel, machines = kinst_emu.open("teaching/" + sys.argv[1]), []
+try:
+    while len(machines) < 50:
+        machines.append(kernel.boot("64M"))
+except kinst_emu.MachineError as error:
+    print(len(machines), error)
+del machines
+print(kernel.boot("64M").call("strlen", "abc"))
+"""
+
+
+def descriptors():
+    return set(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def machine(arch):
+    return kinst_emu.open(f"teaching/{arch}").boot("64M")
+
+
+def held(memory):
+    """Bytes of the host's memory in the states of a machine."""
+    return os.fstat(memory.base.file.descriptor).st_blocks * 512
+
+
+def test_a_copy_of_a_state_is_the_state(machine):
+    state, digest = machine.keep(), machine.digest()
+    copied = copy.deepcopy(state), copy.copy(state)
+    del state
+    gc.collect()
+    machine.call("strlen", "abc")
+    for one in copied:
+        machine.restore(one)
+        assert machine.digest() == digest
+
+
+def test_a_state_is_not_carried_to_another_process(machine):
+    with pytest.raises(TypeError, match="save"):
+        pickle.dumps(machine.keep())
+
+
+def test_a_state_that_nobody_has_closes_no_file_of_others(machine, tmp_path):
+    state = machine.keep()
+    copied = copy.deepcopy(state)
+    machine.restore(machine.keep())
+    del state
+    gc.collect()
+    with open(tmp_path / "mine", "w") as mine:
+        del copied
+        gc.collect()
+        mine.write("x")
+        mine.flush()
+
+
+def test_states_take_one_descriptor_and_their_memory_goes_back_to_the_host(machine):
+    before, most = descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(before) + 8, most[1]))
+    try:
+        states, digests = [], []
+        for _ in range(200):
+            states.append(machine.keep())
+            digests.append(machine.digest())
+            machine.run(instructions=500)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+    assert len(descriptors() - before) <= 1 and len(set(digests)) == 200
+    for number in (199, 0, 100, 57):
+        machine.restore(states[number])
+        assert machine.digest() == digests[number]
+    memory = machine.emulated.memory_part
+    full = held(memory)
+    del states
+    gc.collect()
+    assert held(memory) < full / 20
+    assert machine.digest() == digests[57]
+
+
+def test_parts_of_a_state_file_are_used_again_and_are_empty_then():
+    memory = GuestMemory(SIZE)
+    memory.view[:4] = b"kept"
+    first, at = memory.snapshot(), memory.base.at
+    memory.view[:4] = b"next"
+    second = memory.snapshot()
+    assert first.read(0, 4) == b"kept" and second.read(0, 4) == b"next"
+    del first
+    third = memory.snapshot()
+    assert third.at == at and third.read(0, 4) == b"next" and third.read(SIZE - 4, 8) == bytes(4)
+    memory.view[8:12] = b"more"
+    memory.restore(second)
+    assert bytes(memory.view[:12]) == b"next" + bytes(8)
+
+
+def test_a_forked_child_lets_go_of_nothing_that_its_parent_has():
+    memory = GuestMemory(SIZE)
+    memory.view[:4] = b"kept"
+    image = memory.snapshot()
+    child = os.fork()
+    if not child:
+        image.file.give_back(image.at)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert image.read(0, 4) == b"kept"
+
+
+def test_a_host_without_descriptors_is_an_error_in_one_line(machine, monkeypatch):
+    def none_left(self, size):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(StateFile, "__init__", none_left)
+    machine.emulated.memory_part._states = None
+    with pytest.raises(MachineError, match="cannot be kept in memory: Too many open files"):
+        machine.keep()
+
+
+def test_too_many_machines_are_an_error_and_not_the_end_of_the_process(arch):
+    done = subprocess.run([sys.executable, "-c", MANY, arch], capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert int(first.split()[0]) >= 2 and "MiB of" in first and last == "3"
+
+
+def test_an_engine_is_made_where_one_fits_once_forgotten_ones_are_collected(monkeypatch):
+    tried = []
+
+    def without_room(*_arguments, **_options):
+        tried.append(_arguments[1])
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("emu.unicorn.new_engine.mmap.mmap", without_room)
+    with pytest.raises(MachineError, match="ulimit -v"):
+        new_engine(1, 1)
+    assert tried == [TRANSLATIONS + BESIDE] * 2
