@@ -53,6 +53,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
 @contextlib.contextmanager
 def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
+    owner = os.getpid()
     try:
         with os.fdopen(handle, "wb") as file:
             _drop_abandoned(path, Path(temporary))
@@ -64,6 +65,7 @@ def _renamed(path: Path, mode: int | None) -> Iterator[BinaryIO]:
         os.chmod(temporary, 0o666 & ~umask if mode is None else mode)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):  # the cache was emptied meanwhile
-            os.unlink(temporary)
+        if os.getpid() == owner:  # in a forked process it is still written by the other one
+            with contextlib.suppress(FileNotFoundError):  # the cache was emptied meanwhile
+                os.unlink(temporary)
         raise

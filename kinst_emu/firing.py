@@ -66,7 +66,8 @@ class Firing:
     """A firing of a probe: the guest stands before the probed instruction, or, where a function
     that left by a tail call returns, in its caller.
 
-    It is valid only while the probe's function runs.
+    It is there while the probe's function runs; reading registers and what depends on them raises
+    a KinstError later.
 
     :param placed: gives the prototype of the probe's function and the places of its arguments.
     :param returned: whether the function has returned to its caller already: it left by a tail
@@ -76,7 +77,18 @@ class Firing:
     def __init__(self, machine: Inspected, probe: Probe, read: Callable[[str], int],
                  placed: Callable[[Probe], Placed], returned: bool = False) -> None:
         self.machine, self.returned = machine, returned
-        self._probe, self._read, self._placed = probe, read, placed
+        self._probe, self._read_now, self._placed = probe, read, placed
+        self._over = False
+
+    def _read(self, register: str) -> int:
+        if self._over:
+            raise KinstError(f"{self.probe}: the firing is over: keep what is needed of it in the "
+                             "probe's function")
+        return self._read_now(register)
+
+    def end(self) -> None:
+        """The probe's function has returned."""
+        self._over = True
 
     @property
     def probe(self) -> str:

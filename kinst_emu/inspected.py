@@ -6,11 +6,12 @@ from dtrace.stack import DEFAULT_FRAMES, Stacks
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Pointer, Procedure, Type, Types
 from dwarf.values import CStruct, Value, load, store, text_at
-from emu.errors import KinstError
+from emu.errors import KinstError, MachineError
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.registers import MachineRegisters
+from kinst_emu.turn import Turn, in_turn
 
 MAX_STRING = 4096
 
@@ -18,39 +19,48 @@ MAX_STRING = 4096
 class Inspected:
     """A computer that runs a kernel: registers, memory, clock, types.
 
-    It is a ``Memory``: what ``value`` and ``struct`` give is read when it is looked at.
+    It is a ``Memory``: what ``value`` and ``struct`` give is read when it is looked at.  One thread
+    uses it at a time, of the process that has made it (``turn``).
 
     :param emulated: the machine below, ours or QEMU's.
     """
 
     def __init__(self, kernel: KernelFile, emulated: UnicornMachine | QemuMachine) -> None:
         self.kernel, self.emulated = kernel, emulated
+        self.turn = Turn()
 
     def __repr__(self) -> str:
-        return f"<machine with {self.kernel.path} at {self.where(self.pc)}>"
+        try:
+            return f"<machine with {self.kernel.path} at {self.where(self.pc)}>"
+        except MachineError:  # another thread uses it
+            return f"<machine with {self.kernel.path}>"
 
     # -- registers, memory, clock -----------------------------------------------------------------
 
     @property
     def registers(self) -> MachineRegisters:
         """``machine.registers["rax"]``; may be written."""
-        return MachineRegisters(self.emulated)
+        return MachineRegisters(self.emulated, self.turn)
 
     @property
+    @in_turn
     def pc(self) -> int:
         """The address of the next instruction; may be written."""
         return self.emulated.pc
 
     @pc.setter
+    @in_turn
     def pc(self, value: int) -> None:
         self._still()
         self.emulated.pc = value
 
     @property
+    @in_turn
     def sp(self) -> int:
         return self.emulated.sp
 
     @property
+    @in_turn
     def instructions(self) -> int:
         """Executed by the guest since the start of the boot.
 
@@ -59,15 +69,18 @@ class Inspected:
         return self.emulated.instructions
 
     @property
+    @in_turn
     def now(self) -> int:
         """Virtual nanoseconds since the start of the boot."""
         return self.emulated.now
 
     @property
+    @in_turn
     def console(self) -> str:
         """What the guest has written to its console; of a booted machine, also in its boot."""
         return self.emulated.console.text.replace(b"\r", b"").decode("utf-8", "backslashreplace")
 
+    @in_turn
     def read(self, address: int, size: int) -> bytes:
         """Virtual memory, by the guest's page tables.
 
@@ -75,6 +88,7 @@ class Inspected:
         """
         return self.emulated.read(address, size)
 
+    @in_turn
     def write(self, address: int, data: bytes) -> None:
         """Write virtual memory, protected or not.
 
@@ -87,6 +101,7 @@ class Inspected:
         if self.emulated.running:
             raise KinstError("the machine is running: a probe's function only looks at it")
 
+    @in_turn
     def string(self, address: int, limit: int = MAX_STRING) -> str:
         """A string that ends at a NUL, or at the limit."""
         return text_at(self, int(address), limit)
@@ -95,6 +110,7 @@ class Inspected:
         """An address as ``function+offset``; hexadecimal, where there is no function."""
         return self.emulated.image.symbols.where(address)
 
+    @in_turn
     def stack(self, frames: int = DEFAULT_FRAMES) -> list[str]:
         """The stack, a line for each frame, with inline functions and source lines."""
         return [line.strip() for line in
@@ -106,6 +122,7 @@ class Inspected:
 
     # -- typed memory -----------------------------------------------------------------------------
 
+    @in_turn
     def value(self, kind: str, address: int) -> Value:
         """What is at an address, as a C type: ``uint32_t``, ``struct thread``, ``char *``.
 
@@ -113,6 +130,7 @@ class Inspected:
         """
         return load(self, self._type(kind), int(address))
 
+    @in_turn
     def set(self, kind: str, address: int, value: object) -> None:
         """Write a value of a C type.
 
@@ -121,6 +139,7 @@ class Inspected:
         """
         store(self, self._type(kind), int(address), value)
 
+    @in_turn
     def struct(self, tag: str, address: int) -> CStruct:
         """A structure: ``machine.struct("thread", address).td_name``."""
         found = self.value(f"struct {tag}", address)
@@ -128,6 +147,7 @@ class Inspected:
             raise KinstError(f"struct {tag} is declared but not defined")
         return found
 
+    @in_turn
     def variable(self, name: str) -> Value:
         """A variable of the kernel, by its name and type.
 

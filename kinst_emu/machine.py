@@ -29,6 +29,7 @@ from kinst_emu.inspected import Inspected
 from kinst_emu.kernel_file import KernelFile
 from kinst_emu.probes import Fire, Probes
 from kinst_emu.program import Program
+from kinst_emu.turn import in_turn
 
 if TYPE_CHECKING:
     from kinst_emu.explore.explorer import Explored
@@ -70,6 +71,7 @@ class TracedMachine(Inspected):
 
         return explore(self.emulated.image, *runs, **asked)
 
+    @in_turn
     def call(self, function: str, *arguments: object, unchecked: bool = False,
              limit: int = DEFAULT_LIMIT) -> Value:
         """Call a function of the kernel.
@@ -104,6 +106,7 @@ class TracedMachine(Inspected):
             bits = caller.call_symbol(symbol, values)
         return bits if procedure is None else from_bits(self, procedure.result, bits)
 
+    @in_turn
     def evaluate(self, program: str, *, unchecked: bool = False,
                  limit: int = DEFAULT_LIMIT) -> Value:
         """Calls as ``kinst call`` takes them: ``'p = malloc(64, &M_TEMP, 2); free(p, &M_TEMP)'``.
@@ -119,6 +122,7 @@ class TracedMachine(Inspected):
             bits = evaluation.run(statements)
         return bits if evaluation.kind is None else from_bits(self, evaluation.kind, bits)
 
+    @in_turn
     def place(self, data: bytes | str) -> int:
         """Put bytes, or a string and a NUL, into the guest's memory; their address.
 
@@ -129,6 +133,7 @@ class TracedMachine(Inspected):
             self._caller = Caller(self.emulated)
         return self._caller.place(data.encode() + b"\0" if isinstance(data, str) else data)
 
+    @in_turn
     def run(
         self, *places: str | int, console: str | tuple[str, ...] = (),
         instructions: int = DEFAULT_LIMIT, nanoseconds: int | None = None,
@@ -151,6 +156,7 @@ class TracedMachine(Inspected):
             raise KeyboardInterrupt
         return stop
 
+    @in_turn
     def command(self, line: str, limit: int = LIMIT) -> Ran:
         """Give a command to our shell, at whose prompt the machine is, and run until it has ended.
 
@@ -175,11 +181,13 @@ class TracedMachine(Inspected):
             return symbol.address
         return code_place(self.emulated.image, place).address
 
+    @in_turn
     def step(self, count: int = 1) -> None:
         """Execute instructions, one or more."""
         for _ in range(count):
             self.emulated.step()
 
+    @in_turn
     def execute_again(self, instructions: int) -> None:
         """Execute up to a count of instructions, unseen by the probes: they have fired there
         before.
@@ -191,12 +199,18 @@ class TracedMachine(Inspected):
         if stop.reason is StopReason.INTERRUPTED:
             raise KeyboardInterrupt
 
+    @in_turn
     def type(self, keys: str) -> None:
-        """Type at the console; the guest reads it when it runs."""
+        """Type at the console; the guest reads it when it runs.
+
+        :raises KinstError: while it runs, in a probe's function.
+        """
+        self._still()
         self.emulated.type(keys.encode())
 
     # -- probes -----------------------------------------------------------------------------------
 
+    @in_turn
     def probe(self, wanted: str, fire: Fire | None = None, *, trap_path: TrapPath | None = None,
               unsafe: bool = False) -> Probes:
         """Enable probes.
@@ -221,6 +235,7 @@ class TracedMachine(Inspected):
         self._enable([*self._probes, probes], path)
         return probes
 
+    @in_turn
     def remove(self, probes: Probes) -> None:
         """Disable probes; the same as ``probes.close()``."""
         if probes in self._probes and self._program is not None:  # its table stays as it is
@@ -230,6 +245,7 @@ class TracedMachine(Inspected):
             self._enable([other for other in self._probes if other is not probes], self._path)
             probes.closed = True
 
+    @in_turn
     def close_probes(self) -> None:
         """Disable all probes."""
         closed = self._probes
@@ -237,6 +253,7 @@ class TracedMachine(Inspected):
         for probes in closed:
             probes.closed = True
 
+    @in_turn
     def trace(self, program: str, *arguments: object, options: Mapping[str, object] | None = None,
               trap_path: TrapPath | None = None, unsafe: bool = False, target: str = "",
               programs: Sequence[str | Path] = ()) -> Program:
@@ -286,6 +303,7 @@ class TracedMachine(Inspected):
         """The D program that is enabled."""
         return self._program
 
+    @in_turn
     def remove_program(self, program: Program) -> None:
         """End a D program; the same as ``program.close()``."""
         if program is not self._program:
@@ -373,6 +391,7 @@ class TracedMachine(Inspected):
 
     # -- states -----------------------------------------------------------------------------------
 
+    @in_turn
     def keep(self) -> SavedState:
         """Keep the present state, in memory."""
         with self._bare() as machine:
@@ -382,6 +401,7 @@ class TracedMachine(Inspected):
     def _of(self) -> tuple[str, int]:
         return self.emulated.image.identity, self.emulated.memory
 
+    @in_turn
     def restore(self, state: SavedState) -> None:
         """Go back to a state that was kept.  Probes stay as they are now.
 
@@ -402,6 +422,7 @@ class TracedMachine(Inspected):
             self._caller = Caller(self.emulated)
             self._caller.placed_again(placed)
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Write the present state to a file, for ``kernel.restore``.
 
@@ -421,9 +442,17 @@ class TracedMachine(Inspected):
 
         if not isinstance(self.emulated, UnicornMachine):
             raise KinstError("a machine on QEMU is not recorded")
-        with recorded(self.emulated, Path(path), STATE, "a Python program", quiet=True):
+        recording = contextlib.ExitStack()
+        with self.turn:
+            recording.enter_context(recorded(
+                self.emulated, Path(path), STATE, "a Python program", quiet=True))
+        try:
             yield
+        finally:
+            with self.turn:
+                recording.close()
 
+    @in_turn
     def digest(self) -> str:
         """The SHA-256 of memory, registers, devices, clock and console, without breakpoints."""
         with self._bare() as machine:
@@ -434,7 +463,7 @@ class TracedMachine(Inspected):
         """A machine on QEMU in the same state, for calls and probes; its CPU is QEMU's, it counts
         no instructions, and it ends with the ``with``."""
         with contextlib.ExitStack() as stack:
-            with self._bare() as machine:
+            with self.turn, self._bare() as machine:
                 other = stack.enter_context(QemuMachine.carry(machine))
             carried = TracedMachine(self.kernel, other)
             carried._placed(self._caller.placed() if self._caller is not None else None)

@@ -59,7 +59,11 @@ class Probes:
         self.count += 1
         if self._fire is not None:
             assert self._table is not None
-            self._fire(Firing(self._machine, probe, read, self._placed, self._table.after))
+            firing = Firing(self._machine, probe, read, self._placed, self._table.after)
+            try:
+                self._fire(firing)
+            finally:
+                firing.end()
         elif len(self.records) < MAX_KEPT:
             m = self._machine.emulated
             self.records.append(Fired(full_name(probe), m.instructions if m.counts else None,

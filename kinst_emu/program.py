@@ -15,6 +15,7 @@ from emu.errors import KinstError
 from images.shell import program_files
 from kinst.breakpoints import Breakpoints
 from kinst_emu.inspected import Inspected
+from kinst_emu.turn import Turn, in_turn
 
 if TYPE_CHECKING:
     from kinst_emu.shell.shown import FlameGraph
@@ -87,6 +88,12 @@ class Program:
             self._session.look()
 
     @property
+    def turn(self) -> Turn:
+        """Its machine's."""
+        return self._machine.turn
+
+    @property
+    @in_turn
     def records(self) -> list[Record]:
         """Those of the firings so far, the first million; while the machine runs, perhaps without
         the last."""
@@ -94,6 +101,7 @@ class Program:
         return self._records
 
     @property
+    @in_turn
     def aggregations(self) -> dict[str, dict[tuple[Value, ...], Value]]:
         """By name, the values by key: a number, or the buckets of a distribution that are not
         empty, as ``{"from": 64, "count": 2}``."""
@@ -107,16 +115,19 @@ class Program:
         return found
 
     @property
+    @in_turn
     def firings(self) -> int:
         """Of the kernel's probes that are enabled, D's and Python's, since they are."""
         return self._breakpoints.dispatcher.firings
 
     @property
+    @in_turn
     def ended(self) -> bool:
         """Whether ``exit()`` was called; nothing is traced any more then."""
         return self._session.stopped
 
     @property
+    @in_turn
     def status(self) -> int:
         """What ``exit()`` was given."""
         return self._session.consumer.status

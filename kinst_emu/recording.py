@@ -20,6 +20,7 @@ from kinst_emu.kernel import Kernel
 from kinst_emu.machine import TracedMachine
 from kinst_emu.positions import go, probed
 from kinst_emu.registers import Registers
+from kinst_emu.turn import Turn, in_turn
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class RecordedMachine(TracedMachine):
                          "the recording is sent (go, step, back)")
 
     write = set = call = evaluate = place = run = step = type = command = _refuse
-    probe = trace = restore = on_qemu = record = _refuse
+    probe = trace = restore = on_qemu = record = execute_again = _refuse
 
     def _still(self) -> None:
         self._refuse()
@@ -88,12 +89,18 @@ class OpenRecording:
         self._places = Places(emulated)
         self._code: KernelCode | None = None
 
+    @property
+    def turn(self) -> Turn:
+        """Its machine's."""
+        return self.machine.turn
+
     def __repr__(self) -> str:
         return f"<recording {self._player.recording.path} at {self.position}>"
 
     # -- positions --------------------------------------------------------------------------------
 
     @property
+    @in_turn
     def position(self) -> Position:
         """Where it stands: ``instructions`` executed and virtual ``time`` in nanoseconds since the
         start of the boot."""
@@ -107,6 +114,7 @@ class OpenRecording:
     def end(self) -> Position:
         return self._player.recording.last
 
+    @in_turn
     def go(self, position: str | int | Position) -> "OpenRecording":
         """Go to a position, forwards or back.
 
@@ -118,14 +126,17 @@ class OpenRecording:
         self._player.give()
         return self
 
+    @in_turn
     def step(self, count: int = 1) -> "OpenRecording":
         """Execute instructions."""
         return self.go(self.position.instructions + count)
 
+    @in_turn
     def back(self, count: int = 1) -> "OpenRecording":
         """Go back so many instructions."""
         return self.go(self.position.instructions - count)
 
+    @in_turn
     def same(self) -> bool:
         """Play it to its end: whether the state there is the recorded one."""
         self._wish(self._player.advance_to_end())
@@ -147,7 +158,8 @@ class OpenRecording:
         from_start(player)
         wanted = probed(player, probe)
         while True:
-            stop = wanted.next(player)
+            with self.turn:
+                stop = wanted.next(player)
             if stop is None:
                 return
             if stop.reason is StopReason.INTERRUPTED:
@@ -165,11 +177,16 @@ class OpenRecording:
         :param size: bytes, 1 to 64; None: as many as the place has.
         """
         player = self._player
-        found = self._places.find(f"{place:#x}" if isinstance(place, int) else place)
-        physical, before = physical_of(player, found.address), self.position
+        with self.turn:
+            found = self._places.find(f"{place:#x}" if isinstance(place, int) else place)
+            physical, before = physical_of(player, found.address), self.position
         length = min(found.size, MAX_SIZE) if size is None else size
         given = True  # what was given here has been written
-        while (write := last_write(player, physical, length, before, given)) is not None:
+        while True:
+            with self.turn:
+                write = last_write(player, physical, length, before, given)
+            if write is None:
+                return
             before, given = write.position, False
             outside = write.pc is None
             where = "from outside" if write.pc is None else self.machine.where(write.pc)
@@ -177,8 +194,10 @@ class OpenRecording:
             yield Written(before, where, "" if outside or line == "?" else line, write.old,
                           write.new)
             if self.position != before:
-                self._wish(player.seek(before))
+                with self.turn:
+                    self._wish(player.seek(before))
 
+    @in_turn
     def origin(self, register: str) -> list[Link]:
         """Where the value came from that a register, or up to eight bytes of memory as
         ``who_wrote`` takes them, have here, the last instruction first; the recording stays where

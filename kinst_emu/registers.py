@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 
 from emu.errors import KinstError
 from emu.machine import Machine
+from kinst_emu.turn import Turn, in_turn
 
 MASK = (1 << 64) - 1
 
@@ -35,10 +36,15 @@ class Registers(Mapping[str, int]):
 class MachineRegisters(Registers, MutableMapping[str, int]):
     """Those of a machine that stands still: they may be written."""
 
-    def __init__(self, machine: Machine) -> None:
-        super().__init__(tuple(machine.arch.registers), machine.read_register)
-        self._machine = machine
+    def __init__(self, machine: Machine, turn: Turn) -> None:
+        super().__init__(tuple(machine.arch.registers), self._read_one)
+        self._machine, self.turn = machine, turn
 
+    @in_turn
+    def _read_one(self, name: str) -> int:
+        return self._machine.read_register(name)
+
+    @in_turn
     def __setitem__(self, name: str, value: int) -> None:
         if self._machine.running:
             raise KinstError("the machine is running: a probe's function only looks at it")

@@ -56,7 +56,7 @@ class PartWriter:
         self.path = path
         start = HEAD.pack(MAGIC, FORMAT)
         self._chain = hashlib.blake2b(start, digest_size=16).digest()
-        self._file = -1
+        self._file, self._process = -1, os.getpid()
         self.size = 0  # bytes written
         self._worker = ThreadPoolExecutor(1, "recording")
         self._waiting: list[Future[None]] = []
@@ -80,6 +80,9 @@ class PartWriter:
         """Add a part."""
         if self._file < 0:
             raise ReplayError(f"{self.path}: the recording has ended")
+        if os.getpid() != self._process:
+            raise ReplayError(f"{self.path}: is written by process {self._process}, which has "
+                              "forked: it goes on there")
         while self._waiting and self._waiting[0].done():
             self._waiting.pop(0).result()
         self._raise()

@@ -219,6 +219,7 @@ class Recorder:
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
+        self._process = os.getpid()
         self._whole = True  # no run was left in its middle
         self._stop: Stop | None = None
         self._mark_at = machine.instructions + MARK_EVERY
@@ -309,9 +310,10 @@ class Recorder:
         """End the recording where the machine stands.
 
         :return: how; None where it had ended already, or an exception has left the machine in the
-            middle of a run: the recording is good up to its last mark then.
+            middle of a run: the recording is good up to its last mark then; and in a forked
+            process, where it goes on in the one that has begun it.
         """
-        if self.machine.runner is not self:
+        if self.machine.runner is not self or os.getpid() != self._process:
             return None
         machine = self.machine
         machine.runner = None
