@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import ClassVar
 
+from emu.descendants import end_with
 from emu.errors import KinstError
 from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.laboratory.outcome import ChangedPages, Outcome
@@ -133,9 +134,11 @@ class Host:
                             f"ptrace: {os.strerror(ctypes.get_errno())}")
 
     def _start(self) -> None:
+        parent = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
+                end_with(parent)
                 # A new program stops before its first instruction: nothing of it is to run.  It is
                 # no part of our terminal's session.
                 os.setsid()

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import importlib
 import itertools
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from emu.descendants import end_with, uninterrupted
 from emu.errors import KinstError
 
 Part = TypeVar("Part")
@@ -61,9 +63,12 @@ class Processes(Workers):
                 ) -> Iterator[tuple[int, Result]]:
         rest, losses = set(range(len(parts))), 0
         while rest:
-            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("spawn"))
+            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("spawn"),
+                                       end_with, (os.getpid(),))
             try:
-                futures = {pool.submit(function, parts[number]): number for number in sorted(rest)}
+                with uninterrupted():
+                    futures = {pool.submit(function, parts[number]): number
+                               for number in sorted(rest)}
                 for future in as_completed(futures):
                     result = future.result()
                     rest.discard(futures[future])

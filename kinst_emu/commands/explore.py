@@ -38,8 +38,8 @@ from kinst_emu.sweeps import progress_bar
 from kinst_emu.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
-    "kinst explore -k races/amd64 --setup 'counter_reset()' --run 'counter_add()' "
-    "--run 'counter_add()' --check 'counter_value() == 2'",
+    "kinst explore -k races/amd64 --setup 'counter_reset()' --run 'counter_bad()' "
+    "--run 'counter_bad()' --check 'counter_value() == 2'",
     "kinst explore -k kernel --run 'A()' --run 'B()' --strategy pct --limit 5000",
     "kinst explore -k kernel --run 'A()' --run 'B()' --schedule 'A120 B A'",
 )

@@ -2,19 +2,18 @@
 from which all begin; it is told what to try and says what is wrong with it, both as text."""
 
 import contextlib
-import ctypes
 import itertools
 import multiprocessing
-import signal
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
+from emu.descendants import end_with, uninterrupted
 from emu.errors import KinstError
 
-DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: linux/prctl.h
 JOIN = 5  # seconds
 AHEAD = 4  # chunks for each process are made before their answers are wanted
 
@@ -25,11 +24,6 @@ class Answerer(Protocol):
 
 Answers = list[tuple[str, str]]
 _ANSWERER: Answerer | None = None  # of this process, when it is made
-
-
-def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who made it is interrupted, and ends it
-    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL)  # and is killed with it
 
 
 def _in_worker(some: Sequence[str]) -> Answers:
@@ -50,7 +44,7 @@ def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
     _ANSWERER = answerer
     others = multiprocessing.active_children()
     # By fork: the machine is not made again.
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), end_with, (os.getpid(),))
 
     def answers(all_asked: Iterable[str]) -> Iterator[tuple[str, str]]:
         waiting, left = deque[Future[Answers]](), iter(all_asked)
@@ -58,7 +52,8 @@ def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
             try:
                 while (len(waiting) < AHEAD * count
                        and (some := list(itertools.islice(left, chunk)))):
-                    waiting.append(pool.submit(_in_worker, some))
+                    with uninterrupted():
+                        waiting.append(pool.submit(_in_worker, some))
                 if not waiting:
                     return
                 found = waiting.popleft().result()

@@ -1,0 +1,189 @@
+"""Commands that are killed in the middle, and what may be left of them then."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kinst_emu
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+MARK = "KINST_KILLED"  # of all processes of a command, in their environment
+PATIENCE = 2.0  # seconds in which they are gone
+LONGEST = 300.0  # seconds of a command that nobody kills
+
+
+class LeftError(Exception):
+    """What should not be left."""
+
+
+def snapshot_is_whole(path: Path, kernel: str) -> None:
+    kinst_emu.open(kernel).restore(path)
+
+
+def recording_is_whole(path: Path, _kernel: str) -> None:
+    """Up to where it goes."""
+    kinst_emu.Recording(path).go("end")
+
+
+def json_is_whole(path: Path, _kernel: str) -> None:
+    for line in path.read_text().splitlines(keepends=True):
+        json.loads(line)
+        if not line.endswith("\n"):
+            raise LeftError(f"{path.name} ends in {line[-40:]!r}")
+
+
+def store_is_whole(path: Path, _kernel: str) -> None:
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as store:
+        (answer,) = store.execute("PRAGMA integrity_check").fetchone()
+    if answer != "ok":
+        raise LeftError(f"{path.name}: {answer}")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of kinst.
+
+    :param words: ``{kernel}`` is one, ``{out}`` an empty folder.
+    :param files: the names of what it writes there, and what each is held to once it is there.
+    :param given: made by commands before it: the same, without being killed.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    files: Mapping[str, Callable[[Path, str], None]] = field(default_factory=dict)
+    given: tuple[tuple[str, ...], ...] = ()
+
+
+def page_is_whole(path: Path, _kernel: str) -> None:
+    end = path.read_text()[-40:]
+    if not end.rstrip().endswith("</html>"):
+        raise LeftError(f"{path.name} ends in {end!r}")
+
+
+COMMANDS = (
+    Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
+            {"a.kinst": snapshot_is_whole}),
+    Command("call", ("call", "-k", "{kernel}", "fibonacci(22)", "--json")),
+    Command("record", ("call", "-k", "{kernel}", "fibonacci(23)", "--record", "{out}/a.rec"),
+            {"a.rec": recording_is_whole}),
+    Command("replay", ("replay", "{out}/given.rec", "--trace-insns", "0%:100%", "--as", "json",
+                       "-o", "{out}/a.json"), {"a.json": json_is_whole},
+            (("call", "-k", "{kernel}", "fibonacci(14)", "--record", "{out}/given.rec"),)),
+    Command("explain", ("explain", "-k", "{kernel}", "strlen:0", "-c", 'strlen("a")', "--html",
+                        "{out}/a.html"), {"a.html": page_is_whole}),
+    Command("relocate", ("relocate", "-k", "{kernel}", "strlen", "fibonacci", "strtoul",
+                         "--states", "30", "--jobs", "2", "--store", "{out}/a.db"),
+            {"a.db": store_is_whole}),
+    Command("explore", ("explore", "-k", "{kernel}/../races", "--setup", "counter_reset()",
+                        "--run", "counter_bad()", "--run", "counter_bad()", "--jobs", "2",
+                        "--limit", "300", "--html", "{out}/a.html"), {"a.html": page_is_whole}),
+    Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
+                     "{out}/a.db"), {"a.db": store_is_whole}),
+)
+
+
+def processes(mark: str) -> list[tuple[int, str]]:
+    """(process ID, command line) of what has a mark in its environment, and is not dead yet."""
+    found = []
+    wanted = f"{MARK}={mark}".encode()
+    for one in Path("/proc").iterdir():
+        if not one.name.isdigit():
+            continue
+        try:
+            if wanted in (one / "environ").read_bytes().split(b"\0") and (
+                    one / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z":
+                line = (one / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((int(one.name), line))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+class Victim:
+    """A command, a folder for it, and how long it takes when nobody kills it.
+
+    :param seconds: that; 0: it is measured.
+    """
+
+    def __init__(self, command: Command, kernel: str, folder: Path, seconds: float = 0.0) -> None:
+        self.command, self.kernel, self.folder = command, kernel, folder
+        for words in command.given:
+            self._whole(words)
+        begin = time.monotonic()
+        if not seconds:
+            self._whole(command.words)
+        self.seconds = seconds or time.monotonic() - begin
+
+    def _whole(self, words: tuple[str, ...]) -> None:
+        done = subprocess.run(self._spelled(words), capture_output=True, text=True, timeout=LONGEST,
+                              stdin=subprocess.DEVNULL, check=False)
+        # Of these, explore ends with 1 where it finds something.
+        if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+            raise LeftError(f"{self.command.name}: ends with {done.returncode}: {done.stderr}")
+
+    def _spelled(self, words: tuple[str, ...]) -> list[str]:
+        names = {"{kernel}": self.kernel, "{out}": str(self.folder)}
+        made = [sys.executable, "-c", "import kinst_emu.entry as e; e.kinst()"]
+        for word in words:
+            for name, value in names.items():
+                word = word.replace(name, value)
+            made.append(word)
+        return made
+
+    def kill(self, how: signal.Signals, seconds: float) -> bool:
+        """Run it anew, and kill it after a while; whether it had not ended by then.
+
+        :raises LeftError: when a process is left of it, or half a file, or a traceback.
+        """
+        for name in self.command.files:
+            (self.folder / name).unlink(missing_ok=True)
+        mark = uuid.uuid4().hex
+        with subprocess.Popen(
+                self._spelled(self.command.words), env=os.environ | {MARK: mark},
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                start_new_session=True) as process:
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(how)
+            early = process.poll() is None
+            ends = time.monotonic() + PATIENCE
+            while (left := processes(mark)) and time.monotonic() < ends:
+                time.sleep(0.05)
+            for number, _line in left:
+                os.kill(number, signal.SIGKILL)
+            assert process.stderr is not None
+            said = process.stderr.read().decode(errors="replace")
+        where = f"{self.command.name}, {how.name} after {seconds:.2f} s"
+        if left:
+            raise LeftError(f"{where}: {PATIENCE} s later there are {left}")
+        if "Traceback" in said:
+            raise LeftError(f"{where}: {said}")
+        for name, check in self.command.files.items():
+            if (path := self.folder / name).exists():
+                try:
+                    check(path, self.kernel)
+                except (kinst_emu.KinstError, OSError, ValueError, sqlite3.Error, LeftError
+                        ) as error:
+                    raise LeftError(f"{where}: {error}") from None
+        return early
+
+    def again(self) -> None:
+        """Where it was killed, it can be run to its end.
+
+        :raises LeftError: when it cannot.
+        """
+        self._whole(self.command.words)
+
+
+def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:
+    return generator.choice(SIGNALS), generator.uniform(0.02, victim.seconds)
