@@ -173,11 +173,14 @@ class Options:
     """What is set.
 
     :param active: tracing has begun: what is fixed then cannot be changed.
+    :param allowed_outside: destructive actions are allowed by whoever runs the program (``-w``),
+        and not by the program alone: those on this computer, too.
     """
 
     values: dict[str, Value] = field(default_factory=lambda: dict(DEFAULTS))
     active: bool = False
     defines: list[tuple[str, str]] = field(default_factory=list)
+    allowed_outside: bool = False
 
     def set(self, name: str, value: str | None, inside: bool = False) -> None:
         """:param inside: from within a program.
@@ -204,6 +207,8 @@ class Options:
         else:
             raise OptionError(BAD_NAME)
         self.values[name] = parsed
+        if name == "destructive" and not inside:
+            self.allowed_outside = parsed is not None
 
     def given(self, name: str) -> bool:
         """Whether a flag is set: also to 0."""

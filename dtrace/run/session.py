@@ -128,6 +128,8 @@ class Session:
         options, storage = self.options, self.compiler.storage
         if any(c.function.destructive for c in compiled) and not options.given("destructive"):
             raise KinstError("could not enable tracing: Destructive actions not allowed")
+        if not options.allowed_outside:
+            self._only_the_guest(compiled)
         self._limits(compiled)
         by_probe: dict[int, list[Compiled]] = {}
         probes: dict[int, ListedProbe] = {}
@@ -224,6 +226,19 @@ class Session:
             fired = self._by_probe[error.number]
             self._context(fired, ())
             self.runtime.set_error(fired.entry)
+
+    def _only_the_guest(self, compiled: Sequence[Compiled]) -> None:
+        """What a program allows itself is what it does to the guest.
+
+        :raises KinstError: for an action that does something to this computer.
+        """
+        reaching = {"freopen", "system"} if self.guest is None else {"freopen"}
+        for action in (action for one in compiled for action in one.function.actions):
+            if action.name in reaching:
+                what = "runs a command" if action.name == "system" else "writes to a file"
+                raise KinstError(f"could not enable tracing: {action.name}() {what} on this "
+                                 "computer: give -w (the option destructive, within a program, "
+                                 "allows what is done to the kernel)")
 
     def _destructive(self, name: str, value: int) -> None:
         """``chill()``.  A firing takes none of a kernel's time, and this is no exception; without a

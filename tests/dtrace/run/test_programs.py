@@ -267,6 +267,25 @@ def test_options_are_set_or_refused():
                "exit(0); }")[:2] == (0, "\n")
 
 
+@pytest.mark.parametrize("allowed", ["#pragma D option destructive\n",
+                                     'BEGIN { setopt("destructive"); }'])
+@pytest.mark.parametrize("action, says", [
+    ('system("touch %s")', "system() runs a command"), ('freopen("%s")', "freopen() writes to a")])
+def test_a_program_alone_does_nothing_to_this_computer(tmp_path, allowed, action, says):
+    path = tmp_path / "made"
+    program = f'{allowed} BEGIN {{ {action % path}; trace(1); exit(0); }}'
+    status, _out, err = run("-q", "-n", program)
+    assert status == 1 and (("give -w" in err and says in err) or "not allowed" in err)
+    assert not path.exists()
+    assert run("-w", "-q", "-n", program)[0] == 0
+    assert path.exists()
+
+
+def test_a_program_alone_may_do_something_to_the_guest():
+    program = "#pragma D option destructive\nfbt::strlen:entry { chill(1000); exit(4); }"
+    assert run("-k", "teaching/amd64", "-q", "-n", program, "-c", 'strlen("a")')[0] == 4
+
+
 def test_macros_are_arguments():
     assert quiet('BEGIN { printf("%d %s", $1 + 1, $$2); exit(0); }', "41", "word") == "42 word"
     assert "extraneous argument '1'" in run("-n", "BEGIN { exit(0); }", "1")[2]
