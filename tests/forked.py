@@ -31,19 +31,28 @@ LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.terminal", "kinst_emu.pytest_p
 TIMEOUT = 120  # s
 
 
+class Completed(subprocess.CompletedProcess):
+    """:param peak: bytes of memory that it had at once."""
+
+    def __init__(self, *arguments, peak):
+        super().__init__(*arguments)
+        self.peak = peak
+
+
 def completed(module, words, stdin=None):
     """As ``subprocess.run`` of ``python -m MODULE``, its output as text."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write((stdin or "").encode())
         files[0].seek(0)
-        status = forking().run({"module": module, "words": list(words), "cwd": os.getcwd(),
-                                "environment": dict(os.environ)}, [one.fileno() for one in files])
+        status, peak = forking().run(
+            {"module": module, "words": list(words), "cwd": os.getcwd(),
+             "environment": dict(os.environ)}, [one.fileno() for one in files])
         texts = []
         for one in files[1:]:
             one.seek(0)
             texts.append(io.TextIOWrapper(one, "utf-8").read())
-        return subprocess.CompletedProcess([sys.executable, "-m", module, *words], status, *texts)
+        return Completed([sys.executable, "-m", module, *words], status, *texts, peak=peak)
 
 
 @functools.cache
@@ -67,14 +76,16 @@ class Forking:
         self._process.wait()
 
     def run(self, asked, files):
-        """The exit status; negative: the number of the signal that has ended it."""
+        """The exit status, negative: the number of the signal that has ended it; and how many bytes
+        of memory it had at once."""
         content = json.dumps(asked).encode("utf-8", "surrogateescape")
         self._socket.sendmsg([len(content).to_bytes(4, "little")], [
             (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))])
         self._socket.sendall(content)
         pid = int(self._line(None))
         try:
-            return int(self._line(TIMEOUT))
+            status, peak = self._line(TIMEOUT).split()
+            return int(status), int(peak)
         except TimeoutError:
             os.kill(pid, signal.SIGKILL)
             self._line(None)  # that it has ended
@@ -123,8 +134,9 @@ def serve(connection):
             for one in files:
                 os.close(one)
             connection.sendall(f"{pid}\n".encode())
-            _pid, status = os.waitpid(pid, 0)
-            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            _pid, status, used = os.wait4(pid, 0)
+            status, peak = os.waitstatus_to_exitcode(status), used.ru_maxrss << 10
+            connection.sendall(f"{status} {peak}\n".encode())
 
 
 def become(asked, files):

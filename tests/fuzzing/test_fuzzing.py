@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzzing import d_programs, gdb_packets, states
+from tests.fuzzing import d_programs, files, gdb_packets, states
 
 SECONDS = 3
 
@@ -22,3 +22,9 @@ def test_what_is_thrown_at_it_is_answered(fuzzer, wanted):
         number += 1
         assert number < 10_000, found
         found[fuzzer.once(random.Random(number), ground)] += 1
+
+
+@pytest.mark.parametrize("name", files.FUZZERS)
+def test_damaged_files_are_read_or_refused(name):
+    fuzzer = files.FUZZERS[name]  # which holds the good file to being read, too
+    assert fuzzer.once(random.Random(0), fuzzer.ground()) in ("read", "refused")

@@ -1,0 +1,283 @@
+"""Files that somebody has damaged, given to the commands that read them.
+
+One fuzzer for each format: a good file is made once, changed at random, and read by a command, in a
+process of its own.  It is right to be refused in one line, and right to be read; a traceback, the
+end by a signal, more than ``LONGEST`` seconds or ``LARGEST`` bytes are findings.
+
+Formats: what FORMATS names.  Left out: D source (``d_programs``), packets (``gdb_packets``), the
+JSON of a state behind a right checksum (``states``), debug data below the native readers
+(``bench/fuzz-dwarf``), and what takes a FreeBSD kernel: disks, and programs under a kernel.
+"""
+
+import os
+import re
+import shlex
+import string
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from images import catalog
+from tests.conftest import ARCHES
+from tests.ctfwriter import Ctf
+from tests.elfwriter import Elf
+from tests.forked import completed
+from tests.modulewriter import KernelModule
+
+LONGEST = 10.0  # seconds of a command
+LARGEST = 2 << 30  # bytes of memory that it has at once
+MOST_LINES = 12  # that it says on standard error
+NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
+           0x7FFFFFFFFFFFFFFF, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF, 1 << 40, 3 << 30)
+WORDS = ("-1", "0", "1e999", "null", "true", "[]", "{}", '"', "18446744073709551616", "\0",
+         "\x1b[2J", "NaN", ",", ":", "\n", "A" * 300, "\u00e9", "0x", "(" * 80, "((((1))))", "&",
+         "$ ", "#")
+
+
+class FoundError(Exception):
+    """What a command should not do."""
+
+
+def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
+    """A few bytes of a file that are others, more, or fewer.
+
+    :param ranges: parts of it that matter alike, however large each is; empty: all is one.
+    """
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
+        part = rng.choice(ranges) if ranges else range(len(data))
+        part = range(min(part.start, len(data) - 1), min(part.stop, len(data)))
+        at = rng.randrange(part.start, part.stop) if len(part) else 0
+        match rng.randrange(8):
+            case 0:
+                data[at] ^= 1 << rng.randrange(8)
+            case 1:
+                data[at : at + 1] = bytes([rng.randrange(256)])
+            case 2 | 3:
+                size = rng.choice((1, 2, 4, 8))
+                value = rng.choice(NUMBERS) & (1 << 8 * size) - 1
+                data[at : at + size] = value.to_bytes(size, "little")
+            case 4:
+                begin = rng.randrange(len(data))
+                some = data[begin : begin + rng.choice((4, 16, 64, 512))]
+                data[at : at + len(some)] = some
+            case 5:
+                del data[at : at + rng.choice((1, 4, 64, 4096))]
+            case 6:
+                data[at:at] = rng.randbytes(rng.choice((1, 4, 64)))
+            case 7:
+                del data[at if rng.random() < 0.3 else len(data) - rng.choice((1, 8, 100)) :]
+        if not data:
+            return bytes(data)
+    return bytes(data)
+
+
+def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
+    """A text with a few words that are others, more, or fewer."""
+    text = content.decode("utf-8", "surrogateescape")
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(len(text) + 1)
+        end = min(len(text), at + rng.choice((0, 1, 2, 8, 40)))
+        more = rng.choice((*WORDS, text[at:end] * 3, "".join(rng.choices(string.printable, k=4))))
+        text = text[:at] + rng.choice(("", more, more)) + text[end:]
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format.
+
+    :param made: makes a good file of an architecture: its content, and the parts of it that matter.
+    :param commands: that read it: ``{file}`` is the file, ``{good}`` a good one, ``{kernel}`` the
+        good kernel.
+    """
+
+    made: Callable[[str, Path], tuple[bytes, Sequence[range]]]
+    commands: tuple[str, ...]
+    changed: Callable[[Any, bytes, Sequence[range]], bytes] = bytes_changed
+    arches: Sequence[str] = ARCHES
+
+
+@dataclass
+class Ground:
+    """Good files, in a folder with a cache of its own."""
+
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    good: dict[str, tuple[bytes, Sequence[range]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FileFuzzer:
+    """The fuzzer of one format, as ``bench/fuzz`` runs them."""
+
+    format: Format
+
+    def ground(self) -> Ground:
+        return Ground()
+
+    def once(self, rng: Any, ground: Ground) -> str:
+        arch, folder = rng.choice(self.format.arches), Path(ground.folder.name)
+        path = folder / "damaged"
+        if arch not in ground.good:
+            ground.good[arch] = self.format.made(arch, folder)
+            path.with_name(f"whole-{arch}").write_bytes(ground.good[arch][0])
+            for command in self.format.commands:
+                path.write_bytes(ground.good[arch][0])
+                if self._run(command, path, arch) != "read":
+                    raise FoundError(f"a good file is refused: {command}")
+        path.unlink(missing_ok=True)
+        path.write_bytes(self.format.changed(rng, *ground.good[arch]))
+        return self._run(rng.choice(self.format.commands), path, arch)
+
+    def _run(self, command: str, path: Path, arch: str) -> str:
+        names = {"{file}": str(path), "{good}": str(path.with_name(f"whole-{arch}")),
+                 "{arch}": arch, "{kernel}": kernel(arch)}
+        for name, value in names.items():
+            command = command.replace(name, value)
+        return run(command, path.parent)
+
+
+def kernel(arch: str) -> str:
+    return str(catalog.find(f"teaching/{arch}").path)
+
+
+def run(command: str, folder: Path) -> str:
+    """Run a command; whether it ``read`` the file or ``refused`` it.
+
+    :raises FoundError: when it does what it should not.
+    """
+    program, *words = shlex.split(command)
+    cache = os.environ.get("KINST_CACHE")
+    os.environ["KINST_CACHE"] = str(folder / "cache")
+    begin = time.monotonic()
+    try:
+        done = completed(f"kinst_emu.commands.{program}", words)
+    finally:
+        os.environ.pop("KINST_CACHE")
+        if cache is not None:
+            os.environ["KINST_CACHE"] = cache
+    seconds = time.monotonic() - begin
+    said = f"{command}: {done.stderr[-400:]}"
+    if "Traceback" in done.stderr + done.stdout or done.returncode not in (0, 1, 2):
+        raise FoundError(f"ends with {done.returncode}: {said}")
+    if seconds > LONGEST:
+        raise FoundError(f"takes {seconds:.1f} s: {said}")
+    if done.peak > LARGEST:
+        raise FoundError(f"takes {done.peak >> 20} MiB: {said}")
+    if done.returncode and not done.stderr.strip() and not done.stdout.strip():
+        raise FoundError(f"ends with {done.returncode} and says nothing: {said}")
+    if done.stderr.count("\n") > MOST_LINES:
+        raise FoundError(f"says {done.stderr.count(chr(10))} lines: {said}")
+    return "refused" if re.search(r"^(kinst|dtrace|kdtrace): ", done.stderr, re.M) else "read"
+
+
+def sections(content: bytes, wanted: str = "") -> list[range]:
+    """The sections of an ELF file whose names begin with something, its header and its tables."""
+    (table,) = struct.unpack_from("<Q", content, 40)
+    size, count, names = struct.unpack_from("<HHH", content, 58)
+    rows = [struct.unpack_from("<IIQQQQ", content, table + number * size)
+            for number in range(count)]
+    text = content[rows[names][4] : rows[names][4] + rows[names][5]]
+    found = []
+    for name, kind, _flags, _address, offset, length in rows:
+        spelled = text[name : text.index(b"\0", name)].decode()
+        if kind != 8 and length and spelled.startswith(wanted):
+            found.append(range(offset, offset + length))
+    return found if wanted else [*found, range(64), range(64, 400), range(table, len(content))]
+
+
+def whole(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    content = Path(kernel(arch)).read_bytes()
+    return content, sections(content)
+
+
+def debug(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    content = Path(kernel(arch)).read_bytes()
+    return content, sections(content, ".debug")
+
+
+def module(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    content = KernelModule(arch=arch, outside="strlen", depends=()).build()
+    return content, []
+
+
+def ctf(arch: str, _folder: Path) -> tuple[bytes, Sequence[range]]:
+    made = Ctf(3)
+    integer = made.integer("int", 4, flags=1)
+    made.structure("node", 8, ("first", integer, 0), ("second", integer, 32))
+    made.enumeration("color", 4, ("RED", -1), ("BLUE", 7))
+    content = Elf(arch, others={".SUNW_ctf": made.build()}).build()
+    return content, sections(content, ".SUNW")
+
+
+def written(*words: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
+    """What commands write into ``{good}``."""
+    def made(arch: str, folder: Path) -> tuple[bytes, Sequence[range]]:
+        for command in words:
+            result = run(command.replace("{good}", str(folder / "good"))
+                         .replace("{kernel}", kernel(arch)), folder)
+            assert result == "read", command
+        content = max(folder.glob("good*"), key=lambda path: len(path.name)).read_bytes()
+        for path in folder.glob("good*"):
+            path.unlink()
+        return content, []
+
+    return made
+
+
+def text(*lines: str) -> Callable[[str, Path], tuple[bytes, Sequence[range]]]:
+    return lambda _arch, _folder: ("".join(f"{line}\n" for line in lines).encode(), [])
+
+
+RELOCATOR = Path(__file__).with_name("relocator.py")
+RECORD = "kinst call -k {kernel} 'fibonacci(6)' --record {good}"
+FORMATS = {
+    "kernel": Format(whole, (
+        "kinst disas -k {file} strlen", "kinst type -k {file} 'struct note'",
+        "kinst inline -k {file} mix", "kinst line -k {file} string.c:6",
+        "kinst boot -k {file} --instructions 3000000", "kdtrace -k {file} -ln fbt:::entry",
+        "kinst relocate -k {file} strlen --states 1", "kinst call -k {file} 'strlen(\"a\")' "
+        "--limit 1000000")),
+    "debug": Format(debug, (
+        "kinst type -k {file} 'struct note'", "kinst type -k {file} strtoul",
+        "kinst inline -k {file} mix --dwarf", "kinst line -k {file} lesson.c:25",
+        "kinst disas -k {file} account", "kdtrace -k {file} -lvn 'kinst::mix:entry'")),
+    "ctf": Format(ctf, ("kinst type -k {file} 'struct node'", "kinst type -k {file} 'enum color'",
+                        "kinst type -k {file} int")),
+    "module": Format(module, (
+        "kinst disas -k {kernel} --module {file} f", "kinst boot -k {kernel} --module {file} "
+        "--instructions 3000000", "kdtrace -k {kernel} --module {file} -ln 'fbt:::entry'")),
+    "recording": Format(written(RECORD), (
+        "kinst replay -k {kernel} {file} --to end", "kinst replay -k {kernel} {file} --json",
+        "kinst replay -k {kernel} {file} --origin sp", "kinst diff {file} {good}",
+        "kdtrace -k {kernel} --replay {file} -qn 'fbt::fibonacci:entry { @ = count(); }'")),
+    "trace": Format(written(RECORD, "kinst replay -k {kernel} {good} --trace-insns 0%:100% "
+                            "--registers --stores -o {good}.trace"), tuple(
+        f"kinst trace -k {{kernel}} {{file}} --as {kind} -o /dev/null"
+        for kind in ("text", "json", "calls", "tree", "perfetto", "flame"))),
+    "store": Format(written("kinst relocate -k {kernel} strlen --states 1 --store {good}"), (
+        "kinst report {file}", "kinst report {file} --json",
+        "kinst relocate -k {kernel} strlen --states 1 --store {file}")),
+    "encodings": Format(text("c3", "1f2003d5", "13000000", "9090", "e8 00 00 00 00"), (
+        "kinst relocate --arch {arch} --encodings {file} --states 1",), text_changed),
+    "corpus": Format(text("# calls", "strlen(\"a\")", "n = strlen(\"b\"); fibonacci(n)",
+                          "account(3)"), (
+        "kinst explore -k {kernel} --pairs {file} --limit 10 --orders 5",), text_changed),
+    "program": Format(lambda arch, _folder: (
+        (content := (Path(kernel(arch)).parent / "work.debug").read_bytes()),
+        sections(content)), ("kinst relocate --program {file} --states 1",)),
+    "script": Format(text("BEGIN { trace(1); exit(0); }", "fbt::strlen:entry / arg0 / {",
+                          "  @[probefunc, stack(2)] = quantize(arg0); self->n = timestamp; }"), (
+        "kdtrace -k {kernel} -qs {file} -c 'strlen(\"a\")'",), text_changed),
+    "answers": Format(text("right"), (
+        "kinst trial --arch {arch} --assemble 'ret; nop' --relocator "
+        f"'{sys.executable} {RELOCATOR} {{file}}'",),
+        lambda rng, _content, _ranges: str(rng.randrange(1 << 30)).encode(),
+        ("amd64", "arm64")),  # what keystone assembles
+}
+FUZZERS = {name: FileFuzzer(one) for name, one in FORMATS.items()}
