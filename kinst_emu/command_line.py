@@ -16,7 +16,7 @@ from kinst.breakpoints import Path as TrapPath
 from kinst_emu.boot_words import cpus_option
 from kinst_emu.completion import complete, kernel_option
 from kinst_emu.examples import show_examples
-from kinst_emu.terminal import parse_count
+from kinst_emu.terminal import RAW, let_through, parse_count
 
 # The part that is the last of a description, by the option's letter.
 LAST = {"P": "provider", "m": "module", "f": "function", "n": "name", "i": "number"}
@@ -98,6 +98,11 @@ class _Macro(argparse.Action):
                  value: object, option: str | None = None) -> None:
         assert option is not None
         namespace.preprocess = [*namespace.preprocess, f"-{option[1]}{value}"]
+
+
+class _Raw(argparse.Action):
+    def __call__(self, *_: object) -> None:
+        let_through()
 
 
 class _Included(argparse.Action):
@@ -184,6 +189,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="print the stack at each firing, at most N frames (%(const)s), with inline functions "
         "and source lines")
     add("--json", action="store_true", help="print one JSON object per line")
+    add("--raw", action=_Raw, nargs=0, help=RAW)
     add("--report", type=Path, metavar="FILE",
         help="write a page of the whole trace: code with counts, a timeline, stacks")
     add("--sources", type=Path, metavar="DIR", action="append", default=[],

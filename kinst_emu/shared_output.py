@@ -1,14 +1,24 @@
 """Standard output, which our rows and the guest's console share: neither goes on in a line that the
-other has begun."""
+other has begun.  What a guest says does not control the user's terminal."""
 
+import codecs
 import io
 
+from emu.printable import visible
+
 NEWLINE = 0x0A
+EDITING = "\b\a"  # of what controls a terminal, what a guest's console says while one types
 
 
 class SharedOutput(io.TextIOWrapper):
-    """What is printed is ours, ``console`` is the guest's."""
+    """What is printed is ours, ``console`` is the guest's.
 
+    :ivar raw: whether a terminal is given what would control it.
+    :ivar changed: whether a terminal was given something else.
+    """
+
+    raw = changed = False
+    _decoder: codecs.IncrementalDecoder
     _guests = _ours = False  # whether a line was begun by the guest, by us
     _printed = False  # whether the layer of bytes below is behind
     given: io.TextIOWrapper | None = None
@@ -21,7 +31,14 @@ class SharedOutput(io.TextIOWrapper):
             if not text.startswith("\n"):
                 super().write("\n")
         self._ours, self._printed = not text.endswith("\n"), True
-        return super().write(text)
+        return super().write(self._shown(text))
+
+    def _shown(self, text: str, also: str = "") -> str:
+        if self.raw or not self.isatty():
+            return text
+        shown = visible(text, also)
+        self.changed = self.changed or shown != text
+        return shown
 
     def console(self, byte: int) -> None:
         """The guest has written to its console."""
@@ -31,7 +48,10 @@ class SharedOutput(io.TextIOWrapper):
         if self._ours:
             self._ours = False
             self.buffer.write(b"\n")
-        self.buffer.write(bytes((byte,)))
+        data = bytes((byte,))
+        if not self.raw and self.isatty():
+            data = self._shown(self._decoder.decode(data), EDITING).encode("utf-8")
+        self.buffer.write(data)
         self._guests = byte != NEWLINE
         if byte == NEWLINE or self.isatty():
             self.buffer.flush()
@@ -49,5 +69,6 @@ def shared(output: io.TextIOWrapper) -> SharedOutput:
     output.flush()
     made = SharedOutput(output.buffer, encoding=output.encoding, errors=output.errors,
                         line_buffering=output.line_buffering)
+    made._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     made.given = output  # which closes the layer of bytes when it goes
     return made

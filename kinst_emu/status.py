@@ -137,6 +137,11 @@ class Screen(io.TextIOBase):
         with self._line.saying("\n"):
             cast(SharedOutput, self._stream).end_line()
 
+    @property
+    def stream(self) -> TextIO:
+        """What it writes to."""
+        return self._stream
+
     def flush(self) -> None:
         self._stream.flush()
 

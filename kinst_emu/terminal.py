@@ -64,12 +64,31 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
             "standard output: " if error.errno in FULL else "")
         print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
         status = 1
+    output = _shared_output()
+    if output is not None and output.changed:
+        print(f"{program}: what would have controlled the terminal is shown, as ^[; --raw lets it "
+              "through", file=sys.stderr)
     try:
         sys.stdout.close()
     except OSError:  # what could not be written was said above
         status = status or 1
     gc.freeze()  # nothing is looked through once more before all of it goes
     sys.exit(status)
+
+
+RAW = "on a terminal, print what the guest says as it is, even what controls the terminal"
+
+
+def let_through() -> None:
+    """``--raw``: a terminal is given what the guest says as it is."""
+    output = _shared_output()
+    if output is not None:
+        output.raw = True
+
+
+def _shared_output() -> SharedOutput | None:
+    output = sys.stdout.stream if isinstance(sys.stdout, Screen) else sys.stdout
+    return output if isinstance(output, SharedOutput) else None
 
 
 def show_byte(byte: int) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from kinst_emu.boot_flags import with_flags
 from kinst_emu.completion import complete, completed_words
 from kinst_emu.examples import show_examples
-from kinst_emu.terminal import run_command
+from kinst_emu.terminal import RAW, let_through, run_command
 
 DESCRIPTION = "Boots FreeBSD kernels inside Python, and calls into them."
 COMMANDS = {
@@ -40,6 +40,7 @@ COMMANDS = {
     "images": "list, add and fetch kernel images",
     "cache": "show or empty what is kept: booted kernels, indexes of debug data",
 }
+OF_THE_GUEST = ("boot", "call", "run", "record", "replay")  # they print what the guest says
 
 
 def main() -> None:
@@ -54,6 +55,8 @@ def _main() -> int:
     parser = _parser([chosen])
     complete(parser)
     arguments = parser.parse_args(given)
+    if getattr(arguments, "raw", False):
+        let_through()
     return int(_module(arguments.command).run(arguments))
 
 
@@ -74,6 +77,8 @@ def _parser(wanted: Collection[str]) -> argparse.ArgumentParser:
         if name in wanted:
             show_examples(command, text, _module(name).EXAMPLES)
             _module(name).add_options(command)
+            if name in OF_THE_GUEST:
+                command.add_argument("--raw", action="store_true", help=RAW)
     return parser
 
 
