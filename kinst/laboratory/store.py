@@ -72,8 +72,9 @@ class Build:
     compiler: str
 
 
-# What reading a file that somebody else has written comes to.
-DAMAGE = (sqlite3.Error, ValueError, TypeError, RecursionError)
+# What reading a file that somebody else has written comes to; SQLite's own words for it may be no
+# text.
+DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, RecursionError)
 
 
 def _finding(code: object, word: object, detail: object) -> Finding:
@@ -103,7 +104,7 @@ class Store:
         self.path = path
         if must_exist and not path.is_file():
             raise KinstError(f"{path}: no such file; --store writes one")
-        try:
+        with self._used():
             self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._db.execute("PRAGMA trusted_schema = OFF")
             self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_DETAIL)
@@ -115,8 +116,6 @@ class Store:
             if self._schema(self._db) != _expected():
                 raise KinstError(f"{path}: damaged: its tables are not a store's")
             self._db.execute("PRAGMA synchronous = NORMAL")
-        except sqlite3.Error as error:
-            raise self._damaged(error) from None
         self._words: dict[str, int] = {}
 
     @staticmethod
@@ -124,11 +123,19 @@ class Store:
         """All tables, indexes, views and triggers: views may be without end."""
         return set(db.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {MAX_TABLES}"))
 
-    def _damaged(self, error: Exception) -> KinstError:
-        full = (isinstance(error, sqlite3.Error)
-                and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL)
-        what = "cannot be written" if full else "damaged"
-        return KinstError(f"{self.path}: {what}: {printable(error)}")
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[None]:
+        """All that is done with the file is done in this.
+
+        :raises KinstError: when it is damaged, or the disk is full.
+        """
+        try:
+            yield
+        except DAMAGE as error:
+            full = (isinstance(error, sqlite3.Error)
+                    and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL)
+            what = "cannot be written" if full else "damaged"
+            raise KinstError(f"{self.path}: {what}: {printable(error)}") from None
 
     def _begun(self, must_exist: bool) -> tuple[int, int]:
         """What the file is, and its format; a new one is made, by one of those that want to."""
@@ -157,7 +164,8 @@ class Store:
     def _subject(self, kind: str, name: str) -> int:
         self._db.execute("INSERT OR IGNORE INTO subject (kind, name) VALUES (?, ?)", (kind, name))
         found = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?", (kind, name))
-        assert found is not None
+        if found is None:
+            raise ValueError("what was written is not there")
         return found
 
     def _encodings(self, architecture: str, codes: Sequence[bytes]) -> dict[bytes, int]:
@@ -180,43 +188,38 @@ class Store:
     def begin(self, key: Key, identity: str, path: str, compiler: str,
               places: dict[bytes, str]) -> None:
         """A sweep begins: what build it is of, and what encodings that has."""
-        try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                subject = self._subject(key.kind, key.subject)
-                self._db.execute(
-                    "INSERT OR IGNORE INTO build (identity, subject, architecture, path, compiler, "
-                    "begun) VALUES (?, ?, ?, ?, ?, ?)",
-                    (identity, subject, key.architecture, path, compiler, time.time()))
-                build = self._one("SELECT id FROM build WHERE identity = ? AND subject = ?",
-                                  (identity, subject))
-                numbers = self._encodings(key.architecture, list(places))
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO place (build, encoding, place) VALUES (?, ?, ?)",
-                    ((build, numbers[code], place) for code, place in places.items()))
-        except (sqlite3.Error, KeyError) as error:
-            raise self._damaged(error) from None
+        with self._used(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            subject = self._subject(key.kind, key.subject)
+            self._db.execute(
+                "INSERT OR IGNORE INTO build (identity, subject, architecture, path, compiler, "
+                "begun) VALUES (?, ?, ?, ?, ?, ?)",
+                (identity, subject, key.architecture, path, compiler, time.time()))
+            build = self._one("SELECT id FROM build WHERE identity = ? AND subject = ?",
+                              (identity, subject))
+            numbers = self._encodings(key.architecture, list(places))
+            self._db.executemany(
+                "INSERT OR REPLACE INTO place (build, encoding, place) VALUES (?, ?, ?)",
+                ((build, numbers[code], place) for code, place in places.items()))
 
     def put(self, key: Key, findings: Sequence[Finding]) -> None:
         """Keep results, all of them or none."""
-        try:
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                subject = self._subject(key.kind, key.subject)
-                numbers = self._encodings(key.architecture, [one.code for one in findings])
-                self._db.executemany(
-                    "INSERT OR REPLACE INTO result (subject, encoding, seed, states, word, detail) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    ((subject, numbers[one.code], key.seed, key.states, self._word(one.word),
-                      to_text(one)) for one in findings))
-        except (sqlite3.Error, KeyError) as error:
-            raise self._damaged(error) from None
+        with self._used(), self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            subject = self._subject(key.kind, key.subject)
+            numbers = self._encodings(key.architecture, [one.code for one in findings])
+            self._db.executemany(
+                "INSERT OR REPLACE INTO result (subject, encoding, seed, states, word, detail) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                ((subject, numbers[one.code], key.seed, key.states, self._word(one.word),
+                  to_text(one)) for one in findings))
 
     def _word(self, text: str) -> int:
         if text not in self._words:
             self._db.execute("INSERT OR IGNORE INTO word (text) VALUES (?)", (text,))
             found = self._one("SELECT id FROM word WHERE text = ?", (text,))
-            assert found is not None
+            if found is None:
+                raise ValueError("what was written is not there")
             self._words[text] = found
         return self._words[text]
 
@@ -224,7 +227,7 @@ class Store:
 
     def known(self, key: Key, codes: Sequence[bytes]) -> Iterator[Finding]:
         """The results that are there already."""
-        try:
+        with self._used():
             subject = self._one("SELECT id FROM subject WHERE kind = ? AND name = ?",
                                 (key.kind, key.subject))
             if subject is None:
@@ -238,19 +241,15 @@ class Store:
                         "subject = ? AND seed = ? AND states = ? AND architecture = ? AND code IN "
                         f"({marks})", (subject, key.seed, key.states, key.architecture, *some)):
                     yield _finding(code, word, detail)
-        except DAMAGE as error:
-            raise self._damaged(error) from None
 
     def builds(self) -> list[Build]:
         """All builds, in the order of their sweeps."""
-        try:
+        with self._used():
             found = [Build(int(number), *(str(text) for text in rest)) for number, *rest in
                      self._db.execute(
                          "SELECT build.id, identity, kind, name, architecture, path, compiler FROM "
                          "build JOIN subject ON subject.id = build.subject ORDER BY build.id "
                          f"LIMIT {MAX_BUILDS}")]
-        except DAMAGE as error:
-            raise self._damaged(error) from None
         for build in found:
             if build.architecture not in ARCHITECTURES:
                 raise KinstError(f"{self.path}: damaged: results of the architecture "
@@ -260,7 +259,7 @@ class Store:
     def results(self, build: Build) -> Iterator[tuple[str, Finding]]:
         """(place, finding) of every encoding of a build that has a result; of several seeds and
         numbers of states the worst."""
-        try:
+        with self._used():
             rows: Iterable[tuple[bytes, str, str, str]] = self._db.execute(
                 "SELECT code, place, word.text, detail FROM place JOIN encoding ON "
                 "encoding.id = place.encoding JOIN build ON build.id = place.build JOIN result ON "
@@ -270,13 +269,13 @@ class Store:
             for (code, place), group in itertools.groupby(rows, lambda row: row[:2]):
                 yield str(place), min((_finding(code, word, detail)
                                        for _code, _place, word, detail in group), key=_goodness)
-        except DAMAGE as error:
-            raise self._damaged(error) from None
 
     def digest_rows(self) -> list[tuple[object, ...]]:
         """Everything a sweep has found, in an order of its own: two stores of one sweep are equal.
         """
-        return list(self._db.execute(
-            "SELECT kind, name, architecture, code, seed, states, word.text, detail FROM result "
-            "JOIN subject ON subject.id = subject JOIN encoding ON encoding.id = encoding "
-            "JOIN word ON word.id = word ORDER BY kind, name, architecture, code, seed, states"))
+        with self._used():
+            return list(self._db.execute(
+                "SELECT kind, name, architecture, code, seed, states, word.text, detail FROM "
+                "result JOIN subject ON subject.id = subject JOIN encoding ON encoding.id = "
+                "encoding JOIN word ON word.id = word ORDER BY kind, name, architecture, code, "
+                "seed, states"))

@@ -44,6 +44,55 @@ def test_a_damaged_text_is_refused(text):
         from_text(b"\x90", "copy", text)
 
 
+def filled(path):
+    store = Store(path)
+    store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
+    store.put(KEY, [GOOD, WRONG, NOTED])
+    store.close()
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory):
+    return filled(tmp_path_factory.mktemp("store") / "s.db")
+
+
+def used(store):
+    """All that is done with a store."""
+    codes = [GOOD.code, WRONG.code]
+    for build in store.builds():
+        list(store.results(build))
+    list(store.known(KEY, codes))
+    store.digest_rows()
+    store.begin(KEY, "kernel 2", "/k", "clang 19", {code: "f+1" for code in codes})
+    store.put(KEY, [GOOD, NOTED])
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_a_store_that_is_damaged_anywhere_is_read_or_refused(tmp_path_factory, content, data):
+    changed = bytearray(content)
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        some = data.draw(st.binary(min_size=1, max_size=40))
+        changed[at : at + len(some)] = some
+    path = tmp_path_factory.mktemp("store") / "s.db"
+    path.write_bytes(changed)
+    with contextlib.suppress(KinstError):
+        store = Store(path)
+        try:
+            used(store)
+        finally:
+            store.close()
+
+
+def test_a_good_store_can_be_used_in_all_ways(tmp_path):
+    filled(tmp_path / "s.db")
+    store = Store(tmp_path / "s.db")
+    used(store)
+    store.close()
+
+
 def test_what_is_stored_is_known_and_is_of_its_key_alone(tmp_path):
     store = Store(tmp_path / "s.db")
     store.begin(KEY, "kernel 1", "/k", "clang 19", {one.code: "f+1" for one in (GOOD, WRONG)})
