@@ -1,0 +1,83 @@
+"""What is kept is executed: nobody else may have written it."""
+
+import os
+
+import pytest
+
+import kinst_emu
+from emu.errors import KinstError
+from images import cache, catalog
+from images.boots import booted, snapshot_path
+from tests.conftest import MEMORY
+
+OTHER = 12345  # a user, and a group, that are not ours
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_folder_is_made_for_its_user_alone_whatever_the_umask_is(folder):
+    before = os.umask(0)
+    try:
+        cache.kept("snapshots", "a")
+    finally:
+        os.umask(before)
+    assert [one.stat().st_mode & 0o777 for one in (folder, folder / "snapshots")] == [0o700] * 2
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757, 0o770], ids=oct)
+@pytest.mark.parametrize("part", ["", "snapshots"])
+def test_a_folder_that_others_can_write_to_is_refused(folder, part, mode, monkeypatch):
+    monkeypatch.setattr(cache, "_own_group", lambda _number: False)
+    cache.kept("snapshots", "a")
+    (folder / part).chmod(mode)
+    with pytest.raises(KinstError, match=r"can write to it.*set KINST_CACHE"):
+        cache.kept("snapshots", "a")
+    (folder / part).chmod(0o755)
+    cache.kept("snapshots", "a")
+
+
+def test_a_group_of_ones_own_is_nobody_else(folder, monkeypatch):
+    cache.kept("snapshots", "a")
+    folder.chmod(0o775)
+    monkeypatch.setattr(cache, "_own_group", lambda _number: True)
+    assert cache.kept("snapshots", "a").parent.is_dir()
+
+
+def test_a_folder_like_tmp_is_as_good_as_what_is_in_it(folder):
+    folder.mkdir()
+    folder.chmod(0o1777)
+    path = cache.kept("snapshots", "a")
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    path.parent.chmod(0o777)
+    with pytest.raises(KinstError, match="every user can write to it"):
+        cache.kept("snapshots", "a")
+
+
+def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
+    cache.kept("snapshots", "a")
+    monkeypatch.setattr(cache, "ROOT", -1)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: OTHER)
+    with pytest.raises(KinstError, match="is of another user"):
+        cache.kept("snapshots", "a")
+
+
+def test_a_boot_that_others_could_have_written_is_made_again(folder, arch):
+    image = catalog.find(f"teaching/{arch}")
+    wanted = booted(image, MEMORY).digest()
+    path = snapshot_path(image, MEMORY)
+    path.chmod(0o666)
+    assert snapshot_path(image, MEMORY) == path and not path.exists()
+    assert booted(image, MEMORY).digest() == wanted
+    assert path.stat().st_mode & 0o022 == 0
+
+
+def test_a_command_says_it_in_one_line(folder, capsys):
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(kinst_emu.KinstError) as error:
+        kinst_emu.open("teaching/amd64").boot()
+    assert "\n" not in str(error.value) and str(folder) in str(error.value)
