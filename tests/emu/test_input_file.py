@@ -1,6 +1,7 @@
 """Inputs are taken once: what happens to their files afterwards changes nothing, or is an error."""
 
 import dataclasses
+import itertools
 import os
 import pickle
 import shutil
@@ -27,6 +28,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
 from tests.conftest import ARCHES
+from tests.modulewriter import KernelModule
 
 FEW = 1 << 20
 
@@ -256,15 +258,18 @@ def stripped(content):
 
 
 class Files(RuleBasedStateMachine):
-    """A kernel's file is replaced, patched in place and robbed of a symbol; whoever opens it boots
-    what it has then, and those who opened it before what it had, with a cold and a warm cache.
+    """Files of a kernel and of a module are replaced and patched in place, the kernel robbed of a
+    symbol, too; whoever opens them boots what they have then, and those who opened them before what
+    they had, with a cold and a warm cache.
 
-    All that is done to the file is in the rules; modules and disks are left out.
+    All that is done to the files is in the rules.  Disks are left out: teaching kernels have none
+    (their copies and changes have tests of their own above).
     """
 
     base = cache = Path()
     contents: ClassVar[list[bytes]] = []
-    digests: ClassVar[dict[bytes, str]] = {}
+    modules: ClassVar[list[bytes]] = []
+    digests: ClassVar[dict[tuple[bytes, bytes], str]] = {}
 
     def __init__(self):
         super().__init__()
@@ -272,6 +277,8 @@ class Files(RuleBasedStateMachine):
         self.folder.mkdir()
         self.kernel = self.folder / "kernel"
         self.kernel.write_bytes(self.contents[0])
+        self.module = self.folder / "mine.ko"
+        self.module.write_bytes(self.modules[0])
         self.opened = []
 
     @rule(number=st.integers(0, 3))
@@ -285,15 +292,28 @@ class Files(RuleBasedStateMachine):
         with self.kernel.open("r+b") as file:
             file.write(self.contents[number])
 
-    @rule()
-    def open(self):
-        self.opened.append((elf.load(self.kernel), self.kernel.read_bytes()))
+    @rule(number=st.integers(0, 1))
+    def replace_the_module(self, number):
+        other = self.folder / "other"
+        other.write_bytes(self.modules[number])
+        os.replace(other, self.module)
+
+    @rule(number=st.integers(0, 1))
+    def patch_the_module(self, number):
+        with self.module.open("r+b") as file:
+            file.write(self.modules[number])
+
+    @rule(with_module=st.booleans())
+    def open(self, with_module):
+        modules = [str(self.module)] if with_module else []
+        self.opened.append((catalog.find(str(self.kernel), modules), (
+            self.kernel.read_bytes(), self.module.read_bytes() if with_module else b"")))
 
     @rule(which=st.integers(0, 100))
     def boot(self, which):
         if self.opened:
-            image, content = self.opened[which % len(self.opened)]
-            assert booted(image, FEW * 64).digest() == self.digests[content]
+            image, contents = self.opened[which % len(self.opened)]
+            assert booted(image, FEW * 64).digest() == self.digests[contents]
 
     @rule()
     def empty_the_cache(self):
@@ -307,19 +327,24 @@ def test_a_boot_is_that_of_the_bytes_that_were_opened_in_every_order(tmp_path, m
     other = answer_42(plain, source)
     contents = [plain, other, stripped(plain), stripped(other)]
     assert len(set(contents)) == 4 and len({len(content) for content in contents}) == 1
+    modules = [KernelModule(outside="strlen", depends=(), text=text).build()
+               for text in (b"\x55\xe8\0\0\0\0\x5d\xc3", b"\x53\xe8\0\0\0\0\x5b\xc3")]
     digests = {}
-    for number, content in enumerate(contents):
-        path = tmp_path / f"kernel{number}"
+    for number, (content, module) in enumerate(itertools.product(contents, [b"", *modules])):
+        path, beside = tmp_path / f"kernel{number}", tmp_path / f"{number}" / "mine.ko"
         path.write_bytes(content)
-        machine = UnicornMachine(elf.load(path), FEW * 64)
+        beside.parent.mkdir()
+        beside.write_bytes(module)
+        machine = UnicornMachine(catalog.find(str(path), [str(beside)] if module else []), FEW * 64)
         machine.boot()
         boot_to_prompt(machine)
         settle_at_reader(machine)
-        digests[content] = machine.digest()
-    assert len(set(digests.values())) == 4
+        digests[content, module] = machine.digest()
+    assert len(set(digests.values())) == 12
     monkeypatch.setattr(Files, "base", tmp_path)
     monkeypatch.setattr(Files, "cache", tmp_path / "cache")
     monkeypatch.setattr(Files, "contents", contents)
+    monkeypatch.setattr(Files, "modules", modules)
     monkeypatch.setattr(Files, "digests", digests)
     run_state_machine_as_test(Files, settings=settings(
         max_examples=40, stateful_step_count=50, deadline=None))
