@@ -1,0 +1,174 @@
+"""The Python interface, called with anything: every public name of its classes, found by
+introspection, with arguments that fit its annotations, and with some that do not.
+
+It is right to return, and right to raise a KinstError, or a TypeError, ValueError, OverflowError or
+KeyError for what is no argument (an AttributeError, where it is no such object at all).  Anything
+else is a finding, and so is a machine that is not what it was once it has gone back to a state.
+"""
+
+import contextlib
+import inspect
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import kinst_emu
+from dwarf.values import CArray, CPointer, CStruct
+from kinst_emu.kernel import Kernel
+from kinst_emu.machine import TracedMachine
+from kinst_emu.probes import Probes
+from kinst_emu.program import Program
+from kinst_emu.recording import OpenRecording
+from tests.conftest import ARCHES
+
+RIGHT = (kinst_emu.KinstError, TypeError, ValueError, OverflowError, KeyError)
+CLASSES = (Kernel, TracedMachine, Probes, Program, OpenRecording)
+LEFT_OUT = {
+    "explore": "boots machines of its own (tests/kinst_emu/explore)",
+    "on_qemu": "starts a process (tests/emu/qemu)",
+    "command": "needs FreeBSD", "emulated": "is no part of the interface",
+    "relocations": "runs a laboratory (bench/fuzz answers)",
+    "begin": "is called by trace", "end": "is called by close", "flame_graph": "draws",
+    "make": "is called by probe", "fired": "is called by the machine",
+    "moved": "is called by restore", "machine": "is one of the others",
+}
+# What these are given is bounded, or they would run as long as they are told to.
+BOUNDED = ("instructions", "limit", "nanoseconds", "count", "frames")
+MOST = 20_000
+NUMBERS = (0, 1, -1, 2, 8, 0x7F, 0xFF, 1 << 16, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63,
+           (1 << 64) - 1, 1 << 64, -(1 << 63), 1 << 100, 0xFFFF_FFFF_8020_0000, 0x4020_0000)
+TEXTS = ("strlen", "fibonacci", "malloc", "", " ", "\0", "a" * 5000, "strlen+0x4", "kinst::strlen:",
+         "kinst::strlen:0", "fbt::strlen:entry", "fbt:::entry", "fbt::*:return", "kinst::mix:entry",
+         "struct note", "int", "char *", "note", "ticks", "'", '"', "strlen(\"a\")", "(" * 500,
+         "fibonacci(5)", "BEGIN { exit(0); }", "fbt::strlen:entry { @[stack()] = count(); }", "%s",
+         "64M", "guest", "direct", "double", "/", "../..", "\ud800", "\x1b[2J", "50%", "end",
+         "1.5s", "strlen#1", "0xffffffffffffffffffff", "rax", "x0", "a0", "sp", "teaching> ")
+
+
+@dataclass
+class Ground:
+    """Machines, by architecture, and their states; a folder for what is written."""
+
+    folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
+    machines: dict[str, tuple[TracedMachine, kinst_emu.State, str]] = field(default_factory=dict)
+    junk: bool = False  # whether something was given that no annotation asks for
+
+    def machine(self, arch: str) -> tuple[TracedMachine, kinst_emu.State, str]:
+        if arch not in self.machines:
+            made = kinst_emu.open(f"teaching/{arch}").boot("64M")
+            self.machines[arch] = made, made.keep(), made.digest()
+        return self.machines[arch]
+
+
+def ground() -> Ground:
+    """Files may be written where the process is: it goes to the folder."""
+    made = Ground()
+    os.chdir(made.folder.name)
+    return made
+
+
+def names(kind: type) -> list[str]:
+    return [name for name in dir(kind) if not name.startswith("_") and name not in LEFT_OUT]
+
+
+def anything(rng: Any, arch: str, made: Ground) -> object:
+    machine, state, _digest = made.machine(arch)
+    made.junk = True
+    return rng.choice((
+        rng.choice(NUMBERS), rng.choice(TEXTS), rng.choice(TEXTS).encode("utf-8", "replace"), None,
+        True, 0.5, [], {}, (), object(), b"\0" * 100_000, state, machine, float("nan"),
+        Path(made.folder.name) / "some", Path("/dev/null"), lambda *_: None, [1] * 1000))
+
+
+def fitting(rng: Any, parameter: inspect.Parameter, arch: str, made: Ground) -> object:
+    """Something that an annotation seems to ask for, mostly."""
+    if parameter.name in BOUNDED:
+        return rng.choice((0, 1, -1, rng.randrange(MOST), None, "1"))
+    if rng.random() < 0.15:
+        return anything(rng, arch, made)
+    kind = str(parameter.annotation)
+    fits = [rng.choice(NUMBERS)] * ("int" in kind) + [rng.choice(TEXTS)] * ("str" in kind)
+    fits += [rng.choice(TEXTS).encode("utf-8", "replace")] * ("bytes" in kind)
+    fits += [Path(made.folder.name) / "some"] * ("Path" in kind)
+    fits += [made.machine(arch)[1]] * ("State" in kind) + [lambda _firing: None] * ("Fire" in kind)
+    fits += [rng.choice((True, False))] * ("bool" in kind)
+    return rng.choice(fits) if fits else anything(rng, arch, made)
+
+
+def arguments(rng: Any, call: Any, arch: str, made: Ground
+              ) -> tuple[list[object], dict[str, object]]:
+    positional, named = list[object](), dict[str, object]()
+    for one in inspect.signature(call).parameters.values():
+        if one.kind is one.VAR_POSITIONAL:
+            positional += [fitting(rng, one, arch, made) for _ in range(rng.choice((0, 1, 2, 12)))]
+        elif one.kind is one.VAR_KEYWORD:
+            continue
+        elif one.name in BOUNDED or one.default is one.empty or rng.random() < 0.4:
+            value = fitting(rng, one, arch, made)
+            if one.kind is one.KEYWORD_ONLY or named or one.default is not one.empty:
+                named[one.name] = value
+            else:
+                positional.append(value)
+    return positional, named
+
+
+def used(value: object, rng: Any) -> None:
+    """Look at what was returned as a person would."""
+    repr(value)
+    if isinstance(value, CStruct | CPointer | CArray):
+        str(value)
+    elif hasattr(value, "__next__"):
+        with contextlib.suppress(StopIteration):
+            for _ in range(rng.randrange(3)):
+                repr(next(value))
+
+
+def once(rng: Any, made: Ground) -> str:
+    arch = rng.choice(ARCHES)
+    machine, state, digest = made.machine(arch)
+    told, made.junk = "returned", False
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(rng.choice((1, 2, 4))):
+                kind = rng.choice(CLASSES)
+                one = target(rng, kind, machine, made, stack)
+                name = rng.choice(names(kind))
+                found = getattr(one, name)
+                if callable(found):
+                    positional, named = arguments(rng, found, arch, made)
+                    found = found(*positional, **named)
+                    if hasattr(found, "__enter__") and rng.random() < 0.7:
+                        found = stack.enter_context(found)
+                used(found, rng)
+    except RIGHT:
+        told = "refused"
+    except AttributeError:
+        if not made.junk:
+            raise
+        told = "refused"
+    if machine.program is not None:
+        machine.program.close()
+    machine.close_probes()
+    machine.restore(state)
+    if machine.digest() != digest:
+        raise AssertionError("the machine is not what it was")
+    return told
+
+
+def target(rng: Any, kind: type, machine: TracedMachine, made: Ground,
+           stack: contextlib.ExitStack) -> object:
+    """An object of a class."""
+    if kind is Kernel:
+        return kinst_emu.open(machine.kernel.path)
+    if kind is Probes:
+        return machine.probe("kinst::strlen:")
+    if kind is Program:
+        return machine.program or machine.trace("fbt::strlen:entry { @ = count(); trace(arg0); }")
+    if kind is OpenRecording:
+        path = Path(made.folder.name) / "a.rec"
+        with machine.record(path):
+            machine.call("strlen", "hello")
+        return kinst_emu.Recording(path, str(machine.kernel.path))
+    return machine
