@@ -34,6 +34,8 @@ from kinst_emu.turn import in_turn
 if TYPE_CHECKING:
     from kinst_emu.explore.explorer import Explored
 
+MOST = 1 << 62  # instructions, or nanoseconds, of a run
+
 
 @dataclass(frozen=True)
 class SavedState:
@@ -148,6 +150,9 @@ class TracedMachine(Inspected):
         """
         emulated = self.emulated
         addresses = [self._place(place) for place in places]
+        for name, most in (("instructions", instructions), ("nanoseconds", nanoseconds or 0)):
+            if not 0 <= most <= MOST:
+                raise KinstError(f"run: {most} {name}: give 0 to {MOST}")
         stop = emulated.run(Until(
             addresses=addresses, console=console,
             instructions=emulated.instructions + instructions if emulated.counts else None,
@@ -192,8 +197,10 @@ class TracedMachine(Inspected):
         """Execute up to a count of instructions, unseen by the probes: they have fired there
         before.
 
-        :raises KinstError: on QEMU.
+        :raises KinstError: on QEMU, and for what is no count.
         """
+        if not 0 <= instructions <= MOST:
+            raise KinstError(f"execute_again: {instructions} is no count of instructions")
         with self._bare() as machine:
             stop = machine.run(Until(instructions=instructions))
         if stop.reason is StopReason.INTERRUPTED:

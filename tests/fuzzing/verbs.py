@@ -8,7 +8,6 @@ else is a finding, and so is a machine that is not what it was once it has gone 
 
 import contextlib
 import inspect
-import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +62,8 @@ class Ground:
 
 
 def ground() -> Ground:
-    """Files may be written where the process is: it goes to the folder."""
-    made = Ground()
-    os.chdir(made.folder.name)
-    return made
+    """Files may be written where the process is."""
+    return Ground()
 
 
 def names(kind: type) -> list[str]:
