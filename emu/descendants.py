@@ -2,18 +2,21 @@
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
+JOIN = 5  # seconds
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG: linux/prctl.h
 _libc = ctypes.CDLL(None)
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Processes that are made meanwhile are never interrupted from the terminal: whoever makes
-    them is, and ends them.  They have it so from their first instruction on."""
+    """Processes that are made inside the ``with`` never get a SIGINT: an interrupt from the
+    terminal is for the process that makes them, which then ends them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -21,8 +24,25 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextlib.contextmanager
+def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Kill the processes of a pool at the end of the ``with``, whatever they do then."""
+    others = multiprocessing.active_children()
+    try:
+        yield
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        own = [one for one in multiprocessing.active_children() if one not in others]
+        for process in own:
+            process.kill()
+        for process in own:
+            process.join(JOIN)
+
+
 def end_with(parent: int) -> None:
-    """This process is killed when the one that has made it ends, or has ended already.
+    """Have this process killed when its parent ends, or end it when that has happened already.
+
+    To the kernel the parent is the thread that has made this process: it must not end before.
 
     :param parent: its process ID.
     """

@@ -52,15 +52,17 @@ def store_is_whole(path: Path, _kernel: str) -> None:
 class Command:
     """A command of kinst.
 
-    :param words: ``{kernel}`` is one, ``{out}`` an empty folder.
+    :param words: ``{kernel}`` is one, ``{races}`` the kernel of races, ``{out}`` an empty folder.
     :param files: the names of what it writes there, and what each is held to once it is there.
-    :param given: made by commands before it: the same, without being killed.
+    :param given: commands before it, which are not killed.
+    :param ends: its exit status.
     """
 
     name: str
     words: tuple[str, ...]
     files: Mapping[str, Callable[[Path, str], None]] = field(default_factory=dict)
     given: tuple[tuple[str, ...], ...] = ()
+    ends: int = 0
 
 
 def page_is_whole(path: Path, _kernel: str) -> None:
@@ -83,9 +85,12 @@ COMMANDS = (
     Command("relocate", ("relocate", "-k", "{kernel}", "strlen", "fibonacci", "strtoul",
                          "--states", "30", "--jobs", "2", "--store", "{out}/a.db"),
             {"a.db": store_is_whole}),
-    Command("explore", ("explore", "-k", "{kernel}/../races", "--setup", "counter_reset()",
+    Command("explore", ("explore", "-k", "{races}", "--setup", "counter_reset()",
                         "--run", "counter_bad()", "--run", "counter_bad()", "--jobs", "2",
-                        "--limit", "300", "--html", "{out}/a.html"), {"a.html": page_is_whole}),
+                        "--limit", "300", "--html", "{out}/a.html"), {"a.html": page_is_whole},
+            ends=1),  # it finds something
+    Command("sweep", ("relocate", "-k", "{kernel}", "--states", "20", "--jobs", "2", "--store",
+                      "{out}/a.db"), {"a.db": store_is_whole}),
     Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
                      "{out}/a.db"), {"a.db": store_is_whole}),
 )
@@ -117,21 +122,21 @@ class Victim:
     def __init__(self, command: Command, kernel: str, folder: Path, seconds: float = 0.0) -> None:
         self.command, self.kernel, self.folder = command, kernel, folder
         for words in command.given:
-            self._whole(words)
+            self._whole(words, 0)
         begin = time.monotonic()
         if not seconds:
-            self._whole(command.words)
+            self.again()
         self.seconds = seconds or time.monotonic() - begin
 
-    def _whole(self, words: tuple[str, ...]) -> None:
+    def _whole(self, words: tuple[str, ...], ends: int) -> None:
         done = subprocess.run(self._spelled(words), capture_output=True, text=True, timeout=LONGEST,
                               stdin=subprocess.DEVNULL, check=False)
-        # Of these, explore ends with 1 where it finds something.
-        if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        if done.returncode != ends or "Traceback" in done.stderr:
             raise LeftError(f"{self.command.name}: ends with {done.returncode}: {done.stderr}")
 
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
-        names = {"{kernel}": self.kernel, "{out}": str(self.folder)}
+        names = {"{kernel}": self.kernel, "{out}": str(self.folder),
+                 "{races}": str(Path(self.kernel).with_name("races"))}
         made = [sys.executable, "-c", "import kinst_emu.entry as e; e.kinst()"]
         for word in words:
             for name, value in names.items():
@@ -145,7 +150,8 @@ class Victim:
         :raises LeftError: when a process is left of it, or half a file, or a traceback.
         """
         for name in self.command.files:
-            (self.folder / name).unlink(missing_ok=True)
+            for path in self.folder.glob(f"{name}*"):  # of a store, SQLite's journal, too
+                path.unlink()
         mark = uuid.uuid4().hex
         with subprocess.Popen(
                 self._spelled(self.command.words), env=os.environ | {MARK: mark},
@@ -154,7 +160,10 @@ class Victim:
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
-                process.send_signal(how)
+                if how is signal.SIGINT:  # as a terminal sends it
+                    os.killpg(process.pid, how)
+                else:
+                    process.send_signal(how)
             early = process.poll() is None
             ends = time.monotonic() + PATIENCE
             while (left := processes(mark)) and time.monotonic() < ends:
@@ -178,11 +187,13 @@ class Victim:
         return early
 
     def again(self) -> None:
-        """Where it was killed, it can be run to its end.
+        """Run it to its end, whatever was left of it.
 
-        :raises LeftError: when it cannot.
+        :raises LeftError: when that cannot be, or it has not written its files.
         """
-        self._whole(self.command.words)
+        self._whole(self.command.words, self.command.ends)
+        for name, check in self.command.files.items():
+            check(self.folder / name, self.kernel)
 
 
 def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:

@@ -30,27 +30,41 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
+class _Forks:
+    """How often this process has forked."""
+
+    count = 0
+
+    @classmethod
+    def add(cls) -> None:
+        cls.count += 1
+
+
+os.register_at_fork(after_in_parent=_Forks.add)
+
+
 class StateFile:
-    """The memory file that the snapshots of one machine's RAM lie in, one behind the other.
+    """The memory file that holds the snapshots of one machine's RAM, one after another.
 
-    It is of the process that has made it: what a forked child lets go of stays for the parent.
+    A forked process shares it with its parent: only the process that made it adds snapshots, and a
+    part that was there at a fork is never emptied, because the child may have it as its RAM.
 
-    :param size: bytes of one.
+    :param size: bytes of a snapshot.
     :raises OSError: when the host has no descriptor for it.
     """
 
     def __init__(self, size: int) -> None:
-        self.size = size
+        self.size, self.process = size, os.getpid()
         self.descriptor = os.memfd_create("kinst-snapshots", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor)
-        self._owner = os.getpid()
         self._free: list[int] = []
         self._end = 0
 
     def take(self) -> int:
-        """The offset of a part that nobody has, of zeros.
+        """Reserve a part of zeros.
 
-        :raises OSError: when the file cannot have so many.
+        :return: its offset.
+        :raises OSError: when the file cannot hold another one.
         """
         if self._free:
             return self._free.pop()
@@ -58,24 +72,28 @@ class StateFile:
         at, self._end = self._end, self._end + self.size
         return at
 
-    def give_back(self, at: int) -> None:
-        """A part's memory goes back to the host."""
-        if os.getpid() == self._owner and _libc.fallocate(
+    def give_back(self, at: int, forks: int) -> None:
+        """Empty a part, whose memory goes back to the host.
+
+        :param forks: of this process when the part was taken.
+        """
+        if os.getpid() == self.process and forks == _Forks.count and _libc.fallocate(
                 self.descriptor, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, at, self.size) == 0:
             self._free.append(at)
 
 
 class MemoryImage:
-    """What RAM held at one moment: a part of a memory file, which is given back with it.
+    """What RAM held at one moment: a part of a memory file, which is emptied when nobody has the
+    image any more.
 
-    It never changes, so that a copy is the same one.
+    It never changes: a copy is the same object.
 
     :raises OSError: when the host has no memory for it.
     """
 
     def __init__(self, file: StateFile) -> None:
         self.file, self.at = file, file.take()
-        weakref.finalize(self, file.give_back, self.at)
+        weakref.finalize(self, file.give_back, self.at, _Forks.count)
 
     @property
     def size(self) -> int:
@@ -160,7 +178,7 @@ class GuestMemory:
 
         :raises OSError: when the host has no memory for them.
         """
-        if self._states is None:
+        if self._states is None or self._states.process != os.getpid():
             self._states = StateFile(self.size)
         image = MemoryImage(self._states)
         for page, count in self.used():

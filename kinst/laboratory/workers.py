@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from emu.descendants import end_with, uninterrupted
+from emu.descendants import end_with, ended_pool, uninterrupted
 from emu.errors import KinstError
 
 Part = TypeVar("Part")
@@ -66,20 +66,19 @@ class Processes(Workers):
             pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("spawn"),
                                        end_with, (os.getpid(),))
             try:
-                with uninterrupted():
-                    futures = {pool.submit(function, parts[number]): number
-                               for number in sorted(rest)}
-                for future in as_completed(futures):
-                    result = future.result()
-                    rest.discard(futures[future])
-                    yield futures[future], result
+                with ended_pool(pool):
+                    with uninterrupted():
+                        futures = {pool.submit(function, parts[number]): number
+                                   for number in sorted(rest)}
+                    for future in as_completed(futures):
+                        result = future.result()
+                        rest.discard(futures[future])
+                        yield futures[future], result
             except BrokenProcessPool:
                 losses += 1
                 if losses > LOSSES:
                     raise KinstError(f"--jobs: {losses} times a process was lost with its part of "
                                      "the sweep: is there too little memory?") from None
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
 
 
 @functools.cache

@@ -11,10 +11,9 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
-from emu.descendants import end_with, uninterrupted
+from emu.descendants import end_with, ended_pool, uninterrupted
 from emu.errors import KinstError
 
-JOIN = 5  # seconds
 AHEAD = 4  # chunks for each process are made before their answers are wanted
 
 
@@ -42,7 +41,6 @@ def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
     """
     global _ANSWERER
     _ANSWERER = answerer
-    others = multiprocessing.active_children()
     # By fork: the machine is not made again.
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), end_with, (os.getpid(),))
 
@@ -62,12 +60,7 @@ def workers(answerer: Answerer, count: int, chunk: int = 32) -> Iterator[
                                  "Give fewer jobs, or less --memory") from None
             yield from found
     try:
-        yield answers
+        with ended_pool(pool):
+            yield answers
     finally:
         _ANSWERER = None
-        pool.shutdown(wait=False, cancel_futures=True)
-        own = [one for one in multiprocessing.active_children() if one not in others]
-        for process in own:
-            process.kill()
-        for process in own:
-            process.join(JOIN)

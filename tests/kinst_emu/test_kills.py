@@ -1,17 +1,23 @@
 """Nothing is left of a command that is killed: no process, no half file; it can be run again."""
 
+import os
 import random
+import signal
+import subprocess
+import sys
+import uuid
 
 import pytest
 
 from images import catalog
-from tests.killing import COMMANDS, SIGNALS, Victim, processes
+from tests.killing import COMMANDS, MARK, SIGNALS, Victim, processes
 
 SEED = 54
 SECONDS = 1.5  # in which they are killed; bench/kills does it at any time, and often
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.name != "sweep"],
+                         ids=lambda command: command.name)  # that takes long (bench/kills)
 def test_nothing_is_left_of_a_command_that_is_killed(command, tmp_path):
     victim = Victim(command, str(catalog.find("teaching/amd64").path), tmp_path, SECONDS)
     generator = random.Random(f"{SEED} {command.name}")
@@ -20,5 +26,28 @@ def test_nothing_is_left_of_a_command_that_is_killed(command, tmp_path):
     victim.again()
 
 
-def test_processes_are_found_by_their_mark(tmp_path):
-    assert processes("nobody has this one") == []
+def test_processes_are_found_by_their_mark():
+    mark = uuid.uuid4().hex
+    assert processes(mark) == []
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark},
+                          start_new_session=True) as process:
+        assert [number for number, _line in processes(mark)] == [process.pid]
+        process.kill()
+
+
+def test_an_interrupt_ends_a_long_sweep_at_once(tmp_path):
+    """As a terminal sends it: to all processes of it."""
+    words = ("-k", "teaching/amd64", "--states", "3000", "--jobs", "2", "--store",
+             str(tmp_path / "a.db"))
+    with subprocess.Popen([sys.executable, "-m", "kinst_emu.commands.kinst", "relocate", *words],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as process:
+        assert process.stderr is not None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(4)  # its workers work
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(5)
+        finally:
+            process.kill()
+        assert process.stderr.read().endswith("kinst: interrupted\n") and process.returncode == 130

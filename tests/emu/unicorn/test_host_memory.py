@@ -113,16 +113,67 @@ def test_parts_of_a_state_file_are_used_again_and_are_empty_then():
     assert bytes(memory.view[:12]) == b"next" + bytes(8)
 
 
+def forked(action):
+    """A child that does something, and then waits for a byte: (process, what lets it go on)."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(theirs)
+            os.read(ours, 1)
+            action()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(ours)
+    return child, theirs
+
+
+def went_well(*children):
+    for _child, pipe in children:
+        os.close(pipe)
+    return [os.waitpid(child, 0)[1] for child, _pipe in children] == [0] * len(children)
+
+
 def test_a_forked_child_lets_go_of_nothing_that_its_parent_has():
     memory = GuestMemory(SIZE)
     memory.view[:4] = b"kept"
     image = memory.snapshot()
-    child = os.fork()
-    if not child:
-        image.file.give_back(image.at)
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+    assert went_well(forked(lambda: image.file.give_back(image.at, 0)))
     assert image.read(0, 4) == b"kept"
+
+
+def test_what_its_parent_lets_go_of_stays_a_forked_childs_memory():
+    memory = GuestMemory(SIZE)
+    memory.view[:4] = b"kept"
+    memory.snapshot()
+
+    def look():
+        assert bytes(memory.view[:4]) == b"kept"
+
+    child = forked(look)
+    memory.restore(memory.snapshot())
+    gc.collect()
+    memory.view[:4] = b"next"
+    memory.snapshot()
+    assert went_well(child)
+
+
+def test_forked_children_keep_states_of_their_own():
+    memory = GuestMemory(SIZE)
+    memory.view[:4] = b"kept"
+    memory.snapshot()
+
+    def keep(text):
+        for number in range(200):
+            wanted = text + number.to_bytes(4, "little")
+            memory.view[:8] = wanted
+            image = memory.snapshot()
+            assert bytes(memory.view[:8]) == image.read(0, 8) == wanted
+
+    texts = b"one.", b"two.", b"3rd."
+    assert went_well(*[forked(lambda text=text: keep(text)) for text in texts])
+    assert bytes(memory.view[:4]) == b"kept"
 
 
 def test_a_host_without_descriptors_is_an_error_in_one_line(machine, monkeypatch):
