@@ -9,7 +9,7 @@ from emu.elf import Image
 from emu.elf_file import ElfFile
 from emu.fingerprint import fingerprint
 from emu.progress import PROGRESS
-from images.cache import kept
+from images.cache import cached_file
 
 MADE_BY = ("dwarf.index", "dwarf._scan", "dwarf._join", "dwarf.joined",
            "dwarf.debug_file")  # what an index is
@@ -38,6 +38,6 @@ def index_of(file: ElfFile, identity: str) -> DebugIndex:
     assert found is not None
     # Offsets in the file: another file, or the same one changed, needs another index.
     key = f"{identity} {found.file.state} {fingerprint(MADE_BY)}"
-    cache = kept("dwarf", f"{hashlib.sha256(key.encode()).hexdigest()}.index")
+    cache = cached_file("dwarf", f"{hashlib.sha256(key.encode()).hexdigest()}.index")
     with PROGRESS.working(f"indexing the debug data of {file.path}"):
         return load(file, cache)

@@ -5,7 +5,7 @@
 CONTROL = dict.fromkeys((*range(9), *range(10, 32), *range(127, 160), 0x200E, 0x200F,
                          *range(0x2028, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
-_SEEN = {
+_VISIBLE = {
     **{one: f"\\u{one:04x}" for one in CONTROL if one > 0x9F},
     **{one: f"^{chr(one ^ 0x40)}" for one in (*range(9), *range(11, 32), 127)},
     **{one: f"\\x{one:02x}" for one in range(128, 160)},
@@ -18,14 +18,14 @@ def plain(text: str) -> str:
 
 
 def visible(text: str, also: str = "") -> str:
-    """Text as a terminal may be given it, line by line: what controls it is there to be seen, as
-    ``cat -v`` shows it; bytes that are no text (``surrogateescape``) as ``\\x9b``.
+    """Replace what would control a terminal, except for line ends and tabs, by what ``cat -v``
+    shows (``^[``), and bytes that are not text (``surrogateescape``) by ``\\x9b``.
 
-    :param also: control characters that are let through.
+    :param also: control characters that stay, too.
     """
-    shown = text.translate(_SEEN)
+    shown = text.translate(_VISIBLE)
     return shown if not also or shown == text else "".join(
-        one if one in also else one.translate(_SEEN) for one in text)
+        one if one in also else one.translate(_VISIBLE) for one in text)
 
 
 def name(text: bytes) -> str:

@@ -14,7 +14,7 @@ from emu.machine import Stop, StopReason, Until
 from emu.progress import PROGRESS
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
-from images.cache import kept
+from images.cache import cached_file
 
 MEMORY = 512 << 20
 LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fiftieth of it
@@ -83,7 +83,7 @@ def snapshot_path(image: Image, memory: int) -> Path:
     made_by = fingerprint(
         (*MADE_BY, *(f"{folder}.{arch}" for folder in ("emu", *FOLDERS))), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
-    return kept("snapshots", name)
+    return cached_file("snapshots", name)
 
 
 def _drop_older(path: Path) -> None:

@@ -24,22 +24,24 @@ def cache_directory() -> Path:
     return Path(named) if named else Path(platformdirs.user_cache_dir("kinst-emu"))
 
 
-def kept(kind: str, name: str) -> Path:
-    """The file of that name among what is kept of a kind, whether it is there or not; its folder is
-    made where that can be.  A file that another user could have written is removed.
+def cached_file(kind: str, name: str) -> Path:
+    """Find the place of a file in the cache, and make its folder if possible.  The file need not
+    exist; one that another user could have written is removed.
 
+    :param kind: the folder's name; ``name`` the file's.
     :raises KinstError: when another user can write to the folder.
     """
-    whole = cache_directory()
+    whole, reachable = cache_directory(), True
     for folder in (whole, whole / kind):
-        with contextlib.suppress(OSError):  # what is to be kept there says so
+        with contextlib.suppress(OSError):  # whoever writes there says so
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = _of_others(folder)
         if found and not _like_tmp(folder):
             raise KinstError(f"{folder}: {found}; what is kept there is executed: set KINST_CACHE "
                              "to a directory of your own, or take the permission away (chmod go-w)")
+        reachable = reachable and _reachable(folder)
     path = whole / kind / name
-    if found := _of_others(path):
+    if found := _of_others(path, reachable):
         try:
             path.unlink()
         except OSError as error:
@@ -54,14 +56,29 @@ def _like_tmp(folder: Path) -> bool:
     return found.st_uid in (ROOT, os.geteuid()) and bool(found.st_mode & stat.S_ISVTX)
 
 
-def _of_others(path: Path) -> str:
-    """How another user can write to it; empty: nobody else can, or it is not there."""
+def _reachable(folder: Path) -> bool:
+    """Whether other users can get at what is in a folder."""
     try:
-        found = path.stat()
+        return bool(folder.stat().st_mode & (stat.S_IXGRP | stat.S_IXOTH))
+    except OSError:
+        return True
+
+
+def _of_others(path: Path, reachable: bool = True) -> str:
+    """How another user can write to a file or folder, or point a link elsewhere; empty: nobody else
+    can, or it does not exist.
+
+    :param reachable: whether others can get at it, so that its permissions matter.
+    """
+    try:
+        link, found = path.lstat(), path.stat()
     except OSError:
         return ""
-    if found.st_uid not in (ROOT, os.geteuid()):
-        return f"is of another user ({_user(found.st_uid)})"
+    for one in (link, found):
+        if one.st_uid not in (ROOT, os.geteuid()):
+            return f"is of another user ({_user(one.st_uid)})"
+    if not reachable:
+        return ""
     if found.st_mode & stat.S_IWOTH:
         return "every user can write to it"
     if found.st_mode & stat.S_IWGRP and not _own_group(found.st_gid):

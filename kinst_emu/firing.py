@@ -66,8 +66,8 @@ class Firing:
     """A firing of a probe: the guest stands before the probed instruction, or, where a function
     that left by a tail call returns, in its caller.
 
-    It is there while the probe's function runs; reading registers and what depends on them raises
-    a KinstError later.
+    It can be read while the probe's function runs.  Later only its names and its address remain;
+    anything else raises a KinstError.
 
     :param placed: gives the prototype of the probe's function and the places of its arguments.
     :param returned: whether the function has returned to its caller already: it left by a tail
@@ -80,10 +80,14 @@ class Firing:
         self._probe, self._read_now, self._placed = probe, read, placed
         self._over = False
 
-    def _read(self, register: str) -> int:
+    def _present(self) -> None:
+        """:raises KinstError: after the probe's function has returned."""
         if self._over:
             raise KinstError(f"{self.probe}: the firing is over: keep what is needed of it in the "
                              "probe's function")
+
+    def _read(self, register: str) -> int:
+        self._present()
         return self._read_now(register)
 
     def end(self) -> None:
@@ -112,11 +116,13 @@ class Firing:
     @property
     def instructions(self) -> int:
         """Executed by the guest so far."""
+        self._present()
         return self.machine.instructions
 
     @property
     def now(self) -> int:
         """Virtual nanoseconds since the start of the boot."""
+        self._present()
         return self.machine.now
 
     @property

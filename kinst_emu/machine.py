@@ -456,8 +456,9 @@ class TracedMachine(Inspected):
         try:
             yield
         finally:
-            with self.turn:
-                recording.close()
+            if self.turn.is_ours:  # in a forked process it goes on in the other one
+                with self.turn.waited():
+                    recording.close()
 
     @in_turn
     def digest(self) -> str:

@@ -107,8 +107,9 @@ class Probes:
                            for n in range(len(procedure.parameters))]
 
     def close(self) -> None:
-        """Disable the probes."""
-        self._remove(self)
+        """Disable the probes; after another thread's use of the machine."""
+        with self._machine.turn.waited():
+            self._remove(self)
 
     def __enter__(self) -> Self:
         return self

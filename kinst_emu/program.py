@@ -147,8 +147,10 @@ class Program:
         self._session.moved()
 
     def close(self) -> None:
-        """End the trace: END fires, and what was aggregated is there."""
-        self._remove(self)
+        """End the trace, after another thread's use of the machine: END fires, and the aggregations
+        are complete."""
+        with self._machine.turn.waited():
+            self._remove(self)
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ class SharedOutput(io.TextIOWrapper):
         if not text:
             return 0
         if self._guests:
+            self._rest()
             self._guests = False
             if not text.startswith("\n"):
                 super().write("\n")
@@ -55,6 +56,12 @@ class SharedOutput(io.TextIOWrapper):
         self._guests = byte != NEWLINE
         if byte == NEWLINE or self.isatty():
             self.buffer.flush()
+
+    def _rest(self) -> None:
+        """The beginning of a character that the guest has not gone on with."""
+        rest = self._shown(self._decoder.decode(b"", True), EDITING)
+        if rest:
+            self.buffer.write(rest.encode("utf-8", "backslashreplace"))
 
     def end_line(self) -> None:
         """End a line that the guest has begun: something else than this output comes next."""

@@ -32,7 +32,10 @@ TIMEOUT = 120  # s
 
 
 class Completed(subprocess.CompletedProcess):
-    """:param peak: bytes of memory that it had at once."""
+    """A command that has ended.
+
+    :param peak: the most memory that it had, in bytes.
+    """
 
     def __init__(self, *arguments, peak):
         super().__init__(*arguments)

@@ -173,8 +173,8 @@ class Options:
     """What is set.
 
     :param active: tracing has begun: what is fixed then cannot be changed.
-    :param allowed_outside: destructive actions are allowed by whoever runs the program (``-w``),
-        and not by the program alone: those on this computer, too.
+    :param allowed_outside: whether destructive actions are allowed by ``-w``, and not only by an
+        option within the program: actions on this computer, too.
     """
 
     values: dict[str, Value] = field(default_factory=lambda: dict(DEFAULTS))

@@ -228,9 +228,9 @@ class Session:
             self.runtime.set_error(fired.entry)
 
     def _only_the_guest(self, compiled: Sequence[Compiled]) -> None:
-        """What a program allows itself is what it does to the guest.
+        """Check that no action does something to this computer.
 
-        :raises KinstError: for an action that does something to this computer.
+        :raises KinstError: when one does.
         """
         reaching = {"freopen", "system"} if self.guest is None else {"freopen"}
         for action in (action for one in compiled for action in one.function.actions):

@@ -58,8 +58,11 @@ class Runner(Protocol):
 
 
 @contextlib.contextmanager
-def _kept() -> Iterator[None]:
-    """:raises MachineError: when the host has no room for a state."""
+def _keeping() -> Iterator[None]:
+    """Keep a state in the host's memory.
+
+    :raises MachineError: when there is no room for it.
+    """
     try:
         yield
     except OSError as error:
@@ -514,7 +517,7 @@ class UnicornMachine(Machine):
         :raises MachineError: when the host has no memory for it.
         """
         state = self.state()
-        with _kept():
+        with _keeping():
             return Snapshot(state, self.memory_part.snapshot(), self.patches)
 
     def patch(self, breakpoints: Container[int], displaced: Callable[[int], bytes]) -> None:
@@ -559,7 +562,7 @@ class UnicornMachine(Machine):
         :raises MachineError: in the middle of an instruction; when the host has no memory for it.
         """
         self._between_instructions("it is not marked here")
-        with _kept():
+        with _keeping():
             return mark.keep(self)
 
     def back_to(self, kept: StateMark) -> None:

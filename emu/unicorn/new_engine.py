@@ -32,7 +32,10 @@ def new_engine(architecture: int, mode: int) -> unicorn.Uc:
 
 
 def _try() -> None:
-    """:raises OSError: when there is no room."""
+    """Reserve as much address space as an engine takes, and let go of it.
+
+    :raises OSError: when there is not as much.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
     mmap.mmap(-1, TRANSLATIONS + BESIDE, flags=flags,
               prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC).close()

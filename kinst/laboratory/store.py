@@ -75,6 +75,9 @@ class Build:
 # What reading a file that somebody else has written comes to; SQLite's own words for it may be no
 # text.
 DAMAGE = (sqlite3.Error, ValueError, TypeError, KeyError, RecursionError)
+# Errors that say nothing of the file's content.
+OF_THE_HOST = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN,
+               sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM)
 
 
 def _finding(code: object, word: object, detail: object) -> Finding:
@@ -125,16 +128,16 @@ class Store:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[None]:
-        """All that is done with the file is done in this.
+        """Whatever reads or writes the file is inside this.
 
-        :raises KinstError: when it is damaged, or the disk is full.
+        :raises KinstError: when the file is damaged, or cannot be used.
         """
         try:
             yield
         except DAMAGE as error:
-            full = (isinstance(error, sqlite3.Error)
-                    and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL)
-            what = "cannot be written" if full else "damaged"
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what says more of it
+            what = ("cannot be written" if code == sqlite3.SQLITE_FULL else
+                    "cannot be used" if code in OF_THE_HOST else "damaged")
             raise KinstError(f"{self.path}: {what}: {printable(error)}") from None
 
     def _begun(self, must_exist: bool) -> tuple[int, int]:
@@ -204,6 +207,7 @@ class Store:
 
     def put(self, key: Key, findings: Sequence[Finding]) -> None:
         """Keep results, all of them or none."""
+        texts = [to_text(one) for one in findings]
         with self._used(), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             subject = self._subject(key.kind, key.subject)
@@ -211,8 +215,8 @@ class Store:
             self._db.executemany(
                 "INSERT OR REPLACE INTO result (subject, encoding, seed, states, word, detail) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
-                ((subject, numbers[one.code], key.seed, key.states, self._word(one.word),
-                  to_text(one)) for one in findings))
+                ((subject, numbers[one.code], key.seed, key.states, self._word(one.word), text)
+                 for one, text in zip(findings, texts, strict=True)))
 
     def _word(self, text: str) -> int:
         if text not in self._words:

@@ -81,9 +81,10 @@ def chosen(machine: UnicornMachine, image: Image, text: str, hit: int, run: Call
 class _Executed:
     """An execution of an instruction.
 
-    :param now: the instructions before it.
-    :param callers: the stack pointer when its function has returned, if it leaves there.
-    :param returned: whether it left there, and has returned.
+    :param now: instructions executed before it.
+    :param callers: the stack pointer that the function's caller has after the return, if the
+        function leaves at this instruction.
+    :param returned: whether the function has left here, and its callee has returned.
     """
 
     now: int
@@ -98,7 +99,8 @@ class _Counted:
                  function: str, name: str) -> None:
         self._machine = machine
         self._executed: dict[int, list[_Executed]] = {}  # by the instruction's address
-        # Of each firing: where, the instructions before it; of a tail call, which execution.
+        # Of each firing: where, the instructions before it; of a tail call, which execution of the
+        # jump led to it, 0: none that was seen.
         self._fired: list[tuple[int, int, int | None]] = []
         self.breakpoints = breakpoints = Breakpoints(machine, self._fire)
         self._wanted = set(_made(breakpoints, image, provider, module, function, name))
@@ -119,9 +121,10 @@ class _Counted:
             times.append(_Executed(now, sp + self._machine.arch.return_size))
         elif self.breakpoints.dispatcher.after:
             # What left last returns first: the latest one with this caller's frame.
-            which = max(n for n, one in enumerate(times) if one.callers == sp and not one.returned)
-            times[which].returned = True
-            self._fired.append((at, now, which + 1))
+            found = [n for n, one in enumerate(times) if one.callers == sp and not one.returned]
+            if found:
+                times[found[-1]].returned = True
+            self._fired.append((at, now, found[-1] + 1 if found else 0))
         else:
             self._fired.append((at, now, None))
 
@@ -131,6 +134,9 @@ class _Counted:
             raise KinstError(f"{text}: it fires {times} in this run, so that number {hit} cannot "
                              "be explained: give another call")
         at, when, left = self._fired[hit - 1]
+        if left == 0:
+            raise KinstError(f"{text}: firing {hit} cannot be explained: the jump by which its "
+                             "function left was not seen in this run; give another call")
         probe = self._places[at]
         function = self.breakpoints.functions[self._function_of(probe)]
         executed = sum(1 for one in self._executed.get(at, ()) if one.now <= when)

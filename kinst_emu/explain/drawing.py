@@ -62,7 +62,7 @@ BEFORE_CLAUSE = ("frame", "lookup")  # steps of the moment in which the clause i
 ABOUT = {"function": "function", "patch": "function", "exception": "stack", "vector": "stack",
          "frame": "stack", "lookup": "registers", "clause": "clause", "verdict": "trampoline",
          "trampoline": "trampoline", "second": "trampoline", "return": "registers",
-         "after": "registers", "what-if": "registers"}  # step: pane
+         "after": "registers", "returned": "registers", "what-if": "registers"}  # step: pane
 IN_CODE = (Station.FUNCTION, Station.TRAMPOLINE)  # have a pane of their own
 
 

@@ -127,8 +127,8 @@ class SeenFiring:
         waits for; 0: it did not.
     :param ended: why the call did not come to its end; empty: it did.
     :param complete: whether the run has gone on.
-    :param between: of a tail call that is a return, the instructions from where the run goes on to
-        where the probe fires; 0: the probe fires at the breakpoint.
+    :param between: of a tail call that is a return, how many instructions are executed from where
+        the run goes on to where the probe fires; 0: the probe fires at the breakpoint.
     """
 
     architecture: str
@@ -411,6 +411,10 @@ class FiringRecorder:
             self._keep_pushed()
         if firing.complete:
             self._went_on = self._seen
+            inside = 0 <= address - firing.function.address < firing.function.size
+            if self._returns_to is not None and inside:
+                raise KinstError("the function does not leave there this time: give another firing "
+                                 "(--hit)")
         if self._slot and not firing.slot and (firing.complete or firing.strayed):
             firing.slot, firing.trampoline = self._slot, machine.read(self._slot, SLOT)
         firing.stacks[len(firing.rows) - 1] = self._stack()
@@ -418,7 +422,7 @@ class FiringRecorder:
         firing.written[len(firing.rows) - 1] = self._written() | self._saved_by_cpu()
 
     def _wait_for_return(self, address: int) -> None:
-        """Behind a tail call, until the function that it has gone to returns."""
+        """After a tail call: look whether the function that was jumped to has returned."""
         firing = self.firing
         if self._returns_to is None or firing.between:
             return

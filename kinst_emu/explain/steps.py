@@ -519,17 +519,16 @@ def _returned(firing: SeenFiring, words: Words) -> Step:
     """Of a tail call that is a return: where the probe fires."""
     jump, gone, back = firing.rows[0], firing.rows[firing.last], firing.rows[-1]
     sp, result = words.arch.sp, words.arch.result
-    says = ("the word that the stack pointer leads to," if words.arch.link is None
-            else f"the link register, {words.arch.link},")
+    told = ("The word on top of the stack" if words.arch.link is None
+            else f"The link register, {words.arch.link},")
     return Step("returned", f"{firing.asked.probe} fires", (
         f"{firing.function.name} has left by a tail call: {words.where(gone.address)} will return "
-        f"to {firing.function.name}'s caller. At the breakpoint the handler notes where that is, "
-        f"as {says} says: {words.place(back.address)}, with {sp} {back.registers[sp]:#x}. No "
-        "breakpoint is written there: the machine itself watches for that place with that stack "
-        "pointer.",
-        f"{firing.between} instructions later control is there, and the probe fires: "
-        f"{firing.function.name} returns {back.registers[result]:#x}, in {result}, as its callee "
-        "does.",
+        f"to {firing.function.name}'s caller. {told} says where that is: "
+        f"{words.place(back.address)}. The handler notes this place at the breakpoint, and the "
+        f"stack pointer after the return, {sp} {back.registers[sp]:#x}. No breakpoint is written "
+        "there: the machine itself watches for the two.",
+        f"{firing.between} instructions later control is there, and the probe fires. "
+        f"{result}, where functions leave their results, is {back.registers[result]:#x}.",
         Table(("register", "at the tail call", "at the return"),
               tuple(_differences(jump, back)))), len(firing.rows) - 1)
 

@@ -22,7 +22,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_folder_is_made_for_its_user_alone_whatever_the_umask_is(folder):
     before = os.umask(0)
     try:
-        cache.kept("snapshots", "a")
+        cache.cached_file("snapshots", "a")
     finally:
         os.umask(before)
     assert [one.stat().st_mode & 0o777 for one in (folder, folder / "snapshots")] == [0o700] * 2
@@ -32,47 +32,77 @@ def test_a_folder_is_made_for_its_user_alone_whatever_the_umask_is(folder):
 @pytest.mark.parametrize("part", ["", "snapshots"])
 def test_a_folder_that_others_can_write_to_is_refused(folder, part, mode, monkeypatch):
     monkeypatch.setattr(cache, "_own_group", lambda _number: False)
-    cache.kept("snapshots", "a")
+    cache.cached_file("snapshots", "a")
     (folder / part).chmod(mode)
     with pytest.raises(KinstError, match=r"can write to it.*set KINST_CACHE"):
-        cache.kept("snapshots", "a")
+        cache.cached_file("snapshots", "a")
     (folder / part).chmod(0o755)
-    cache.kept("snapshots", "a")
+    cache.cached_file("snapshots", "a")
 
 
 def test_a_group_of_ones_own_is_nobody_else(folder, monkeypatch):
-    cache.kept("snapshots", "a")
+    cache.cached_file("snapshots", "a")
     folder.chmod(0o775)
     monkeypatch.setattr(cache, "_own_group", lambda _number: True)
-    assert cache.kept("snapshots", "a").parent.is_dir()
+    assert cache.cached_file("snapshots", "a").parent.is_dir()
 
 
 def test_a_folder_like_tmp_is_as_good_as_what_is_in_it(folder):
     folder.mkdir()
     folder.chmod(0o1777)
-    path = cache.kept("snapshots", "a")
+    path = cache.cached_file("snapshots", "a")
     assert path.parent.stat().st_mode & 0o777 == 0o700
     path.parent.chmod(0o777)
     with pytest.raises(KinstError, match="every user can write to it"):
-        cache.kept("snapshots", "a")
+        cache.cached_file("snapshots", "a")
 
 
 def test_a_folder_of_another_user_is_refused(folder, monkeypatch):
-    cache.kept("snapshots", "a")
+    cache.cached_file("snapshots", "a")
     monkeypatch.setattr(cache, "ROOT", -1)
     monkeypatch.setattr(cache.os, "geteuid", lambda: OTHER)
     with pytest.raises(KinstError, match="is of another user"):
-        cache.kept("snapshots", "a")
+        cache.cached_file("snapshots", "a")
 
 
 def test_a_boot_that_others_could_have_written_is_made_again(folder, arch):
     image = catalog.find(f"teaching/{arch}")
     wanted = booted(image, MEMORY).digest()
     path = snapshot_path(image, MEMORY)
+    for reachable in (folder, folder / "snapshots"):
+        reachable.chmod(0o755)
     path.chmod(0o666)
     assert snapshot_path(image, MEMORY) == path and not path.exists()
     assert booted(image, MEMORY).digest() == wanted
     assert path.stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize("umask", [0, 0o002], ids=oct)
+def test_a_boot_is_kept_whatever_the_umask_is(folder, umask, monkeypatch):
+    """Nobody else gets at what is in a folder that is its user's alone."""
+    monkeypatch.setattr(cache, "_own_group", lambda _number: False)
+    image = catalog.find("teaching/amd64")
+    before = os.umask(umask)
+    try:
+        booted(image, MEMORY)
+        made = snapshot_path(image, MEMORY).stat()
+        booted(image, MEMORY)
+    finally:
+        os.umask(before)
+    assert made.st_mode & 0o020
+    assert snapshot_path(image, MEMORY).stat().st_mtime_ns == made.st_mtime_ns
+
+
+def test_a_link_of_another_user_is_refused(folder, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    folder.mkdir()
+    (folder / "snapshots").symlink_to(tmp_path / "elsewhere")
+    assert cache.cached_file("snapshots", "a").parent.is_symlink()  # a link of ours is good
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a link another user's")
+    os.lchown(folder / "snapshots", OTHER, OTHER)
+    with pytest.raises(KinstError, match="is of another user"):
+        cache.cached_file("snapshots", "a")
 
 
 def test_a_command_says_it_in_one_line(folder, capsys):

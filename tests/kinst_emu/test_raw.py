@@ -72,6 +72,38 @@ def test_what_the_guest_says_on_its_console_does_not_control_the_terminal():
     assert "\x1b[2Jb\x9b1m" in on_terminal(*words, "--raw")[0]
 
 
+def test_commands_that_print_nothing_of_the_guest_s_speak_of_no_option():
+    shown, said = on_terminal("kinst", "type", "-k", "teaching/amd64", "struct note")
+    assert "struct note {" in shown and not said
+
+
+def test_a_session_s_own_colours_reach_the_terminal():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", "from kinst_emu import entry; entry.kinst()",
+                           "shell", "-k", "teaching/amd64"], stdin=theirs, stdout=theirs,
+                          stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(theirs)
+        found, asked = b"", False
+        while True:
+            try:
+                found += os.read(ours, 4096)
+            except OSError:  # it has ended
+                break
+            if b"In [" in found and not asked:
+                asked = True
+                os.write(ours, b"1/0\rexit\r")
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    os.close(ours)
+    assert b"\x1b[" in found and b"^[[" not in found and "--raw" not in said
+
+
+def test_the_beginning_of_a_character_is_not_lost():
+    shown, _said = on_terminal("kinst", "boot", "-k", "teaching/amd64", "--type",
+                               "keep a\\xe2\\x82\\r")
+    assert "a\\xe2\\x82" in shown
+
+
 def test_a_pipe_is_given_the_bytes():
     done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kdtrace", "-qn",
                            program("\x1b[2J\x9b")], capture_output=True, check=True)

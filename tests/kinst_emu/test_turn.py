@@ -167,7 +167,47 @@ def test_a_firing_that_is_over_says_so(machine):
         dict(registers)
     with pytest.raises(kinst_emu.KinstError, match="the firing is over"):
         kept[0].stack()
+    for name in ("instructions", "now"):
+        with pytest.raises(kinst_emu.KinstError, match="the firing is over"):
+            getattr(kept[0], name)
     assert kept[0].function == "strlen" and "strlen:0" in repr(kept[0])
+
+
+def test_a_recording_ends_when_another_thread_has_done_with_the_machine(machine, tmp_path):
+    held, go_on = threading.Event(), threading.Event()
+
+    def use():
+        with machine.turn:
+            held.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=use)
+    with pytest.raises(ZeroDivisionError), machine.record(tmp_path / "a.rec"):
+        machine.call("strlen", "hello")
+        thread.start()
+        held.wait(10)
+        threading.Timer(0.3, go_on.set).start()
+        raise ZeroDivisionError
+    assert go_on.is_set() and machine.emulated.runner is None
+    thread.join()
+    assert kinst_emu.Recording(tmp_path / "a.rec").same()
+
+
+def test_probes_are_closed_when_another_thread_has_done_with_the_machine(machine):
+    held, go_on = threading.Event(), threading.Event()
+
+    def use():
+        with machine.turn:
+            held.set()
+            go_on.wait(10)
+
+    thread = threading.Thread(target=use)
+    with machine.probe("kinst::strlen:0") as probes:
+        thread.start()
+        held.wait(10)
+        threading.Timer(0.3, go_on.set).start()
+    assert go_on.is_set() and probes.closed
+    thread.join()
 
 
 def test_a_forked_process_uses_no_machine_and_leaves_its_parents_recording_alone(machine, tmp_path):

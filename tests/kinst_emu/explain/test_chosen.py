@@ -78,7 +78,7 @@ def test_a_return_by_a_tail_call_is_explained_to_where_it_fires(arch):
         result = machine.call("tail_even", 7)
     registers = firing["rows"][-1]["registers"]
     assert registers[machine.emulated.arch.result] == result
-    assert f"returns {result:#x}, in" in step["parts"][1]
+    assert f"results, is {result:#x}." in step["parts"][1]
     assert [firing["between"] + 1] == [counts[1] - counts[0]]
 
 
