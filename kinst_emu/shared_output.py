@@ -3,6 +3,7 @@ other has begun.  What a guest says does not control the user's terminal."""
 
 import codecs
 import io
+from typing import Any
 
 from emu.printable import visible
 
@@ -18,10 +19,14 @@ class SharedOutput(io.TextIOWrapper):
     """
 
     raw = changed = False
-    _decoder: codecs.IncrementalDecoder
     _guests = _ours = False  # whether a line was begun by the guest, by us
     _printed = False  # whether the layer of bytes below is behind
     given: io.TextIOWrapper | None = None
+
+    def __init__(self, raw: Any, encoding: str, errors: str | None = None,
+                 line_buffering: bool = False) -> None:
+        super().__init__(raw, encoding=encoding, errors=errors, line_buffering=line_buffering)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def write(self, text: str, /) -> int:
         if not text:
@@ -76,6 +81,5 @@ def shared(output: io.TextIOWrapper) -> SharedOutput:
     output.flush()
     made = SharedOutput(output.buffer, encoding=output.encoding, errors=output.errors,
                         line_buffering=output.line_buffering)
-    made._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
     made.given = output  # which closes the layer of bytes when it goes
     return made

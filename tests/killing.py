@@ -16,6 +16,9 @@ from pathlib import Path
 import kinst_emu
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+# Whoever runs the tests may ignore SIGHUP, as nohup does, and they would then, too.
+BEGIN = ("import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+         "import kinst_emu.entry as entry; entry.kinst()")
 MARK = "KINST_KILLED"  # of all processes of a command, in their environment
 PATIENCE = 2.0  # seconds in which they are gone
 LONGEST = 300.0  # seconds of a command that nobody kills
@@ -137,7 +140,7 @@ class Victim:
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
         names = {"{kernel}": self.kernel, "{out}": str(self.folder),
                  "{races}": str(Path(self.kernel).with_name("races"))}
-        made = [sys.executable, "-c", "import kinst_emu.entry as e; e.kinst()"]
+        made = [sys.executable, "-c", BEGIN]
         for word in words:
             for name, value in names.items():
                 word = word.replace(name, value)

@@ -319,7 +319,6 @@ def test_calls_do_not_return_to_the_first_byte_of_the_kernels_code(booted):
 def test_of_the_boots_of_a_kernel_the_latest_are_kept(image, tmp_path, monkeypatch):
     monkeypatch.setenv("KINST_CACHE", str(tmp_path))
     path = boots.snapshot_path(image, MEMORY)
-    path.parent.mkdir()
     kernel = path.name.rpartition("-")[0]
     others = [path.with_name(f"{kernel}-{n:016x}.kinst") for n in range(boots.KEPT + 2)]
     for age, other in enumerate(others):
