@@ -14,10 +14,11 @@ from tests.killing import COMMANDS, MARK, SIGNALS, Victim, processes
 
 SEED = 54
 SECONDS = 1.5  # in which they are killed; bench/kills does it at any time, and often
+HERE = ("boot", "record", "relocate", "explore", "xval")  # and all of them there
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one.name != "sweep"],
-                         ids=lambda command: command.name)  # that takes long (bench/kills)
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.name in HERE],
+                         ids=lambda command: command.name)
 def test_nothing_is_left_of_a_command_that_is_killed(command, tmp_path):
     victim = Victim(command, str(catalog.find("teaching/amd64").path), tmp_path, SECONDS)
     generator = random.Random(f"{SEED} {command.name}")
