@@ -280,6 +280,8 @@ class TracedMachine(Inspected):
             raise KinstError(f"trap_path='{trap_path}': there are {', '.join(PATHS)}")
         if not isinstance(self.emulated, UnicornMachine):
             raise KinstError("D programs run on our machine, not on QEMU yet")
+        if not isinstance(options or {}, Mapping):
+            raise TypeError("options: give a dictionary, like {'strsize': 64}")
         if self._program is not None:
             raise KinstError("a D program is enabled: close it first")
         path = trap_path or self._path

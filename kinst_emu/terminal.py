@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar, cast
 
 from emu.errors import KinstError
-from emu.printable import plain
+from emu.printable import plain, printable
 from emu.progress import PROGRESS
 from kinst_emu.shared_output import SharedOutput, shared
 from kinst_emu.status import Screen, StatusLine, drawable
@@ -167,12 +167,22 @@ def check_writable(path: Path, option: str) -> None:
 
     :raises KinstError: when a file cannot be made there, naming ``option``.
     """
+    try:
+        why = _unwritable(path)
+    except OSError as error:  # as for a name that is too long
+        why = error.strerror or str(error)
+    if why:
+        raise KinstError(f"{option} {printable(path)}: {why}")
+
+
+def _unwritable(path: Path) -> str:
+    """Why a file cannot be made there; empty: it can."""
+    if "\0" in str(path):
+        return "no file has a NUL in its name"
     if path.is_dir():
-        raise KinstError(f"{option} {path}: is a directory; give a file")
+        return "is a directory; give a file"
     if not path.parent.is_dir():
-        raise KinstError(f"{option} {path}: there is no such directory")
+        return "there is no such directory"
     if path.exists() and not path.is_file():  # as /dev/stdout: it is written to
-        if not os.access(path, os.W_OK):
-            raise KinstError(f"{option} {path}: cannot be written to")
-    elif not os.access(path.parent, os.W_OK):
-        raise KinstError(f"{option} {path}: the directory cannot be written to")
+        return "" if os.access(path, os.W_OK) else "cannot be written to"
+    return "" if os.access(path.parent, os.W_OK) else "the directory cannot be written to"

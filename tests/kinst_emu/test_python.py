@@ -116,6 +116,18 @@ def test_what_was_placed_is_where_the_machine_stands(machine):
     assert machine.place("y" * 100) < machine.sp
 
 
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "", "no/such/folder/a.rec"])
+def test_a_recording_of_an_odd_name_is_refused_in_one_line(machine, tmp_path, name):
+    with pytest.raises(kinst_emu.KinstError) as error, machine.record(tmp_path / name):
+        pass
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_options_of_a_program_are_a_dictionary(machine):
+    with pytest.raises(TypeError, match="give a dictionary"):
+        machine.trace("BEGIN { exit(0); }", options="strsize=64")
+
+
 def test_odd_places_and_paths_are_refused(machine):
     for place in (-1, 1 << 70, "strlen+x", "nowhere"):
         with pytest.raises(kinst_emu.KinstError):
