@@ -31,12 +31,16 @@ def ended_pool(pool: ProcessPoolExecutor) -> Iterator[None]:
     try:
         yield
     finally:
+        # Python's own exit would meet this thread while it closes what they share.
+        thread = getattr(pool, "_executor_manager_thread", None)
         pool.shutdown(wait=False, cancel_futures=True)
         own = [one for one in multiprocessing.active_children() if one not in others]
         for process in own:
             process.kill()
         for process in own:
             process.join(JOIN)
+        if thread is not None:
+            thread.join(JOIN)
 
 
 def end_with(parent: int) -> None:
