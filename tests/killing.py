@@ -16,11 +16,9 @@ from pathlib import Path
 import kinst_emu
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-# Whoever runs the tests may ignore SIGHUP, as nohup does, and they would then, too.
-BEGIN = ("import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
-         "import kinst_emu.entry as entry; entry.kinst()")
 MARK = "KINST_KILLED"  # of all processes of a command, in their environment
 PATIENCE = 2.0  # seconds in which they are gone
+FIRST = 0.1  # before, an interrupt may meet Python itself, which prints a traceback
 LONGEST = 300.0  # seconds of a command that nobody kills
 
 
@@ -140,7 +138,7 @@ class Victim:
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
         names = {"{kernel}": self.kernel, "{out}": str(self.folder),
                  "{races}": str(Path(self.kernel).with_name("races"))}
-        made = [sys.executable, "-c", BEGIN]
+        made = [sys.executable, "-c", "import kinst_emu.entry as entry; entry.kinst()"]
         for word in words:
             for name, value in names.items():
                 word = word.replace(name, value)
@@ -159,7 +157,7 @@ class Victim:
         with subprocess.Popen(
                 self._spelled(self.command.words), env=os.environ | {MARK: mark},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                start_new_session=True) as process:
+                start_new_session=True, preexec_fn=_hang_up) as process:
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -199,5 +197,10 @@ class Victim:
             check(self.folder / name, self.kernel)
 
 
+def _hang_up() -> None:
+    """Whoever runs the tests may ignore SIGHUP, as nohup does."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def moment(generator: random.Random, victim: Victim) -> tuple[signal.Signals, float]:
-    return generator.choice(SIGNALS), generator.uniform(0.02, victim.seconds)
+    return generator.choice(SIGNALS), generator.uniform(FIRST, victim.seconds)
