@@ -35,6 +35,9 @@ LONGEST = 3600.0  # seconds that QEMU runs for a run
 START = 60.0  # seconds for QEMU to start, and to answer
 CHUNK = 1 << 20
 
+# It is killed when we end; if we have ended before that was arranged, it is not run at all.
+IF_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
+
 
 class QemuMachine(Machine):
     """A kernel on QEMU; made by ``boot`` or ``carry``.  Close it, or use it in a ``with``.
@@ -81,8 +84,9 @@ class QemuMachine(Machine):
         undo.enter_context(self._serial)
         with theirs, their_serial:
             words = [
-                launcher, "--pdeathsig", "KILL", "--", program, "-nodefaults", "-display", "none",
-                "-no-reboot", "-S", "-m", f"{size >> 20}M",
+                launcher, "--pdeathsig", "KILL", "--", "/bin/sh", "-c", IF_OURS, str(os.getpid()),
+                program, "-nodefaults", "-display", "none", "-no-reboot", "-S",
+                "-m", f"{size >> 20}M",
                 "-M", f"{self.board.machine},memory-backend=ram", "-cpu", self.board.cpu,
                 "-object", f"memory-backend-file,id=ram,size={size},share=on,"
                 f"mem-path=/proc/self/fd/{ram}",

@@ -14,7 +14,7 @@ from emu.call import Caller
 from emu.errors import MachineError, MemoryAccessError
 from emu.machine import StopReason, Until
 from emu.qemu.boards import BOARDS
-from emu.qemu.machine import QemuMachine
+from emu.qemu.machine import IF_OURS, QemuMachine
 
 MEMORY = 64 << 20
 
@@ -144,7 +144,7 @@ def test_no_process_is_left_when_we_are_killed(arch, how):
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from images import catalog\nfrom images import boots\n"
-        "from emu.qemu.machine import QemuMachine\n"
+        "from emu.qemu.machine import IF_OURS, QemuMachine\n"
         f"machine = boots.booted(catalog.find('teaching/{arch}'), {MEMORY})\n"
         "with QemuMachine.carry(machine) as other:\n"
         "    print(other._process.pid, flush=True)\n    time.sleep(60)\n")
@@ -155,6 +155,14 @@ def test_no_process_is_left_when_we_are_killed(arch, how):
         process.send_signal(how)
         process.wait(timeout=10)
     assert gone(qemu)
+
+
+@pytest.mark.parametrize("parent, runs", [(os.getpid, True), (lambda: 1, False)],
+                         ids=["ours", "another's"])
+def test_a_program_is_run_only_by_the_process_that_wanted_it(parent, runs):
+    done = subprocess.run(["/bin/sh", "-c", IF_OURS, str(parent()), "echo", "ran", "a b"],
+                          capture_output=True, text=True, check=False)
+    assert done.stdout == ("ran a b\n" if runs else "")
 
 
 def test_no_port_is_open(booted):
