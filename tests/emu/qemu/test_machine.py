@@ -144,7 +144,7 @@ def test_no_process_is_left_when_we_are_killed(arch, how):
         "import signal, sys, time\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from images import catalog\nfrom images import boots\n"
-        "from emu.qemu.machine import IF_OURS, QemuMachine\n"
+        "from emu.qemu.machine import QemuMachine\n"
         f"machine = boots.booted(catalog.find('teaching/{arch}'), {MEMORY})\n"
         "with QemuMachine.carry(machine) as other:\n"
         "    print(other._process.pid, flush=True)\n    time.sleep(60)\n")
