@@ -19,10 +19,19 @@ def read_json(text: bytes, most: int) -> Any:
     return json.loads(text)
 
 
-def check(text: bytes, most: int) -> None:
-    """Whoever writes what ``read_json`` reads asks first.
+def fits(text: bytes, most_values: int, most_bytes: int) -> bool:
+    """Whether a text that is about to be written can be read again within these limits."""
+    try:
+        check(text, most_values)
+    except ValueError:
+        return False
+    return len(text) <= most_bytes
 
-    :raises ValueError: when it may have more values.
+
+def check(text: bytes, most: int) -> None:
+    """Count the values of a text.
+
+    :raises ValueError: when it may have more.
     """
     if sum(text.count(bytes([mark])) for mark in STRUCTURE) < most:
         return

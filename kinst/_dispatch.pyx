@@ -1470,11 +1470,6 @@ cdef class Dispatcher(CodeReader):
         return self.d.firings
 
     @property
-    def firing_at(self):
-        """The address of the instruction that fires."""
-        return self.d.at
-
-    @property
     def made(self):
         """In a static probe's firing, or a system call's: its arguments, eight numbers."""
         if not self.d.firing or not self.d.making:

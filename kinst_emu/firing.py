@@ -81,7 +81,10 @@ class Firing:
         self._over = False
 
     def _present(self) -> None:
-        """:raises KinstError: after the probe's function has returned."""
+        """Check that the firing is not over.
+
+        :raises KinstError: after the probe's function has returned.
+        """
         if self._over:
             raise KinstError(f"{self.probe}: the firing is over: keep what is needed of it in the "
                              "probe's function")

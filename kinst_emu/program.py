@@ -89,7 +89,7 @@ class Program:
 
     @property
     def turn(self) -> Turn:
-        """Its machine's."""
+        """The lock of its machine."""
         return self._machine.turn
 
     @property

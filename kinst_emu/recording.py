@@ -91,7 +91,7 @@ class OpenRecording:
 
     @property
     def turn(self) -> Turn:
-        """Its machine's."""
+        """The lock of its machine."""
         return self.machine.turn
 
     def __repr__(self) -> str:

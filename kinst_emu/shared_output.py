@@ -26,6 +26,7 @@ class SharedOutput(io.TextIOWrapper):
     def __init__(self, raw: Any, encoding: str, errors: str | None = None,
                  line_buffering: bool = False) -> None:
         super().__init__(raw, encoding=encoding, errors=errors, line_buffering=line_buffering)
+        self._terminal = self.isatty()  # asked for each byte of a console
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def write(self, text: str, /) -> int:
@@ -40,7 +41,7 @@ class SharedOutput(io.TextIOWrapper):
         return super().write(self._shown(text))
 
     def _shown(self, text: str, also: str = "") -> str:
-        if self.raw or not self.isatty():
+        if self.raw or not self._terminal:
             return text
         shown = visible(text, also)
         self.changed = self.changed or shown != text
@@ -55,11 +56,11 @@ class SharedOutput(io.TextIOWrapper):
             self._ours = False
             self.buffer.write(b"\n")
         data = bytes((byte,))
-        if not self.raw and self.isatty():
+        if not self.raw and self._terminal:
             data = self._shown(self._decoder.decode(data), EDITING).encode("utf-8")
         self.buffer.write(data)
         self._guests = byte != NEWLINE
-        if byte == NEWLINE or self.isatty():
+        if byte == NEWLINE or self._terminal:
             self.buffer.flush()
 
     def _rest(self) -> None:

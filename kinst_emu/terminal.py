@@ -76,7 +76,7 @@ def run_command(program: str, main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-RAW = "on a terminal, print what the guest says as it is, even what controls the terminal"
+RAW = "print the guest's text unchanged on a terminal, even sequences that control the terminal"
 
 
 def let_through() -> None:

@@ -69,7 +69,7 @@ T = TypeVar("T", bound=HasTurn)
 
 
 def in_turn(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """A method that uses the machine."""
+    """Make a method hold the machine's turn while it runs."""
     @functools.wraps(method)
     def wrapped(self: T, /, *arguments: P.args, **options: P.kwargs) -> R:
         with self.turn:

@@ -16,8 +16,8 @@ EDITORS = Path(__file__).resolve().parent.parent / "examples" / "editors"
 KINST = [sys.executable, "-m", "kinst_emu.commands.kinst"]
 with_gdb = pytest.mark.skipif(shutil.which("gdb-multiarch") is None,
                               reason="gdb-multiarch is not installed")
-with_lldb = pytest.mark.skipif(shutil.which("lldb") is None,
-                               reason="there is no lldb: apt-get install lldb")
+LLDB = shutil.which("lldb") or shutil.which("lldb-19")
+with_lldb = pytest.mark.skipif(LLDB is None, reason="there is no lldb: apt-get install lldb")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_the_file_for_gdb_has_its_commands(workspace):
 def test_the_file_for_lldb_has_its_commands(workspace):
     server, _line, port = served(["replay", str(workspace / "boot.rec"), "--gdb", "0"])
     done = subprocess.run(
-        ["lldb", "-b", "-s", str(EDITORS / "kinst.lldb"), str(workspace / "kernel"),
+        [LLDB, "-b", "-s", str(EDITORS / "kinst.lldb"), str(workspace / "kernel"),
          "-o", f"attach-kinst {port}", "-o", "breakpoint set -n strlen", "-o", "continue",
          "-o", "where-now", "-o", "bt", "-o", "detach", "-o", "quit"],
         capture_output=True, text=True, timeout=120)

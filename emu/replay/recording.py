@@ -28,7 +28,7 @@ from emu.boot_options import (
     DiskImage,
     is_disk,
 )
-from emu.bounded_json import check, read_json
+from emu.bounded_json import fits, read_json
 from emu.machine import Stop, StopReason, Until
 from emu.printable import plain
 from emu.replay.inputs import (
@@ -204,13 +204,9 @@ class Recorder:
             raise ReplayError(f"{path}: a recording has its disks, of at most "
                               f"{MAX_DISKS_SIZE >> 20} MiB in all")
         start = _start_to_json(self.start)
-        try:
-            check(start, FEW_VALUES)
-            if len(start) > MAX_ROW:
-                raise ValueError
-        except ValueError:
-            raise ReplayError(f"{path}: what is said of the run has more than {MAX_ROW >> 20} MiB, "
-                              f"or {FEW_VALUES} words") from None
+        if not fits(start, FEW_VALUES, MAX_ROW):
+            raise ReplayError(f"{path}: the description of the run has more than "
+                              f"{MAX_ROW >> 20} MiB, or {FEW_VALUES} words")
         self._writer = PartWriter(path, START, start)
         for disk in options.every_disk:
             self._writer.write(DISK, bytes(disk.content[:]))
@@ -294,14 +290,10 @@ class Recorder:
             return
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
-        try:
-            check(head, machine.memory // PAGE + snapshot.MAX_VALUES)
-            if len(head) > MAX_HEAD:
-                raise ValueError
-        except ValueError:
+        if not fits(head, machine.memory // PAGE + snapshot.MAX_VALUES, MAX_HEAD):
             if said:
                 raise ReplayError(f"{self._writer.path}: the machine's state, disks included, has "
-                                  f"more than {MAX_HEAD >> 20} MiB") from None
+                                  f"more than {MAX_HEAD >> 20} MiB")
             return
         self._writer.write(CHECKPOINT, b"".join(
             [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))

@@ -15,7 +15,7 @@ from typing import Any
 import zstandard
 
 from emu.architectures import arch_of
-from emu.bounded_json import check, read_json
+from emu.bounded_json import fits, read_json
 from emu.device import number
 from emu.elf import Image
 from emu.errors import ImageError, SnapshotError
@@ -123,14 +123,9 @@ def save(machine: UnicornMachine, path: Path) -> None:
         "state": to_json(state),
     }
     text = json.dumps(header).encode()
-    try:
-        check(text, MAX_VALUES)
-        if len(text) > MAX_HEADER:
-            raise ValueError
-    except ValueError:
+    if not fits(text, MAX_VALUES, MAX_HEADER):
         raise SnapshotError(f"{path}: the machine's state, disks included, has more than "
-                            f"{MAX_HEADER >> 20} MiB, without its memory: it is not kept in a file"
-                            ) from None
+                            f"{MAX_HEADER >> 20} MiB, without its memory: it is not kept in a file")
     head = zstandard.ZstdCompressor(level=LEVEL).compress(text)
     raw = b"".join(body)
     digest = hashlib.sha256(head + raw).digest()

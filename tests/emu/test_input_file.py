@@ -281,27 +281,30 @@ class Files(RuleBasedStateMachine):
         self.module.write_bytes(self.modules[0])
         self.opened = []
 
+    def _replace(self, path, content):
+        other = self.folder / "other"
+        other.write_bytes(content)
+        os.replace(other, path)
+
+    def _patch(self, path, content):
+        with path.open("r+b") as file:
+            file.write(content)
+
     @rule(number=st.integers(0, 3))
     def replace(self, number):
-        other = self.folder / "other"
-        other.write_bytes(self.contents[number])
-        os.replace(other, self.kernel)
+        self._replace(self.kernel, self.contents[number])
 
     @rule(number=st.integers(0, 3))
     def patch(self, number):
-        with self.kernel.open("r+b") as file:
-            file.write(self.contents[number])
+        self._patch(self.kernel, self.contents[number])
 
     @rule(number=st.integers(0, 1))
     def replace_the_module(self, number):
-        other = self.folder / "other"
-        other.write_bytes(self.modules[number])
-        os.replace(other, self.module)
+        self._replace(self.module, self.modules[number])
 
     @rule(number=st.integers(0, 1))
     def patch_the_module(self, number):
-        with self.module.open("r+b") as file:
-            file.write(self.modules[number])
+        self._patch(self.module, self.modules[number])
 
     @rule(with_module=st.booleans())
     def open(self, with_module):

@@ -45,7 +45,7 @@ class FoundError(Exception):
 
 
 def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
-    """A few bytes of a file that are others, more, or fewer.
+    """Change a few bytes of a file, add some, or take some away.
 
     :param ranges: parts of it that matter alike, however large each is; empty: all is one.
     """
@@ -79,7 +79,7 @@ def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
 
 
 def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """A text with a few words that are others, more, or fewer."""
+    """Change a few words of a text, add some, or take some away."""
     text = content.decode("utf-8", "surrogateescape")
     for _ in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(len(text) + 1)

@@ -9,7 +9,7 @@ import pytest
 
 from emu.printable import visible
 
-# What a program says, what a terminal is given for it.
+# What a program prints, and what a terminal shows of it.
 SAID = {
     "\x1b[2J": "^[[2J", "\x1b]0;title\x07": "^[]0;title^G", "a\x7fb": "a^?b", "\x9b31m": "\\x9b31m",
     "a\rb": "a^Mb", "\u202eabc": "\\u202eabc", "\tx": "\tx", "na\u00efve": "na\u00efve",

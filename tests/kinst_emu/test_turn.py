@@ -5,6 +5,7 @@ import inspect
 import os
 import pickle
 import threading
+import time
 
 import pytest
 
@@ -39,7 +40,7 @@ USES = {
 }
 # They look at the kernel's file, or at what Python has, or boot a machine of their own.
 ELSEWHERE = {"where", "stacks", "prototype", "explore", "program", "turn", "kernel", "emulated"}
-# In a probe's function these may be used, and change nothing.
+# A probe's function may use these: they change nothing.
 LOOKS = {"pc", "sp", "instructions", "now", "console", "read", "string", "stack", "value", "struct",
          "variable", "registers", "remove"}
 KEPT, NAMED = {}, {}
@@ -173,41 +174,34 @@ def test_a_firing_that_is_over_says_so(machine):
     assert kept[0].function == "strlen" and "strlen:0" in repr(kept[0])
 
 
-def test_a_recording_ends_when_another_thread_has_done_with_the_machine(machine, tmp_path):
-    held, go_on = threading.Event(), threading.Event()
+def used_elsewhere(machine):
+    """Have another thread use a machine for a while: an event that is set at the end of that."""
+    held, done = threading.Event(), threading.Event()
 
     def use():
         with machine.turn:
             held.set()
-            go_on.wait(10)
+            time.sleep(0.3)
+            done.set()
 
-    thread = threading.Thread(target=use)
+    threading.Thread(target=use).start()
+    assert held.wait(10)
+    return done
+
+
+def test_a_recording_ends_when_another_thread_has_done_with_the_machine(machine, tmp_path):
     with pytest.raises(ZeroDivisionError), machine.record(tmp_path / "a.rec"):
         machine.call("strlen", "hello")
-        thread.start()
-        held.wait(10)
-        threading.Timer(0.3, go_on.set).start()
+        done = used_elsewhere(machine)
         raise ZeroDivisionError
-    assert go_on.is_set() and machine.emulated.runner is None
-    thread.join()
+    assert done.is_set() and machine.emulated.runner is None
     assert kinst_emu.Recording(tmp_path / "a.rec").same()
 
 
 def test_probes_are_closed_when_another_thread_has_done_with_the_machine(machine):
-    held, go_on = threading.Event(), threading.Event()
-
-    def use():
-        with machine.turn:
-            held.set()
-            go_on.wait(10)
-
-    thread = threading.Thread(target=use)
     with machine.probe("kinst::strlen:0") as probes:
-        thread.start()
-        held.wait(10)
-        threading.Timer(0.3, go_on.set).start()
-    assert go_on.is_set() and probes.closed
-    thread.join()
+        done = used_elsewhere(machine)
+    assert done.is_set() and probes.closed
 
 
 def test_a_forked_process_uses_no_machine_and_leaves_its_parents_recording_alone(machine, tmp_path):
@@ -240,7 +234,7 @@ def test_the_machine_of_a_recording_is_only_looked_at(machine, tmp_path):
     played = recording(machine, tmp_path / "a.rec").go("end")
     looks, position = played.machine, played.position
     KEPT[looks], NAMED[looks] = KEPT[machine], tmp_path / "other.rec"
-    # States of it may be kept and saved; it has no probes and no program that could be ended.
+    # Its states may be kept and saved. It has no probes, so that closing them does nothing.
     allowed = LOOKS | {"digest", "keep", "save", "close_probes"}
     for verb, use in USES.items():
         before = looks.digest()

@@ -385,11 +385,15 @@ def test_gdb_sees_the_value_that_a_watched_store_has_changed(image, played):
 
 
 LLDB = shutil.which("lldb-19") or shutil.which("lldb")
+WITHOUT_RISCV = "lldb version 14."  # Debian 12's default
 
 
 @pytest.mark.skipif(LLDB is None, reason="lldb is not installed")
 def test_lldb_stops_at_a_watched_store(image, played):
     assert LLDB is not None
+    version = subprocess.run([LLDB, "--version"], capture_output=True, text=True, check=True).stdout
+    if played.machine.arch.name == "riscv64" and version.startswith(WITHOUT_RISCV):
+        pytest.skip("lldb 14 does not know riscv64: apt-get install lldb-19")
     position, address = watched_store(played)
     target = PlayedTarget(played)
     target._seek(position - 1)

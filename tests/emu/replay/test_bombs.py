@@ -200,7 +200,7 @@ def test_what_is_written_can_be_read_or_is_refused(tmp_path):
         path = tmp_path / f"{length}.rec"
         word = f'strlen("{"," * length}")'
         if refused:
-            with pytest.raises(ReplayError, match="what is said of the run has more than 4 MiB"):
+            with pytest.raises(ReplayError, match="description of the run has more than 4 MiB"):
                 Recorder(machine, path, BOOT, word)
             continue
         with Recorder(machine, path, BOOT, word):
