@@ -14,6 +14,9 @@ from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
 
 
+MAX_CONSOLE = 64 << 20  # bytes of console output that a machine keeps, and does not run on after
+
+
 class StopReason(enum.Enum):
     """Why a run ended; there are no others."""
 
@@ -29,6 +32,7 @@ class StopReason(enum.Enum):
     INTERRUPTED = "interrupted"
     PATIENCE = "not done in the time given"
     INTERRUPT = "interrupt about to be taken"
+    OUTPUT = "too much console output"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Stop:
     def __str__(self) -> str:
         text = f"{self.reason.value} at {self.pc:#x}"
         return f"{text}: {self.detail}" if self.detail else text
+
+
+CONSOLE_FULL = f"the guest has written {MAX_CONSOLE >> 20} MiB to its console"
 
 
 @dataclass(frozen=True)
@@ -74,10 +81,15 @@ class ConsoleLog:
     """What the guest wrote to its console.
 
     ``text`` is everything since the machine was made or restored; ``stream`` sees every byte.
+    A run that finds it full ends (``StopReason.OUTPUT``); clear it to go on.
     """
 
     text: bytearray = field(default_factory=bytearray)
     stream: Callable[[int], None] | None = None
+
+    @property
+    def full(self) -> bool:
+        return len(self.text) >= MAX_CONSOLE
 
     def output(self, data: int) -> None:
         self.text.append(data)

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from emu.errors import MachineError
 from emu.gdb.framing import first, framed, opened, unescaped
 
-LIMIT = 1 << 20  # bytes of a reply
-
-
+LIMIT = 1 << 20  # bytes of a reply, and of a file of the target description
 PART = 0x7F0  # bytes of a target description asked for at once
 MEMORY_PART = 1024  # bytes of memory a packet
+MAX_FILES = 64  # that a target description includes
 MAX_REGISTERS = 1 << 16
+MAX_NUMBER = 1 << 16  # of a register
+MAX_SIZE = 1 << 12  # bytes of a register
+HEX = re.compile("[0-9a-fA-F]+")
 INCLUDE = re.compile(r'<xi:include href="([^"]+)"')
 
 
@@ -38,6 +41,7 @@ class GdbRemote:
     def __init__(self, where: Path | socket.socket, patience: float = 60) -> None:
         self._socket = socket.socket(socket.AF_UNIX) if isinstance(where, Path) else where
         self._socket.settimeout(patience)
+        self._patience = patience
         self._buffer = bytearray()
         self._physical = False
         try:
@@ -66,6 +70,8 @@ class GdbRemote:
             text += reply[1:]
             if reply[0] == "l":
                 return text
+            if reply[0] != "m" or len(reply) == 1:  # more is to come, and nothing comes
+                raise MachineError(f"the gdb stub says {reply[:40]!r} for a part of its {name}")
         raise MachineError(f"the gdb stub's {name} has more than {LIMIT} bytes")
 
     def target_registers(self) -> list[TargetRegister]:
@@ -73,12 +79,17 @@ class GdbRemote:
         Description Format")."""
         found: list[TargetRegister] = []
         number = 0
+        names = INCLUDE.findall(self._description)  # QEMU's is not well-formed XML
+        if len(names) > MAX_FILES:
+            raise MachineError("the gdb stub's target description includes too many files")
         try:
-            for name in INCLUDE.findall(self._description):  # QEMU's is not well-formed XML
+            for name in names:
                 for entry in ET.fromstring(self._transfer(name)).iter("reg"):
                     number = int(entry.get("regnum", number))
-                    found.append(TargetRegister(
-                        entry.attrib["name"], number, int(entry.attrib["bitsize"]) // 8))
+                    size = int(entry.attrib["bitsize"]) // 8
+                    if not (0 <= number < MAX_NUMBER and 0 < size <= MAX_SIZE):
+                        raise ValueError(f"register {number} of {size} bytes")
+                    found.append(TargetRegister(entry.attrib["name"], number, size))
                     number += 1
                     if len(found) > MAX_REGISTERS:
                         raise MachineError("the gdb stub has too many registers")
@@ -100,8 +111,16 @@ class GdbRemote:
             raise MachineError(f"the gdb stub is gone: {error.strerror or error}") from None
 
     def receive(self) -> str:
-        """The next packet."""
+        """The next packet.
+
+        :raises MachineError: when none comes within ``patience``.
+        """
+        return self._received(time.monotonic() + self._patience)
+
+    def _received(self, end: float) -> str:
         while True:
+            if time.monotonic() > end:
+                raise MachineError(f"the gdb stub gives no answer within {self._patience:g} seconds")
             place = first(self._buffer)
             if place is None:
                 self.hear()
@@ -132,29 +151,33 @@ class GdbRemote:
         :raises MachineError: when the reply is an error, or the stub does not know the packet.
         """
         self.send(text)
-        reply = self.receive()
+        end = time.monotonic() + self._patience
+        reply = self._received(end)
         while reply[:1] in ("T", "S") and text not in ("?", "s", "c"):
-            reply = self.receive()  # said late: that the target stopped for us
+            reply = self._received(end)  # said late: that the target stopped for us
         if not reply or (reply[0] == "E" and len(reply) == 3):
             raise MachineError(f"the gdb stub refuses {text[:40]!r}: {reply or 'unknown'}")
         return reply
 
-    def read_register(self, number: int) -> int:
-        reply = self.ask(f"p{number:x}")
-        try:
-            return int.from_bytes(bytes.fromhex(reply), "little")
-        except ValueError:
-            raise MachineError(f"the gdb stub says {reply[:40]!r} for a register") from None
+    def read_register(self, register: TargetRegister) -> int:
+        """:raises MachineError: when the stub gives no value of its size."""
+        reply = self.ask(f"p{register.number:x}")
+        if len(reply) != 2 * register.size or not HEX.fullmatch(reply):
+            raise MachineError(f"the gdb stub says {reply[:40]!r} for {register.name}")
+        return int.from_bytes(bytes.fromhex(reply), "little")
 
     def write_register(self, number: int, value: int, size: int = 8) -> None:
         self.ask(f"P{number:x}={value.to_bytes(size, 'little').hex()}")
 
     def read_registers(self) -> bytes:
-        """The registers of the ``g`` packet, one behind the other; which ones, the stub chooses."""
-        try:
-            return bytes.fromhex(self.ask("g"))
-        except ValueError:
-            raise MachineError("the gdb stub says no registers") from None
+        """The registers of the ``g`` packet, one after the other; which ones, the stub chooses.
+
+        :raises MachineError: when the stub does not give all of them.
+        """
+        reply = self.ask("g")
+        if len(reply) % 2 or not HEX.fullmatch(reply):  # gdb allows x for what is not known
+            raise MachineError(f"the gdb stub says {reply[:40]!r} for the registers")
+        return bytes.fromhex(reply)
 
     def write(self, address: int, data: bytes) -> None:
         """Memory; virtual, or physical after ``physical``."""

@@ -21,7 +21,15 @@ from emu.architectures import arch_of
 from emu.elf import Image
 from emu.errors import MachineError, MemoryAccessError
 from emu.guests import guest_of
-from emu.machine import ConsoleLog, Machine, Stop, StopReason, Until, nothing_displaced
+from emu.machine import (
+    CONSOLE_FULL,
+    ConsoleLog,
+    Machine,
+    Stop,
+    StopReason,
+    Until,
+    nothing_displaced,
+)
 from emu.qemu.boards import BOARDS, installed
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from emu.qemu.keyboard import Keyboard
@@ -184,6 +192,10 @@ class QemuMachine(Machine):
                 break
             self._packet.append(register)
             at += register.size
+        if at != in_packet:
+            raise MachineError(f"the gdb stub gives {in_packet} bytes of registers, which are no "
+                               "whole ones")
+        self._packet_size = in_packet
         return found
 
     def knows(self, name: str) -> bool:
@@ -202,11 +214,14 @@ class QemuMachine(Machine):
             if register in self._packet:
                 self._read_packet()
             else:
-                self._known[register.name] = self._gdb.read_register(register.number)
+                self._known[register.name] = self._gdb.read_register(register)
         return self._known[register.name]
 
     def _read_packet(self) -> None:
         data, at = self._gdb.read_registers(), 0
+        if len(data) != self._packet_size:
+            raise MachineError(f"the gdb stub gives {len(data)} bytes of registers, and gave "
+                               f"{self._packet_size} before")
         for register in self._packet:
             self._known[register.name] = int.from_bytes(data[at : at + register.size], "little")
             at += register.size
@@ -453,6 +468,8 @@ class QemuMachine(Machine):
             ends = self.guest.panic_ends
             if said.endswith(b"\n") and any(line.startswith(ends) for line in lines):
                 return StopReason.PANIC, self._why()
+        if self.console.full:
+            return StopReason.OUTPUT, CONSOLE_FULL
         for wanted in texts:
             if self.console.text.find(wanted, start) >= 0:
                 return StopReason.CONSOLE, wanted.decode("utf-8", "replace")

@@ -11,7 +11,7 @@ from emu.arch import Arch
 from emu.errors import MachineError, MemoryAccessError
 from emu.events import NEVER, EventQueue
 from emu.guest import Guest
-from emu.machine import ConsoleLog, Stop, StopReason, Until
+from emu.machine import CONSOLE_FULL, ConsoleLog, Stop, StopReason, Until
 from emu.unicorn._engine import Engine, EngineStop, ExceptionLimit, StopLimit
 from emu.unicorn.cpu import Cpu
 from emu.unicorn.schedule import Schedule
@@ -145,9 +145,13 @@ class RunLoop:
 
     def heard(self, data: int) -> None:
         """The guest has written a byte to its console."""
-        text = self.machine.console.text
+        console = self.machine.console
+        text = console.text
+        if console.full:
+            self.request_stop(Stop(StopReason.OUTPUT, 0, CONSOLE_FULL))
         if self.panicking is not None and data == 0x0A:
-            line = text[self.panicking[0] :].rstrip().rsplit(b"\n", 1)[-1]
+            begin = self.panicking[0]
+            line = text[max(begin, text.rfind(b"\n", begin, len(text) - 1) + 1) :]
             if line.startswith(self.machine.guest.panic_ends):
                 self.request_stop(Stop(StopReason.PANIC, 0))
         for wanted in self._console_wanted:

@@ -13,7 +13,6 @@ damaged kernel is booted without a limit: one that loops is given up after 20 bi
 import os
 import re
 import shlex
-import string
 import struct
 import sys
 import tempfile
@@ -28,65 +27,17 @@ from tests.conftest import ARCHES
 from tests.ctfwriter import Ctf
 from tests.elfwriter import Elf
 from tests.forked import completed
+from tests.fuzzing.changes import bytes_changed, text_changed
+from tests.fuzzing.sealed import parts_changed, snapshot_changed, store_changed
 from tests.modulewriter import KernelModule
 
 LONGEST = 10.0  # seconds of a command
 LARGEST = 2 << 30  # bytes of memory that it has at once
 MOST_LINES = 12  # that it says on standard error
-NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
-           0x7FFFFFFFFFFFFFFF, 0x8000000000000000, 0xFFFFFFFFFFFFFFFF, 1 << 40, 3 << 30)
-WORDS = ("-1", "0", "1e999", "null", "true", "[]", "{}", '"', "18446744073709551616", "\0",
-         "\x1b[2J", "NaN", ",", ":", "\n", "A" * 300, "\u00e9", "0x", "(" * 80, "((((1))))", "&",
-         "$ ", "#")
 
 
 class FoundError(Exception):
     """What a command should not do."""
-
-
-def bytes_changed(rng: Any, content: bytes, ranges: Sequence[range]) -> bytes:
-    """Change a few bytes of a file, add some, or take some away.
-
-    :param ranges: parts of it that matter alike, however large each is; empty: all is one.
-    """
-    data = bytearray(content)
-    for _ in range(rng.choice((1, 1, 1, 2, 4, 8))):
-        part = rng.choice(ranges) if ranges else range(len(data))
-        part = range(min(part.start, len(data) - 1), min(part.stop, len(data)))
-        at = rng.randrange(part.start, part.stop) if len(part) else 0
-        match rng.randrange(8):
-            case 0:
-                data[at] ^= 1 << rng.randrange(8)
-            case 1:
-                data[at : at + 1] = bytes([rng.randrange(256)])
-            case 2 | 3:
-                size = rng.choice((1, 2, 4, 8))
-                value = rng.choice(NUMBERS) & (1 << 8 * size) - 1
-                data[at : at + size] = value.to_bytes(size, "little")
-            case 4:
-                begin = rng.randrange(len(data))
-                some = data[begin : begin + rng.choice((4, 16, 64, 512))]
-                data[at : at + len(some)] = some
-            case 5:
-                del data[at : at + rng.choice((1, 4, 64, 4096))]
-            case 6:
-                data[at:at] = rng.randbytes(rng.choice((1, 4, 64)))
-            case 7:
-                del data[at if rng.random() < 0.3 else len(data) - rng.choice((1, 8, 100)) :]
-        if not data:
-            return bytes(data)
-    return bytes(data)
-
-
-def text_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """Change a few words of a text, add some, or take some away."""
-    text = content.decode("utf-8", "surrogateescape")
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(text) + 1)
-        end = min(len(text), at + rng.choice((0, 1, 2, 8, 40)))
-        more = rng.choice((*WORDS, text[at:end] * 3, "".join(rng.choices(string.printable, k=4))))
-        text = text[:at] + rng.choice(("", more, more)) + text[end:]
-    return text.encode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -255,14 +206,18 @@ FORMATS = {
     "recording": Format(written(RECORD), (
         "kinst replay -k {kernel} {file} --to end", "kinst replay -k {kernel} {file} --json",
         "kinst replay -k {kernel} {file} --origin sp", "kinst diff {file} {good}",
-        "kdtrace -k {kernel} --replay {file} -qn 'fbt::fibonacci:entry { @ = count(); }'")),
+        "kdtrace -k {kernel} --replay {file} -qn 'fbt::fibonacci:entry { @ = count(); }'"),
+        parts_changed),
+    "snapshot": Format(written("kinst boot -k {kernel} --save {good}"), (
+        "kinst boot -k {kernel} --restore {file} --instructions 3000000 --digest",),
+        snapshot_changed),
     "trace": Format(written(RECORD, "kinst replay -k {kernel} {good} --trace-insns 0%:100% "
                             "--registers --stores -o {good}.trace"), tuple(
         f"kinst trace -k {{kernel}} {{file}} --as {kind} -o /dev/null"
-        for kind in ("text", "json", "calls", "tree", "perfetto", "flame"))),
+        for kind in ("text", "json", "calls", "tree", "perfetto", "flame")), parts_changed),
     "store": Format(written("kinst relocate -k {kernel} strlen --states 1 --store {good}"), (
         "kinst report {file}", "kinst report {file} --json",
-        "kinst relocate -k {kernel} strlen --states 1 --store {file}")),
+        "kinst relocate -k {kernel} strlen --states 1 --store {file}"), store_changed),
     "encodings": Format(text("c3", "1f2003d5", "13000000", "9090", "e8 00 00 00 00"), (
         "kinst relocate --arch {arch} --encodings {file} --states 1",), text_changed),
     "corpus": Format(text("# calls", "strlen(\"a\")", "n = strlen(\"b\"); fibonacci(n)",

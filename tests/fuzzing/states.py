@@ -5,7 +5,6 @@ away or added.  The checksums are right: the change is not found by them.  Left 
 memory, which ``tests/emu/replay`` and ``tests/emu/unicorn/test_snapshot.py`` damage.
 """
 
-import copy
 import hashlib
 import json
 import tempfile
@@ -22,11 +21,7 @@ from emu.unicorn import snapshot
 from images import boots, catalog
 from tests.conftest import ARCHES, MEMORY
 from tests.emu.replay.test_recording import written
-
-VALUES = (None, True, False, 0, 1, -1, 1 << 31, 1 << 63, 1 << 64, 1 << 70, -(1 << 63), 0.5, 1e300,
-          float("nan"), float("inf"), "", "0", "zz", "f" * 40, "\u00e9", [], [0], [[]], {},
-          {"a": 1}, {"hex": "zz"}, {"hex": "00"})
-
+from tests.fuzzing.changes import value_changed
 
 class Ground:
     def __init__(self):
@@ -53,33 +48,6 @@ def ground():
     return Ground()
 
 
-def changed(rng, value):
-    """The same with one thing changed somewhere in it."""
-    value = copy.deepcopy(value)
-    where = value
-    while True:
-        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
-        if not keys:
-            break
-        key = rng.choice(keys)
-        inner = where[key]
-        if isinstance(inner, dict | list) and inner and rng.random() < 0.8:
-            where = inner
-            continue
-        if isinstance(where, dict) and rng.random() < 0.1:
-            del where[key]
-        elif isinstance(where, dict) and rng.random() < 0.1:
-            where[rng.choice(("zz", "", "pc", "\x1b"))] = rng.choice(VALUES)
-        elif isinstance(where, list) and rng.random() < 0.2:
-            where.extend([rng.choice(VALUES)] * rng.choice((1, 3, 1000)))
-        elif isinstance(inner, int) and rng.random() < 0.5:
-            where[key] = inner ^ 1 << rng.randrange(66)
-        else:
-            where[key] = rng.choice(VALUES)
-        break
-    return value
-
-
 def once(rng, ground):
     """One changed state; it is refused in a line, or it is a state that a machine can go on from.
 
@@ -87,7 +55,7 @@ def once(rng, ground):
     """
     image, start, head = ground.states[rng.choice(ARCHES)]
     for _ in range(rng.choice((1, 1, 2))):
-        head = changed(rng, head)
+        head = value_changed(rng, head)
     head.setdefault("state", {})
     path = Path(ground.directory.name) / "changed"
     try:

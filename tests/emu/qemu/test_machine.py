@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dtrace.calls import Evaluation, parse
+from emu import machine as machines
 from emu.call import Caller
 from emu.errors import MachineError, MemoryAccessError
 from emu.machine import StopReason, Until
@@ -127,6 +128,14 @@ def test_a_run_that_speaks_for_ever_has_an_end(booted):
         jump_to_itself(machine)
         stop = machine.run(Until(console="never said"))
         assert (stop.reason, stop.detail) == (StopReason.PATIENCE, "QEMU ran for 0.2 seconds")
+
+
+def test_a_run_that_writes_too_much_has_an_end(booted, monkeypatch):
+    monkeypatch.setattr(machines, "MAX_CONSOLE", 50)
+    booted.console.text.clear()
+    with QemuMachine.boot(booted.image, MEMORY) as machine:
+        stop = machine.run(Until(console="never said"))
+        assert stop.reason is StopReason.OUTPUT and "to its console" in stop.detail
 
 
 def test_no_process_is_left_when_all_went_well_or_did_not(booted):
