@@ -13,7 +13,6 @@ from emu.guest import Guest
 from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
 
-
 MAX_CONSOLE = 64 << 20  # bytes of console output that a machine keeps, and does not run on after
 
 

@@ -14,6 +14,7 @@ from dtrace.d.identifiers import KINDS, AggregationInfo, KeyShape
 from dtrace.d.types import is_string
 
 U64 = 1 << 64
+MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # of all aggregations of a trace
 
 
 @dataclass(frozen=True)
@@ -182,22 +183,30 @@ def _keys_order(entry: Entry, order: Order) -> tuple[object, ...]:
 
 @dataclass
 class AggregationTable:
-    """All aggregations of a trace."""
+    """All aggregations of a trace: at most ``MAX_KEYS`` keys with ``MAX_VALUES`` values (a
+    distribution has one for each bucket)."""
 
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
     printed: set[int] = field(default_factory=set)
+    _values: int = 0
 
     def merge(self, shapes: Sequence[KeyShape], found: Sequence[tuple[int, bytes, list[int]]],
-              start: Start = lambda _how, address: address) -> None:
+              start: Start = lambda _how, address: address) -> int:
         """Add what was aggregated since the last time.
 
         :param start: gives the begin of what ``sym()``, ``mod()`` and the like mean, which is the
             key.
+        :return: how many new keys found no room.
         """
+        dropped = 0
         for number, given, values in found:
             key = _started(shapes[number], given, start)
             entry = self.entries.get((number, key))
             if entry is None:
+                if len(self.entries) >= MAX_KEYS or self._values + len(values) > MAX_VALUES:
+                    dropped += 1
+                    continue
+                self._values += len(values)
                 shape = shapes[number]
                 self.entries[number, key] = Entry(
                     shape.info, decode(shape, key), values, raw=key, shape=shape)
@@ -209,6 +218,7 @@ class AggregationTable:
                 entry.values[0] = max(entry.values[0], values[0])
             else:
                 entry.values = [signed(a + b) for a, b in zip(entry.values, values, strict=True)]
+        return dropped
 
     def of(self, info: AggregationInfo) -> list[Entry]:
         return [entry for entry in self.entries.values() if entry.info is info]
@@ -226,7 +236,7 @@ class AggregationTable:
         stay = {id(entry) for entry in kept}
         for key, entry in list(self.entries.items()):
             if entry.info is info and id(entry) not in stay:
-                del self.entries[key]
+                self._values -= len(self.entries.pop(key).values)
 
     def normalize(self, info: AggregationInfo, by: int) -> None:
         for entry in self.of(info):

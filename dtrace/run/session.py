@@ -581,9 +581,8 @@ class Session:
             self._busy = False
 
     def _print(self) -> None:
-        self._drops()
-        self.consumer.table.merge(
-            self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start)
+        self._drops(self.consumer.table.merge(
+            self.compiler.aggregations, self.runtime.aggregated(), self.symbols.start))
         self._take()
         records, done = self._records, 0
         try:
@@ -601,14 +600,18 @@ class Session:
             del records[:done]  # the others are printed by who comes next
         self.out.flush()
 
-    def _drops(self) -> None:
+    def _drops(self, keys: int) -> None:
+        """Say what was dropped since the last time.
+
+        :param keys: of aggregations, by the consumer.
+        """
         drops = self.runtime.take_drops()
         records, dynamic, aggregation, speculative, unavailable, errors = drops
         tags = self.options.given("droptags")
         on = f"on CPU {self.runtime.cpu}"
         for count, tag, text in (
             (records, "PRINCIPAL", f"drop{{s}} {on}"),
-            (aggregation, "AGGREGATION", f"aggregation drop{{s}} {on}"),
+            (aggregation + keys, "AGGREGATION", f"aggregation drop{{s}} {on}"),
             (dynamic, "DYNAMIC", "dynamic variable drop{s}"),
             (speculative, "SPEC", "speculative drop{s}"),
             (unavailable, "SPECUNAVAIL",

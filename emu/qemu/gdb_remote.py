@@ -120,7 +120,8 @@ class GdbRemote:
     def _received(self, end: float) -> str:
         while True:
             if time.monotonic() > end:
-                raise MachineError(f"the gdb stub gives no answer within {self._patience:g} seconds")
+                raise MachineError("the gdb stub gives no answer within "
+                                   f"{self._patience:g} seconds")
             place = first(self._buffer)
             if place is None:
                 self.hear()

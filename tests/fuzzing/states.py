@@ -23,6 +23,7 @@ from tests.conftest import ARCHES, MEMORY
 from tests.emu.replay.test_recording import written
 from tests.fuzzing.changes import value_changed
 
+
 class Ground:
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dtrace.run import aggregations
 from tests.dtrace.programs import command, quiet, run
 
 
@@ -85,3 +86,21 @@ def test_what_is_written_is_bytes_whatever_the_locale_is(monkeypatch, tmp_path):
         assert status == 0 and "Traceback" not in said
         assert 'strlen("\u00e4") = 2 (0x2)' in out + "".join(
             path.read_text() for path in tmp_path.iterdir())
+
+
+def test_keys_of_aggregations_for_which_there_is_no_room_are_dropped_and_counted(monkeypatch):
+    program = ("BEGIN { @a[1] = count(); @a[2] = count(); @a[1] = count(); @b = quantize(5); } "
+               "tick-2s { @b = quantize(6); @a[3] = count(); @a[2] = count(); } "
+               "tick-3s { trunc(@a, 0); } tick-5s { @a[4] = count(); exit(0); }")
+    words = ("-x", "droptags", "-x", "aggrate=500ms", "-q", "-n", program)
+    status, out, said = run(*words)
+    assert status == 0 and not said and "        4                1\n" in out
+    monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
+    status, kept, said = run(*words)
+    line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation drop on CPU 0\n"
+    assert status == 0 and said == 2 * line  # of 3, and, when 1 and 2 had gone, of 4
+    assert "        2                1\n        3                1\n" in kept
+    assert "        4                1\n" not in kept
+    monkeypatch.setattr(aggregations, "MAX_VALUES", 2)
+    status, out, said = run(*words)
+    assert line in said and "@" in kept and "@" not in out  # the bars of a distribution
