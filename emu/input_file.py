@@ -37,6 +37,8 @@ def opened(path: Path, most: int) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:  # from Python: a zero byte, half a surrogate pair
+        raise ImageError(f"{str(path)!r}: no file can have this name") from None
     try:
         found = os.fstat(descriptor)
         if stat.S_ISDIR(found.st_mode):

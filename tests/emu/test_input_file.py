@@ -120,6 +120,12 @@ def test_whatever_a_boot_can_read_of_a_segment_is_in_the_identity(name):
     assert changed.identity != image.identity
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_refused(name):
+    with pytest.raises(ImageError, match="no file can have this name"):
+        elf.load(Path(name))
+
+
 @pytest.mark.parametrize("make", [
     lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: path.write_bytes(b""),
     lambda path: path.symlink_to("/dev/zero")], ids=["FIFO", "directory", "empty", "device"])

@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from tests.fuzzing import d_programs, files, gdb_packets, gdb_stub, states, verbs
+from tests.fuzzing import d_programs, files, gdb_packets, gdb_stub, magics, states, verbs
 
 SECONDS = 3
 
 
 @pytest.mark.parametrize("fuzzer, wanted", [
     (d_programs, {"ran", "refused"}), (gdb_packets, {"looks", "drives"}),
-    (gdb_stub, {"refused", "went on"}), (states, {"refused", "goes on"}),
+    (gdb_stub, {"refused", "went on"}), (magics, {"refused", "returned", "completed"}), (states, {"refused", "goes on"}),
     (verbs, {"refused", "returned"}),
-], ids=["d", "gdb", "stub", "states", "verbs"])
+], ids=["d", "gdb", "stub", "magics", "states", "verbs"])
 def test_what_is_thrown_at_it_is_answered(fuzzer, wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ground, found, number = fuzzer.ground(), Counter(), 0
