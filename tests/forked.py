@@ -54,7 +54,8 @@ def completed(module, words, stdin=None):
         texts = []
         for one in files[1:]:
             one.seek(0)
-            texts.append(io.TextIOWrapper(one, "utf-8").read())
+            # A guest's console goes to a pipe byte by byte, whatever the bytes are.
+            texts.append(io.TextIOWrapper(one, "utf-8", "backslashreplace").read())
         return Completed([sys.executable, "-m", module, *words], status, *texts, peak=peak)
 
 

@@ -72,6 +72,7 @@ def page_is_whole(path: Path, _kernel: str) -> None:
         raise LeftError(f"{path.name} ends in {end!r}")
 
 
+# With the teaching kernel, or a FreeBSD kernel.
 COMMANDS = (
     Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
             {"a.kinst": snapshot_is_whole}),
@@ -92,6 +93,28 @@ COMMANDS = (
             ends=1),  # it finds something
     Command("sweep", ("relocate", "-k", "{kernel}", "--states", "20", "--jobs", "2", "--store",
                       "{out}/a.db"), {"a.db": store_is_whole}),
+    Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
+                     "{out}/a.db"), {"a.db": store_is_whole}),
+)
+# With a FreeBSD kernel; kinst.ko lies beside it.
+FREEBSD = (
+    Command("boot", ("boot", "-k", "{kernel}", "--save", "{out}/a.kinst"),
+            {"a.kinst": snapshot_is_whole}),
+    Command("call", ("call", "-k", "{kernel}", "strlen(\"abc\")", "--json")),
+    Command("run", ("run", "-k", "{kernel}", "ls / && cat /etc/motd")),
+    Command("record", ("record", "-k", "{kernel}", "-o", "{out}/a.rec", "$ ls /"),
+            {"a.rec": recording_is_whole}),
+    Command("replay", ("replay", "{out}/given.rec", "--trace-insns", "90%:91%", "--as", "json",
+                       "-o", "{out}/a.json"), {"a.json": json_is_whole},
+            (("record", "-k", "{kernel}", "-o", "{out}/given.rec", "$ cat /etc/motd"),)),
+    Command("relocate", ("relocate", "-k", "{kernel}", "malloc", "free", "strlen", "vn_open",
+                         "--states", "30", "--jobs", "2", "--store", "{out}/a.db"),
+            {"a.db": store_is_whole}),
+    Command("trial", ("trial", "-k", "{kernel}", "--random", "30", "--jobs", "2", "--store",
+                      "{out}/a.db", "--html", "{out}/a.html"),
+            {"a.db": store_is_whole, "a.html": page_is_whole}),
+    Command("explore", ("explore", "-k", "{kernel}", "--run", 'strlen("a")', "--run",
+                        'strlen("b")', "--jobs", "2", "--limit", "20")),
     Command("xval", ("xval", "-k", "{kernel}", "--random", "3", "--jobs", "2", "--store",
                      "{out}/a.db"), {"a.db": store_is_whole}),
 )

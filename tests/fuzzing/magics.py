@@ -12,7 +12,6 @@ import io
 import random
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError

@@ -13,7 +13,8 @@ SECONDS = 3
 
 @pytest.mark.parametrize("fuzzer, wanted", [
     (d_programs, {"ran", "refused"}), (gdb_packets, {"looks", "drives"}),
-    (gdb_stub, {"refused", "went on"}), (magics, {"refused", "returned", "completed"}), (states, {"refused", "goes on"}),
+    (gdb_stub, {"refused", "went on"}), (magics, {"refused", "returned", "completed"}),
+    (states, {"refused", "goes on"}),
     (verbs, {"refused", "returned"}),
 ], ids=["d", "gdb", "stub", "magics", "states", "verbs"])
 def test_what_is_thrown_at_it_is_answered(fuzzer, wanted, tmp_path, monkeypatch):
