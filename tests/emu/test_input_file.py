@@ -1,7 +1,6 @@
 """Inputs are taken once: what happens to their files afterwards changes nothing, or is an error."""
 
 import dataclasses
-import itertools
 import os
 import pickle
 import shutil
@@ -9,12 +8,8 @@ import struct
 import threading
 import time
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import kinst_emu
 from dtrace.debug_data import Sources
@@ -27,10 +22,12 @@ from emu.input_file import HeldFile, taken
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
+from tests.changing_files import Files
 from tests.conftest import ARCHES
 from tests.modulewriter import KernelModule
 
 FEW = 1 << 20
+OPERATIONS = int(os.environ.get("KINST_OPERATIONS", "300"))  # on files that change
 
 
 @pytest.fixture(params=ARCHES)
@@ -263,97 +260,17 @@ def stripped(content):
     return content.replace(b"\0cngetc\0", b"\0xngetc\0")
 
 
-class Files(RuleBasedStateMachine):
-    """Files of a kernel and of a module are replaced and patched in place, the kernel robbed of a
-    symbol, too; whoever opens them boots what they have then, and those who opened them before what
-    they had, with a cold and a warm cache.
-
-    All that is done to the files is in the rules.  Disks are left out: teaching kernels have none
-    (their copies and changes have tests of their own above).
-    """
-
-    base = cache = Path()
-    contents: ClassVar[list[bytes]] = []
-    modules: ClassVar[list[bytes]] = []
-    digests: ClassVar[dict[tuple[bytes, bytes], str]] = {}
-
-    def __init__(self):
-        super().__init__()
-        self.folder = self.base / f"{time.monotonic_ns()}"
-        self.folder.mkdir()
-        self.kernel = self.folder / "kernel"
-        self.kernel.write_bytes(self.contents[0])
-        self.module = self.folder / "mine.ko"
-        self.module.write_bytes(self.modules[0])
-        self.opened = []
-
-    def _replace(self, path, content):
-        other = self.folder / "other"
-        other.write_bytes(content)
-        os.replace(other, path)
-
-    def _patch(self, path, content):
-        with path.open("r+b") as file:
-            file.write(content)
-
-    @rule(number=st.integers(0, 3))
-    def replace(self, number):
-        self._replace(self.kernel, self.contents[number])
-
-    @rule(number=st.integers(0, 3))
-    def patch(self, number):
-        self._patch(self.kernel, self.contents[number])
-
-    @rule(number=st.integers(0, 1))
-    def replace_the_module(self, number):
-        self._replace(self.module, self.modules[number])
-
-    @rule(number=st.integers(0, 1))
-    def patch_the_module(self, number):
-        self._patch(self.module, self.modules[number])
-
-    @rule(with_module=st.booleans())
-    def open(self, with_module):
-        modules = [str(self.module)] if with_module else []
-        self.opened.append((catalog.find(str(self.kernel), modules), (
-            self.kernel.read_bytes(), self.module.read_bytes() if with_module else b"")))
-
-    @rule(which=st.integers(0, 100))
-    def boot(self, which):
-        if self.opened:
-            image, contents = self.opened[which % len(self.opened)]
-            assert booted(image, FEW * 64).digest() == self.digests[contents]
-
-    @rule()
-    def empty_the_cache(self):
-        shutil.rmtree(self.cache, ignore_errors=True)
-
-
 def test_a_boot_is_that_of_the_bytes_that_were_opened_in_every_order(tmp_path, monkeypatch):
+    """The kernel is robbed of a symbol, too; teaching kernels have no disks (tests/real)."""
     monkeypatch.setenv("KINST_CACHE", str(tmp_path / "cache"))
     source = catalog.find("teaching/amd64").path
     plain = source.read_bytes()
     other = answer_42(plain, source)
-    contents = [plain, other, stripped(plain), stripped(other)]
-    assert len(set(contents)) == 4 and len({len(content) for content in contents}) == 1
+    kernels = [plain, other, stripped(plain), stripped(other)]
+    assert len(set(kernels)) == 4 and len({len(content) for content in kernels}) == 1
     modules = [KernelModule(outside="strlen", depends=(), text=text).build()
                for text in (b"\x55\xe8\0\0\0\0\x5d\xc3", b"\x53\xe8\0\0\0\0\x5b\xc3")]
-    digests = {}
-    for number, (content, module) in enumerate(itertools.product(contents, [b"", *modules])):
-        path, beside = tmp_path / f"kernel{number}", tmp_path / f"{number}" / "mine.ko"
-        path.write_bytes(content)
-        beside.parent.mkdir()
-        beside.write_bytes(module)
-        machine = UnicornMachine(catalog.find(str(path), [str(beside)] if module else []), FEW * 64)
-        machine.boot()
-        boot_to_prompt(machine)
-        settle_at_reader(machine)
-        digests[content, module] = machine.digest()
-    assert len(set(digests.values())) == 12
-    monkeypatch.setattr(Files, "base", tmp_path)
-    monkeypatch.setattr(Files, "cache", tmp_path / "cache")
-    monkeypatch.setattr(Files, "contents", contents)
-    monkeypatch.setattr(Files, "modules", modules)
-    monkeypatch.setattr(Files, "digests", digests)
-    run_state_machine_as_test(Files, settings=settings(
-        max_examples=40, stateful_step_count=50, deadline=None))
+    files = Files(tmp_path, kernels, modules)
+    assert len(files.digests) == 12
+    files.run(OPERATIONS, 54)
+    assert files.done["boot"] > OPERATIONS // 4, files.done

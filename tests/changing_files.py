@@ -1,0 +1,123 @@
+"""Files of a kernel, a module and a disk that somebody changes while they are used."""
+
+import itertools
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from emu.elf import Image
+from emu.unicorn.machine import UnicornMachine
+from images import catalog
+from images.boots import boot_to_prompt, booted, settle_at_reader
+from kinst_emu.boot_words import with_disks
+
+Contents = tuple[bytes, bytes, bytes]  # of kernel, module and disk; empty: there is none
+
+
+def opened(kernel: Path, module: Path | None, disk: Path | None) -> Image:
+    image = catalog.find(str(kernel), [] if module is None else [str(module)])
+    return with_disks(image, [] if disk is None else [disk])
+
+
+@dataclass
+class Files:
+    """Files that are replaced and patched in place; whoever opens them boots what they have then,
+    and those who opened them before what they had, with a cold and a warm cache.
+
+    All that is done to the files is in ``once``.  Left out: disks of more than 64 MiB, a change of
+    which is an error (tests/emu/test_input_file.py).
+
+    :param folder: an empty one; the cache is in it, too.
+    """
+
+    folder: Path
+    kernels: Sequence[bytes]
+    modules: Sequence[bytes]
+    disks: Sequence[bytes] = ()
+    memory: int = 64 << 20
+    digests: dict[Contents, str] = field(default_factory=dict)
+    done: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._paths = [self.folder / name for name in ("kernel", "mine.ko", "disk")]
+        self._contents = (self.kernels, self.modules, self.disks)
+        self.digests = self._expected()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Files anew; nobody has opened them."""
+        for path, contents in zip(self._paths, self._contents, strict=True):
+            path.unlink(missing_ok=True)
+            path.write_bytes(contents[0] if contents else b"")
+        self._opened: list[tuple[Image, Contents]] = []
+
+    def _expected(self) -> dict[Contents, str]:
+        """What a boot of each combination comes to, without the cache, from files of its own."""
+        found = {}
+        for number, contents in enumerate(itertools.product(
+                self.kernels, (b"", *self.modules), (b"", *self.disks))):
+            place = self.folder / f"{number}"
+            place.mkdir()
+            paths = [place / path.name for path in self._paths]
+            for path, content in zip(paths, contents, strict=True):
+                path.write_bytes(content)
+            kernel, module, disk = (path if content else None
+                                    for path, content in zip(paths, contents, strict=True))
+            assert kernel is not None
+            machine = UnicornMachine(opened(kernel, module, disk), self.memory)
+            machine.boot()
+            stop = boot_to_prompt(machine)
+            if stop.detail != machine.guest.shell_prompt:
+                settle_at_reader(machine)
+            found[contents] = machine.digest()
+            shutil.rmtree(place)
+        assert len(set(found.values())) == len(found)
+        return found
+
+    def run(self, count: int, seed: int) -> None:
+        """Operations in a random order; after each hundred, with files anew."""
+        generator = random.Random(seed)
+        for number in range(count):
+            if number % 100 == 0:
+                self._begin()
+            self.done[self.once(generator)] += 1
+
+    def once(self, generator: random.Random) -> str:
+        """One operation; its name."""
+        name = generator.choice(("replace", "patch", "open", "open", "boot", "boot", "boot",
+                                 "empty the cache"))
+        match name:
+            case "replace" | "patch":
+                which = generator.choice([n for n, some in enumerate(self._contents) if some])
+                self._change(self._paths[which], generator.choice(self._contents[which]),
+                             name == "patch")
+            case "open":
+                self._open(generator.random() < 0.5, generator.random() < 0.5)
+            case "boot" if self._opened:
+                image, contents = generator.choice(self._opened)
+                assert booted(image, self.memory).digest() == self.digests[contents]
+            case "empty the cache" if generator.random() < 0.2:
+                shutil.rmtree(os.environ["KINST_CACHE"], ignore_errors=True)
+            case _:
+                return "nothing"
+        return name
+
+    def _change(self, path: Path, content: bytes, in_place: bool) -> None:
+        if in_place:
+            with path.open("r+b") as file:
+                file.write(content)
+        else:
+            other = self.folder / "other"
+            other.write_bytes(content)
+            os.replace(other, path)
+
+    def _open(self, with_module: bool, with_disk: bool) -> None:
+        kernel, module, disk = self._paths
+        wanted = (kernel, module if with_module else None,
+                  disk if with_disk and self.disks else None)
+        contents = [b"" if path is None else path.read_bytes() for path in wanted]
+        self._opened.append((opened(*wanted), (contents[0], contents[1], contents[2])))
