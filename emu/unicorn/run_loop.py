@@ -24,6 +24,10 @@ GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.U
 MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
 
 
+class CodeGoneError(Exception):
+    """Code that the CPU has executed cannot be read through the guest's page tables any more."""
+
+
 @dataclass(frozen=True)
 class Alarm:
     """Somebody wants to look at a virtual time, between two instructions.
@@ -228,7 +232,11 @@ class RunLoop:
         self.running = True
         try:
             with self._interruptible():
-                stop = self._loop()
+                try:
+                    stop = self._loop()
+                except CodeGoneError as error:
+                    engine.settle()
+                    stop = Stop(StopReason.UNHANDLED, self.machine.pc, str(error))
             if stop.reason is self._reason():
                 self._stop = None
             return self._panic(stop)
@@ -351,8 +359,25 @@ class RunLoop:
         """The bytes of the instruction at ``pc``, and some more where the next page is mapped."""
         room = 4096 - pc % 4096
         if room < 15 and self.machine.translate(pc + room) is None:
-            return self.machine.read(pc, room)
-        return self.machine.read(pc, 15)
+            return self._read_code(pc, room)
+        return self._read_code(pc, 15)
+
+    def _read_code(self, address: int, size: int) -> bytes:
+        """Code that the CPU has come to.
+
+        :raises CodeGoneError: when its mapping has gone meanwhile.
+        """
+        try:
+            return self.machine.read(address, size)
+        except MemoryAccessError as error:
+            raise CodeGoneError(f"the CPU executes code that is not mapped: {error}") from None
+
+    def _settle(self, pc: int) -> None:
+        """:raises CodeGoneError: as ``_read_code``."""
+        try:
+            self.machine.settle(pc)
+        except MemoryAccessError as error:
+            raise CodeGoneError(f"the CPU has executed code that is not mapped: {error}") from None
 
     def _reason(self) -> StopReason | None:
         return None if self._stop is None else self._stop.reason
@@ -396,19 +421,20 @@ class RunLoop:
         elif why == EngineStop.STOP_ADDRESS:
             pc = machine.pc
             if not engine.frozen:
-                machine.settle(pc)
+                self._settle(pc)
                 engine.resume(pc)
         elif why == EngineStop.STOP_INVALID:
             trouble = self._taken(cpu.invalid)
         elif why == EngineStop.STOP_UNCOUNTED:
             begin, size = engine.unknown_block
             # What is no instruction counts as one: it is left by an exception.
-            engine.learn(begin, size, max(len(machine.arch.split(machine.read(begin, size))), 1))
+            code = self._read_code(begin, size)
+            engine.learn(begin, size, max(len(machine.arch.split(code)), 1))
         elif why == EngineStop.STOP_UNSURE:
             begin, size = engine.before
-            code, length = self._instructions(begin, begin + size), cpu.model.fixed_length
-            cut = not cpu.ends_block(code[-1])
-            engine.learn_end(begin, size, size // length if length else len(code), cut)
+            split, length = self._instructions(begin, begin + size), cpu.model.fixed_length
+            cut = not cpu.ends_block(split[-1])
+            engine.learn_end(begin, size, size // length if length else len(split), cut)
             if cut:
                 engine.resume(machine.pc)
         elif why == EngineStop.STOP_IN_PLACE:
@@ -432,11 +458,11 @@ class RunLoop:
         begin, size, count = engine.block
         last = self._instructions(begin, pc)[-1:] if count and begin < pc <= begin + size else []
         if last and self.machine.cpu.is_wait(last[0]):
-            self.machine.settle(pc)  # on riscv64 the block may go on behind the wait
+            self._settle(pc)  # on riscv64 the block may go on behind the wait
             engine.synchronize()
             self.machine.schedule.begins_to_wait(pc)
         elif answered:
-            self.machine.settle(pc)
+            self._settle(pc)
         else:
             return Stop(StopReason.HALT, pc, "the CPU stopped where nothing is to stop it")
         return None
@@ -446,14 +472,14 @@ class RunLoop:
         last."""
         fixed = self.machine.cpu.model.fixed_length
         if fixed:
-            return [self.machine.read(end - fixed, fixed)]
-        return self.machine.arch.split(self.machine.read(begin, end - begin))
+            return [self._read_code(end - fixed, fixed)]
+        return self.machine.arch.split(self._read_code(begin, end - begin))
 
     def _trapped(self, pc: int) -> Stop | None:
         """A program's block begins that has an instruction which is trapped; what comes before the
         block was done."""
         _begin, size, _count = self.engine.block
-        before = self.machine.cpu.trapped(pc, self.machine.read(pc, size))
+        before = self.machine.cpu.trapped(pc, self._read_code(pc, size))
         if before:
             return self._execute(pc, min(before, self._limit - self.engine.instructions))
         self._delivered()

@@ -27,7 +27,7 @@ from tests.conftest import ARCHES
 from tests.modulewriter import KernelModule
 
 FEW = 1 << 20
-OPERATIONS = int(os.environ.get("KINST_OPERATIONS", "300"))  # on files that change
+OPERATIONS = 2000  # on files that change
 
 
 @pytest.fixture(params=ARCHES)

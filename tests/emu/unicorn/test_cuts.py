@@ -447,3 +447,20 @@ def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
         machine.handle(text + 9, lambda: None)
     machine.run(Until(instructions=end))
     assert machine.instructions == end and not machine.read_physical(free + 160, 1)[0] & 0x20
+
+
+@pytest.mark.parametrize("arch, name, value", [
+    ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
+def test_code_whose_mapping_goes_away_under_it_ends_the_run(arch, name, value):
+    """A debugger has taken it away; what the CPU model knows of it still, it executes."""
+    machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
+    machine.type(b"strings\r")
+    kept, texts = machine.snapshot(), set()
+    for count in range(60):
+        machine.restore(kept)
+        machine.run(Until(instructions=machine.instructions + count))
+        machine.write_register(name, value)
+        stop = machine.run(Until(instructions=machine.instructions + 500))
+        assert stop.reason is StopReason.UNHANDLED and len(machine.digest()) == 64
+        texts.add(stop.detail.partition(":")[0])
+    assert arch != "riscv64" or "the CPU executes code that is not mapped" in texts
