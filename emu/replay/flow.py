@@ -179,10 +179,10 @@ class FlowWriter:
 
     def __init__(self, path: Path, head: Head) -> None:
         self._coder = PieceCoder()
-        self._writer = PartWriter(path, HEAD, json.dumps({
+        self._writer = PartWriter(path, [(HEAD, json.dumps({
             "architecture": head.architecture, "build_id": head.build_id,
             "begin": position_to_json(head.begin), "thread": head.thread,
-            "stack": head.stack, "steps": head.steps}).encode())
+            "stack": head.stack, "steps": head.steps}).encode())])
 
     @property
     def size(self) -> int:

@@ -9,7 +9,7 @@ before it, kind, length and frame: parts cannot be left out or change places.  L
 import hashlib
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,14 @@ def _checksum(before: bytes, kind: bytes, frame: bytes | memoryview) -> bytes:
 
 
 class PartWriter:
-    """Writes a recording.  The file is there with its first part, in the place of what had its
-    name before, and then grows: parts are compressed and written while the machine runs on.
+    """Writes a recording.  The file is there when its first parts are written, in the place of what
+    had its name before, and then grows: parts are compressed and written while the machine runs on.
 
+    :param first: the kinds and contents of parts without which the file would be of no use.
     :raises ReplayError: here and later, when it cannot be written.
     """
 
-    def __init__(self, path: Path, kind: bytes, content: bytes) -> None:
+    def __init__(self, path: Path, first: Iterable[tuple[bytes, bytes]]) -> None:
         self.path = path
         start = HEAD.pack(MAGIC, FORMAT)
         self._chain = hashlib.blake2b(start, digest_size=16).digest()
@@ -63,7 +64,9 @@ class PartWriter:
         self._error: ReplayError | None = None
         try:
             with replacing(path) as file:
-                self.size = file.write(start + self._made(kind, content))
+                self.size = file.write(start)
+                for kind, content in first:
+                    self.size += file.write(self._made(kind, content))
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise self._failed(error) from None

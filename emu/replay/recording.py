@@ -7,6 +7,7 @@ state there and the pages that differ from the start; END, the state that the ru
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -207,11 +208,10 @@ class Recorder:
         if not fits(start, FEW_VALUES, MAX_ROW):
             raise ReplayError(f"{path}: the description of the run has more than "
                               f"{MAX_ROW >> 20} MiB, or {FEW_VALUES} words")
-        self._writer = PartWriter(path, START, start)
-        for disk in options.every_disk:
-            self._writer.write(DISK, bytes(disk.content[:]))
-        if kind == STATE:
-            self._checkpoint(said=True)
+        state = [(CHECKPOINT, self._present(path, said=True))] if kind == STATE else []
+        self._writer = PartWriter(path, itertools.chain(
+            [(START, start)],
+            ((DISK, bytes(disk.content[:])) for disk in options.every_disk), state))
         self._first = pages_of(machine)
         self._inputs: list[Input] = []
         self._input_count = self._input_bytes = 0
@@ -270,33 +270,37 @@ class Recorder:
         here = position_of(self.machine)
         self._mark_at = here.instructions + MARK_EVERY
         if here.instructions >= self._checkpoint_at and not self.machine.patches:
-            self._checkpoint()
+            if state := self._present(self._writer.path):
+                self._writer.write(CHECKPOINT, state)
             self._checkpoint_at = here.instructions + max(FIRST, here.instructions // GROWTH)
         else:
             self._writer.write(MARK, json.dumps(position_to_json(here)).encode())
 
-    def _checkpoint(self, said: bool = False) -> None:
-        """:param said: what is too much is an error; else there is no checkpoint."""
+    def _present(self, path: Path, said: bool = False) -> bytes:
+        """A checkpoint of the present state.
+
+        :param said: what is too much is an error; else it is empty.
+        """
         machine = self.machine
         changed = changed_pages(machine, self._first)
         if len(changed) > MAX_PAGES or len(machine.console.text) > snapshot.MAX_CONSOLE:
             if said and len(changed) > MAX_PAGES:
-                raise ReplayError(f"{self._writer.path}: the machine's state is of more than "
+                raise ReplayError(f"{path}: the machine's state is of more than "
                                   f"{MAX_PAGES * PAGE >> 20} MiB")
             if said:
-                raise ReplayError(f"{self._writer.path}: the guest has written more than "
+                raise ReplayError(f"{path}: the guest has written more than "
                                   f"{snapshot.MAX_CONSOLE >> 20} MiB to its console: such a state "
                                   "is not kept in a file")
-            return
+            return b""
         head = json.dumps({"position": position_to_json(position_of(machine)), "pages": changed,
                            "state": snapshot.to_json(machine.state())}).encode()
         if not fits(head, machine.memory // PAGE + snapshot.MAX_VALUES, MAX_HEAD):
             if said:
-                raise ReplayError(f"{self._writer.path}: the machine's state, disks included, has "
+                raise ReplayError(f"{path}: the machine's state, disks included, has "
                                   f"more than {MAX_HEAD >> 20} MiB")
-            return
-        self._writer.write(CHECKPOINT, b"".join(
-            [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)]))
+            return b""
+        return b"".join(
+            [len(head).to_bytes(4, "little"), head, *map(machine.memory_part.page, changed)])
 
     def end(self) -> End | None:
         """End the recording where the machine stands.

@@ -145,7 +145,7 @@ def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(re
     assert kinds[:4] == [recording.START, *[recording.DISK] * 3]
     for disks, said in ((2, "before its disks"), (4, "damaged")):
         path = tmp_path / f"{disks}.rec"
-        writer = PartWriter(path, recording.START, _start_to_json(start))
+        writer = PartWriter(path, [(recording.START, _start_to_json(start))])
         for _ in range(disks):
             writer.write(recording.DISK, DISK)
         writer.close()
@@ -156,7 +156,7 @@ def test_a_recording_without_one_of_its_disks_or_with_one_too_many_is_refused(re
 @pytest.mark.parametrize("content", [b"", bytes(513)])
 def test_a_recording_with_a_disk_that_is_none_is_refused(recorded, tmp_path, content):
     path = tmp_path / "odd.rec"
-    writer = PartWriter(path, recording.START, _start_to_json(Recording(recorded).start))
+    writer = PartWriter(path, [(recording.START, _start_to_json(Recording(recorded).start))])
     for one in (DISK, content, DISK):
         writer.write(recording.DISK, one)
     writer.close()

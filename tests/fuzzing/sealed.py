@@ -69,7 +69,7 @@ def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
             if not parts:
                 break
         parts = parts or [(b"\0\0\0\0", b"")]
-        writer = PartWriter(path, *parts[0])
+        writer = PartWriter(path, parts[:1])
         for part in parts[1:]:
             writer.write(*part)
         writer.close()

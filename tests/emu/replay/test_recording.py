@@ -331,7 +331,7 @@ def written(path, *parts):
     """A file of whole parts with any content."""
     from emu.replay.parts import PartWriter
 
-    writer = PartWriter(path, b"STRT", parts[0])
+    writer = PartWriter(path, [(b"STRT", parts[0])])
     for kind, content in parts[1:]:
         writer.write(kind, content)
     writer.close()
@@ -485,3 +485,27 @@ def test_a_position_names_a_cpu_or_none(row):
         position_from_json(row)
     assert position_from_json([1, 2, True, 3]).cpu == 3
     assert position_to_json(position_from_json([1, 2, True])) == [1, 2, True]
+
+
+def test_a_recording_appears_with_all_that_it_needs_or_not_at_all(tmp_path):
+    """Whoever kills the recorder before has the old file still."""
+    from emu.replay.parts import PartReader, PartWriter
+
+    path, seen = tmp_path / "a.rec", []
+
+    def first():
+        for number in range(3):
+            seen.append(path.read_bytes())
+            yield b"PRT%d" % number, b"content"
+
+    path.write_bytes(b"before")
+    PartWriter(path, first()).close()
+    assert seen == [b"before"] * 3 and len(PartReader(path).parts) == 3
+
+    def fails():
+        yield b"STRT", b"{}"
+        raise ReplayError("no")
+
+    with pytest.raises(ReplayError, match="no"):
+        PartWriter(path, fails())
+    assert len(PartReader(path).parts) == 3 and len(list(tmp_path.iterdir())) == 1
