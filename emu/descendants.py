@@ -5,6 +5,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
@@ -16,12 +17,26 @@ _libc = ctypes.CDLL(None)
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Processes that are made inside the ``with`` never get a SIGINT: an interrupt from the
-    terminal is for the process that makes them, which then ends them."""
+    terminal is for the process that makes them, which then ends them.
+
+    Where it comes meanwhile, it is taken at the end.  That it is blocked is not enough: another
+    thread that does not block it gets it, and Python's handler then runs in the main thread.  An
+    exception there, in the middle of starting a thread, would leave a pool that cannot be ended.
+    """
+    came: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    held = threading.current_thread() is threading.main_thread() and callable(handler)
+    if held:
+        signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if held:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager
