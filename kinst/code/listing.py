@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from emu.elf import Image
+from emu.errors import KinstError
 from emu.symbols import Symbol
 from kinst.code.shared import MAX_ROUNDS
 from kinst.code.verdict import Refuse, Verdict
 from kinst.trap import GuestTrap
 
+MAX_FUNCTION = 1 << 20  # bytes; the largest one of GENERIC has some ten thousand
 DATA = "is data that the function reads"
 EXCLUSIVE = "lies in an exclusive access"
 NO_INSTRUCTION = "is not an instruction"
@@ -25,8 +27,19 @@ class ProbedInstruction:
 
 
 def image_code(image: Image, function: Symbol) -> bytes:
-    """A function's bytes as the image has them; a kernel may change its code when it boots."""
+    """A function's bytes as the image has them; a kernel may change its code when it boots.
+
+    :raises KinstError: when the function is larger than any is, as a damaged symbol says.
+    """
+    check_size(function)
     return image.virtual_to_file(function.address, function.size)
+
+
+def check_size(function: Symbol) -> None:
+    """:raises KinstError: when a function is larger than what is taken apart."""
+    if function.size > MAX_FUNCTION:
+        raise KinstError(f"the function '{function.name}' has {function.size} bytes, and at most "
+                         f"{MAX_FUNCTION} are taken apart: is its symbol damaged?")
 
 
 class _Decoded:
@@ -109,7 +122,9 @@ def instructions(trap: GuestTrap, code: bytes, function: Symbol) -> Iterator[Pro
     """Every instruction of a function with its verdict; data that they read is one that is refused.
 
     :param code: the function's bytes.
+    :raises KinstError: when it has more than 1 MiB.
     """
+    check_size(function)
     exclusive, decoded = False, _Decoded(trap, code, function.address)
     for at, length, end in _pieces(decoded, _literals(decoded)):
         address, piece = function.address + at, code[at : at + 16]

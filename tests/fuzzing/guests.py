@@ -25,7 +25,8 @@ from tests.fuzzing.changes import NUMBERS
 LIMIT = 300_000_000  # instructions of a command
 LONGEST = 20.0  # seconds of a case: LIMIT, where the guest hangs
 COMMANDS = ("work faults 9", "work calls 9", "work hash 9", "work room 1", "ls /", "ls /bin",
-            "cat /etc/motd", "ls /sbin; ls /etc", "wc < /etc/motd", "cat /etc/motd > /tmp/a; cat /tmp/a",
+            "cat /etc/motd", "ls /sbin; ls /etc", "wc < /etc/motd",
+            "cat /etc/motd > /tmp/a; cat /tmp/a",
             "work nosuch", "/etc/motd", "ls /nosuch")
 PROGRAMS = (
     "syscall:::entry { @[probefunc, execname] = count(); }",
