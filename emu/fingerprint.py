@@ -8,6 +8,7 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+OURS = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
 METADATA = ".dist-info"
 SUFFIXES = (".py", *EXTENSION_SUFFIXES)
 
@@ -33,6 +34,21 @@ def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -
             digest.update(f"{name} {path.name} {len(content)}\n".encode() + content)
     for name in distributions:
         digest.update(f"{name} {version_of(name)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+@functools.cache
+def our_code() -> str:
+    """Sixteen hexadecimal digits that change when any Python module of ours does; native ones
+    differ from machine to machine where each has built its own."""
+    digest = hashlib.sha256()
+    for name in OURS:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        root = Path(spec.origin).parent
+        for path in sorted(root.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{name} {path.relative_to(root)} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]
 
 

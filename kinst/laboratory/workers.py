@@ -9,6 +9,7 @@ import functools
 import importlib
 import itertools
 import os
+import platform
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 from emu.descendants import end_with, ended_pool, uninterrupted
 from emu.errors import KinstError
+from emu.fingerprint import our_code
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
@@ -98,11 +100,18 @@ class Work:
 
     function: Callable[[Any], Any]
     part: Any
+    code: str  # of ours, where it was asked
 
 
 def on_worker(work: Work) -> bytes:
     """A part, on a worker of a cluster; as Dask sends it, which else looks at each object of the
-    result, and does it in the thread that keeps up the worker's connections."""
+    result, and does it in the thread that keeps up the worker's connections.
+
+    :raises KinstError: on a worker that has another version of us.
+    """
+    if work.code != our_code():
+        raise KinstError(f"--cluster: the worker on {platform.node()} has another version of "
+                         "kinst-emu, whose answers would not be these: install the same there")
     _keep_memory()
     return bytes(_protocol().serialize_bytes(work.function(work.part)))
 
@@ -140,7 +149,7 @@ class Cluster(Workers):
         running = self._dask.as_completed(loop=client.loop)
 
         def submit(number: int) -> None:
-            future = client.submit(on_worker, Work(function, parts[number]), pure=False)
+            future = client.submit(on_worker, Work(function, parts[number], our_code()), pure=False)
             numbers[future] = number
             running.add(future)
 

@@ -78,6 +78,16 @@ def test_a_client_that_is_killed_goes_on_where_it_was(codes, cluster, undisturbe
     assert Store(path).digest_rows() == undisturbed
 
 
+def test_a_worker_of_another_version_is_refused(codes, cluster, monkeypatch):
+    monkeypatch.setattr("kinst.laboratory.workers.our_code", lambda: "0" * 16)
+    jobs = Cluster(cluster.scheduler_address)
+    try:
+        with pytest.raises(KinstError, match="another version of kinst-emu"):
+            list(jobs.results(len, [codes]))
+    finally:
+        jobs.close()
+
+
 def test_a_scheduler_that_is_not_there_is_one_clear_line(monkeypatch):
     monkeypatch.setattr("kinst.laboratory.workers.WAIT", 1)
     with pytest.raises(KinstError, match="no scheduler answers there") as error:
