@@ -19,9 +19,9 @@ def uninterrupted() -> Iterator[None]:
     """Processes that are made inside the ``with`` never get a SIGINT: an interrupt from the
     terminal is for the process that makes them, which then ends them.
 
-    Where it comes meanwhile, it is taken at the end.  That it is blocked is not enough: another
-    thread that does not block it gets it, and Python's handler then runs in the main thread.  An
-    exception there, in the middle of starting a thread, would leave a pool that cannot be ended.
+    An interrupt that comes meanwhile is taken at the end.  Blocking it in this thread is not
+    enough: the system gives it to another thread, and Python then runs the handler in the main
+    thread.  An exception in the middle of starting a thread would leave a pool that cannot end.
     """
     came: list[int] = []
     handler = signal.getsignal(signal.SIGINT)

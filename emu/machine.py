@@ -13,7 +13,7 @@ from emu.guest import Guest
 from emu.paged_memory import PagedMemory
 from emu.symbols import Symbol
 
-MAX_CONSOLE = 64 << 20  # bytes of console output that a machine keeps, and does not run on after
+MAX_CONSOLE = 64 << 20  # bytes that a guest may write to its console in one run
 
 
 class StopReason(enum.Enum):
@@ -47,7 +47,7 @@ class Stop:
         return f"{text}: {self.detail}" if self.detail else text
 
 
-CONSOLE_FULL = f"the guest has written {MAX_CONSOLE >> 20} MiB to its console"
+CONSOLE_FULL = f"the guest has written {MAX_CONSOLE >> 20} MiB to its console in this run"
 
 
 @dataclass(frozen=True)
@@ -80,15 +80,18 @@ class ConsoleLog:
     """What the guest wrote to its console.
 
     ``text`` is everything since the machine was made or restored; ``stream`` sees every byte.
-    A run that finds it full ends (``StopReason.OUTPUT``); clear it to go on.
+    A run in which ``MAX_CONSOLE`` bytes come ends (``StopReason.OUTPUT``).
     """
 
     text: bytearray = field(default_factory=bytearray)
     stream: Callable[[int], None] | None = None
 
-    @property
-    def full(self) -> bool:
-        return len(self.text) >= MAX_CONSOLE
+    def full(self, start: int = 0) -> bool:
+        """Whether too much has come.
+
+        :param start: where the text of the run begins.
+        """
+        return len(self.text) - start >= MAX_CONSOLE
 
     def output(self, data: int) -> None:
         self.text.append(data)

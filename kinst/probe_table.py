@@ -16,7 +16,7 @@ from emu.symbols import Symbol
 from emu.unicorn.machine import UnicornMachine
 from kinst import guards, operations, system_calls
 from kinst.code import lowering
-from kinst.code.listing import EXCLUSIVE, ProbedInstruction, instructions
+from kinst.code.listing import EXCLUSIVE, ProbedInstruction, check_size, instructions
 from kinst.code.stack_depth import stack_depths
 from kinst.code.verdict import ConditionalJump, Copy, Refuse, Rewrite
 from kinst.cold_parts import beginnings, is_cold
@@ -110,7 +110,9 @@ class ProbeTable:
         (ifuncs, CPU features).
 
         :raises ProbeError: when its pages are not mapped.
+        :raises KinstError: when it is too large to be taken apart.
         """
+        check_size(function)
         try:
             code = bytearray(self.machine.read(function.address, function.size))
         except MemoryAccessError as error:

@@ -46,6 +46,9 @@ def interact(machine: Machine) -> Stop | None:
             sys.stdout.flush()
             if stop.reason is not StopReason.TIME:
                 return stop
+            if machine.console.full():
+                return Stop(StopReason.OUTPUT, machine.pc, "the guest has written more to its "
+                            "console than is kept")
             quiet = quiet + 1 if ended and len(machine.console.text) == before else 0
         return None
     finally:

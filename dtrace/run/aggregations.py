@@ -15,6 +15,7 @@ from dtrace.d.types import is_string
 
 U64 = 1 << 64
 MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # of all aggregations of a trace
+MAX_KEY_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
@@ -183,12 +184,13 @@ def _keys_order(entry: Entry, order: Order) -> tuple[object, ...]:
 
 @dataclass
 class AggregationTable:
-    """All aggregations of a trace: at most ``MAX_KEYS`` keys with ``MAX_VALUES`` values (a
-    distribution has one for each bucket)."""
+    """All aggregations of a trace: at most ``MAX_KEYS`` keys of ``MAX_KEY_BYTES`` with
+    ``MAX_VALUES`` values (a distribution has one for each bucket)."""
 
     entries: dict[tuple[int, bytes], Entry] = field(default_factory=dict)
     printed: set[int] = field(default_factory=set)
     _values: int = 0
+    _key_bytes: int = 0
 
     def merge(self, shapes: Sequence[KeyShape], found: Sequence[tuple[int, bytes, list[int]]],
               start: Start = lambda _how, address: address) -> int:
@@ -203,10 +205,12 @@ class AggregationTable:
             key = _started(shapes[number], given, start)
             entry = self.entries.get((number, key))
             if entry is None:
-                if len(self.entries) >= MAX_KEYS or self._values + len(values) > MAX_VALUES:
+                if (len(self.entries) >= MAX_KEYS or self._values + len(values) > MAX_VALUES
+                        or self._key_bytes + len(key) > MAX_KEY_BYTES):
                     dropped += 1
                     continue
                 self._values += len(values)
+                self._key_bytes += len(key)
                 shape = shapes[number]
                 self.entries[number, key] = Entry(
                     shape.info, decode(shape, key), values, raw=key, shape=shape)
@@ -237,6 +241,7 @@ class AggregationTable:
         for key, entry in list(self.entries.items()):
             if entry.info is info and id(entry) not in stay:
                 self._values -= len(self.entries.pop(key).values)
+                self._key_bytes -= len(key[1])
 
     def normalize(self, info: AggregationInfo, by: int) -> None:
         for entry in self.of(info):

@@ -603,7 +603,7 @@ class Session:
     def _drops(self, keys: int) -> None:
         """Say what was dropped since the last time.
 
-        :param keys: of aggregations, by the consumer.
+        :param keys: of aggregations, for which the consumer had no room.
         """
         drops = self.runtime.take_drops()
         records, dynamic, aggregation, speculative, unavailable, errors = drops
@@ -611,7 +611,8 @@ class Session:
         on = f"on CPU {self.runtime.cpu}"
         for count, tag, text in (
             (records, "PRINCIPAL", f"drop{{s}} {on}"),
-            (aggregation + keys, "AGGREGATION", f"aggregation drop{{s}} {on}"),
+            (aggregation, "AGGREGATION", f"aggregation drop{{s}} {on}"),
+            (keys, "AGGREGATION", "key{s} of aggregations found no room"),
             (dynamic, "DYNAMIC", "dynamic variable drop{s}"),
             (speculative, "SPEC", "speculative drop{s}"),
             (unavailable, "SPECUNAVAIL",

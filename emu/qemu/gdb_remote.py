@@ -44,6 +44,7 @@ class GdbRemote:
         self._patience = patience
         self._buffer = bytearray()
         self._physical = False
+        self._described = time.monotonic() + patience  # when the target description is there
         try:
             if isinstance(where, Path):
                 self._socket.connect(str(where))
@@ -66,13 +67,17 @@ class GdbRemote:
         """A file of the target description."""
         text = ""
         while len(text) < LIMIT:
+            if time.monotonic() > self._described:
+                raise MachineError("the gdb stub does not come to the end of its target "
+                                   f"description within {self._patience:g} seconds")
             reply = self.ask(f"qXfer:features:read:{name}:{len(text):x},{PART:x}")
             text += reply[1:]
             if reply[0] == "l":
                 return text
             if reply[0] != "m" or len(reply) == 1:  # more is to come, and nothing comes
-                raise MachineError(f"the gdb stub says {reply[:40]!r} for a part of its {name}")
-        raise MachineError(f"the gdb stub's {name} has more than {LIMIT} bytes")
+                raise MachineError(f"the gdb stub says {reply[:40]!r} for a part of its "
+                                   f"{name[:40]!r}")
+        raise MachineError(f"the gdb stub's {name[:40]!r} has more than {LIMIT} bytes")
 
     def target_registers(self) -> list[TargetRegister]:
         """All registers the stub knows, in the order of their numbers (gdb manual, "Target
@@ -80,6 +85,7 @@ class GdbRemote:
         found: list[TargetRegister] = []
         number = 0
         names = INCLUDE.findall(self._description)  # QEMU's is not well-formed XML
+        self._described = time.monotonic() + self._patience
         if len(names) > MAX_FILES:
             raise MachineError("the gdb stub's target description includes too many files")
         try:
@@ -119,12 +125,17 @@ class GdbRemote:
 
     def _received(self, end: float) -> str:
         while True:
-            if time.monotonic() > end:
-                raise MachineError("the gdb stub gives no answer within "
-                                   f"{self._patience:g} seconds")
             place = first(self._buffer)
             if place is None:
-                self.hear()
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise MachineError("the gdb stub gives no answer within "
+                                       f"{self._patience:g} seconds")
+                self._socket.settimeout(left)
+                try:
+                    self.hear()
+                finally:
+                    self._socket.settimeout(self._patience)
                 continue
             content, fits = opened(self._buffer[place[0] : place[1]])
             del self._buffer[: place[1]]
@@ -164,7 +175,8 @@ class GdbRemote:
         """:raises MachineError: when the stub gives no value of its size."""
         reply = self.ask(f"p{register.number:x}")
         if len(reply) != 2 * register.size or not HEX.fullmatch(reply):
-            raise MachineError(f"the gdb stub says {reply[:40]!r} for {register.name}")
+            raise MachineError(f"the gdb stub says {reply[:40]!r} for register "
+                               f"{register.name[:40]!r}")
         return int.from_bytes(bytes.fromhex(reply), "little")
 
     def write_register(self, number: int, value: int, size: int = 8) -> None:

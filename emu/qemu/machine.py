@@ -70,6 +70,7 @@ class QemuMachine(Machine):
         self._keyboard = Keyboard(self)
         self._handlers: dict[int, Callable[[], None]] = {}
         self._handling = False
+        self._looked = 0  # up to where the console's text was looked at, in a run
         self._inserted: set[int] = set()
         self._panicking: int | None = None
         # Called before every instruction while it is set: runs are single steps then.
@@ -193,8 +194,8 @@ class QemuMachine(Machine):
             self._packet.append(register)
             at += register.size
         if at != in_packet:
-            raise MachineError(f"the gdb stub gives {in_packet} bytes of registers, which are no "
-                               "whole ones")
+            raise MachineError(f"the gdb stub gives {in_packet} bytes of registers, the last of "
+                               "which is not whole")
         self._packet_size = in_packet
         return found
 
@@ -365,7 +366,7 @@ class QemuMachine(Machine):
         self._panicking = None
         stops, first = set(until.addresses), True
         left = self.longest
-        start = len(self.console.text)
+        start = self._looked = len(self.console.text)
         try:
             while True:
                 pc = self.pc
@@ -461,17 +462,21 @@ class QemuMachine(Machine):
                 return
 
     def _said_it(self, texts: tuple[bytes, ...], start: int) -> tuple[StopReason | None, str]:
-        """Whether the console has said what ends the run."""
+        """Whether the console has said what ends the run, since it was looked at before.
+
+        :param start: where the text of the run begins.
+        """
+        seen, self._looked = self._looked, len(self.console.text)
         if self._panicking is not None:
-            said = bytes(self.console.text[self._panicking :])
-            lines = said.splitlines()
-            ends = self.guest.panic_ends
-            if said.endswith(b"\n") and any(line.startswith(ends) for line in lines):
+            text, ends = self.console.text, self.guest.panic_ends
+            first = max(self._panicking, text.rfind(b"\n", 0, seen) + 1)
+            if text.endswith(b"\n") and any(
+                    line.startswith(ends) for line in bytes(text[first:]).splitlines()):
                 return StopReason.PANIC, self._why()
-        if self.console.full:
+        if self.console.full(start):
             return StopReason.OUTPUT, CONSOLE_FULL
         for wanted in texts:
-            if self.console.text.find(wanted, start) >= 0:
+            if self.console.text.find(wanted, max(start, seen - len(wanted) + 1)) >= 0:
                 return StopReason.CONSOLE, wanted.decode("utf-8", "replace")
         return None, ""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from emu.boot_options import MOST_CPUS
 from emu.errors import KinstError
-from emu.machine import Stop, StopReason, Until
+from emu.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 
 # What an input does: keys are typed, a register, a vector register or physical memory is written;
@@ -21,6 +21,7 @@ TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK = (
     "type", "register", "vector", "memory", "turn", "off", "timer", "stuck")
 KINDS = (TYPE, REGISTER, VECTOR, MEMORY, TURN, OFF, TIMER, STUCK)
 MAX_INPUT = 64 << 20  # bytes
+SLACK = 1 << 16  # bytes that a guest may write before a run that has too many ends
 ADDRESS = re.compile(r"[0-9a-f]{1,16}")
 
 
@@ -99,6 +100,14 @@ def give(machine: UnicornMachine, one: Input) -> None:
         machine.write_physical(int(one.name, 16), one.value)
 
 
+def check_console(machine: UnicornMachine) -> None:
+    """:raises ReplayError: when the guest has written more than a recording can have: one begins no
+    run after ``MAX_CONSOLE`` bytes, and a run ends after as many.
+    """
+    if len(machine.console.text) > 2 * MAX_CONSOLE + SLACK:
+        raise ReplayError("the guest writes more to its console than can have been recorded")
+
+
 def reach(machine: UnicornMachine, position: Position) -> Stop | None:
     """Run a machine to a position, without inputs.
 
@@ -110,6 +119,7 @@ def reach(machine: UnicornMachine, position: Position) -> Stop | None:
                                  time=None if position.awake else position.time))
         if stop.reason is StopReason.INTERRUPTED:
             return stop
+        check_console(machine)
         there = position_of(machine)
         if there == here or there.instructions > position.instructions:
             raise ReplayError(

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from emu.errors import KinstError
 from emu.events import NEVER
 from emu.machine import Stop, StopReason, Until
-from emu.replay.inputs import Position, ReplayError, give, position_of, reach
+from emu.replay.inputs import (
+    Position,
+    ReplayError,
+    check_console,
+    give,
+    position_of,
+    reach,
+)
 from emu.replay.recording import Recording, digest_of, pages_of
 from emu.replay.starts import STATE
 from emu.unicorn import snapshot
@@ -147,6 +154,7 @@ class Player:
                         target.instructions,
                         NEVER if until.instructions is None else until.instructions)))
                 there = self.position
+                check_console(machine)
                 if stop.reason in (StopReason.ADDRESS, StopReason.CONSOLE, StopReason.INTERRUPTED):
                     return stop
                 if until.instructions is not None and there.instructions >= until.instructions:

@@ -30,7 +30,7 @@ from emu.boot_options import (
     is_disk,
 )
 from emu.bounded_json import fits, read_json
-from emu.machine import Stop, StopReason, Until
+from emu.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.printable import plain
 from emu.replay.inputs import (
     MAX_INPUT,
@@ -242,6 +242,9 @@ class Recorder:
         self._inputs.append(Input(here, kind, name, value))
 
     def run(self, until: Until, go: Go) -> Stop:
+        if len(self.machine.console.text) >= MAX_CONSOLE:
+            raise ReplayError(f"{self._writer.path}: the guest has written "
+                              f"{MAX_CONSOLE >> 20} MiB to its console: no more is recorded")
         self._flush()
         self._whole = False
         while True:
@@ -279,7 +282,7 @@ class Recorder:
     def _present(self, path: Path, said: bool = False) -> bytes:
         """A checkpoint of the present state.
 
-        :param said: what is too much is an error; else it is empty.
+        :param said: whether a state that is too large is an error; otherwise the result is empty.
         """
         machine = self.machine
         changed = changed_pages(machine, self._first)

@@ -21,11 +21,15 @@ PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
 MAX_RUNG = 1 << 16  # times that timers ring while the CPU waits, and no interrupt is pending
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
+GONE = ("the CPU executes code that is not mapped any more, since a register or a page table was "
+        "written from outside; the run is left in its middle")
 MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
 
 
-class CodeGoneError(Exception):
-    """Code that the CPU has executed cannot be read through the guest's page tables any more."""
+class CodeGoneError(MachineError):
+    """The CPU executes code that the guest's page tables do not map: somebody has changed them, or
+    a control register, from outside, and the CPU model still knows the old mapping.  The run is
+    left in its middle: how much was executed is not known.  Go back to a state."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class RunLoop:
         """The guest has written a byte to its console."""
         console = self.machine.console
         text = console.text
-        if console.full:
+        if console.full(self._console_start):
             self.request_stop(Stop(StopReason.OUTPUT, 0, CONSOLE_FULL))
         if self.panicking is not None and data == 0x0A:
             begin = self.panicking[0]
@@ -216,7 +220,7 @@ class RunLoop:
         wanted = (until.console,) if isinstance(until.console, str) else until.console
         self._console_wanted = tuple(text.encode("utf-8", "surrogateescape") for text in wanted)
         self._console_start = console_start
-        if self._reason() is StopReason.TIME or (
+        if self._reason() in (StopReason.TIME, StopReason.OUTPUT) or (
                 self._stop is not None and self._stop.reason is StopReason.CONSOLE
                 and self._stop.detail not in wanted):
             self._stop = None  # what an earlier run was to end with
@@ -232,11 +236,7 @@ class RunLoop:
         self.running = True
         try:
             with self._interruptible():
-                try:
-                    stop = self._loop()
-                except CodeGoneError as error:
-                    engine.settle()
-                    stop = Stop(StopReason.UNHANDLED, self.machine.pc, str(error))
+                stop = self._loop()
             if stop.reason is self._reason():
                 self._stop = None
             return self._panic(stop)
@@ -370,14 +370,14 @@ class RunLoop:
         try:
             return self.machine.read(address, size)
         except MemoryAccessError as error:
-            raise CodeGoneError(f"the CPU executes code that is not mapped: {error}") from None
+            raise CodeGoneError(f"{GONE}: {error}") from None
 
     def _settle(self, pc: int) -> None:
         """:raises CodeGoneError: as ``_read_code``."""
         try:
             self.machine.settle(pc)
         except MemoryAccessError as error:
-            raise CodeGoneError(f"the CPU has executed code that is not mapped: {error}") from None
+            raise CodeGoneError(f"{GONE}: {error}") from None
 
     def _reason(self) -> StopReason | None:
         return None if self._stop is None else self._stop.reason
@@ -440,7 +440,10 @@ class RunLoop:
         elif why == EngineStop.STOP_IN_PLACE:
             return self._in_place(machine.pc)
         elif why == EngineStop.STOP_ERROR:
-            machine.pc = machine.left_at(machine.pc)
+            try:
+                machine.pc = machine.left_at(machine.pc)
+            except MemoryAccessError as error:
+                raise CodeGoneError(f"{GONE}: {error}") from None
             trouble = cpu.bus_error(detail)
             engine.synchronize()
         if trouble is not None:
@@ -512,7 +515,7 @@ class RunLoop:
     def _in_place(self, pc: int) -> Stop | None:
         """Execute the one instruction under a breakpoint of the provider's."""
         code = self.machine.displaced(pc)
-        patch = self.machine.read(pc, len(code))
+        patch = self._read_code(pc, len(code))
         self.machine.write_code(pc, code)
         try:
             return self._execute(pc, 1)

@@ -29,7 +29,7 @@ class ProbedInstruction:
 def image_code(image: Image, function: Symbol) -> bytes:
     """A function's bytes as the image has them; a kernel may change its code when it boots.
 
-    :raises KinstError: when the function is larger than any is, as a damaged symbol says.
+    :raises KinstError: when its symbol, which may be damaged, gives it more than ``MAX_FUNCTION``.
     """
     check_size(function)
     return image.virtual_to_file(function.address, function.size)

@@ -11,7 +11,7 @@ from emu.guests import FREEBSD, guest_of
 from emu.program_file import ProgramFile
 from emu.symbols import Symbol
 from kinst.code import lowering
-from kinst.code.listing import DATA, EXCLUSIVE, image_code
+from kinst.code.listing import DATA, EXCLUSIVE, check_size, image_code
 from kinst.code.verdict import Op
 from kinst.trap import GuestTrap
 
@@ -67,6 +67,7 @@ def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbo
         if function.address in seen:
             continue
         seen.add(function.address)
+        check_size(function)
         code = code_of(function)
         out = excluded(function)
         inside, rest, read = reader.tally(

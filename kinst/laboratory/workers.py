@@ -100,10 +100,10 @@ class Work:
 
     function: Callable[[Any], Any]
     part: Any
-    code: str  # of ours, where it was asked
+    code: str  # ``our_code()`` of whoever asks
 
 
-def on_worker(work: Work) -> bytes:
+def carry_out(work: Work) -> bytes:
     """A part, on a worker of a cluster; as Dask sends it, which else looks at each object of the
     result, and does it in the thread that keeps up the worker's connections.
 
@@ -149,7 +149,7 @@ class Cluster(Workers):
         running = self._dask.as_completed(loop=client.loop)
 
         def submit(number: int) -> None:
-            future = client.submit(on_worker, Work(function, parts[number], our_code()), pure=False)
+            future = client.submit(carry_out, Work(function, parts[number], our_code()), pure=False)
             numbers[future] = number
             running.add(future)
 

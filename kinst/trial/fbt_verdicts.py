@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from emu.errors import MemoryAccessError
 from emu.symbols import Symbol
 from kinst import fbt
-from kinst.code.listing import ProbedInstruction, instructions
+from kinst.code.listing import ProbedInstruction, check_size, instructions
 from kinst.trial.bed import TrialBed
 from kinst.trial.fbt_module import FbtModule
 from kinst.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
@@ -22,6 +22,7 @@ def sites(bed: TrialBed, function: Symbol) -> tuple[ProbedInstruction | None,
 
     :raises MemoryAccessError: when it is not mapped.
     """
+    check_size(function)
     code = bed.machine.read(function.address, function.size)
     table = list(instructions(bed.trap, code, function))
     return fbt.entry(bed.trap, function, table), fbt.returns(bed.trap, function, table)

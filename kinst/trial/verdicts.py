@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emu.call import CallError
 from emu.errors import MemoryAccessError
 from emu.symbols import Symbol
-from kinst.code.listing import instructions
+from kinst.code.listing import check_size, instructions
 from kinst.code.verdict import Refuse
 from kinst.trial.architecture import Becomes
 from kinst.trial.bed import TrialBed
@@ -93,6 +93,7 @@ def each(bed: TrialBed, functions: Sequence[Symbol], compare: Compare) -> Iterat
 
 def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
     """One function; the number of probes that the module has made."""
+    check_size(function)
     try:
         code = bed.machine.read(function.address, function.size)
     except MemoryAccessError:

@@ -15,7 +15,7 @@ from emu.elf import Image
 from emu.guests import guest_of
 from emu.symbols import KERNEL, Symbol
 from images import catalog
-from kinst.code.listing import check_size, image_code, instructions
+from kinst.code.listing import image_code, instructions
 from kinst.code.verdict import summary
 from kinst.trap import trap_of
 from kinst_emu.completion import kernel_option
@@ -48,12 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     arch = arch_of(image)
     guest = guest_of(image, arch.name)
     trap, exclusions = trap_of(guest, arch.name), guest.exclusions
-    count, chosen = 0, list(_chosen(image, arguments.function))
-    for symbol, _marked in chosen:
-        check_size(symbol)  # nothing is printed of a list that does not come to its end
-    if arguments.json:
-        print("[", end="")
-    for symbol, marked in chosen:
+    rows = []
+    for symbol, marked in _chosen(image, arguments.function):
         table = instructions(trap, image_code(image, symbol), symbol)
         sources = _sources(image, symbol, arguments.source)
         left_alone = exclusions.reason(symbol.name)
@@ -66,13 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
                 verdict = f"refuse: the function {left_alone}"
             text, source = arch.disassemble(i.code, i.address), sources.get(i.address)
             if arguments.json:
-                print(", " * bool(count) + json.dumps({
+                rows.append({
                     "function": symbol.name, "address": i.address, "offset": i.offset,
                     "bytes": i.code.hex(), "instruction": text, "verdict": verdict,
                     "source": source,
                     **({"asked": i.offset in marked} if marked else {}),
-                }), end="")
-                count += 1
+                })
                 continue
             if source is not None and source != before:
                 print(f"  {source}")
@@ -80,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             sign = "->" if i.offset in marked else "  "
             print(f"{sign}{i.offset:>4}  {i.code.hex(' '):<30} {text:<44} {verdict}")
     if arguments.json:
-        print("]")
+        print(json.dumps(rows))
     return 0
 
 

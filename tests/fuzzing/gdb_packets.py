@@ -12,6 +12,7 @@ from emu.gdb.packets import Gone
 from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget
 from emu.machine import StopReason, Until
+from emu.unicorn.run_loop import CodeGoneError
 from images import boots, catalog
 from tests.conftest import ARCHES, MEMORY
 
@@ -113,9 +114,12 @@ def once(rng, ground):
         return "looks"
     packets = [packet(rng, machine) for _ in range(rng.randrange(1, 30))]
     _served(machine, packets)
-    stop = machine.run(Until(instructions=machine.instructions + 500,
-                             time=machine.now + 10**9))
-    assert isinstance(stop.reason, StopReason)
+    try:
+        stop = machine.run(Until(instructions=machine.instructions + 500,
+                                 time=machine.now + 10**9))
+        assert isinstance(stop.reason, StopReason)
+    except CodeGoneError:  # a register was written that takes the code's mapping away
+        return "breaks"
     return "drives"
 
 

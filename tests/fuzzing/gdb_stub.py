@@ -33,7 +33,9 @@ STRANGE = ("", "OK", "E01", "l", "m", "T05thread:01;", "S05", "W00", "X09", "x" 
            'l<feature><reg bitsize="64"/></feature>',
            'l<!DOCTYPE a [<!ENTITY b "cccccccccc"><!ENTITY d "' + "&b;" * 50 + '">]><a>&d;</a>',
            'l<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>',
-           "l" + '<xi:include href="core.xml"/>' * 60, "l" + "<a>" * 600)
+           "l" + '<xi:include href="core.xml"/>' * 60, "l" + "<a>" * 600, "m<",
+           'l<xi:include href="co\n\x1b[2Jre.xml"/>',
+           'l<feature><reg name="' + "a&#10;" * 300 + '" bitsize="64"/></feature>')
 CLIENT = GdbRemote
 LEFT_OUT = {"close": "ends each case", "fileno": "a number", "hear": "is called by receive",
             "receive": "waits for a packet that nobody has asked for",

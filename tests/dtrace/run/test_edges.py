@@ -97,10 +97,14 @@ def test_keys_of_aggregations_for_which_there_is_no_room_are_dropped_and_counted
     assert status == 0 and not said and "        4                1\n" in out
     monkeypatch.setattr(aggregations, "MAX_KEYS", 3)
     status, kept, said = run(*words)
-    line = "dtrace: [DTRACEDROP_AGGREGATION] 1 aggregation drop on CPU 0\n"
+    line = "dtrace: [DTRACEDROP_AGGREGATION] 1 key of aggregations found no room\n"
     assert status == 0 and said == 2 * line  # of 3, and, when 1 and 2 had gone, of 4
     assert "        2                1\n        3                1\n" in kept
     assert "        4                1\n" not in kept
+    with monkeypatch.context() as few:
+        few.setattr(aggregations, "MAX_KEYS", 1 << 20)
+        few.setattr(aggregations, "MAX_KEY_BYTES", 16)  # two keys of eight bytes; @b has none
+        assert run(*words) == (status, kept, said)
     monkeypatch.setattr(aggregations, "MAX_VALUES", 2)
     status, out, said = run(*words)
     assert line in said and "@" in kept and "@" not in out  # the bars of a distribution

@@ -4,8 +4,10 @@ import threading
 import pytest
 
 from emu.errors import MachineError
-from emu.qemu.gdb_remote import GdbRemote
+from emu.qemu import gdb_remote
+from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 
+ONE = TargetRegister("r1", 1, 8)
 HELLO = {"qSupported": "PacketSize=1000", "qXfer:features:read:target.xml:0,7f0": "l<t/>",
          "?": "T05thread:01;"}
 
@@ -19,7 +21,7 @@ def stub(tmp_path):
     """A stub that answers from a table; gives a client of it and what the client has asked."""
     path, asked, ends = tmp_path / "gdb", [], []
 
-    def start(answers):
+    def start(answers, patience=5):
         server = socket.socket(socket.AF_UNIX)
         server.bind(str(path))
         server.listen()
@@ -46,7 +48,7 @@ def stub(tmp_path):
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        client = GdbRemote(path, patience=5)
+        client = GdbRemote(path, patience)
         ends.extend((client, server))
         return client, asked
 
@@ -57,14 +59,14 @@ def stub(tmp_path):
 
 def test_registers_are_read_and_written_in_the_targets_order(stub):
     client, asked = stub({"p10": "7856341200000000", "P5=efbeadde00000000": "OK"})
-    assert client.read_register(16) == 0x12345678
+    assert client.read_register(TargetRegister("r16", 16, 8)) == 0x12345678
     client.write_register(5, 0xDEADBEEF)
     assert asked[-2:] == ["p10", "P5=efbeadde00000000"]
 
 
 def test_a_stop_reported_late_is_no_answer(stub):
     client, _asked = stub({"p1": ["T05thread:01;", "0100000000000000"]})
-    assert client.read_register(1) == 1
+    assert client.read_register(ONE) == 1
 
 
 def test_breakpoints_memory_and_running(stub):
@@ -78,12 +80,39 @@ def test_breakpoints_memory_and_running(stub):
 
 
 @pytest.mark.parametrize("answer, says", [
-    ("E01", "refuses 'p1': E01"), ("", "unknown"), ("zz", "for a register"), (None, "closed"),
+    ("E01", "refuses 'p1': E01"), ("", "unknown"), ("zz", "for register 'r1'"), (None, "closed"),
+    ("01", "says '01' for register"), ("01" * 9, "for register"), ("x" * 16, "for register"),
+    ("0 " * 8, "for register"), (["T05"] * 3, "no answer within|fell silent"),
 ])
 def test_a_stub_that_does_not_answer_properly_is_told_about(stub, answer, says):
-    client, _asked = stub({"p1": answer})
+    client, _asked = stub({"p1": answer}, 0.5)
     with pytest.raises(MachineError, match=says):
-        client.read_register(1)
+        client.read_register(ONE)
+
+
+@pytest.mark.parametrize("answers, says", [
+    ({"target.xml:0,7f0": "m"}, "for a part of its 'target.xml'"),
+    ({"target.xml:0,7f0": "x<t/>"}, "for a part of its 'target.xml'"),
+    ({"target.xml:0,7f0": 'l<xi:include href="a"/>' + '<xi:include href="a"/>' * 64}, "too many"),
+    ({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": "m"}, "for a part of its 'a'"),
+    *(({"target.xml:0,7f0": 'l<xi:include href="a"/>', "a:0,7f0": f"l<a><reg {reg}/></a>"}, says)
+      for reg, says in (('name="r" bitsize="-8"', "-1 bytes"), ('name="r" bitsize="4"', "0 bytes"),
+                        ('name="r" bitsize="99999999"', "register 0 of"),
+                        ('name="r" bitsize="64" regnum="-1"', "register -1"),
+                        ('name="r"', "bitsize"), ('bitsize="64"', "name"))),
+])
+def test_a_target_description_that_is_none_is_refused(stub, answers, says):
+    with pytest.raises(MachineError, match=says) as caught:
+        client, _asked = stub({f"qXfer:features:read:{name}": text
+                               for name, text in answers.items()})
+        client.target_registers()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_target_description_that_comes_letter_by_letter_is_given_up(stub, monkeypatch):
+    monkeypatch.setattr(gdb_remote, "LIMIT", 1 << 30)
+    with pytest.raises(MachineError, match="does not come to the end of its target description"):
+        stub({f"qXfer:features:read:target.xml:{n:x},7f0": "m<" for n in range(1 << 17)}, 0.2)
 
 
 def test_where_no_stub_is_says_so(tmp_path):

@@ -5,6 +5,11 @@ import pytest
 import kinst_emu
 from emu import machine as machines
 from emu.machine import StopReason, Until
+from emu.replay import recording as recordings
+from emu.replay.inputs import ReplayError
+from emu.replay.player import Player
+from emu.replay.recording import Recorder, Recording
+from emu.replay.starts import STATE
 from images import boots, catalog
 from tests.conftest import MEMORY
 
@@ -15,18 +20,45 @@ SENTENCE = "abcdefgh" * 100
 def machine(arch, monkeypatch):
     made = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     monkeypatch.setattr(machines, "MAX_CONSOLE", 400)
+    monkeypatch.setattr(recordings, "MAX_CONSOLE", 400)
     made.console.text.clear()
     return made
 
 
-def test_a_run_ends_when_the_console_is_full_and_goes_on_when_it_was_cleared(machine):
+def test_a_run_that_writes_too_much_ends_and_the_next_one_may_write_as_much(machine):
     machine.type(b"strings\r" * 100)
-    stop = machine.run(Until(instructions=machine.instructions + 100_000_000))
-    assert stop.reason is StopReason.OUTPUT and "to its console" in stop.detail
-    assert 400 <= len(machine.console.text) < 500
-    machine.console.text.clear()
-    stop = machine.run(Until(console="teaching> "))
-    assert stop.reason is StopReason.CONSOLE
+    for number in range(1, 4):
+        stop = machine.run(Until(instructions=machine.instructions + 100_000_000))
+        assert stop.reason is StopReason.OUTPUT and "to its console" in stop.detail
+        assert 400 * number <= len(machine.console.text) < 500 * number
+
+
+def test_a_run_that_was_cut_just_before_it_ended_so_does_not_end_the_next_one(machine):
+    """Wherever it is cut, and whether the state was kept meanwhile."""
+    machine.type(b"strings\r" * 100)
+    kept = machine.snapshot()
+    assert machine.run(Until()).reason is StopReason.OUTPUT
+    end = machine.instructions
+    for before in (1, 2, 5, 20, 60):
+        machine.restore(kept)
+        stop = machine.run(Until(instructions=end - before))
+        assert stop.reason is StopReason.INSTRUCTIONS and machine.instructions == end - before
+        written = len(machine.console.text)
+        stop = machine.run(Until())
+        assert stop.reason is StopReason.OUTPUT and machine.instructions > end
+        assert len(machine.console.text) - written >= 400
+
+
+def test_a_recording_of_too_much_output_is_refused_and_what_there_is_replays(machine, tmp_path):
+    with Recorder(machine, tmp_path / "a.rec", STATE, ""):
+        machine.type(b"strings\r" * 100)
+        assert machine.run(Until()).reason is StopReason.OUTPUT
+        with pytest.raises(ReplayError, match="no more is recorded"):
+            machine.run(Until())
+    other = boots.booted(machine.image, MEMORY)
+    player = Player(Recording(tmp_path / "a.rec"), other)
+    player.advance_to_end()
+    assert other.console.text == machine.console.text and not player.difference()
 
 
 def test_a_call_that_writes_too_much_is_an_error(arch, monkeypatch):
