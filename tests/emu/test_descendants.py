@@ -10,6 +10,14 @@ import pytest
 from emu.descendants import uninterrupted
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Whoever runs the tests may ignore SIGINT, as a shell's job in the background does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def other_thread():
     """One that does not block SIGINT: the system gives it what is blocked elsewhere."""
