@@ -74,7 +74,7 @@ class GdbRemote:
             text += reply[1:]
             if reply[0] == "l":
                 return text
-            if reply[0] != "m" or len(reply) == 1:  # more is to come, and nothing comes
+            if reply[0] != "m" or len(reply) == 1:  # "m" promises more, and must bring some
                 raise MachineError(f"the gdb stub says {reply[:40]!r} for a part of its "
                                    f"{name[:40]!r}")
         raise MachineError(f"the gdb stub's {name[:40]!r} has more than {LIMIT} bytes")
@@ -172,7 +172,10 @@ class GdbRemote:
         return reply
 
     def read_register(self, register: TargetRegister) -> int:
-        """:raises MachineError: when the stub gives no value of its size."""
+        """The value of a register.
+
+        :raises MachineError: when the stub's answer is not a value of the register's size.
+        """
         reply = self.ask(f"p{register.number:x}")
         if len(reply) != 2 * register.size or not HEX.fullmatch(reply):
             raise MachineError(f"the gdb stub says {reply[:40]!r} for register "

@@ -101,8 +101,11 @@ def give(machine: UnicornMachine, one: Input) -> None:
 
 
 def check_console(machine: UnicornMachine) -> None:
-    """:raises ReplayError: when the guest has written more than a recording can have: one begins no
-    run after ``MAX_CONSOLE`` bytes, and a run ends after as many.
+    """Refuse a guest that writes more than can have been recorded.
+
+    A recorder begins no run after ``MAX_CONSOLE`` bytes, and a run ends after as many.
+
+    :raises ReplayError: when the guest has written more than both.
     """
     if len(machine.console.text) > 2 * MAX_CONSOLE + SLACK:
         raise ReplayError("the guest writes more to its console than can have been recorded")

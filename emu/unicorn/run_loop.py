@@ -21,15 +21,17 @@ PANIC_INSTRUCTIONS = 100_000_000  # that a kernel may take to say why
 MAX_RUNG = 1 << 16  # times that timers ring while the CPU waits, and no interrupt is pending
 # What the guest has asked for itself, and not who looks at it: part of its state.
 GUESTS = {StopReason.PANIC, StopReason.POWER_OFF, StopReason.RESET, StopReason.UNHANDLED}
-GONE = ("the CPU executes code that is not mapped any more, since a register or a page table was "
-        "written from outside; the run is left in its middle")
+GONE = ("the CPU executes code by a mapping that the page tables do not have any more; the run is "
+        "left in its middle")
 MAX_STOPS = StopLimit.MAX_STOPS - 1  # one is the machine's own, to end within a block
 
 
 class CodeGoneError(MachineError):
-    """The CPU executes code that the guest's page tables do not map: somebody has changed them, or
-    a control register, from outside, and the CPU model still knows the old mapping.  The run is
-    left in its middle: how much was executed is not known.  Go back to a state."""
+    """The CPU executes code that the guest's page tables do not map.
+
+    A page table or a control register was changed, and the CPU model still uses the old mapping.
+    How much was executed is not known, so the run is left in its middle: go back to a state.
+    """
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,10 @@ class RunLoop:
             raise CodeGoneError(f"{GONE}: {error}") from None
 
     def _settle(self, pc: int) -> None:
-        """:raises CodeGoneError: as ``_read_code``."""
+        """Account for the block that was left before ``pc``.
+
+        :raises CodeGoneError: as ``_read_code``.
+        """
         try:
             self.machine.settle(pc)
         except MemoryAccessError as error:

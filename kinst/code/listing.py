@@ -36,7 +36,10 @@ def image_code(image: Image, function: Symbol) -> bytes:
 
 
 def check_size(function: Symbol) -> None:
-    """:raises KinstError: when a function is larger than what is taken apart."""
+    """Refuse a function that is too large to be taken apart.
+
+    :raises KinstError: when it has more than ``MAX_FUNCTION`` bytes.
+    """
     if function.size > MAX_FUNCTION:
         raise KinstError(f"the function '{function.name}' has {function.size} bytes, and at most "
                          f"{MAX_FUNCTION} are taken apart: is its symbol damaged?")

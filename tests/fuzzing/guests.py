@@ -44,7 +44,9 @@ RIGHT = (kinst_emu.KinstError,)
 
 @dataclass
 class Booted:
-    """:param disk: where the disk is in the guest's physical memory.
+    """A machine at its shell's prompt.
+
+    :param disk: where the disk is in the guest's physical memory.
     :param parts: of it: offsets of bytes that are used, by what they are.
     """
 

@@ -43,7 +43,7 @@ def _json_or_bytes(rng: Any, content: bytes) -> bytes:
 
 
 def parts_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """A recording, or a trace."""
+    """Change a recording or a trace: its parts, which are sealed again."""
     if rng.random() < 0.1:
         return bytes_changed(rng, content, [range(HEAD.size + 24), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +119,7 @@ def _sql(rng: Any, db: sqlite3.Connection) -> None:
 
 
 def store_changed(rng: Any, content: bytes, _ranges: Sequence[range]) -> bytes:
-    """A store, by what SQL can do to it."""
+    """Change a store of results with SQL statements, or byte by byte."""
     if rng.random() < 0.3:
         return bytes_changed(rng, content, [range(100), range(len(content))])
     with tempfile.TemporaryDirectory() as folder:

@@ -27,7 +27,7 @@ CLASSES = (Kernel, TracedMachine, Probes, Program, OpenRecording)
 LEFT_OUT = {
     "explore": "boots machines of its own (tests/kinst_emu/explore)",
     "on_qemu": "starts a process (tests/emu/qemu)",
-    "command": "needs FreeBSD", "emulated": "is no part of the interface",
+    "command": "needs FreeBSD (bench/fuzz guests)", "emulated": "is no part of the interface",
     "relocations": "runs a laboratory (bench/fuzz answers)",
     "begin": "is called by trace", "end": "is called by close", "flame_graph": "draws",
     "make": "is called by probe", "fired": "is called by the machine",

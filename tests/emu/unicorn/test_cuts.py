@@ -452,7 +452,7 @@ def test_what_the_cpu_keeps_of_page_tables_is_not_seen_by_who_looks(cut):
 @pytest.mark.parametrize("arch, name, value", [
     ("riscv64", "satp", 8 << 60), ("arm64", "sctlr_el1", (1 << 64) - 1), ("amd64", "cr3", 0)])
 def test_code_whose_mapping_goes_away_under_it_ends_the_run(arch, name, value):
-    """A debugger has taken it away; what the CPU model knows of it still, it executes."""
+    """As a debugger can do: the CPU model goes on with the mapping that it has looked up before."""
     machine = boots.booted(catalog.find(f"teaching/{arch}"), MEMORY)
     machine.type(b"strings\r")
     kept, digest, gone = machine.snapshot(), machine.digest(), 0
