@@ -65,7 +65,8 @@ class Processes(Workers):
                 ) -> Iterator[tuple[int, Result]]:
         rest, losses = set(range(len(parts))), 0
         while rest:
-            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("spawn"),
+            # By fork: what is killed here leaves no process that waits for what it should do.
+            pool = ProcessPoolExecutor(min(self._jobs, len(rest)), get_context("fork"),
                                        end_with, (os.getpid(),))
             try:
                 with ended_pool(pool):
