@@ -9,14 +9,12 @@ from pathlib import Path
 
 from emu.errors import ImageError, KinstError
 from emu.input_file import Content, HeldFile, pieces, taken
-from emu.unicorn._engine import CpuLimit
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.%-]{0,127}=[ -~]{0,511}")
 MAX_ENVIRONMENT = 256  # variables
 MAX_DISK = 8 << 30  # bytes
 COPIED = 64 << 20  # bytes: a larger disk is held, and must stay as it is
 MAX_DISKS = 4
-MOST_CPUS = CpuLimit.MAX_CPUS.value
 TURN = 100_000
 MAX_TURN = 1 << 40
 SECTOR = 512

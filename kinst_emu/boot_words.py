@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from emu.architectures import arch_of
-from emu.boot_options import MOST_CPUS, BootOptions, boot_options
+from emu.boot_options import BootOptions, boot_options
 from emu.elf import Image
 from emu.errors import KinstError
 from emu.guests import guest_of
 from emu.replacing import replacing
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.schedule import MOST_CPUS
 from images import catalog
 from kinst_emu.terminal import check_writable
 

@@ -18,7 +18,7 @@ from kinst_emu.inspected import Inspected
 from kinst_emu.turn import Turn, in_turn
 
 if TYPE_CHECKING:
-    from kinst_emu.shell.shown import FlameGraph
+    from kinst_emu.notebook.flame_graph import FlameGraph
 
 MAX_KEPT = 1_000_000  # records
 MOST_SHOWN = 50  # of them
@@ -169,7 +169,7 @@ class Program:
 
         :raises KinstError: when there is none.
         """
-        from kinst_emu.shell.shown import FlameGraph
+        from kinst_emu.notebook.flame_graph import FlameGraph
 
         stacks = dict[tuple[str, ...], int]()
         for key, count in self.aggregations.get(name, {}).items():
@@ -196,7 +196,7 @@ class Program:
         printer.text("\n".join([repr(self), *self._lines()]))
 
     def _repr_html_(self) -> str:
-        from kinst_emu.shell import html
+        from kinst_emu.notebook import html
 
         parts = [html.text([repr(self), *self.errors])]
         if self.records:

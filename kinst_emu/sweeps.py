@@ -3,14 +3,12 @@ it is."""
 
 import argparse
 import contextlib
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, Self
 
 from dwarf.debug_file import DebugDataError, content, elf_file
-from emu.elf import Image
 from emu.errors import KinstError
 from emu.printable import name as printable_name
 from kinst.laboratory.store import Store
@@ -53,13 +51,6 @@ class Sweep:
         self.workers.close()
         if self.store is not None:
             self.store.close()
-
-
-def check_identity(image: Image, identity: str) -> None:
-    """:raises KinstError: when a worker has found another kernel than whoever sends the work."""
-    if image.identity != identity:
-        raise KinstError(f"{image.path}: a worker on {socket.gethostname()} finds another kernel, "
-                         "or other modules, there than this machine")
 
 
 def compiler_of(path: Path) -> str:

@@ -14,6 +14,7 @@ from emu.symbols import Symbol
 from images import catalog
 from images.boots import booted
 from kinst.laboratory.finding import Finding, finding
+from kinst.laboratory.workers import check_identity
 from kinst.trial.bed import TrialBed
 from kinst.trial.deciding import deciding
 from kinst.trial.execution import tried
@@ -21,7 +22,6 @@ from kinst.trial.fbt_module import FbtModule
 from kinst.trial.fbt_verdicts import fbt_verdicts, sites
 from kinst.trial.module import KinstModule, ProviderModule
 from kinst.trial.verdicts import Verdicts, verdicts
-from kinst_emu.sweeps import check_identity
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from kinst.crosscheck.crosscheck import Crosscheck
 from kinst.crosscheck.faults import FaultyCrosscheck
 from kinst.crosscheck.lockstep import MAX_STEPS, Divergence, TooLongError
 from kinst.laboratory.finding import Finding
-from kinst_emu.sweeps import check_identity
+from kinst.laboratory.workers import check_identity
 
 LIMIT = 1_000_000  # instructions of a call
 SYSTEM_STEPS = 100_000  # of a system call that is compared: they do more

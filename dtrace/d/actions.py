@@ -1,4 +1,5 @@
-"""The actions of D: a table with a row for each, at the end, and the functions that it names.
+"""What becomes of D's actions: a table with a row for each, at the end, and the functions that it
+names.
 
 A function holds its arguments to the action's own rules, where the prototype does not say them,
 and writes the code, which leaves in the record what the consumer needs.
@@ -11,7 +12,7 @@ from dtrace.bpf.encoding import BpfJump
 from dtrace.bpf.layout import IN_PROGRAM, Helper, Region
 from dtrace.d import formats, syntax
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import AggregationInfo, Builtin, Role, Scope, Variable, prototype
+from dtrace.d.identifiers import AggregationInfo, Scope, Variable
 from dtrace.d.records import MAX_RECORD, Field, RecordCode
 from dtrace.d.types import (
     LONG,
@@ -36,17 +37,17 @@ Emit = Callable[[RecordCode, syntax.FunctionCall], None]
 
 @dataclass(frozen=True)
 class Action:
-    """:param function: its name and arguments.
+    """What becomes of a call of an action; its prototype is in ``identifiers.py``.
+
     :param emit: writes its code; raises DError for what it may not be given.
     :param consumer: what prints its record or does what it asks for: a method of ``Consumer``
         (``dtrace/run/consumer.py``), without the ``_`` before it; "" where the code does all.
     :param data: whether it records data: a clause without such an action makes no row.
     """
 
-    function: Builtin
     emit: Emit
-    consumer: str
-    data: bool
+    consumer: str = ""
+    data: bool = True
 
 
 def _trace(code: RecordCode, e: syntax.FunctionCall) -> None:
@@ -397,46 +398,41 @@ def _on_host(code: RecordCode, e: syntax.FunctionCall) -> None:
               e.arguments, e.place)
 
 
-def _row(row: str, emit: Emit, consumer: str = "", *, data: bool = True, destructive: bool = False
-         ) -> Action:
-    return Action(prototype(Role.ACTION, row, destructive=destructive), emit, consumer, data)
-
-
-ACTIONS = {action.function.name: action for action in (
-    _row("void breakpoint()", _on_host, data=False, destructive=True),
-    _row("void chill(int)", _on_host, data=False, destructive=True),
-    _row("void clear(...)", _clear, "changed"),
-    _row("void commit(int)", _commit, data=False),
-    _row("void denormalize(...)", _normalize, "changed"),
-    _row("void discard(int)", _discard, data=False),
-    _row("void exit(int)", _exit, "exit"),
-    _row("void freopen(@, ...)", _printf, "reopen", destructive=True),
-    _row("void ftruncate()", _plain, "truncate_output"),
-    _row("_symaddr func(uintptr_t)", _symbol, "symbol"),
-    _row("_symaddr sym(uintptr_t)", _symbol, "symbol"),
-    _row("_symaddr mod(uintptr_t)", _symbol, "symbol"),
-    _row("stack jstack(...)", _stack, "stack"),
-    _row("void normalize(...)", _normalize, "changed"),
-    _row("void panic()", _on_host, data=False, destructive=True),
-    _row("void print(@)", _trace, "typed"),
-    _row("void printa(@, ...)", _printa, "aggregations"),
-    _row("void printf(@, ...)", _printf, "formatted"),
-    _row("void printm(size_t, uintptr_t *)", _printm, "reference"),
-    _row("void raise(int)", _on_host, data=False, destructive=True),
-    _row("void setopt(const char *, [const char *])", _setopt, "set_option"),
-    _row("void speculate(int)", _speculate, data=False),
-    _row("stack stack(...)", _stack, "stack"),
-    _row("void stop()", _on_host, data=False, destructive=True),
-    _row("void system(@, ...)", _printf, "system", destructive=True),
-    _row("void trace(@)", _trace, "traced"),
-    _row("void tracemem(@, size_t, ...)", _tracemem, "memory"),
-    _row("void trunc(...)", _trunc, "changed"),
-    _row("_usymaddr uaddr(uintptr_t)", _symbol, "symbol"),
-    _row("_usymaddr ufunc(uintptr_t)", _symbol, "symbol"),
-    _row("_usymaddr umod(uintptr_t)", _symbol, "symbol"),
-    _row("_usymaddr usym(uintptr_t)", _symbol, "symbol"),
-    _row("stack ustack(...)", _stack, "stack"),
-)}
+ACTIONS = {
+    "breakpoint": Action(_on_host, data=False),
+    "chill": Action(_on_host, data=False),
+    "clear": Action(_clear, "changed"),
+    "commit": Action(_commit, data=False),
+    "denormalize": Action(_normalize, "changed"),
+    "discard": Action(_discard, data=False),
+    "exit": Action(_exit, "exit"),
+    "freopen": Action(_printf, "reopen"),
+    "ftruncate": Action(_plain, "truncate_output"),
+    "func": Action(_symbol, "symbol"),
+    "sym": Action(_symbol, "symbol"),
+    "mod": Action(_symbol, "symbol"),
+    "jstack": Action(_stack, "stack"),
+    "normalize": Action(_normalize, "changed"),
+    "panic": Action(_on_host, data=False),
+    "print": Action(_trace, "typed"),
+    "printa": Action(_printa, "aggregations"),
+    "printf": Action(_printf, "formatted"),
+    "printm": Action(_printm, "reference"),
+    "raise": Action(_on_host, data=False),
+    "setopt": Action(_setopt, "set_option"),
+    "speculate": Action(_speculate, data=False),
+    "stack": Action(_stack, "stack"),
+    "stop": Action(_on_host, data=False),
+    "system": Action(_printf, "system"),
+    "trace": Action(_trace, "traced"),
+    "tracemem": Action(_tracemem, "memory"),
+    "trunc": Action(_trunc, "changed"),
+    "uaddr": Action(_symbol, "symbol"),
+    "ufunc": Action(_symbol, "symbol"),
+    "umod": Action(_symbol, "symbol"),
+    "usym": Action(_symbol, "symbol"),
+    "ustack": Action(_stack, "stack"),
+}
 
 
 OF_PROGRAMS = frozenset(("uaddr", "ufunc", "umod", "usym"))

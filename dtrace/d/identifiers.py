@@ -1,5 +1,5 @@
-"""D's own variables, subroutines and aggregating functions, as tables of their prototypes (DTrace
-guide, "Variables", "Actions and subroutines", "Aggregations"); actions.py has the actions.
+"""D's own variables and all that a program can call, as tables of their prototypes (DTrace guide,
+"Variables", "Actions and subroutines", "Aggregations"); actions.py says what becomes of actions.
 
 In a prototype ``@`` is anything, ``[type]`` may be left out, ``...`` is any number of more.
 """
@@ -42,19 +42,19 @@ class Builtin:
         return None if "..." in self.parameters else len(self.parameters)
 
 
-def prototype(role: Role, row: str, number: int = 0, destructive: bool = False) -> Builtin:
+def _prototype(role: Role, row: str, number: int) -> Builtin:
     """A function from a row as C has it, without a semicolon."""
     head, _mark, rest = row.strip().rstrip(")").partition("(")
     *result, name = head.split()
     parameters = tuple(p.strip() for p in rest.split(",") if p.strip())
-    return Builtin(name, role, " ".join(result), parameters, number, destructive)
+    return Builtin(name, role, " ".join(result), parameters, number)
 
 
 def _functions(role: Role, rows: str, first: int = 0, destructive: tuple[str, ...] = ()
                ) -> dict[str, Builtin]:
     found = {}
     for number, row in enumerate(rows.strip().splitlines()):
-        function = prototype(role, row, first + number if first else 0)
+        function = _prototype(role, row, first + number if first else 0)
         found[function.name] = replace(function, destructive=function.name in destructive)
     return found
 
@@ -115,6 +115,42 @@ SUBROUTINES = _functions(Role.SUBROUTINE, """
 """, Helper.SUBROUTINE, destructive=("copyout", "copyoutstr"))
 SUBROUTINES["progenyof"] = replace(SUBROUTINES["progenyof"], number=Helper.PROGENYOF)
 
+ACTION_PROTOTYPES = _functions(Role.ACTION, """
+    void breakpoint()
+    void chill(int)
+    void clear(...)
+    void commit(int)
+    void denormalize(...)
+    void discard(int)
+    void exit(int)
+    void freopen(@, ...)
+    void ftruncate()
+    _symaddr func(uintptr_t)
+    _symaddr sym(uintptr_t)
+    _symaddr mod(uintptr_t)
+    stack jstack(...)
+    void normalize(...)
+    void panic()
+    void print(@)
+    void printa(@, ...)
+    void printf(@, ...)
+    void printm(size_t, uintptr_t *)
+    void raise(int)
+    void setopt(const char *, [const char *])
+    void speculate(int)
+    stack stack(...)
+    void stop()
+    void system(@, ...)
+    void trace(@)
+    void tracemem(@, size_t, ...)
+    void trunc(...)
+    _usymaddr uaddr(uintptr_t)
+    _usymaddr ufunc(uintptr_t)
+    _usymaddr umod(uintptr_t)
+    _usymaddr usym(uintptr_t)
+    stack ustack(...)
+""", destructive=("breakpoint", "chill", "freopen", "panic", "raise", "stop", "system"))
+
 AGGREGATING = _functions(Role.AGGREGATING, """
     void avg(@)
     void count()
@@ -127,6 +163,9 @@ AGGREGATING = _functions(Role.AGGREGATING, """
     void sum(@)
 """)
 KINDS = {name: Aggregate[name.upper()] for name in AGGREGATING}
+
+# All that a program can call.
+FUNCTIONS: dict[str, Builtin] = SUBROUTINES | ACTION_PROTOTYPES | AGGREGATING
 
 # The version of D that brought a name, where it is not the first.
 SINCE = {

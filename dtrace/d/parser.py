@@ -19,7 +19,7 @@ from dtrace.d.declarations import (
     member_layout,
 )
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.functions import FUNCTIONS
+from dtrace.d.identifiers import FUNCTIONS
 from dtrace.d.lexer import MEMBER_NAMES, Lexer, Macros, Pragma, Token
 from dtrace.d.types import Universe, is_void, spelled
 from dwarf.types import Array, Enumeration, Incomplete, Procedure, Structure, Type, strip

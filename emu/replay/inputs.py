@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emu.boot_options import MOST_CPUS
 from emu.errors import KinstError
 from emu.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.schedule import MOST_CPUS
 
 # What an input does: keys are typed, a register, a vector register or physical memory is written;
 # it is another CPU's turn, the CPU is off, or its timer rings; or the machine was to go on, and

@@ -22,7 +22,6 @@ from emu.boot_options import (
     MAX_DISKS,
     MAX_ENVIRONMENT,
     MAX_TURN,
-    MOST_CPUS,
     NOTHING,
     TURN,
     BootOptions,
@@ -58,6 +57,7 @@ from emu.replay.starts import BOOTED, STARTS, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import Go, UnicornMachine
+from emu.unicorn.schedule import MOST_CPUS
 from emu.unicorn.state import MachineState
 
 START, DISK, INPUTS, MARK, CHECKPOINT, END = b"STRT", b"DISK", b"INPT", b"MARK", b"CHCK", b"DONE"

@@ -8,8 +8,10 @@ from emu.device import number
 from emu.elf import Image
 from emu.events import NEVER
 from emu.machine import Stop, StopReason
-from emu.unicorn._engine import Engine, Turns
+from emu.unicorn._engine import CpuLimit, Engine, Turns
 from emu.unicorn.cpu import Cpu
+
+MOST_CPUS = CpuLimit.MAX_CPUS.value
 
 
 class ScheduledMachine(Protocol):

@@ -10,6 +10,7 @@ import importlib
 import itertools
 import os
 import platform
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from multiprocessing import get_context
 from typing import Any, TypeVar
 
 from emu.descendants import end_with, ended_pool, uninterrupted
+from emu.elf import Image
 from emu.errors import KinstError
 from emu.fingerprint import our_code
 
@@ -190,3 +192,13 @@ def workers(jobs: int, cluster: str | None) -> Workers:
     if cluster is not None:
         return Cluster(cluster)
     return Here() if jobs <= 1 else Processes(jobs)
+
+
+def check_identity(image: Image, identity: str) -> None:
+    """Refuse a kernel that is not the one that whoever sends the work has.
+
+    :raises KinstError: on a worker that finds another kernel at that path.
+    """
+    if image.identity != identity:
+        raise KinstError(f"{image.path}: a worker on {socket.gethostname()} finds another kernel, "
+                         "or other modules, there than this machine")

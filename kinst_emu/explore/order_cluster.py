@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from images import catalog
-from kinst.laboratory.workers import Cluster
+from kinst.laboratory.workers import Cluster, check_identity
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import Explorer, Search
-from kinst_emu.sweeps import check_identity
 
 CHUNK = 64  # orders that a worker is asked at once
 _ONE_MACHINE = threading.Lock()  # a worker may have several threads

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from dtrace.prototypes import Prototypes
 from images import catalog
-from kinst.laboratory.workers import Cluster
+from kinst.laboratory.workers import Cluster, check_identity
 from kinst_emu.explore.exploration import for_runs
 from kinst_emu.explore.pairs import CorpusCall, PairStage, explore_pair, read_lines, with_programs
-from kinst_emu.sweeps import check_identity
 
 _ONE_MACHINE = threading.Lock()  # a worker may have several threads
 

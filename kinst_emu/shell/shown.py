@@ -1,18 +1,15 @@
 """What a session answers with: text in a terminal, tables and pictures in a notebook."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.flow.flame_graph import drawing
 from kinst_emu.explain.explained import Explained
 from kinst_emu.explain.firing_page import firing_page, pictures_of
 from kinst_emu.explain.text import text
 from kinst_emu.kernel_file import Instruction
-from kinst_emu.shell import html
-from kinst_emu.trace_page.flames import MOST_FRAMES, tree
+from kinst_emu.notebook import html
 
-PAGE_HEIGHT, GRAPH_HEIGHT = 900, 500  # pixels
+PAGE_HEIGHT = 900  # pixels
 AROUND = 4  # instructions before and behind the one that is next
 
 
@@ -110,29 +107,3 @@ class Lines(list[str]):
 
     def _repr_html_(self) -> str:
         return html.text(self)
-
-
-class FlameGraph:
-    """Stacks that were counted, as a flame graph.
-
-    :param stacks: how often each was there, its innermost frame first.
-    """
-
-    def __init__(self, name: str, stacks: Mapping[tuple[str, ...], int]) -> None:
-        self.name = name
-        self._root = tree(Counter({tuple(reversed(stack)): count
-                                   for stack, count in stacks.items()}))
-
-    def __repr__(self) -> str:
-        return (f"<flame graph of {self._root.total} stacks in {self.name}: a notebook draws it; "
-                ".svg is the drawing>")
-
-    @property
-    def svg(self) -> str:
-        return drawing(self._root, f"{self.name}: a flame graph of {self._root.total} stacks",
-                       "firings", MOST_FRAMES)[0]
-
-    def _repr_html_(self) -> str:
-        """In a frame: a click makes a frame of the graph wide, by a script."""
-        return html.framed(f"<!DOCTYPE html><html lang=\"en\"><title>{self.name}</title>{self.svg}",
-                           f"{self.name}: a flame graph", GRAPH_HEIGHT)

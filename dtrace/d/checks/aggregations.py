@@ -6,8 +6,7 @@ from dtrace.d.checks.calls import check_call
 from dtrace.d.checks.conversions import typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.errors import DError
-from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import AGGREGATING, AggregationInfo
+from dtrace.d.identifiers import AGGREGATING, FUNCTIONS, AggregationInfo
 from dtrace.d.types import DYNAMIC, is_integer
 
 

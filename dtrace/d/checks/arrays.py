@@ -7,8 +7,7 @@ from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import probe_argument
 from dtrace.d.checks.variables import bad_reference, expand_inline, variable_use
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import REGISTERS, Scope, Variable
+from dtrace.d.identifiers import FUNCTIONS, REGISTERS, Scope, Variable
 from dtrace.d.types import DYNAMIC, UNSIGNED_LONG, is_dynamic, is_integer, is_void, spelled
 from dwarf.types import Type
 

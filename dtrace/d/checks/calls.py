@@ -4,8 +4,7 @@ from dtrace.d import syntax
 from dtrace.d.checks.conversions import converted, fits, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import CONTEXT, HOSTED, Builtin, Role, Scope
+from dtrace.d.identifiers import CONTEXT, FUNCTIONS, HOSTED, Builtin, Role, Scope
 from dtrace.d.types import DYNAMIC, pointer_to, spelled
 from dwarf.types import Incomplete, Type
 

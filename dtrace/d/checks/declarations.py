@@ -4,8 +4,7 @@ from dtrace.d import syntax
 from dtrace.d.checks.conversions import assigned_type, fits
 from dtrace.d.checks.environment import Environment
 from dtrace.d.errors import DError
-from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import CONTEXT, HOSTED, Scope, Variable
+from dtrace.d.identifiers import CONTEXT, FUNCTIONS, HOSTED, Scope, Variable
 from dtrace.d.types import compatible, is_void, pointer_to, spelled
 from dwarf.types import Incomplete, Procedure, Structure, find_member, strip
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from dtrace.d import syntax
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import (
     CONTEXT,
+    FUNCTIONS,
     HOSTED,
     REGISTERS,
     AggregationInfo,

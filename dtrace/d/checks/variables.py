@@ -6,9 +6,9 @@ from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import located_argument
 from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.functions import FUNCTIONS
 from dtrace.d.identifiers import (
     CONTEXT,
+    FUNCTIONS,
     HOSTED,
     HOSTED_NUMBERS,
     REGISTERS,

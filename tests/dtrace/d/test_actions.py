@@ -6,8 +6,7 @@ import json
 import pytest
 
 from dtrace.d.actions import ACTIONS, Action
-from dtrace.d.functions import FUNCTIONS
-from dtrace.d.identifiers import Role, prototype
+from dtrace.d.identifiers import ACTION_PROTOTYPES, FUNCTIONS, Builtin, Role
 from dtrace.run.consumer import Consumer
 from dtrace.run.options import Options
 from dtrace.run.render import NoSymbols
@@ -16,8 +15,8 @@ from tests.dtrace.programs import quiet, run, tag
 
 def test_every_row_names_what_prints_it():
     consumer = Consumer(Options(), NoSymbols(), io.StringIO(), lambda text: None)
-    for name, action in ACTIONS.items():
-        assert action.function.name == name and action.function.role is Role.ACTION
+    assert ACTIONS.keys() == ACTION_PROTOTYPES.keys()
+    for action in ACTIONS.values():
         assert not action.consumer or callable(getattr(consumer, f"_{action.consumer}"))
         assert action.consumer or not action.data, "who would print it?"
 
@@ -28,9 +27,8 @@ def doubled(monkeypatch):
     def emit(code, e):
         code.noted("doubled", [code.recorded(argument) for argument in e.arguments * 2])
 
-    function = prototype(Role.ACTION, "void doubled(int)")
-    monkeypatch.setitem(ACTIONS, "doubled", Action(function, emit, "doubled", True))
-    monkeypatch.setitem(FUNCTIONS, "doubled", function)
+    monkeypatch.setitem(ACTIONS, "doubled", Action(emit, "doubled"))
+    monkeypatch.setitem(FUNCTIONS, "doubled", Builtin("doubled", Role.ACTION, "void", ("int",)))
     monkeypatch.setattr(
         Consumer, "_doubled", lambda self, _e, _action, values: self.write(
             " ".join(str(int.from_bytes(value, "little")) for value in values)), raising=False)

@@ -216,7 +216,7 @@ def test_what_has_the_focus_is_not_hidden_with_it(shown):
 
 @browsing
 def test_links_and_full_screen_work_in_a_frame_of_another_page(tmp_path):
-    from kinst_emu.shell.html import framed
+    from kinst_emu.notebook.html import framed
 
     outer = tmp_path / "notebook.html"
     outer.write_text("<!DOCTYPE html><title>NOTEBOOK</title>"

@@ -6,9 +6,9 @@ from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
 
 import kinst_emu
-from kinst_emu.shell import html
+from kinst_emu.notebook import html
+from kinst_emu.notebook.flame_graph import FlameGraph
 from kinst_emu.shell.completion import KernelCompletion
-from kinst_emu.shell.shown import FlameGraph
 from tests.kinst_emu.test_front import refused, run
 
 
