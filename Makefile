@@ -29,7 +29,7 @@ all: setup
 
 setup: $(STAMP)
 
-NATIVE := $(foreach place,emu emu/* kinst kinst/* dwarf dtrace/*, \
+NATIVE := $(foreach place,emu/* emu/*/* kinst/* dwarf dtrace/*, \
 	$(foreach kind,pyx pxd pxi,$(wildcard $(place)/*.$(kind))))
 
 ROOMS := emu kinst dwarf images dtrace kinst_emu
@@ -59,13 +59,14 @@ demo: $(STAMP) $(KERNELS) $(ROOTS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	MYPYPATH=bench $(BIN)/mypy --config-file tests/mypy.ini --scripts-are-modules \
 		$(filter-out %.py %.c %__pycache__,$(wildcard bench/*))
 
-CORE := tests/emu/unicorn tests/kinst/code tests/kinst/test_dispatch.py tests/kinst/test_provider.py \
+CORE := tests/emu/unicorn tests/kinst/code tests/kinst/probes/test_dispatch.py tests/kinst/providers/test_provider.py \
 	tests/dtrace/bpf tests/dtrace/run tests/dwarf tests/test_house.py
 
 check: lint $(KERNELS) $(ROOTS)

@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from emu import elf
-from emu.call import Caller
+from emu.elf.image import Image
+from emu.machine.call import Caller
 from emu.qemu import boards
 from emu.qemu.gdb_remote import GdbRemote
-from kinst import kinst_provider
-from kinst.breakpoints import Breakpoints
-from kinst.code.verdict import Copy, Rewrite
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers import kinst_provider
+from kinst.relocation.verdict import Copy, Rewrite
 
 FUNCTION = "ether_crc32_le"
 BYTES = 1_000_000  # of text
@@ -66,7 +66,7 @@ def rate(machine, path: str, where: tuple[str, int], runs: int) -> float:
     return best
 
 
-def qemu_rate(arch: str, image: elf.Image, machine, where: tuple[str, int]) -> float:
+def qemu_rate(arch: str, image: Image, machine, where: tuple[str, int]) -> float:
     """Stops a second at a breakpoint of QEMU's gdb stub, each stepped over as gdb does."""
     arguments, sp, pc, link, kind = GDB[arch]
     address = machine.symbol(where[0]).address + where[1]

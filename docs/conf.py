@@ -29,7 +29,7 @@ COLUMNS = 100
 
 def _commands(folder: Path) -> None:
     """The reference of commands, by their own words."""
-    from kinst_emu.command_line import make_parser
+    from kinst_emu.cli.command_line import make_parser
     from kinst_emu.commands.kinst import whole_parser
 
     lines = ["# Commands", "", "What each says with `--help`.", ""]
@@ -67,7 +67,7 @@ def _python(folder: Path) -> None:
 
 def _glossary(folder: Path) -> None:
     """The words of explanations, as these have them."""
-    from kinst_emu.explain.terms import TERMS
+    from kinst_emu.explain.steps.terms import TERMS
 
     lines = ["# Glossary", "", "What the words of an explanation mean; [there](../explain.md) each "
              "is said where it is first needed.", ""]

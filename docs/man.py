@@ -21,7 +21,7 @@ def pages() -> dict[str, str]:
     """By the names of their files."""
     from argparse_manpage.manpage import Manpage
 
-    from kinst_emu import command_line as kdtrace
+    from kinst_emu.cli import command_line as kdtrace
     from kinst_emu.commands.kinst import COMMANDS, whole_parser
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -46,8 +46,8 @@ def pages() -> dict[str, str]:
 
 def _left_out() -> str:
     """The section with the functions that no probe is placed in, of FreeBSD's kernels."""
-    from emu.guests import FREEBSD
-    from emu.parts import NAMES
+    from emu.arch.parts import NAMES
+    from emu.guests.registry import FREEBSD
 
     lines = [".SH FUNCTIONS THAT ARE LEFT OUT",
              "DTrace itself may run through these functions of a FreeBSD kernel, so that no probe "

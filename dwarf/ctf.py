@@ -15,8 +15,8 @@ from typing import TypeVar
 from dwarf import types as c
 from dwarf.debug_file import DebugDataError, ctf_sections
 from dwarf.index import MAX_NAME, shown
-from emu.elf_file import ElfFile
-from emu.symbols import STT_FUNC, STT_OBJECT, SYMBOL
+from emu.elf.reader import ElfFile
+from emu.elf.symbols import STT_FUNC, STT_OBJECT, SYMBOL
 
 Found = TypeVar("Found")
 

@@ -21,7 +21,8 @@ from dwarf.joined import (
     link,
     own_identity,
 )
-from emu.elf_file import (
+from emu.elf.kernel_module import ModuleFile
+from emu.elf.reader import (
     ET_REL,
     SHT_NOBITS,
     SHT_RELA,
@@ -30,10 +31,9 @@ from emu.elf_file import (
     build_id_of,
     read_file,
 )
-from emu.errors import ImageError, KinstError
-from emu.input_file import InputFile
-from emu.module import ModuleFile
-from emu.printable import plain
+from emu.host.errors import ImageError, KinstError
+from emu.host.input_file import InputFile
+from emu.host.printable import plain
 
 # What the library raises on damaged files, beside its own errors.
 DAMAGE = (DWARFError, ELFError, ValueError, KeyError, IndexError, AttributeError, TypeError,

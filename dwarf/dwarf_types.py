@@ -9,7 +9,7 @@ from elftools.dwarf.die import DIE
 from dwarf import types as c
 from dwarf.entries import Entries
 from dwarf.index import MAX_NAME, VARIABLE, DebugIndex, Declared, Function, shown
-from emu.elf_file import ElfFile
+from emu.elf.reader import ElfFile
 
 if TYPE_CHECKING:
     from dwarf.locations import Frame, Locations, Place

@@ -9,7 +9,7 @@ from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
 
 from dwarf.debug_file import DAMAGE, DebugDataError, views
-from emu.elf_file import ElfFile
+from emu.elf.reader import ElfFile
 
 NAMES = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_str_offsets", ".debug_line_str",
          ".debug_addr", ".debug_loclists", ".debug_rnglists")

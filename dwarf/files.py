@@ -1,7 +1,7 @@
 """The file tables of line programs (DWARF 4, 6.2.4; DWARF 5, 6.2.4): what DW_AT_call_file means."""
 
 from dwarf.debug_file import DebugDataError
-from emu.printable import name as printable_name
+from emu.host.printable import name as printable_name
 
 LIMIT = 1 << 16  # files of a unit
 MAX_PATH = 4096  # bytes

@@ -23,9 +23,9 @@ from dwarf._scan import (
     SplitError,
 )
 from dwarf.debug_file import DebugDataError, debug_file, sections
-from emu.elf_file import ElfFile
-from emu.printable import name as printable_name
-from emu.replacing import replacing
+from emu.elf.reader import ElfFile
+from emu.host.atomic_file import replacing
+from emu.host.printable import name as printable_name
 
 MAGIC, FORMAT = b"KINSTDWF", 5
 HEADER = struct.Struct("<8sIIQQQQQQQ")  # magic, format, CRC-32 of the rest, seven lengths

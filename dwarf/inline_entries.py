@@ -10,8 +10,8 @@ from elftools.dwarf.ranges import BaseAddressEntry, RangeEntry, RangeLists
 
 from dwarf.debug_file import sections
 from dwarf.entries import Entries
-from emu.elf_file import ElfFile
-from emu.printable import name as printable_name
+from emu.elf.reader import ElfFile
+from emu.host.printable import name as printable_name
 
 RANGES = (".debug_ranges", ".debug_rnglists")
 MAX_LIST = 1 << 16  # bytes of a range list

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dwarf._join import Join, JoinError, UnreadError
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 # Of the parts that are put behind each other; the lengths of those before are added to offsets.
 SHARED = (".debug_info", ".debug_abbrev", ".debug_str", ".debug_line_str", ".debug_line")

@@ -8,8 +8,8 @@ project's own tables.  One JSON object a line comes in, one goes out.
 import json
 import sys
 
-from kinst.code.verdict import Copy, Refuse, Rewrite
-from kinst.trap import TRAPS
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Copy, Refuse, Rewrite
 
 
 class State:

@@ -5,13 +5,12 @@ import sys
 import threading
 from pathlib import Path
 
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.errors import KinstError, SnapshotError
-from emu.fingerprint import fingerprint
-from emu.guests import FOLDERS
-from emu.machine import Stop, StopReason, Until
-from emu.progress import PROGRESS
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.host.errors import KinstError, SnapshotError
+from emu.host.fingerprint import fingerprint, machine_modules
+from emu.host.progress import PROGRESS
+from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images.cache import cached_file
@@ -21,7 +20,6 @@ LIMIT = 20_000_000_000  # instructions of a boot; GENERIC's take less than a fif
 SETTLING = 20_000_000  # instructions from the prompt to there, at the most
 # What a boot is made by, beside the architecture's folder: snapshots of another machine are not
 # gone on from.
-MADE_BY = ("emu", "emu.unicorn", "emu.devices", *FOLDERS, "images.boots")
 HANDOVER = 1e-5  # s: a restore asks for the interpreter between two hundred pieces
 KEPT = 4  # boots of one kernel, made by so many versions of this program
 
@@ -81,7 +79,7 @@ def settle_at_reader(machine: UnicornMachine) -> None:
 def snapshot_path(image: Image, memory: int) -> Path:
     arch = arch_of(image).name
     made_by = fingerprint(
-        (*MADE_BY, *(f"{folder}.{arch}" for folder in ("emu", *FOLDERS))), ("unicorn",))
+        (*machine_modules(arch), "images.boots"), ("unicorn",))
     name = f"{arch}-{image.identity[-32:]}-{memory >> 20}M-{made_by}.kinst"
     return cached_file("snapshots", name)
 

@@ -5,8 +5,8 @@ breakpoints is taught, too, the one that has it."""
 import sys
 from pathlib import Path
 
-from emu.errors import KinstError
-from emu.parts import NAMES
+from emu.arch.parts import NAMES
+from emu.host.errors import KinstError
 from images.catalog import TEACHING
 from images.compiler import linked, target
 

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from emu.errors import KinstError
-from emu.parts import NAMES
-from emu.replacing import replacing
+from emu.arch.parts import NAMES
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
 from images import catalog, ufs
 from images.catalog import TEACHING
 from images.compiler import linked, linked_against, target

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 ROOT = 0
 

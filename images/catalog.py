@@ -9,10 +9,10 @@ from pathlib import Path
 
 import platformdirs
 
-from emu import elf
-from emu.architectures import ARCHITECTURES, arch_of
-from emu.errors import ImageError, KinstError
-from emu.linked import SUFFIX, with_modules
+from emu.arch.architectures import ARCHITECTURES, arch_of
+from emu.elf.image import Image, load_image
+from emu.elf.linked_image import SUFFIX, with_modules
+from emu.host.errors import ImageError, KinstError
 
 TEACHING = Path(__file__).resolve().parent / "build"
 FLAVOURS = ("amd64-illumos",)  # of the teaching kernel, beside one for each architecture
@@ -41,12 +41,12 @@ def store() -> Path:
     return data_directory() / "images"
 
 
-def is_teaching(image: elf.Image) -> bool:
+def is_teaching(image: Image) -> bool:
     """Whether it is one of the teaching kernels, where they are built."""
     return any(image.path.is_relative_to(place) for place in (TEACHING, built_teaching()))
 
 
-def described(image: elf.Image) -> str:
+def described(image: Image) -> str:
     """What a heading calls a kernel: the name that ``-k`` takes, which has its architecture in it;
     of a file without one the file, and the architecture."""
     path = image.path.resolve()
@@ -59,7 +59,7 @@ def built_teaching() -> Path:
     return store() / "teaching"
 
 
-def base(image: elf.Image) -> Path:
+def base(image: Image) -> Path:
     """The root file system of the base system that was fetched with a kernel.
 
     :raises ImageError: when none was.
@@ -71,7 +71,7 @@ def base(image: elf.Image) -> Path:
                      "RELEASE/ARCH --base")
 
 
-def headers(image: elf.Image) -> Path | None:
+def headers(image: Image) -> Path | None:
     """The folder with the headers and libraries of that base system, below ``usr``; None: there is
     none."""
     path = image.path.parent / HEADERS
@@ -129,7 +129,7 @@ def real_kernel(arch: str) -> Path | None:
                 if path.parent.parent != built_teaching()), default=None)
 
 
-def find(text: str, modules: Sequence[str] = ()) -> elf.Image:
+def find(text: str, modules: Sequence[str] = ()) -> Image:
     """The image a user named: a file, or a name ``kinst images`` lists.
 
     :param modules: kernel modules to be loaded behind it: files, or names of files beside the
@@ -150,12 +150,12 @@ def find(text: str, modules: Sequence[str] = ()) -> elf.Image:
                 break
         else:
             raise ImageError(f"{text}: no such file, and no image of that name; see: kinst images")
-    found = elf.load(path)
+    found = load_image(path)
     arch_of(found)
     return with_modules(found, [module_path(found, name) for name in modules])
 
 
-def module_path(image: elf.Image, name: str) -> Path:
+def module_path(image: Image, name: str) -> Path:
     """The file of a module that a user named: a file, or the name of one beside the kernel.
 
     :raises ImageError: when there is none.
@@ -182,7 +182,7 @@ def add(path: Path, name: str | None = None) -> KnownImage:
 
     :raises ImageError: when it is not a usable kernel.
     """
-    image = elf.load(path)
+    image = load_image(path)
     arch = arch_of(image)
     name = name or f"{path.resolve().parent.name}/{arch.name}"
     parts = name.split("/")

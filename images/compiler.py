@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 
 @dataclass(frozen=True)

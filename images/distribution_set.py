@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
-from emu.errors import KinstError
-from emu.replacing import replacing
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
 from images import ufs
 from images.ufs import File, Folder
 

@@ -15,10 +15,10 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from emu.errors import KinstError
-from emu.guests import FREEBSD
-from emu.parts import NAMES
-from emu.replacing import naming
+from emu.arch.parts import NAMES
+from emu.guests.registry import FREEBSD
+from emu.host.atomic_file import naming
+from emu.host.errors import KinstError
 from images.catalog import HEADERS, ROOT_FILE, KnownImage, store
 from images.distribution_set import CHUNK, Progress, make_root, take
 

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emu import elf
-from emu.boot_options import NOTHING, BootOptions
-from emu.elf import Image
-from emu.elf_file import read_file
-from emu.errors import ImageError
-from emu.linked import SUFFIX, with_modules
-from emu.machine import StopReason, Until
-from emu.module import ModuleFile
-from emu.printable import printable
-from emu.progress import PROGRESS
+from emu.elf.boot_options import NOTHING, BootOptions
+from emu.elf.image import Image, load_image
+from emu.elf.kernel_module import ModuleFile
+from emu.elf.linked_image import SUFFIX, with_modules
+from emu.elf.reader import read_file
+from emu.host.errors import ImageError
+from emu.host.printable import printable
+from emu.host.progress import PROGRESS
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player
 from emu.replay.recording import Recording, Start
@@ -61,7 +60,7 @@ def kernel_with(path: Path, architecture: str, build_id: str, name: str | None =
         if known.path is None or architecture not in known.name:
             continue
         try:
-            image = _behind(path, replace(elf.load(known.path), options=options), modules, given)
+            image = _behind(path, replace(load_image(known.path), options=options), modules, given)
         except (ImageError, ReplayError):
             continue
         if image.identity == build_id:
@@ -82,7 +81,7 @@ def _hinted(path: Path, hint: str, build_id: str, modules: Modules, given: Seque
     try:
         if not there.is_file():  # anything else may wait for ever to be read
             return "is no file any more"
-        image = replace(elf.load(there), options=options)
+        image = replace(load_image(there), options=options)
     except OSError as error:
         return f"cannot be looked at: {error.strerror}"
     except ImageError:

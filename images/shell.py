@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from emu.architectures import arch_of
-from emu.boot_options import DiskImage, disk_image
-from emu.elf import Image
-from emu.errors import ImageError, KinstError
-from emu.guests import guest_of
-from emu.machine import Stop, StopReason, Until
-from emu.printable import plain
-from emu.system_call import behind_call, calls_of
+from emu.arch.architectures import arch_of
+from emu.elf.boot_options import DiskImage, disk_image
+from emu.elf.image import Image
+from emu.guests.registry import guest_of
+from emu.host.errors import ImageError, KinstError
+from emu.host.printable import plain
+from emu.machine.machine import Stop, StopReason, Until
+from emu.machine.system_call import behind_call, calls_of
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 BLOCK, SECTOR = 4096, 512
 SUPERBLOCK_AT, SUPERBLOCK_SIZE = 65536, 8192

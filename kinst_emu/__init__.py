@@ -14,41 +14,47 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dwarf.values import CArray, CEnum, CPointer, CStruct, addressof, sizeof, typeof
-    from emu.call import CallError
-    from emu.errors import ImageError, KinstError, MachineError, MemoryAccessError, SnapshotError
-    from emu.guests import PROMPTS
-    from emu.machine import Stop, StopReason
+    from emu.guests.registry import PROMPTS
+    from emu.host.errors import (
+        ImageError,
+        KinstError,
+        MachineError,
+        MemoryAccessError,
+        SnapshotError,
+    )
+    from emu.machine.call import CallError
+    from emu.machine.machine import Stop, StopReason
     from images.boots import BootError
-    from kinst.probe_table import ProbeError
-    from kinst_emu.firing import Fired, Firing
-    from kinst_emu.kernel import Kernel, images
-    from kinst_emu.kernel import open_kernel as open
-    from kinst_emu.kernel_file import Instruction
-    from kinst_emu.machine import SavedState as State
-    from kinst_emu.machine import TracedMachine as Machine
-    from kinst_emu.probes import Probes
-    from kinst_emu.program import Program, Record
-    from kinst_emu.recording import Moment, Written
-    from kinst_emu.recording import OpenRecording as Recording
-    from kinst_emu.relocation import assert_relocates
+    from kinst.probes.probe_table import ProbeError
+    from kinst_emu.api.assert_relocates import assert_relocates
+    from kinst_emu.api.firing import Fired, Firing
+    from kinst_emu.api.kernel import Kernel, images
+    from kinst_emu.api.kernel import open_kernel as open
+    from kinst_emu.api.kernel_file import Instruction
+    from kinst_emu.api.machine import SavedState as State
+    from kinst_emu.api.machine import TracedMachine as Machine
+    from kinst_emu.api.probes import Probes
+    from kinst_emu.api.program import Program, Record
+    from kinst_emu.api.recording import Moment, Written
+    from kinst_emu.api.recording import OpenRecording as Recording
 
 _FROM = {
     "dwarf.values": ("CArray", "CEnum", "CPointer", "CStruct", "addressof", "sizeof", "typeof"),
-    "emu.call": ("CallError",),
-    "emu.errors": ("ImageError", "KinstError", "MachineError", "MemoryAccessError",
+    "emu.machine.call": ("CallError",),
+    "emu.host.errors": ("ImageError", "KinstError", "MachineError", "MemoryAccessError",
                    "SnapshotError"),
-    "emu.machine": ("Stop", "StopReason"),
-    "emu.guests": ("PROMPTS",),
+    "emu.machine.machine": ("Stop", "StopReason"),
+    "emu.guests.registry": ("PROMPTS",),
     "images.boots": ("BootError",),
-    "kinst.probe_table": ("ProbeError",),
-    "kinst_emu.firing": ("Fired", "Firing"),
-    "kinst_emu.kernel": ("Kernel", "images", "open"),
-    "kinst_emu.kernel_file": ("Instruction",),
-    "kinst_emu.machine": ("Machine", "State"),
-    "kinst_emu.probes": ("Probes",),
-    "kinst_emu.program": ("Program", "Record"),
-    "kinst_emu.recording": ("Moment", "Recording", "Written"),
-    "kinst_emu.relocation": ("assert_relocates",),
+    "kinst.probes.probe_table": ("ProbeError",),
+    "kinst_emu.api.firing": ("Fired", "Firing"),
+    "kinst_emu.api.kernel": ("Kernel", "images", "open"),
+    "kinst_emu.api.kernel_file": ("Instruction",),
+    "kinst_emu.api.machine": ("Machine", "State"),
+    "kinst_emu.api.probes": ("Probes",),
+    "kinst_emu.api.program": ("Program", "Record"),
+    "kinst_emu.api.recording": ("Moment", "Recording", "Written"),
+    "kinst_emu.api.assert_relocates": ("assert_relocates",),
 }
 #: public names of classes whose names below mean the machine and the recording under them
 _NAMED = {"open": "open_kernel", "Machine": "TracedMachine", "Recording": "OpenRecording",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 if TYPE_CHECKING:
-    from kinst_emu.machine import SavedState, TracedMachine
+    from kinst_emu.api.machine import SavedState, TracedMachine
 
 DEFAULT = ["teaching/amd64"]
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from emu.elf import Image
+from emu.elf.image import Image
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt, booted, settle_at_reader
-from kinst_emu.boot_words import with_disks
+from kinst_emu.cli.boot_words import with_disks
 
 Contents = tuple[bytes, bytes, bytes]  # of kernel, module and disk; empty: there is none
 
@@ -29,7 +29,7 @@ class Files:
     and those who opened them before what they had, with a cold and a warm cache.
 
     All that is done to the files is in ``once``.  Left out: disks of more than 64 MiB, a change of
-    which is an error (tests/emu/test_input_file.py).
+    which is an error (tests/emu/host/test_input_file.py).
 
     :param folder: an empty one; the cache is in it, too.
     """

@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from emu import elf
+from emu.elf.image import Image, load_image
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 
@@ -21,7 +21,7 @@ def private_directories(tmp_path_factory):
 
 
 # What takes longest comes first, so that nobody waits for it alone at the end.
-LONG = ("tests/test_package.py", "tests/kinst/crosscheck/", "tests/emu/qemu/test_faults.py")
+LONG = ("tests/test_package.py", "tests/kinst/verify/crosscheck/", "tests/emu/qemu/test_faults.py")
 
 
 def pytest_collection_modifyitems(items):
@@ -72,10 +72,10 @@ def fresh(image):
     return machine
 
 
-def real_kernel(arch: str) -> elf.Image:
+def real_kernel(arch: str) -> Image:
     """The kernel a user gave for tests, or a skip that says so."""
     path = REAL[arch]
     if path is None:
         pytest.skip(f"there is no real kernel for {arch} to test on: KINST_KERNELS names no "
                     "directory with one, and none was registered by 'kinst images add'")
-    return elf.load(path)
+    return load_image(path)

@@ -4,12 +4,12 @@ import random
 from dataclasses import replace
 
 from emu.gdb.target import LiveTarget
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Input, give, position_of
 from emu.unicorn import snapshot
-from kinst import kinst_provider
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.probe_table import ProbeError
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import kinst_provider
 
 
 class Cutting:

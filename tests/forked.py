@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
 # Loaded only by those who need them, since that takes long, or starts threads.
-LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.terminal", "kinst_emu.pytest_plugin")
+LEFT_OUT = ("kinst_emu.shell", "kinst_emu.explain.view.terminal", "kinst_emu.pytest_plugin")
 TIMEOUT = 120  # s
 
 

@@ -161,7 +161,7 @@ class Victim:
     def _spelled(self, words: tuple[str, ...]) -> list[str]:
         names = {"{kernel}": self.kernel, "{out}": str(self.folder),
                  "{races}": str(Path(self.kernel).with_name("races"))}
-        made = [sys.executable, "-c", "import kinst_emu.entry as entry; entry.kinst()"]
+        made = [sys.executable, "-c", "import kinst_emu.commands.entry as entry; entry.kinst()"]
         for word in words:
             for name, value in names.items():
                 word = word.replace(name, value)

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 
-from emu.architectures import ARCHITECTURES
+from emu.arch.architectures import ARCHITECTURES
 from kinst.code.survey import survey
-from kinst.code.verdict import Copy, Refuse, Rewrite, summary
-from kinst.laboratory.bench import BENCHES
-from kinst.laboratory.laboratory import Laboratory
-from kinst.laboratory.memory_map import CODE
-from kinst.trap import TRAPS
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
+from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.laboratory import Laboratory
+from kinst.verify.laboratory.memory_map import CODE
 
 
 class Mutated:

@@ -102,7 +102,8 @@ def test_each_command_of_a_page_prints_what_it_says(tmp_path, page):
     binaries.mkdir()
     for name, function in PROGRAMS.items():
         path = binaries / name
-        path.write_text(f"#!{sys.executable}\nimport sys\nfrom kinst_emu.entry import {function}\n"
+        path.write_text(f"#!{sys.executable}\nimport sys\n"
+                        f"from kinst_emu.commands.entry import {function}\n"
                         f"if __name__ == '__main__':\n    sys.exit({function}())\n")
         path.chmod(0o755)
     environment = dict(os.environ, PATH=os.pathsep.join(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from emu.guests import FREEBSD
-from emu.parts import NAMES
-from kinst_emu.command_line import make_parser
+from emu.arch.parts import NAMES
+from emu.guests.registry import FREEBSD
+from kinst_emu.cli.command_line import make_parser
 from kinst_emu.commands.kinst import COMMANDS, whole_parser
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -79,7 +79,7 @@ cdef struct SavedRegister:
     uint8_t size  # bytes; 0: it is nowhere
     int32_t offset
 
-# How to go from the code at an address to the caller: ``FrameStep`` of ``dtrace/stack.py``.
+# How to go from the code at an address to the caller: ``FrameStep`` of ``dtrace/stacks/stack.py``.
 cdef struct KnownStep:
     uint64_t address
     uint8_t how

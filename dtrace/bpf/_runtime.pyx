@@ -16,11 +16,31 @@ from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.pycapsule cimport PyCapsule_New
 
 from emu.unicorn._engine cimport Clock, Engine, guest_read, register_read
-from kinst._action cimport AFTER, DECLARED, DECLARED_ARGUMENTS, REGISTER, RESULT, Action, argument_fn
+from kinst.probes._action cimport (
+    AFTER,
+    DECLARED,
+    DECLARED_ARGUMENTS,
+    REGISTER,
+    RESULT,
+    Action,
+    argument_fn,
+)
 
 from dtrace.bpf import layout
 from dtrace.bpf.encoding import (
-    HELPER, LOCAL, REGION, SIZE, STACK, WIDE, Alu, Class, BpfJump, Mode, Size, X, decode,
+    HELPER,
+    LOCAL,
+    REGION,
+    SIZE,
+    STACK,
+    WIDE,
+    Alu,
+    Class,
+    BpfJump,
+    Mode,
+    Size,
+    X,
+    decode,
 )
 from dtrace.bpf.layout import Aggregate, Fault, Helper, Policy, Region, StepKind
 

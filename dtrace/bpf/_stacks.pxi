@@ -1,7 +1,7 @@
 """Stacks of what is interrupted, the kernel's and the program's, and the registers of the program; part
 of the runtime (``_runtime.pyx`` includes it).
 
-How a frame's caller is found is asked once for each address (``FrameStep`` of ``dtrace/stack.py``) and kept.
+How a frame's caller is found is asked once for each address (``FrameStep`` of ``dtrace/stacks/stack.py``) and kept.
 ``dtrace/run/guest_state.py`` is the slower truth, and is asked for what is not known here.
 """
 

@@ -93,11 +93,11 @@ class Helper(enum.IntEnum):
     ALLOCATE = 17  # (size): scratch memory
     STOP = 18  # (): tracing ends after this firing
     COPY_REFERENCE = 19  # (to, memref's pair, most): the length, then the bytes
-    DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/actions.py``
+    DESTRUCTIVE = 40  # and above: ``ON_HOST`` of ``dtrace/d/compile/actions.py``
     VARIABLE = 32  # (index, argument): a variable that only the host knows
     STACK = 33  # (to, frames, user)
     PROGENYOF = 34  # (pid): whether the process is that one, or descends from it
-    SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/identifiers.py``
+    SUBROUTINE = 64  # and above: ``SUBROUTINES`` of ``dtrace/d/language/identifiers.py``
 
 
 # For VARIABLE: registers by index, of the firing and of the user; an address of the program that

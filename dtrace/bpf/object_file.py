@@ -2,8 +2,8 @@
 
 from dtrace.bpf.encoding import SIZE
 from dtrace.bpf.linker import Linked
-from emu.elf_file import ET_REL, HEADER, SECTION, SHT_SYMTAB
-from emu.symbols import SYMBOL
+from emu.elf.reader import ET_REL, HEADER, SECTION, SHT_SYMTAB
+from emu.elf.symbols import SYMBOL
 
 IDENT = b"\x7fELF\x02\x01\x01" + bytes(9)  # 64 bits, little-endian, version 1, System V
 EM_BPF = 247

@@ -3,14 +3,14 @@ once."""
 
 from dataclasses import dataclass
 
-from dtrace.debug_index import debug_index
+from dtrace.debug.debug_index import debug_index
 from dwarf.debug_file import debug_file
 from dwarf.index import DebugIndex, Function
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.errors import KinstError
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.host.errors import KinstError
 from kinst.code.transfer import Ending, Transfer, ending
-from kinst.trap import TRAPS
+from kinst.relocation.trap import TRAPS
 
 LONGEST = 15  # bytes of an instruction
 UNKNOWN = Ending(Transfer.NONE, None, 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dtrace.flow.call_lines import thread_name
 from dtrace.flow.call_tree import Node, by_total
-from emu.templates import templates
+from emu.host.templates import templates
 
 WIDTH, ROW, TOP, LETTER = 1200, 17, 40, 6.6  # pixels
 NARROWEST = 0.4  # pixels: what is narrower is not drawn

@@ -15,7 +15,7 @@ from dtrace.flow.steps import ENTRY as STEP
 from dtrace.flow.steps import INSTRUCTION
 from dtrace.flow.steps import REGISTER as CHANGED
 from dtrace.flow.user_code import UserCode, in_program
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from emu.replay.flow import ENTRY, PIECE, flow
 from emu.replay.inputs import MEMORY as GIVEN_MEMORY
 from emu.replay.inputs import REGISTER, Position

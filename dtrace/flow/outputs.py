@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
 from dtrace.bpf.interpreter import signed
-from dtrace.debug_data import Sources
+from dtrace.debug.debug_data import Sources
 from dtrace.flow.call_lines import CallLines
 from dtrace.flow.call_tree import CallTree, lines
 from dtrace.flow.code import KernelCode
 from dtrace.flow.flame_graph import of_threads, svg
 from dtrace.flow.perfetto import PerfettoTrace
 from dtrace.flow.walk import Listener, Walk
+from emu.elf.symbols import Symbol
 from emu.replay.flow import ENTRY, PIECE, SKEW, Executed, Head, Piece
-from emu.symbols import Symbol
 
 TEXT, JSON, CALLS, TREE, PERFETTO, FLAME = "text", "json", "calls", "tree", "perfetto", "flame"
 MOST_WAITING = 1 << 18  # instructions

@@ -7,7 +7,7 @@ category, marks instants; timestamps are virtual nanoseconds.
 from collections.abc import Mapping
 from typing import IO, Any
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 SEQUENCE = 1
 PROCESS = 1  # the uuid of the kernel's track; a thread's is its number on it, and more

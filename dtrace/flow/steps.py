@@ -5,13 +5,14 @@ import struct
 from collections.abc import Iterator
 
 from dtrace.flow.code import LONGEST
-from emu.errors import KinstError
-from emu.machine import StopReason, Until
-from emu.replay.flow import Executed, Piece, newer, thread_words
+from emu.host.errors import KinstError
+from emu.machine.machine import StopReason, Until
+from emu.replay.flow import Executed, Piece
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.unicorn._engine import Flow, StepKind, Steps
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import newer, thread_words
 from kinst.code.dataflow import EFFECTS
 
 PAGE = 4096

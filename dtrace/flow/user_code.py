@@ -3,7 +3,7 @@ guest's memory, where the run is when it executes it."""
 
 from collections.abc import Callable
 
-from emu.errors import MemoryAccessError
+from emu.host.errors import MemoryAccessError
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from dtrace.bpf.interpreter import divide, signed
 from dtrace.bpf.layout import QUANTIZE_BUCKETS, QUANTIZE_ZERO, Aggregate
-from dtrace.d.actions import SYMBOLS
-from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import KINDS, AggregationInfo, KeyShape
-from dtrace.d.types import is_string
+from dtrace.d.compile.actions import SYMBOLS
+from dtrace.d.compile.aggregations import value_count
+from dtrace.d.language.identifiers import KINDS, AggregationInfo, KeyShape
+from dtrace.d.language.types import is_string
 
 U64 = 1 << 64
 MAX_KEYS, MAX_VALUES = 1 << 20, 1 << 24  # of all aggregations of a trace

@@ -8,13 +8,13 @@ from typing import IO
 
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import Aggregate, Fault
-from dtrace.d.actions import ACTIONS, STACKS
-from dtrace.d.clauses import ClauseFunction
-from dtrace.d.formats import Conversion
-from dtrace.d.identifiers import AggregationInfo
-from dtrace.d.program import ListedProbe
-from dtrace.d.records import Field, Recorded
-from dtrace.d.types import LONG, UNSIGNED_LONG
+from dtrace.d.compile.actions import ACTIONS, STACKS
+from dtrace.d.compile.clauses import ClauseFunction
+from dtrace.d.compile.program import ListedProbe
+from dtrace.d.compile.records import Field, Recorded
+from dtrace.d.language.formats import Conversion
+from dtrace.d.language.identifiers import AggregationInfo
+from dtrace.d.language.types import LONG, UNSIGNED_LONG
 from dtrace.run import render
 from dtrace.run.aggregations import (
     AggregationTable,
@@ -30,7 +30,7 @@ from dtrace.run.aggregations import (
 )
 from dtrace.run.options import OptionError, Options
 from dtrace.run.render import ConvertedValue, Symbols, Typed
-from emu.appending import appending
+from emu.host.append_file import appending
 
 FAULTS = {
     Fault.BAD_ADDRESS: "invalid address", Fault.BAD_ALIGNMENT: "invalid alignment",
@@ -162,7 +162,7 @@ class Consumer:
         values = [content[f.offset : f.offset + f.size] for f in action.fields]
         self._by_name[action.name](enabled, action, values)
 
-    # -- what prints an action: ``consumer`` of its row in ``dtrace/d/actions.py`` -----------------
+    # -- what prints an action: ``consumer`` of its row in ``dtrace/d/compile/actions.py`` --------
 
     def _stack(self, _e: Enabled, _action: Recorded, values: list[bytes]) -> None:
         self.write(render.stack(values[0], self.symbols, self.options.number("stackindent")))

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from dtrace.bpf._runtime import RuntimeFault
 from dtrace.bpf.layout import Fault
-from dtrace.user_programs import ADDRESS
+from dtrace.stacks.user_programs import ADDRESS
+from dwarf.members import MemberError, offset_of
 from dwarf.types import Types
-from emu.errors import KinstError
-from emu.machine import Machine
-from kinst.members import MemberError, offset_of
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine
 
 
 class ActionEnded(KinstError):

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Sequence
 
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.layout import MAX_USER_FRAMES, Fault
-from dtrace.d.identifiers import HOSTED_NUMBERS
-from dtrace.d.program import ListedProbe
+from dtrace.d.compile.program import ListedProbe
+from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.destructive import DestructiveActions
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS, KernelProbes
 from dtrace.run.locks import Locks, LockState
 from dtrace.run.thread_time import ThreadTime
-from dtrace.stack import MAX_FRAMES, Stacks
-from dtrace.user_programs import ADDRESS, UserPrograms, walk
+from dtrace.stacks.stack import MAX_FRAMES, Stacks
+from dtrace.stacks.user_programs import ADDRESS, UserPrograms, walk
 from dwarf.types import Structure, Types, find_member, size_of, strip
-from emu.errors import KinstError, MemoryAccessError
-from emu.machine import Machine
-from kinst.breakpoints import NativeState
-from kinst.probe_table import Probe
-from kinst.trap import TRAPS, CpuState
+from emu.host.errors import KinstError, MemoryAccessError
+from emu.machine.machine import Machine
+from kinst.probes.breakpoints import NativeState
+from kinst.probes.probe_table import Probe
+from kinst.relocation.trap import TRAPS, CpuState
 
 
 class TracingEnded(KinstError):

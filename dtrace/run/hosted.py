@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from dtrace.bpf._runtime import Runtime, RuntimeFault
 from dtrace.bpf.interpreter import signed
 from dtrace.bpf.layout import IN_PROGRAM, REGS, UREGS, Fault, Helper
-from dtrace.d.actions import ON_HOST
-from dtrace.d.code import ABSENT
-from dtrace.d.identifiers import HOSTED, SUBROUTINES
+from dtrace.d.compile.actions import ON_HOST
+from dtrace.d.compile.code import ABSENT
+from dtrace.d.language.identifiers import HOSTED, SUBROUTINES
 from dtrace.run import subroutines
 from dtrace.run.locks import LockState
 

@@ -5,43 +5,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from dtrace.d.program import ListedProbe, UnmatchedError
-from dtrace.d.spelled_types import spelled_type
-from dtrace.d.surroundings import Located
-from dtrace.d.types import LONG, Universe
-from dtrace.description import Description, create, modules_of
-from dtrace.providers import PROVIDERS
+from dtrace.d.compile.program import ListedProbe, UnmatchedError
+from dtrace.d.language.spelled_types import spelled_type
+from dtrace.d.language.surroundings import Located
+from dtrace.d.language.types import LONG, Universe
+from dtrace.descriptions.description import Description, create, modules_of
+from dtrace.descriptions.providers import PROVIDERS
 from dtrace.run.timers import GLOB, OwnProbes
-from dtrace.user_programs import ADDRESS, UserPrograms
+from dtrace.stacks.user_programs import ADDRESS, UserPrograms
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, Function
 from dwarf.linked_types import LinkedTypes
 from dwarf.locations import Place
-from dwarf.module import modules, variable
-from dwarf.types import (
-    Pointer,
-    Procedure,
-    Structure,
-    Type,
-    Types,
-    Void,
-    declare,
-    size_of,
-    strip,
-)
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.guests import guest_of
-from emu.progress import PROGRESS
-from emu.static_probe import StaticProbe, SystemCall
-from emu.symbols import KERNEL, Symbol
-from kinst.arguments import Arguments
-from kinst.patterns import matches
-from kinst.pid import Pid
-from kinst.probe_table import ProbeError, ProbeTable
-from kinst.system_calls import arguments
-from kinst.traced_program import TracedProgram
+from dwarf.module_variables import modules, variable
+from dwarf.types import Pointer, Procedure, Structure, Type, Types, Void, declare, size_of, strip
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.elf.symbols import KERNEL, Symbol
+from emu.guest.static_probe import StaticProbe, SystemCall
+from emu.guests.registry import guest_of
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
+from kinst.probes.arguments import Arguments
+from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.system_calls import arguments
+from kinst.probes.traced_program import TracedProgram
+from kinst.providers.patterns import matches
+from kinst.providers.pid import Pid
 
 FIRST_PROBE = 100  # the ID of a kernel's first probe: behind DTrace's own
 

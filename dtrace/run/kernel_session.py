@@ -3,22 +3,22 @@
 import io
 from collections.abc import Callable, Sequence
 
-from dtrace.d.errors import DError
-from dtrace.d.lexer import Macros
-from dtrace.d.program import Compiler, ListedProbe
-from dtrace.d.types import Universe
-from dtrace.debug_index import debug_index
-from dtrace.libraries import needed
+from dtrace.d.compile.program import Compiler, ListedProbe
+from dtrace.d.language.errors import DError
+from dtrace.d.language.lexer import Macros
+from dtrace.d.language.types import Universe
+from dtrace.debug.debug_index import debug_index
 from dtrace.run.kernel import KernelProbes, KernelSurroundings, KernelSymbols
+from dtrace.run.libraries import needed
 from dtrace.run.options import Options
 from dtrace.run.processes import GuestProcesses
 from dtrace.run.session import Session, defaults
 from dtrace.run.structured import Row
 from dtrace.run.unicorn_guest import UnicornGuest
-from dtrace.user_programs import UserPrograms
+from dtrace.stacks.user_programs import UserPrograms
 from dwarf.types import Types
-from emu.errors import KinstError
-from kinst.breakpoints import Breakpoints
+from emu.host.errors import KinstError
+from kinst.probes.breakpoints import Breakpoints
 
 Choose = Callable[[tuple[str, str, str, str], Sequence[ListedProbe]], Sequence[ListedProbe]]
 

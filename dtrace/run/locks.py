@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dwarf.members import MemberError, offset_of
 from dwarf.types import Types
-from emu.guest import LockMembers
-from kinst.members import MemberError, offset_of
+from emu.guest.guest import LockMembers
 
 
 @dataclass(frozen=True)

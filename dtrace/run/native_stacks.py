@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import ProgramShape, StackShape, StepKind
-from dtrace.d.identifiers import HOSTED_NUMBERS
+from dtrace.d.language.identifiers import HOSTED_NUMBERS
 from dtrace.run.kernel import CALLER, INSTRUCTION, MARKS
-from dtrace.stack import FrameStep, Stacks, trap_step
-from dtrace.user_programs import UserPrograms
-from emu.machine import Machine
-from kinst.trap import TRAPS
+from dtrace.stacks.stack import FrameStep, Stacks, trap_step
+from dtrace.stacks.user_programs import UserPrograms
+from emu.machine.machine import Machine
+from kinst.relocation.trap import TRAPS
 
 Steps = tuple[int, FrameStep | None]
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dtrace.d.attributes import AttributeValueError, parse_attributes, parse_version
-from emu.errors import KinstError
+from dtrace.d.language.attributes import AttributeValueError, parse_attributes, parse_version
+from emu.host.errors import KinstError
 
 BAD_NAME = "Invalid option name"
 BAD_VALUE = "Invalid value for specified option"

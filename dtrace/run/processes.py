@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 
-from dtrace.symbols import find_symbol
-from dtrace.threads import Threads
-from dtrace.user_programs import NAME, UserPrograms
-from emu.errors import KinstError
-from emu.machine import Machine
-from kinst.traced_program import TracedProgram
+from dtrace.debug.symbols import find_symbol
+from dtrace.stacks.threads import Threads
+from dtrace.stacks.user_programs import NAME, UserPrograms
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine
+from kinst.probes.traced_program import TracedProgram
 
 MOST_LISTED = 40
 

@@ -8,12 +8,12 @@ from dtrace.bpf._runtime import OTHER_AFTER, OTHER_REGISTER, OTHER_RESULT, Runti
 from dtrace.run.guest_state import GuestState, TracingEnded
 from dtrace.run.kernel import KernelProbes
 from dwarf.types import Types
-from emu.errors import KinstError, MachineError, MemoryAccessError
+from emu.host.errors import KinstError, MachineError, MemoryAccessError
 from emu.qemu.machine import QemuMachine
-from kinst.breakpoints import NativeState
-from kinst.probe_table import Probe
-from kinst.seam_breakpoints import SeamBreakpoints
-from kinst.trap import CpuState
+from kinst.probes.breakpoints import NativeState
+from kinst.probes.probe_table import Probe
+from kinst.probes.seam_breakpoints import SeamBreakpoints
+from kinst.relocation.trap import CpuState
 
 
 class QemuGuest(GuestState):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from dtrace.d.formats import Conversion, Piece
-from dtrace.d.types import is_signed, is_string, spelled, width
+from dtrace.d.language.formats import Conversion, Piece
+from dtrace.d.language.types import is_signed, is_string, spelled, width
 from dwarf.debug_file import DebugDataError
 from dwarf.types import (
     Array,

@@ -18,10 +18,10 @@ from dtrace.bpf.interpreter import Interpreter, Narrate
 from dtrace.bpf.layout import ARGUMENTS, ContextOffset, Fault, Policy, Region
 from dtrace.bpf.linker import Linker
 from dtrace.bpf.verifier import verify
-from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import KINDS, SUBROUTINES
-from dtrace.d.program import Compiled, Compiler, ListedProbe
-from dtrace.d.records import Defaults
+from dtrace.d.compile.aggregations import value_count
+from dtrace.d.compile.program import Compiled, Compiler, ListedProbe
+from dtrace.d.compile.records import Defaults
+from dtrace.d.language.identifiers import KINDS, SUBROUTINES
 from dtrace.run.consumer import Consumer, Enabled, Failure
 from dtrace.run.guest_state import GuestState, TracingEnded
 from dtrace.run.hosted import Hosted, Values
@@ -30,9 +30,9 @@ from dtrace.run.render import Symbols
 from dtrace.run.structured import Row, Structured, aggregations, shown_name
 from dtrace.run.timers import interval
 from emu.devices import cmos
-from emu.errors import KinstError
-from kinst.breakpoints import NativeState
-from kinst.trap import CpuState
+from emu.host.errors import KinstError
+from kinst.probes.breakpoints import NativeState
+from kinst.relocation.trap import CpuState
 
 RECORD_SIZE = 1 << 20
 SCRATCH = 1 << 20

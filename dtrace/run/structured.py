@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.actions import ACTIONS
-from dtrace.d.records import Recorded
+from dtrace.d.compile.actions import ACTIONS
+from dtrace.d.compile.records import Recorded
 from dtrace.run import render, values
 from dtrace.run.aggregations import Entry
 from dtrace.run.consumer import Consumer, Enabled, Failure

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from emu.guest import ThreadClock
-from emu.machine import Machine
+from emu.guest.guest import ThreadClock
+from emu.machine.machine import Machine
 
 SHORT = 0xFFFF_FFFF  # of a counter that the kernel reads 32 bits of
 AHEAD = 1_000_000  # ns: the kernel's reading of the counter is at most this far ahead of ours

@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dtrace.d.program import ListedProbe
+from dtrace.d.compile.program import ListedProbe
 from dtrace.run.options import UNITS
-from kinst.patterns import matches
+from kinst.providers.patterns import matches
 
 MOST = 1 << 62  # nanoseconds
 LEAST = 200_000  # nanoseconds between two firings

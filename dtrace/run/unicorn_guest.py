@@ -8,10 +8,10 @@ from dtrace.run.guest_state import GuestState
 from dtrace.run.kernel import KernelProbes
 from dtrace.run.native_stacks import walk_kernel, walk_program
 from dwarf.types import Types
-from emu.machine import Stop, StopReason
-from emu.replay.flow import per_cpu, thread_of, watch_threads
+from emu.machine.machine import Stop, StopReason
 from emu.unicorn.run_loop import Alarm
-from kinst.breakpoints import Breakpoints, NativeState
+from emu.unicorn.running_thread import per_cpu, thread_of, watch_threads
+from kinst.probes.breakpoints import Breakpoints, NativeState
 
 
 class UnicornGuest(GuestState):

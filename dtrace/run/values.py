@@ -5,9 +5,9 @@ import struct
 from collections.abc import Sequence
 
 from dtrace.bpf.layout import Aggregate
-from dtrace.d.actions import STACKS
-from dtrace.d.records import Field
-from dtrace.d.types import is_string, width
+from dtrace.d.compile.actions import STACKS
+from dtrace.d.compile.records import Field
+from dtrace.d.language.types import is_string, width
 from dtrace.run import render
 from dtrace.run.aggregations import Entry, Part, average, bounds, scalar
 from dtrace.run.render import Symbols

@@ -5,8 +5,8 @@ import re
 from typing import TYPE_CHECKING
 
 from emu.amd64 import _layout, registers
-from emu.arch import ALL, Arch, Context
-from emu.relocation import Base, RelocationType
+from emu.arch.arch import ALL, Arch, Context
+from emu.elf.relocations import Base, RelocationType
 
 if TYPE_CHECKING:
     import capstone

@@ -2,7 +2,7 @@
 
 import unicorn.x86_const as uc
 
-from emu.gdb.description import GdbRegister, TargetDescription
+from emu.arch.target_description import GdbRegister, TargetDescription
 
 NAMES = "rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15 rip rflags".split()
 SEGMENTS = "cs ss ds es fs gs".split()

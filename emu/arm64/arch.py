@@ -3,9 +3,9 @@
 import functools
 from typing import TYPE_CHECKING
 
-from emu.arch import ALL, Arch, Context
+from emu.arch.arch import ALL, Arch, Context
 from emu.arm64 import registers
-from emu.relocation import Base, RelocationType
+from emu.elf.relocations import Base, RelocationType
 
 if TYPE_CHECKING:
     import capstone

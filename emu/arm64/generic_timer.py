@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from emu.arm64.registers import key
-from emu.device import Bus, number
+from emu.devices.device import Bus, number
 
 FREQUENCY = 62_500_000  # Hz
 TICK = 1_000_000_000 // FREQUENCY  # ns

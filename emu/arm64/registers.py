@@ -2,7 +2,7 @@
 
 import unicorn.arm64_const as uc
 
-from emu.gdb.description import GdbRegister, TargetDescription
+from emu.arch.target_description import GdbRegister, TargetDescription
 
 GENERAL = {name: 64 for name in [*(f"x{i}" for i in range(31)), "sp", "pc", "pstate"]}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from emu.device import Bus, Device
+from emu.devices.device import Bus, Device
 
 PM1_STATUS, PM1_ENABLE, PM1_CONTROL, PM_TIMER = 0, 2, 4, 8
 FREQUENCY = 3_579_545

@@ -5,7 +5,7 @@ The calendar starts at a fixed date and follows virtual time.
 
 import datetime
 
-from emu.device import Bus, Device
+from emu.devices.device import Bus, Device
 
 EPOCH = datetime.datetime(2025, 12, 2, tzinfo=datetime.UTC)
 SECONDS, MINUTES, HOURS, WEEKDAY, DAY, MONTH, YEAR, A, B, C, D = 0, 2, 4, 6, 7, 8, 9, 10, 11, 12, 13

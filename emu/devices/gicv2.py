@@ -8,7 +8,7 @@ banked (3.1.2).
 from collections.abc import Callable
 from typing import Any
 
-from emu.device import Device
+from emu.devices.device import Device
 
 LINES = 128
 OWN = 32  # interrupts that every CPU has for itself: 16 that CPUs send, 16 of its peripherals

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emu.device import Bus, Device, Line
+from emu.devices.device import Bus, Device, Line
 
 FREQUENCY = 1_193_182  # Hz
 SECOND = 1_000_000_000

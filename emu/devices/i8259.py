@@ -1,6 +1,6 @@
 """A masked pair of Intel 8259A controllers: GENERIC programs them and uses the APICs instead."""
 
-from emu.device import Device
+from emu.devices.device import Device
 
 
 class I8259(Device):

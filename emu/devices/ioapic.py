@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from emu.device import Device
+from emu.devices.device import Device
 
 PINS = 24
 SELECT, WINDOW, EOI = 0, 0x10, 0x40

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from emu.device import Bus, Device
+from emu.devices.device import Bus, Device
 
 TICK = 10  # ns: a bus clock of 100 MHz
 ID, VERSION, TPR, PPR, EOI, LDR, DFR, SVR = 0x20, 0x30, 0x80, 0xA0, 0xB0, 0xD0, 0xE0, 0xF0

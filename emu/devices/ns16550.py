@@ -3,7 +3,7 @@
 Sending takes no time.  Registers are bytes, ``stride`` apart.
 """
 
-from emu.device import Bus, Line
+from emu.devices.device import Bus, Line
 from emu.devices.serial_port import SerialPort
 
 IER_RX, IER_THRE, IER_RLS, IER_MODEM = 1, 2, 4, 8

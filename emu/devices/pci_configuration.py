@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from emu.device import Bus, Device, number
+from emu.devices.device import Bus, Device, number
 
 ADDRESS, DATA = 0, 4
 ACCESS_COST = 500  # ns

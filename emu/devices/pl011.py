@@ -1,6 +1,6 @@
 """PrimeCell PL011 UART (ARM DDI 0183, chapter 3).  Sending takes no time."""
 
-from emu.device import Bus, Line
+from emu.devices.device import Bus, Line
 from emu.devices.serial_port import SerialPort
 
 DR, FR, IBRD, FBRD, LCR_H, CR, IFLS = 0x00, 0x18, 0x24, 0x28, 0x2C, 0x30, 0x34

@@ -3,7 +3,7 @@ M-mode, which nobody uses here, and one of S-mode."""
 
 from collections.abc import Callable
 
-from emu.device import Device
+from emu.devices.device import Device
 
 SOURCES = 64
 PRIORITY, PENDING, ENABLE, CONTEXT = 0, 0x1000, 0x2000, 0x200000

@@ -6,7 +6,7 @@ the guest has then begun to wait for it.
 
 from abc import abstractmethod
 
-from emu.device import Bus, Device
+from emu.devices.device import Bus, Device
 
 FIRST_KEY = 20_000_000  # ns from typing to the first byte
 BYTE_TIME = 1_000_000  # ns between bytes

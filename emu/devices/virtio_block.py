@@ -9,10 +9,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from emu.device import Bus, Device, Line, number
+from emu.devices.device import Bus, Device, Line, number
 from emu.devices.virtio_queue import Chain, QueueError, VirtQueue
-from emu.errors import MemoryAccessError
-from emu.input_file import Content
+from emu.host.errors import MemoryAccessError
+from emu.host.input_file import Content
 
 SECTOR = 512
 BLOCK = 4096  # bytes that are kept together when one of them was written

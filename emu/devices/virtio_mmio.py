@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from emu.device import Device, number
+from emu.devices.device import Device, number
 from emu.devices.virtio_block import DEVICE_TYPE, NEEDS_RESET, VirtioBlock
 from emu.devices.virtio_queue import MAX_SIZE
 

@@ -3,7 +3,7 @@ its configuration space."""
 
 from typing import Any
 
-from emu.device import Bus, number
+from emu.devices.device import Bus, number
 from emu.devices.pci_configuration import PciFunction
 from emu.devices.virtio_block import DEVICE_TYPE, VirtioBlock
 from emu.devices.virtio_queue import DESCRIPTOR, MAX_SIZE

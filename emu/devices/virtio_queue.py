@@ -7,8 +7,8 @@ All of it lies in the guest's memory and can be anything: what cannot be followe
 import struct
 from dataclasses import dataclass
 
-from emu.device import Bus
-from emu.errors import MemoryAccessError
+from emu.devices.device import Bus
+from emu.host.errors import MemoryAccessError
 
 MAX_SIZE = 128  # descriptors
 MAX_BYTES = 4 << 20  # of one chain

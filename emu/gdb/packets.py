@@ -4,8 +4,8 @@ import select
 import socket
 from typing import IO
 
-from emu.errors import KinstError
 from emu.gdb.framing import first, framed, opened, unescaped
+from emu.host.errors import KinstError
 
 MAX_PACKET = 1 << 15  # bytes of one that is received
 INTERRUPT = 0x03

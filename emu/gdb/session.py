@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from emu.errors import KinstError, MemoryAccessError
-from emu.gdb.description import DESCRIPTIONS, GdbRegister
+from emu.arch.target_description import DESCRIPTIONS, GdbRegister
 from emu.gdb.packets import MAX_PACKET, Connection, GdbError, Gone
 from emu.gdb.target import StopEvent, Target, Why
-from emu.printable import plain
+from emu.host.errors import KinstError, MemoryAccessError
+from emu.host.printable import plain
 
 MAX_REASON = 400  # characters of an answer that says why
 OK, UNKNOWN, NO_MEMORY, REFUSED = b"OK", b"", b"E14", b"E01"

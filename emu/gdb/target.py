@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from emu.address_space import AddressSpace
 from emu.gdb.packets import GdbError
-from emu.machine import Stop, StopReason, Until
+from emu.machine.address_space import AddressSpace
+from emu.machine.machine import Stop, StopReason, Until
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import last_write

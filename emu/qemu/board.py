@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from emu.elf import Image
+from emu.elf.image import Image
 from emu.unicorn.machine import UnicornMachine
 
 

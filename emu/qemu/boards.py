@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from emu.elf import Image
-from emu.errors import MachineError
-from emu.parts import Parts
+from emu.arch.parts import Parts
+from emu.elf.image import Image
+from emu.host.errors import MachineError
 from emu.qemu.board import QemuBoard
 
-BOARDS: Parts[QemuBoard] = Parts("emu.{}.qemu", "BOARD")
+BOARDS: Parts[QemuBoard] = Parts("emu.qemu.{}.board", "BOARD")
 
 
 def installed(program: str) -> str:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from emu.elf import Image
-from emu.input_file import pieces
+from emu.elf.image import Image
+from emu.host.input_file import pieces
 
 
 def disk_words(image: Image, directory: Path, device: str) -> list[str]:

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-from emu.errors import MachineError
 from emu.gdb.framing import first, framed, opened, unescaped
+from emu.host.errors import MachineError
 
 LIMIT = 1 << 20  # bytes of a reply, and of a file of the target description
 PART = 0x7F0  # bytes of a target description asked for at once

@@ -4,7 +4,7 @@ QEMU's time is the host's, so a key pressed behind a prompt may arrive before th
 to read: its interrupt handler then takes the byte, and drops it while no terminal is open.
 """
 
-from emu.machine import Machine
+from emu.machine.machine import Machine
 
 READER = "uart_cngetc"  # the kernel polls its console here: a byte, or -1
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, Self
 
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.errors import MachineError, MemoryAccessError
-from emu.guests import guest_of
-from emu.machine import (
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.guests.registry import guest_of
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.machine import (
     CONSOLE_FULL,
     ConsoleLog,
     Machine,

@@ -14,18 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emu.architectures import ARCHITECTURES
-from emu.bounded_json import check
-from emu.errors import MemoryAccessError
-from emu.machine import StopReason, Until
-from emu.printable import plain
+from emu.arch.architectures import ARCHITECTURES
+from emu.host.bounded_json import check
+from emu.host.printable import plain
+from emu.machine.machine import StopReason, Until
 from emu.replay._pieces import PieceCoder, PieceDecoder
 from emu.replay.inputs import Position, ReplayError, position_from_json, position_to_json
 from emu.replay.parts import FEW_VALUES, PartReader, PartWriter
 from emu.replay.player import Player
 from emu.replay.recording import BUILD_ID, SHAPE
 from emu.unicorn._engine import Flow, FlowKind
-from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import newer, thread_words
 
 HEAD, FLOW, STEPS, TAIL = b"FLOW", b"PCES", b"STEP", b"TAIL"
 ENTRY = struct.Struct("<QII")  # value, count, FlowKind
@@ -59,60 +58,6 @@ class Executed:
 
 
 Piece = bytes | list[Executed]  # whole entries, or steps of those before
-
-
-def per_cpu(machine: UnicornMachine) -> int | None:
-    """The virtual address of the running CPU's ``struct pcpu``; None: there is none yet."""
-    guest = machine.guest
-    register, saved = guest.per_cpu_outside
-    programs = bool(register and guest.shell_prompt)
-    base = machine.read_register(guest.per_cpu)
-    if not programs or (machine.pc >> 63 and base >> 63):
-        saved = False
-    else:  # a program, or the kernel's first instructions behind one
-        base = machine.read_register(register)
-    if saved:
-        try:
-            base = machine.read_u64(base)
-        except MemoryAccessError:
-            return None
-    return base if base and not base % 8 else None
-
-
-def thread_word(machine: UnicornMachine) -> int | None:
-    """The physical address of the word that says which thread runs (the first of ``struct pcpu``);
-    None: there is none yet."""
-    base = per_cpu(machine)
-    physical = None if base is None else machine.translate(base)
-    ram = machine.board.ram_base
-    return physical if physical is not None and ram <= physical < ram + machine.memory else None
-
-
-def thread_words(machine: UnicornMachine) -> list[int | None]:
-    """The same of each CPU."""
-    return [thread_word(machine) for _cpu in machine.schedule.each()]
-
-
-def newer(words: list[int | None], now: list[int | None]) -> list[int | None]:
-    """What is known now, and before of who is not known any more (a program runs there)."""
-    return [before if word is None else word for before, word in zip(words, now, strict=True)]
-
-
-def watch_threads(machine: UnicornMachine) -> None:
-    """Tell the engine where each CPU's is; of one that is started later, when its turn comes."""
-    def watch() -> None:
-        if not machine.engine.watches_thread:
-            machine.engine.watch_thread(thread_word(machine))
-
-    for _cpu in machine.schedule.each():
-        machine.engine.watch_thread(thread_word(machine))
-    machine.schedule.turned = watch
-
-
-def thread_of(machine: UnicornMachine) -> int:
-    """The address of the running thread's ``struct thread``; 0: there is none yet."""
-    word = thread_word(machine)
-    return 0 if word is None else int.from_bytes(machine.read_physical(word, 8), "little")
 
 
 def flow(player: Player, end: Position | int) -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from emu.errors import KinstError
-from emu.machine import MAX_CONSOLE, Stop, StopReason, Until
+from emu.host.errors import KinstError
+from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.schedule import MOST_CPUS
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import zstandard
 
-from emu.bounded_json import read_json
-from emu.errors import ImageError
-from emu.input_file import taken
-from emu.replacing import replacing
+from emu.host.atomic_file import replacing
+from emu.host.bounded_json import read_json
+from emu.host.errors import ImageError
+from emu.host.input_file import taken
 from emu.replay.inputs import ReplayError
 
 MAGIC, FORMAT = b"KINSTREC", 2

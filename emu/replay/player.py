@@ -4,17 +4,10 @@ import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from emu.errors import KinstError
-from emu.events import NEVER
-from emu.machine import Stop, StopReason, Until
-from emu.replay.inputs import (
-    Position,
-    ReplayError,
-    check_console,
-    give,
-    position_of,
-    reach,
-)
+from emu.host.errors import KinstError
+from emu.machine.events import NEVER
+from emu.machine.machine import Stop, StopReason, Until
+from emu.replay.inputs import Position, ReplayError, check_console, give, position_of, reach
 from emu.replay.recording import Recording, digest_of, pages_of
 from emu.replay.starts import STATE
 from emu.unicorn import snapshot

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from emu.architectures import ARCHITECTURES
-from emu.boot_options import (
+from emu.arch.architectures import ARCHITECTURES
+from emu.elf.boot_options import (
     ASSIGNMENT,
     MAX_DISKS,
     MAX_ENVIRONMENT,
@@ -28,9 +28,9 @@ from emu.boot_options import (
     DiskImage,
     is_disk,
 )
-from emu.bounded_json import fits, read_json
-from emu.machine import MAX_CONSOLE, Stop, StopReason, Until
-from emu.printable import plain
+from emu.host.bounded_json import fits, read_json
+from emu.host.printable import plain
+from emu.machine.machine import MAX_CONSOLE, Stop, StopReason, Until
 from emu.replay.inputs import (
     MAX_INPUT,
     STUCK,

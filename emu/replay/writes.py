@@ -7,8 +7,8 @@ piece in which the last write is found, the block it is in is then stepped throu
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emu.errors import KinstError
-from emu.machine import StopReason, Until
+from emu.host.errors import KinstError
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import MEMORY, Position, ReplayError
 from emu.replay.player import Player
 from emu.unicorn._engine import WatchLimit, WriteWatch

@@ -3,8 +3,8 @@
 import functools
 from typing import TYPE_CHECKING
 
-from emu.arch import ALL, Arch, Context
-from emu.relocation import Base, RelocationType
+from emu.arch.arch import ALL, Arch, Context
+from emu.elf.relocations import Base, RelocationType
 from emu.riscv64 import registers
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import unicorn.riscv_const as uc
 
-from emu.gdb.description import GdbRegister, TargetDescription
+from emu.arch.target_description import GdbRegister, TargetDescription
 
 NAMES = (
     "zero ra sp gp tp t0 t1 t2 s0 s1 a0 a1 a2 a3 a4 a5 a6 a7 "

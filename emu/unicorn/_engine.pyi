@@ -4,7 +4,7 @@ from types import ModuleType
 
 import unicorn
 
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 
 Buffer = bytearray | memoryview
 

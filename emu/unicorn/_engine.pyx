@@ -26,7 +26,7 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 
 # unicorn.h: uc_hook_type, uc_control_type, UC_CTL(type, count, direction)
 cdef enum:

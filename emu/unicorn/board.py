@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from emu.device import Device
+from emu.arch.parts import Parts
+from emu.devices.device import Device
 from emu.devices.virtio_block import VirtioBlock
-from emu.parts import Parts
 from emu.unicorn.cpu import Cpu
 
 
@@ -44,4 +44,4 @@ class Board(ABC):
 
 
 # By architecture; each is made for a machine.
-BOARDS: Parts[Callable[[Any], Board]] = Parts("emu.{}.board", "BOARD")
+BOARDS: Parts[Callable[[Any], Board]] = Parts("emu.unicorn.{}.board", "BOARD")

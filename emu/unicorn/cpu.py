@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from emu.elf import Image
-from emu.errors import MachineError
+from emu.elf.image import Image
+from emu.host.errors import MachineError
 
 
 @dataclass(frozen=True)

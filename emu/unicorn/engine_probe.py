@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import unicorn
 
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 
 CODE, CODE_SIZE = 0x1000, 0x2000
 

@@ -9,13 +9,13 @@ from typing import Protocol
 import unicorn
 from unicorn.unicorn_py3 import unicorn as unicorn_binding
 
-from emu.architectures import arch_of
-from emu.device import Device
-from emu.elf import Image
-from emu.errors import MachineError, MemoryAccessError
-from emu.events import EventQueue, Timer
-from emu.guests import guest_of
-from emu.machine import ConsoleLog, Machine, Stop, Until, nothing_displaced
+from emu.arch.architectures import arch_of
+from emu.devices.device import Device
+from emu.elf.image import Image
+from emu.guests.registry import guest_of
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.events import EventQueue, Timer
+from emu.machine.machine import ConsoleLog, Machine, Stop, Until, nothing_displaced
 from emu.unicorn import mark
 from emu.unicorn._engine import Engine, EngineError
 from emu.unicorn.board import BOARDS
@@ -143,7 +143,7 @@ class UnicornMachine(Machine):
         return self.board.ram_base
 
     def firmware(self) -> bytes:
-        """See ``emu.guest.BareMachine``."""
+        """See ``emu.guest.guest.BareMachine``."""
         return self.board.firmware()
 
     # -- Bus: what devices ask ----------------------------------------------------------------

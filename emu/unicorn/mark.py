@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from emu.device import Device
-from emu.events import EventQueue
-from emu.machine import ConsoleLog, Stop
+from emu.devices.device import Device
+from emu.machine.events import EventQueue
+from emu.machine.machine import ConsoleLog, Stop
 from emu.unicorn._engine import Engine, Moment
 from emu.unicorn.cpu import Cpu
 from emu.unicorn.guest_memory import PAGE, GuestMemory, MemoryImage

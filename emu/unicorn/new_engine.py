@@ -5,7 +5,7 @@ import mmap
 
 import unicorn
 
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 
 TRANSLATIONS = 1 << 30  # bytes of address space that each engine has for what it translates
 BESIDE = 64 << 20  # for its other tables

@@ -1,6 +1,6 @@
 """Memory by physical addresses: the machine's RAM, and what the guest knows nothing of."""
 
-from emu.errors import MemoryAccessError
+from emu.host.errors import MemoryAccessError
 from emu.unicorn._engine import Engine
 from emu.unicorn.guest_memory import GuestMemory
 

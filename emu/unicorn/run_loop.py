@@ -7,11 +7,11 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from emu.arch import Arch
-from emu.errors import MachineError, MemoryAccessError
-from emu.events import NEVER, EventQueue
-from emu.guest import Guest
-from emu.machine import CONSOLE_FULL, ConsoleLog, Stop, StopReason, Until
+from emu.arch.arch import Arch
+from emu.guest.guest import Guest
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.events import NEVER, EventQueue
+from emu.machine.machine import CONSOLE_FULL, ConsoleLog, Stop, StopReason, Until
 from emu.unicorn._engine import Engine, EngineStop, ExceptionLimit, StopLimit
 from emu.unicorn.cpu import Cpu
 from emu.unicorn.schedule import Schedule

@@ -4,10 +4,10 @@ other, all of a round at the same virtual time (``_turns.pxi``)."""
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
-from emu.device import number
-from emu.elf import Image
-from emu.events import NEVER
-from emu.machine import Stop, StopReason
+from emu.devices.device import number
+from emu.elf.image import Image
+from emu.machine.events import NEVER
+from emu.machine.machine import Stop, StopReason
 from emu.unicorn._engine import CpuLimit, Engine, Turns
 from emu.unicorn.cpu import Cpu
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import zstandard
 
-from emu.architectures import arch_of
-from emu.bounded_json import fits, read_json
-from emu.device import number
-from emu.elf import Image
-from emu.errors import ImageError, SnapshotError
-from emu.input_file import taken
-from emu.replacing import replacing
+from emu.arch.architectures import arch_of
+from emu.devices.device import number
+from emu.elf.image import Image
+from emu.host.atomic_file import replacing
+from emu.host.bounded_json import fits, read_json
+from emu.host.errors import ImageError, SnapshotError
+from emu.host.input_file import taken
 from emu.unicorn._engine import EngineError
 from emu.unicorn.guest_memory import PAGE
 from emu.unicorn.machine import UnicornMachine

@@ -11,7 +11,7 @@ from capstone import x86_const as x86
 
 from emu.amd64 import _layout, registers
 from kinst.amd64.copied import COPIED, VECTOR_REFUSED
-from kinst.code.verdict import (
+from kinst.relocation.verdict import (
     Bits,
     Condition,
     ConditionalJump,

@@ -1,6 +1,6 @@
 """How C functions of amd64 take their arguments (System V ABI, AMD64 supplement, 3.2.3)."""
 
-from kinst.convention import Convention
+from kinst.code.convention import Convention
 
 CONVENTION = Convention(
     registers=("rdi", "rsi", "rdx", "rcx", "r8", "r9"), stacked_at=8, by_reference=False,

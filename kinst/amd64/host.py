@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import ClassVar
 
-from emu.descendants import end_with
-from emu.errors import KinstError
-from kinst.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
-from kinst.laboratory.outcome import ChangedPages, Outcome
-from kinst.trampoline import SLOT
+from emu.host.child_processes import end_with
+from emu.host.errors import KinstError
+from kinst.relocation.trampoline import SLOT
+from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
+from kinst.verify.laboratory.outcome import ChangedPages, Outcome
 
 # ptrace(2), <linux/ptrace.h>
 TRACEME, SINGLESTEP, GETREGS, SETREGS = 0, 9, 12, 13

@@ -1,6 +1,6 @@
 """Where two models of an amd64 CPU may rightly differ (SDM volume 2)."""
 
-from kinst.crosscheck.difference import Difference, MemoryDifference, Model
+from kinst.verify.crosscheck.difference import Difference, MemoryDifference, Model
 
 FLAGS = 0x8D5  # CF PF AF ZF SF OF
 INSTRUCTIONS = (

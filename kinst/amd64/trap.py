@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import kinst.amd64._encoding as _encoding
 from emu.amd64 import registers
-from emu.machine import Machine
+from emu.machine.machine import Machine
 from kinst.amd64 import classify
-from kinst.code.verdict import Copy, Rewrite, Verdict
-from kinst.trap import Breakpoint, CpuState, GuestTrap
+from kinst.relocation.trap import Breakpoint, CpuState, GuestTrap
+from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
 INT3, PUSH_RBP, IRETQ = b"\xcc", b"\x55", b"\x48\xcf"
 REP = b"\xf2\xf3"

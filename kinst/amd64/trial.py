@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from emu.amd64.registers import RFLAGS_IF
-from kinst.amd64.bench import PREFIXES, STATUS, Amd64Bench
 from kinst.amd64.classify import DirectCall, Indirect
-from kinst.code.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
-from kinst.trial.architecture import Becomes, TrialArch
-from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe, ProviderModule
+from kinst.amd64.laboratory import PREFIXES, STATUS, Amd64Bench
+from kinst.relocation.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
+from kinst.verify.trial.architecture import Becomes, TrialArch
+from kinst.verify.trial.layout import Layout
+from kinst.verify.trial.provider_module import MadeProbe, ProviderModule
 
 CALL, DIRECT_CALL, RIP_RELATIVE, MOD_DIRECT = 1, 2, 4, 16  # KINST_F_*
 ENCODED = "rax rcx rdx rbx rsp rbp rsi rdi r8 r9 r10 r11 r12 r13 r14 r15".split()

@@ -6,8 +6,8 @@ A row is (mask, value, verdict); the first that fits decides, and what fits none
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kinst.code.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
-from kinst.code.verdict import (
+from kinst.relocation.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
+from kinst.relocation.verdict import (
     Bits,
     ConditionalJump,
     Jump,

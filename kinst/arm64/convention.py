@@ -1,6 +1,6 @@
 """How C functions of arm64 take their arguments (AAPCS64, 6.8.2)."""
 
-from kinst.convention import Convention
+from kinst.code.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"x{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=False,

@@ -1,6 +1,6 @@
 """Where two models of an arm64 CPU may rightly differ (Arm ARM, C6.2 "MRS", D19)."""
 
-from kinst.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
+from kinst.verify.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
 
 RT = 0x1F
 MRS = 0xFFFFFFE0

@@ -7,9 +7,9 @@ from typing import ClassVar
 import kinst.arm64._encoding as _encoding
 from emu.arm64 import registers
 from kinst.arm64 import classify
-from kinst.code import rows
-from kinst.code.verdict import Copy, Rewrite, Verdict
-from kinst.trap import Breakpoint, CalledSeam
+from kinst.relocation import rows
+from kinst.relocation.trap import Breakpoint, CalledSeam
+from kinst.relocation.verdict import Copy, Rewrite, Verdict
 
 BRK = (0xD42081A0).to_bytes(4, "little")
 PSTATE_I = 1 << 7

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kinst.arm64.bench import Arm64Bench
+from kinst.arm64.laboratory import Arm64Bench
 from kinst.arm64.trap import PSTATE_I
-from kinst.trial.architecture import Becomes, TrialArch
-from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.verify.trial.architecture import Becomes, TrialArch
+from kinst.verify.trial.layout import Layout
+from kinst.verify.trial.provider_module import MadeProbe
 
 CONDITIONS, MASKS = 0xF << 28, 0xF << 6  # NZCV, DAIF
 

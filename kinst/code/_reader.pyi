@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from kinst.code.lowering import Shape
+from kinst.relocation.shape import Shape
 
 class CodeReader:
     literal: Callable[[bytes, int], tuple[int, int] | None]

@@ -2,7 +2,7 @@
 """Reading code, without a machine: which template each instruction has, what of a function is
 instructions and what data that they read, where it is entered and left.
 
-A *template* is a verdict lowered to one operation (``kinst/code/verdict.py``, ``Op``), shared by all
+A *template* is a verdict lowered to one operation (``kinst/relocation/verdict.py``, ``Op``), shared by all
 instructions of one encoding.
 """
 
@@ -14,9 +14,9 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from emu.unicorn._engine cimport SLOT
 
-from kinst.code.shared import MAX_ROUNDS as _MAX_ROUNDS
+from kinst.relocation.template import MAX_ROUNDS as _MAX_ROUNDS
 
-include "_template.pxi"
+include "../relocation/_template.pxi"
 
 cdef enum:
     NEAR = 2048
@@ -39,7 +39,7 @@ cdef list merged(list ranges):
 cdef class CodeReader:
     """The code of one architecture.
 
-    :param shape: what the architecture is like (``kinst/code/lowering.py``, ``Shape``).
+    :param shape: what the architecture is like (``kinst/code/reader.py``, ``Shape``).
     :param classify: gives the number of a template for (bytes, length, displacement).
     """
 
@@ -233,7 +233,7 @@ cdef class CodeReader:
         return 0
 
     def boundaries(self, uint64_t address, const uint8_t[::1] code, uint64_t start, uint64_t size):
-        """Where a function is entered and left (``kinst/fbt.py`` says how, in Python).
+        """Where a function is entered and left (``kinst/providers/fbt.py`` says how, in Python).
 
         :return: (offset of the entry or -1, offsets of the returns, whether it has a prologue, offsets
             of what leaves it where a condition or an address says so).

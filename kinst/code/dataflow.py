@@ -4,7 +4,7 @@ that was there before, in another register or in memory."""
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from emu.parts import Parts
+from emu.arch.parts import Parts
 
 MEMORY = "memory"  # as a source: what the instruction itself has loaded
 

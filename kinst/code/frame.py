@@ -9,12 +9,12 @@ but clang leaves out the epilogues of arm64 and riscv64, and assembly has no deb
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from emu.arch import Arch
-from emu.symbols import Symbol
+from emu.arch.arch import Arch
+from emu.elf.symbols import Symbol
 from kinst.code.dataflow import EFFECTS
 from kinst.code.stack_effect import STACK_EFFECTS, StackEffect
-from kinst.code.verdict import ConditionalJump, Jump, Verdict
-from kinst.trap import GuestTrap
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import ConditionalJump, Jump, Verdict
 
 MOST = 64  # instructions of a prologue or epilogue
 WORD = 8

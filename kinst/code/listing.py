@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.symbols import Symbol
-from kinst.code.shared import MAX_ROUNDS
-from kinst.code.verdict import Refuse, Verdict
-from kinst.trap import GuestTrap
+from emu.elf.image import Image
+from emu.elf.symbols import Symbol
+from emu.host.errors import KinstError
+from kinst.relocation.template import MAX_ROUNDS
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import Refuse, Verdict
 
 MAX_FUNCTION = 1 << 20  # bytes; the largest one of GENERIC has some ten thousand
 DATA = "is data that the function reads"

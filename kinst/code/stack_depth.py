@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 
-from emu.arch import Arch
+from emu.arch.arch import Arch
 from kinst.code.stack_effect import STACK_EFFECTS
 
 

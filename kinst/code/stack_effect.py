@@ -7,7 +7,7 @@ not describe them (clang describes no epilogues of arm64 and riscv64).
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from emu.parts import Parts
+from emu.arch.parts import Parts
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from emu.arch import Arch
-from emu.elf import Image
-from emu.guest import Guest
-from emu.guests import FREEBSD, guest_of
-from emu.program_file import ProgramFile
-from emu.symbols import Symbol
-from kinst.code import lowering
+from emu.arch.arch import Arch
+from emu.elf.image import Image
+from emu.elf.program import ProgramFile
+from emu.elf.symbols import Symbol
+from emu.guest.guest import Guest
+from emu.guests.registry import FREEBSD, guest_of
 from kinst.code.listing import DATA, EXCLUSIVE, check_size, image_code
-from kinst.code.verdict import Op
-from kinst.trap import GuestTrap
+from kinst.code.reader import new_reader
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import Op
 
 WORDS = {Op.COPY: "copy", Op.REWRITE: "rewrite"}
 EXCLUDED = "refuse: the function is excluded"
@@ -55,7 +55,7 @@ def survey_program(arch: Arch, trap: GuestTrap, file: ProgramFile) -> Survey:
 
 def _survey(arch: Arch, trap: GuestTrap, guest: Guest, functions: Sequence[Symbol],
             code_of: Callable[[Symbol], bytes], excluded: Callable[[Symbol], bool]) -> Survey:
-    reader, templates = lowering.reader(arch, trap, guest.trap_frame)
+    reader, templates = new_reader(arch, trap, guest.trap_frame)
     result = Survey()
     encodings: dict[bytes, tuple[int, int]] = {}
     seen: set[int] = set()

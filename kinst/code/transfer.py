@@ -4,8 +4,8 @@ jumps from exceptions."""
 import enum
 from dataclasses import dataclass
 
-from kinst.code.verdict import ConditionalJump, Jump
-from kinst.trap import GuestTrap
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import ConditionalJump, Jump
 
 
 class Transfer(enum.Enum):

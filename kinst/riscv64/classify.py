@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from emu.riscv64.registers import NAMES
-from kinst.code.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
-from kinst.code.verdict import (
+from kinst.relocation.rows import Overlaps, VerdictRow, copy, possible, refuse, signed
+from kinst.relocation.verdict import (
     Bits,
     ConditionalJump,
     Jump,

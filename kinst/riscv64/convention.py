@@ -1,6 +1,6 @@
 """How C functions of riscv64 take their arguments (psABI, "Integer Calling Convention")."""
 
-from kinst.convention import Convention
+from kinst.code.convention import Convention
 
 CONVENTION = Convention(
     registers=tuple(f"a{n}" for n in range(8)), stacked_at=0, by_reference=True, splits=True,

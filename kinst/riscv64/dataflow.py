@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from emu.riscv64.registers import NAMES
 from kinst.code.dataflow import NOTHING, Effect
-from kinst.code.rows import Overlaps
+from kinst.relocation.rows import Overlaps
 
 Row = tuple[int, int, Callable[[int], Effect]]
 

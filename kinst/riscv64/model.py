@@ -2,7 +2,7 @@
 manual, "sstatus")."""
 
 from emu.riscv64.registers import NAMES
-from kinst.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
+from kinst.verify.crosscheck.difference import MASK, Difference, Model, StateDifference, destination
 
 RD_SHIFT, RD = 7, 0x1F
 UXL = 3 << 32

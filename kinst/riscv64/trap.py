@@ -6,10 +6,10 @@ from typing import ClassVar
 
 import kinst.riscv64._encoding as _encoding
 from emu.riscv64 import registers
-from kinst.code import rows
-from kinst.code.verdict import Copy, Rewrite, SetRegister, Verdict
+from kinst.relocation import rows
+from kinst.relocation.trap import MASK, Breakpoint, CalledSeam
+from kinst.relocation.verdict import Copy, Rewrite, SetRegister, Verdict
 from kinst.riscv64 import classify
-from kinst.trap import MASK, Breakpoint, CalledSeam
 
 EBREAK = (0x00100073).to_bytes(4, "little")
 C_EBREAK = (0x9002).to_bytes(2, "little")

@@ -4,11 +4,11 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kinst.riscv64.bench import Riscv64Bench
+from kinst.riscv64.laboratory import Riscv64Bench
 from kinst.riscv64.trap import SIE
-from kinst.trial.architecture import Becomes, TrialArch
-from kinst.trial.layout import Layout
-from kinst.trial.module import MadeProbe
+from kinst.verify.trial.architecture import Becomes, TrialArch
+from kinst.verify.trial.layout import Layout
+from kinst.verify.trial.provider_module import MadeProbe
 
 
 class Riscv64Trial(TrialArch):

@@ -5,20 +5,20 @@ import json
 import time
 from pathlib import Path
 
-from dtrace.strings import unescape
-from emu.errors import KinstError
-from emu.machine import Stop, StopReason, Until
-from emu.printable import printable
-from emu.progress import PROGRESS
+from dtrace.calls.strings import unescape
+from emu.host.errors import KinstError
+from emu.host.printable import printable
+from emu.host.progress import PROGRESS
+from emu.machine.machine import Stop, StopReason, Until
 from emu.replay.starts import BOOT, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import LIMIT, MEMORY
-from kinst_emu.boot_words import keep_disks, loader_options, with_options
-from kinst_emu.completion import kernel_option
-from kinst_emu.recorded import recorded
-from kinst_emu.terminal import check_writable, parse_count, parse_size, show_byte
+from kinst_emu.api.record_run import recorded
+from kinst_emu.cli.boot_words import keep_disks, loader_options, with_options
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size, show_byte
 
 EXAMPLES = (
     "kinst boot -k 15.0-RELEASE/amd64",
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _debugged(machine: UnicornMachine, arguments: argparse.Namespace) -> int:
     """gdb says how far it goes."""
-    from kinst_emu.debugging import serve_machine
+    from kinst_emu.cli.debugging import serve_machine
 
     for option in ("until", "instructions", "keys", "interactive", "digest", "record", "save",
                    "json"):
@@ -167,7 +167,7 @@ def _booted(machine: UnicornMachine, arguments: argparse.Namespace,
             machine.type(data)
             stop = go_on(keys)
     if arguments.interactive and (stop is None or stop.reason is StopReason.CONSOLE):
-        from kinst_emu.interactive import interact
+        from kinst_emu.cli.interactive import interact
 
         stop = interact(machine) or stop
     return stop

@@ -5,8 +5,8 @@ import contextlib
 import json
 from pathlib import Path
 
-from emu.errors import KinstError
-from emu.replacing import PART
+from emu.host.atomic_file import PART
+from emu.host.errors import KinstError
 from images.cache import cache_directory
 
 KINDS = {"snapshots": ".kinst", "dwarf": ".index"}

@@ -5,27 +5,21 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emu.call import DEFAULT_LIMIT, Caller, CallError
-from emu.errors import KinstError
-from emu.progress import PROGRESS
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
+from emu.machine.call import DEFAULT_LIMIT, Caller, CallError
 from emu.replay.starts import BOOTED, PLACED, STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import BootAhead, BootError, settle_at_reader, unbooted
-from kinst_emu.boot_words import cpus_option, with_cpus
-from kinst_emu.completion import kernel_option
-from kinst_emu.recorded import recorded
-from kinst_emu.terminal import (
-    hexdump,
-    parse_count,
-    parse_size,
-    show_byte,
-    show_console,
-)
+from kinst_emu.api.record_run import recorded
+from kinst_emu.cli.boot_words import cpus_option, with_cpus
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.terminal.terminal import hexdump, parse_count, parse_size, show_byte, show_console
 
 if TYPE_CHECKING:
-    from dtrace.calls import Evaluation
+    from dtrace.calls.calls import Evaluation
 
 EXAMPLES = (
     "kinst call -k 15.0-RELEASE/amd64 'strlen(\"hello\")'",
@@ -59,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     image = with_cpus(catalog.find(arguments.kernel, arguments.module), arguments.cpus)
     ahead = None if arguments.snapshot or arguments.no_boot else BootAhead(image, memory)
     # While it restores: they know of types, and take as long to load.
-    from dtrace.calls import Evaluation, check, parse
-    from dtrace.prototypes import Prototypes, result_line
+    from dtrace.calls.calls import Evaluation, check, parse
+    from dtrace.calls.prototypes import Prototypes, result_line
 
     program = parse(arguments.call)
     prototypes = None if arguments.unchecked else Prototypes(image)
@@ -85,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
                 PROGRESS.working(f"calling {arguments.call}"):
             value = evaluation.run(program)
     except CallError as error:
-        from dtrace.stack import failure  # what calls well needs no stack
+        from dtrace.stacks.stack import failure  # what calls well needs no stack
 
         if arguments.json:
             said = error.console.decode("utf-8", "replace")
@@ -114,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _value(evaluation: "Evaluation", bits: int) -> dict[str, object]:
     """The result by its type, where that is known: null for ``void``."""
-    from dtrace.prototypes import plain
+    from dtrace.calls.prototypes import plain
     from dwarf.types import declare
 
     kind = evaluation.kind

@@ -6,21 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-from dtrace.debug_data import Sources
+from dtrace.debug.debug_data import Sources
 from dtrace.flow.code import KernelCode
-from dtrace.flow.parting import (
-    Parting,
-    call_text,
-    calls_around,
-    first_call,
-    first_instruction,
-)
-from emu.errors import KinstError
-from emu.progress import PROGRESS
+from dtrace.flow.parting import Parting, call_text, calls_around, first_call, first_instruction
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
 from emu.replay.player import Player
 from images.boots import LIMIT
 from images.recordings import from_start, played
-from kinst_emu.terminal import parse_count
+from kinst_emu.terminal.terminal import parse_count
 
 EXAMPLES = (
     "kinst diff good.rec bad.rec",

@@ -5,20 +5,20 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from dtrace.code_places import FORMS, code_places
-from dtrace.debug_data import Sources
-from dtrace.debug_index import debug_index
-from dtrace.symbols import chosen_functions
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.symbols import chosen_functions
+from dtrace.descriptions.code_places import FORMS, code_places
 from dwarf.debug_file import debug_file
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.guests import guest_of
-from emu.symbols import KERNEL, Symbol
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.elf.symbols import KERNEL, Symbol
+from emu.guests.registry import guest_of
 from images import catalog
 from kinst.code.listing import image_code, instructions
-from kinst.code.verdict import summary
-from kinst.trap import trap_of
-from kinst_emu.completion import kernel_option
+from kinst.relocation.trap import trap_of
+from kinst.relocation.verdict import summary
+from kinst_emu.cli.completion import kernel_option
 
 PLACE = re.compile(r"[:+`@]|\A0[xX]")  # more than a function
 EXAMPLES = (

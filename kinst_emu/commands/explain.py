@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from emu.architectures import ARCHITECTURES
-from emu.call import DEFAULT_LIMIT
-from emu.errors import KinstError
+from emu.arch.architectures import ARCHITECTURES
+from emu.host.errors import KinstError
+from emu.machine.call import DEFAULT_LIMIT
 from images import catalog
-from kinst_emu.boot_words import cpus_option, with_cpus
-from kinst_emu.completion import kernel_option
-from kinst_emu.explain import animation
-from kinst_emu.explain.beside import beside
-from kinst_emu.explain.drawing import stills
-from kinst_emu.explain.explained import (
+from kinst_emu.cli.boot_words import cpus_option, with_cpus
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.explain.record.what_if import WHAT_IFS
+from kinst_emu.explain.steps.beside import beside
+from kinst_emu.explain.steps.explained import (
     CONTEXT_SWITCH,
     PAGE_FAULT,
     Asked,
@@ -25,15 +24,16 @@ from kinst_emu.explain.explained import (
     explain,
     explain_way,
 )
-from kinst_emu.explain.film import Filmed, alone, film, together
-from kinst_emu.explain.firing_page import firing_page, pictures_of
-from kinst_emu.explain.page import page, page_beside
-from kinst_emu.explain.record_json import explained_as_json, step_as_json
-from kinst_emu.explain.text import text, text_beside
-from kinst_emu.explain.ways.drawing import WayPictures
-from kinst_emu.explain.what_if import WHAT_IFS
-from kinst_emu.page_file import write_page
-from kinst_emu.terminal import check_writable, parse_count, parse_size
+from kinst_emu.explain.view import animation
+from kinst_emu.explain.view.drawing import stills
+from kinst_emu.explain.view.film import Filmed, alone, film, together
+from kinst_emu.explain.view.firing_page import firing_page, pictures_of
+from kinst_emu.explain.view.page import page, page_beside
+from kinst_emu.explain.view.record_json import explained_as_json, step_as_json
+from kinst_emu.explain.view.text import text, text_beside
+from kinst_emu.explain.view.way_drawing import WayPictures
+from kinst_emu.report.page_file import write_page
+from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
     "kinst explain -k teaching/arm64 strlen:4 -c 'strlen(\"hello\")'",
@@ -156,8 +156,8 @@ def _picture(pictures: Filmed, at: str | None) -> str:
 
 def _runs(arguments: argparse.Namespace) -> int:
     """Firings of several runs, beside each other."""
-    from kinst_emu.explain.two_runs import PlayedRuns, played_runs, runs_page
     from kinst_emu.explore.exploration import Runs
+    from kinst_emu.explore.two_runs import PlayedRuns, played_runs, runs_page
 
     for option in ("call", "arch", "clause", "what_if", "sources", "json", "svg", "gif"):
         if getattr(arguments, option):
@@ -221,7 +221,7 @@ def _draws() -> bool:
 
 
 def _step_through(explained: Explained) -> None:
-    from kinst_emu.explain.terminal import Stepper  # takes long to load
+    from kinst_emu.explain.view.terminal import Stepper  # takes long to load
 
     Stepper(explained.title, explained.steps, explained.firing, explained.words,
             explained.wrong).run()

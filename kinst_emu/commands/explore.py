@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from emu.errors import KinstError
-from emu.printable import plain
-from emu.progress import PROGRESS
-from emu.replacing import replacing
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
+from emu.host.printable import plain
+from emu.host.progress import PROGRESS
 from images import catalog
-from kinst_emu.completion import kernel_option
-from kinst_emu.explain.explained import source_trees
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.sweeps import progress_bar
+from kinst_emu.explain.steps.explained import source_trees
 from kinst_emu.explore.exploration import Runs, for_runs, names_of, stage_of
 from kinst_emu.explore.explorer import (
     MOST_JOBS,
@@ -33,9 +34,8 @@ from kinst_emu.explore.races import MAX_RACES
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.strategies import STRATEGIES
 from kinst_emu.explore.trampolines import TRAMPOLINES
-from kinst_emu.page_file import write_page
-from kinst_emu.sweeps import progress_bar
-from kinst_emu.terminal import check_writable, parse_count, parse_size
+from kinst_emu.report.page_file import write_page
+from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
     "kinst explore -k races/amd64 --setup 'counter_reset()' --run 'counter_bad()' "
@@ -184,7 +184,7 @@ def _refuse(arguments: argparse.Namespace, options: Sequence[str], why: str) -> 
 
 def _pairs(arguments: argparse.Namespace) -> int:
     """A corpus, pair by pair."""
-    from dtrace.prototypes import Prototypes
+    from dtrace.calls.prototypes import Prototypes
     from kinst_emu.explore.pair_cluster import PairWork, rows_of_cluster
     from kinst_emu.explore.pairs import (
         PairExplorer,
@@ -301,7 +301,7 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
 
 def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
     """The two sides by source lines."""
-    from dtrace.debug_data import Sources
+    from dtrace.debug.debug_data import Sources
     from dwarf.debug_file import DebugDataError
     from kinst_emu.explore.telling import of_race, rows, side_by_side
 

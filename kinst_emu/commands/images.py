@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from emu.architectures import ARCHITECTURES
-from emu.progress import PROGRESS
+from emu.arch.architectures import ARCHITECTURES
+from emu.host.progress import PROGRESS
 from images import catalog
 from images.catalog import KnownImage
 

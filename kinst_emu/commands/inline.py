@@ -5,18 +5,18 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from dtrace.debug_data import Sources
-from dtrace.debug_index import debug_index
-from dtrace.symbols import sized_functions
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.symbols import sized_functions
 from dwarf.index import DebugIndex, Function
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.symbols import Symbol
-from kinst import inline
-from kinst.patterns import is_glob, regular
-from kinst_emu.completion import kernel_option
-from kinst_emu.described_file import described_file
-from kinst_emu.inline_derivation import as_json, derived, entered_in, listing
+from emu.elf.image import Image
+from emu.elf.symbols import Symbol
+from emu.host.errors import KinstError
+from kinst.providers import inline
+from kinst.providers.patterns import is_glob, regular
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.described_file import described_file
+from kinst_emu.cli.inline_derivation import as_json, derived, entered_in, listing
 
 EXAMPLES = (
     "kinst inline -k kernel critical_enter",

@@ -3,8 +3,8 @@
 import signal
 import sys
 
-from kinst_emu.script import trace
-from kinst_emu.terminal import run_command
+from kinst_emu.cli.script import trace
+from kinst_emu.terminal.terminal import run_command
 
 
 def main() -> None:

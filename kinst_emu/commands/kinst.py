@@ -10,10 +10,10 @@ import sys
 from collections.abc import Collection
 from types import ModuleType
 
-from kinst_emu.boot_flags import with_flags
-from kinst_emu.completion import complete, completed_words
-from kinst_emu.examples import show_examples
-from kinst_emu.terminal import RAW, let_through, run_command
+from kinst_emu.cli.boot_flags import with_flags
+from kinst_emu.cli.completion import complete, completed_words
+from kinst_emu.cli.examples import show_examples
+from kinst_emu.terminal.terminal import RAW, let_through, run_command
 
 DESCRIPTION = "Boots FreeBSD kernels inside Python, and calls into them."
 COMMANDS = {

@@ -2,10 +2,10 @@
 
 import argparse
 
-from emu.architectures import ARCHITECTURES
-from kinst_emu.kernel import MEMORY, open_kernel
+from emu.arch.architectures import ARCHITECTURES
+from kinst_emu.api.kernel import MEMORY, open_kernel
 from kinst_emu.shell.terminal import started
-from kinst_emu.terminal import parse_size
+from kinst_emu.terminal.terminal import parse_size
 
 EXAMPLES = ("kinst lesson", "kinst lesson --arch riscv64")
 BANNER = """A lesson, in {count} tasks, on a kernel of a few hundred lines.  You type Python,

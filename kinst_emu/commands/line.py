@@ -3,12 +3,12 @@
 import argparse
 import json
 
-from dtrace.code_places import FORMS, code_places, is_line
-from dtrace.debug_data import Sources
-from dtrace.debug_index import debug_index
-from emu.errors import KinstError
-from kinst_emu.completion import kernel_option
-from kinst_emu.described_file import described_file
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.descriptions.code_places import FORMS, code_places, is_line
+from emu.host.errors import KinstError
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.described_file import described_file
 
 EXAMPLES = (
     "kinst line -k kernel kern_malloc.c:659",

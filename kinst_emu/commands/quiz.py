@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from emu.architectures import ARCHITECTURES
-from emu.errors import KinstError
-from emu.progress import PROGRESS
+from emu.arch.architectures import ARCHITECTURES
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
 from images import catalog
 from images.boots import booted
-from kinst_emu.completion import kernel_option
-from kinst_emu.page_file import write_page
-from kinst_emu.quiz.marked_page import marked_page
-from kinst_emu.quiz.marking import mark, readable, wanted
-from kinst_emu.quiz.questions import LEVELS, Question, questions
-from kinst_emu.quiz.sheet import sheet
-from kinst_emu.terminal import check_writable, parse_count, parse_size
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.learn.quiz.marked_page import marked_page
+from kinst_emu.learn.quiz.marking import mark, readable, wanted
+from kinst_emu.learn.quiz.questions import LEVELS, Question, questions
+from kinst_emu.learn.quiz.sheet import sheet
+from kinst_emu.report.page_file import write_page
+from kinst_emu.terminal.terminal import check_writable, parse_count, parse_size
 
 EXAMPLES = (
     "kinst quiz --arch riscv64",

@@ -4,12 +4,13 @@ import argparse
 import shlex
 from pathlib import Path
 
-from dtrace.calls import Evaluation, check, parse
-from dtrace.prototypes import Prototypes, result_line
-from dtrace.stack import failure
-from emu.call import DEFAULT_LIMIT, Caller, CallError
-from emu.errors import KinstError
-from emu.progress import PROGRESS
+from dtrace.calls.c_file import c_file_words
+from dtrace.calls.calls import Evaluation, check, parse
+from dtrace.calls.prototypes import Prototypes, result_line
+from dtrace.stacks.stack import failure
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
+from emu.machine.call import DEFAULT_LIMIT, Caller, CallError
 from emu.replay.starts import BOOT, BOOTED
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
@@ -23,13 +24,12 @@ from images.shell import (
     with_program,
     with_userland,
 )
-from kinst_emu.boot_words import check_userland, files_option, loader_options, with_options
-from kinst_emu.c_file import c_file_words
-from kinst_emu.completion import kernel_option
-from kinst_emu.kernel import Kernel
-from kinst_emu.recorded import recorded
-from kinst_emu.terminal import parse_count, parse_size, show_byte
-from kinst_emu.workload import load_program, program_of, run_program
+from kinst_emu.api.kernel import Kernel
+from kinst_emu.api.record_run import recorded
+from kinst_emu.api.workload import load_program, program_of, run_program
+from kinst_emu.cli.boot_words import check_userland, files_option, loader_options, with_options
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte
 
 EXAMPLES = (
     "kinst record -k kernel -o boot.rec boot",

@@ -4,24 +4,24 @@ import argparse
 import json
 from pathlib import Path
 
-from dtrace.symbols import sized_functions
-from emu.architectures import ARCHITECTURES, arch_of
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.guests import guest_of
-from emu.program_file import ProgramFile
-from emu.replacing import replacing
-from emu.symbols import Symbol
+from dtrace.debug.symbols import sized_functions
+from emu.arch.architectures import ARCHITECTURES, arch_of
+from emu.elf.image import Image
+from emu.elf.program import ProgramFile
+from emu.elf.symbols import Symbol
+from emu.guests.registry import guest_of
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
 from images import catalog
 from kinst.code.survey import survey, survey_program
-from kinst.laboratory.relocation import key_of, relocate
-from kinst.trap import NO_TRAMPOLINES, TRAPS, trap_of
-from kinst_emu.assembler import assemble
-from kinst_emu.completion import kernel_option
-from kinst_emu.encodings import read_encodings
-from kinst_emu.relocate_report import Result, as_json, junit, show
-from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
-from kinst_emu.terminal import parse_count
+from kinst.relocation.trap import NO_TRAMPOLINES, TRAPS, trap_of
+from kinst.verify.laboratory.encodings import key_of, relocate
+from kinst_emu.cli.assembler import assemble
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.encodings import read_encodings
+from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
+from kinst_emu.report.relocate_report import Result, as_json, junit, show
+from kinst_emu.terminal.terminal import parse_count
 
 EXAMPLES = (
     "kinst relocate -k kernel malloc",

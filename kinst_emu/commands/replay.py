@@ -5,31 +5,31 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from dtrace.debug_data import Sources
+from dtrace.calls.places import Places
+from dtrace.calls.positions import FORMS, go, reached_at
+from dtrace.debug.debug_data import Sources
 from dtrace.flow.code import KernelCode
 from dtrace.flow.origin import How, Link, Origin
 from dtrace.flow.user_code import in_program
-from dtrace.places import Places
-from dtrace.stack import Stacks
-from dtrace.threads import Threads
-from dtrace.user_programs import UserPrograms
-from emu.address_space import AddressSpace
-from emu.errors import KinstError, MemoryAccessError
+from dtrace.stacks.stack import Stacks
+from dtrace.stacks.threads import Threads
+from dtrace.stacks.user_programs import UserPrograms
 from emu.gdb.target import PlayedTarget, Why
-from emu.machine import Stop
-from emu.progress import PROGRESS
-from emu.replay.flow import thread_of
+from emu.host.errors import KinstError, MemoryAccessError
+from emu.host.progress import PROGRESS
+from emu.machine.address_space import AddressSpace
+from emu.machine.machine import Stop
 from emu.replay.inputs import Position
 from emu.replay.player import Player
 from emu.replay.writes import MAX_SIZE, Write, last_write, physical_of
+from emu.unicorn.running_thread import thread_of
 from images.boots import LIMIT
 from images.recordings import played
 from images.shell import program_files, without_marks
-from kinst_emu import flows
-from kinst_emu.completion import module_option
-from kinst_emu.debugging import serve_recording
-from kinst_emu.positions import FORMS, go, reached_at
-from kinst_emu.terminal import hexdump, parse_count, show_byte
+from kinst_emu.cli import flows
+from kinst_emu.cli.completion import module_option
+from kinst_emu.cli.debugging import serve_recording
+from kinst_emu.terminal.terminal import hexdump, parse_count, show_byte
 
 EXAMPLES = (
     "kinst replay boot.rec",

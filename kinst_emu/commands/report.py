@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from emu.architectures import ARCHITECTURES
-from emu.errors import KinstError
-from emu.printable import printable
-from emu.progress import PROGRESS
-from kinst.laboratory.comparing import Comparison, Place, compare
-from kinst.laboratory.finding import Finding
-from kinst.laboratory.memory_map import CODE
-from kinst.laboratory.store import Build, Store
-from kinst_emu.terminal import parse_count
+from emu.arch.architectures import ARCHITECTURES
+from emu.host.errors import KinstError
+from emu.host.printable import printable
+from emu.host.progress import PROGRESS
+from kinst.verify.laboratory.comparing import Comparison, Place, compare
+from kinst.verify.laboratory.finding import Finding
+from kinst.verify.laboratory.memory_map import CODE
+from kinst.verify.laboratory.store import Build, Store
+from kinst_emu.terminal.terminal import parse_count
 
 SHOWN = 20  # encodings of a kind
 

@@ -18,15 +18,15 @@ from images.shell import (
     with_program,
     with_userland,
 )
-from kinst_emu.boot_words import (
+from kinst_emu.cli.boot_words import (
     check_userland,
     files_option,
     keep_disks,
     loader_options,
     with_options,
 )
-from kinst_emu.completion import kernel_option
-from kinst_emu.terminal import parse_count, parse_size, show_byte, show_console
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.terminal.terminal import parse_count, parse_size, show_byte, show_console
 
 LIMIT = 20_000_000_000  # instructions
 EXAMPLES = (

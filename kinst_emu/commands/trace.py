@@ -7,14 +7,14 @@ from pathlib import Path
 
 from dtrace.flow.code import KernelCode
 from dtrace.flow.outputs import TEXT, output
-from emu.errors import KinstError
-from emu.progress import PROGRESS
+from emu.host.errors import KinstError
+from emu.host.progress import PROGRESS
 from emu.replay.flow import FlowFile
 from images.catalog import described
 from images.recordings import kernel_with
-from kinst_emu.completion import module_option
-from kinst_emu.flows import add_options as add_flow_options
-from kinst_emu.flows import check_output, opened
+from kinst_emu.cli.completion import module_option
+from kinst_emu.cli.flows import add_options as add_flow_options
+from kinst_emu.cli.flows import check_output, opened
 
 EXAMPLES = (
     "kinst trace call.trace",

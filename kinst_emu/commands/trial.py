@@ -7,35 +7,28 @@ import shlex
 import sys
 from pathlib import Path
 
-from emu.architectures import ARCHITECTURES, arch_of
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.replacing import replacing
+from emu.arch.architectures import ARCHITECTURES, arch_of
+from emu.elf.image import Image
+from emu.host.atomic_file import replacing
+from emu.host.errors import KinstError
 from images import catalog
 from kinst.code.survey import survey
-from kinst.code.verdict import Copy
-from kinst.laboratory.finding import Finding
-from kinst.laboratory.foreign import judge
-from kinst.laboratory.memory_map import CODE
-from kinst.laboratory.protocol import identity
-from kinst.laboratory.relocation import Report, made_by
-from kinst.laboratory.store import Key
-from kinst.laboratory.sweep import sweep
-from kinst.trap import TRAPS
-from kinst.trial.architecture import TRIALS
-from kinst.trial.verdicts import Verdicts
-from kinst_emu.assembler import assemble
-from kinst_emu.completion import kernel_option
-from kinst_emu.encodings import read_encodings
-from kinst_emu.page_file import write_page
-from kinst_emu.relocate_report import Result, junit
-from kinst_emu.relocate_report import as_json as relocations_as_json
-from kinst_emu.relocate_report import show as show_relocations
-from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
-from kinst_emu.terminal import parse_count, parse_size
-from kinst_emu.trial_page import page
-from kinst_emu.trial_report import as_json, show
-from kinst_emu.trials import (
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Copy
+from kinst.verify.laboratory.encodings import Report, made_by
+from kinst.verify.laboratory.finding import Finding
+from kinst.verify.laboratory.foreign import judge
+from kinst.verify.laboratory.memory_map import CODE
+from kinst.verify.laboratory.protocol import identity
+from kinst.verify.laboratory.store import Key
+from kinst.verify.laboratory.sweep import sweep
+from kinst.verify.trial.architecture import TRIALS
+from kinst.verify.trial.verdicts import Verdicts
+from kinst_emu.cli.assembler import assemble
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.encodings import read_encodings
+from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
+from kinst_emu.cli.trials import (
     PROVIDERS,
     Setting,
     compare,
@@ -44,6 +37,13 @@ from kinst_emu.trials import (
     located,
     sites_of,
 )
+from kinst_emu.report.page_file import write_page
+from kinst_emu.report.relocate_report import Result, junit
+from kinst_emu.report.relocate_report import as_json as relocations_as_json
+from kinst_emu.report.relocate_report import show as show_relocations
+from kinst_emu.report.trial_page import page
+from kinst_emu.report.trial_report import as_json, show
+from kinst_emu.terminal.terminal import parse_count, parse_size
 
 COPIES, MEMORY = 52_000, "512M"
 CHUNK, FUNCTIONS = 300, 400  # of a part: encodings, functions
@@ -268,7 +268,7 @@ def _executed(setting: Setting, image: Image, arch: str, places: dict[bytes, str
               report: Report, given: bool) -> None:
     modules = ", ".join(f"{m.name} {m.file.build_id or m.file.digest[:32]}"
                         for m in reversed(image.modules))  # the judged one first
-    judge = made_by(arch, "kinst.trial", "emu.call")
+    judge = made_by(arch, "kinst.verify.trial", "emu.machine.call")
     key = Key("trial", f"{setting.provider}: {modules}; by {judge}", arch, setting.seed,
               setting.states)
     if jobs.store is not None and not given:

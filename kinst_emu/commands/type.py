@@ -3,21 +3,12 @@
 import argparse
 import json
 
-from dtrace.kernel_types import FORMATS, kernel_types
+from dtrace.debug.kernel_types import FORMATS, kernel_types
 from dwarf.debug_file import DebugDataError
-from dwarf.types import (
-    MAX_STEPS,
-    Array,
-    Enumeration,
-    Procedure,
-    Structure,
-    Type,
-    declare,
-    strip,
-)
-from kinst_emu.completion import kernel_option
-from kinst_emu.described_file import described_file
-from kinst_emu.type_lines import MAX_LINES, declarations, definitions, size_text, unknown
+from dwarf.types import MAX_STEPS, Array, Enumeration, Procedure, Structure, Type, declare, strip
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.described_file import described_file
+from kinst_emu.cli.type_lines import MAX_LINES, declarations, definitions, size_text, unknown
 
 EXAMPLES = (
     "kinst type -k kernel 'struct thread'",

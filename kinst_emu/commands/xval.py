@@ -8,29 +8,30 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from dtrace.calls import check, parse
-from emu.architectures import arch_of
-from emu.elf import Image
-from emu.errors import KinstError
-from emu.fingerprint import fingerprint
+from dtrace.calls.calls import check, parse
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.host.errors import KinstError
+from emu.host.fingerprint import fingerprint, machine_modules
 from images import catalog
 from images.shell import with_userland
-from kinst.crosscheck import call_table, system_call_table
-from kinst.crosscheck.agreement import Agreement
-from kinst.crosscheck.faults import FAULTS
-from kinst.laboratory.store import Key
-from kinst.laboratory.sweep import sweep
-from kinst.laboratory.workers import Here
-from kinst.patterns import is_glob, matches
-from kinst_emu.completion import kernel_option
-from kinst_emu.sweeps import Sweep, compiler_of, progress_bar, sweep_options
-from kinst_emu.terminal import parse_count, parse_size, progress
-from kinst_emu.xvals import DIFFERS, WAITED, Checked, Pair, checked, from_finding
-from kinst_emu.xvals import check as check_part
+from kinst.providers.patterns import is_glob, matches
+from kinst.verify.crosscheck import call_table, system_call_table
+from kinst.verify.crosscheck.agreement import Agreement
+from kinst.verify.crosscheck.faults import FAULTS
+from kinst.verify.laboratory.store import Key
+from kinst.verify.laboratory.sweep import sweep
+from kinst.verify.sweep.workers import Here
+from kinst_emu.cli.completion import kernel_option
+from kinst_emu.cli.sweeps import Sweep, compiler_of, progress_bar, sweep_options
+from kinst_emu.cli.xvals import DIFFERS, WAITED, Checked, Pair, checked, from_finding
+from kinst_emu.cli.xvals import check as check_part
+from kinst_emu.terminal.terminal import parse_count, parse_size, progress
 
 CHUNK = 5  # calls of a part
 # What a result depends on, beside the architecture's own folders.
-MADE_BY = ("kinst", "kinst.code", "kinst.crosscheck", "emu", "emu.unicorn", "emu.qemu")
+MADE_BY = ("emu.qemu", "kinst.relocation", "kinst.code", "kinst.probes",
+           "kinst.verify.crosscheck")
 DEFAULT_CALLS, MAX_CALLS, MAX_REPORTS = 20, 100_000, 10
 
 EXAMPLES = (
@@ -103,7 +104,8 @@ def _checked(pair: Pair, image: Image, calls: list[str], jobs: Sweep) -> Iterato
             yield checked(pair, call)
         return
     arch = arch_of(image).name
-    made_by = fingerprint((*MADE_BY, f"kinst.{arch}", f"emu.{arch}"), ("unicorn",))
+    made_by = fingerprint(
+        (*machine_modules(arch), *MADE_BY, f"kinst.{arch}", f"emu.qemu.{arch}"), ("unicorn",))
     key = Key("xval", f"{made_by}{f' with the fault {pair.fault}' * bool(pair.fault)} "
               f"{image.identity} with {pair.memory >> 20} MB", arch, 0, 0)
     distinct = {call.encode(): call.partition("(")[0] for call in calls}

@@ -1,14 +1,14 @@
 """A check in D: an expression of the kernel's variables that is to hold behind all runs."""
 
 
-from dtrace.prototypes import Prototypes
+from dtrace.calls.prototypes import Prototypes
 from dtrace.run.kernel_session import kernel_session
 from dtrace.run.options import Options
 from dtrace.run.structured import Row
-from emu.elf import Image
-from emu.errors import KinstError
+from emu.elf.image import Image
+from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
-from kinst.breakpoints import Breakpoints
+from kinst.probes.breakpoints import Breakpoints
 
 VARIABLE = "`"  # D's, before the name of a kernel's variable: no call has one
 

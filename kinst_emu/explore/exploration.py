@@ -6,38 +6,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dtrace.bpf.interpreter import signed
-from dtrace.calls import Evaluation, Invocation, Statement, check, parse
-from dtrace.prototypes import Prototypes
-from dtrace.strings import CallSyntaxError
-from dtrace.symbols import find_function
+from dtrace.calls.c_file import c_file_words
+from dtrace.calls.calls import Evaluation, Invocation, Statement, check, parse
+from dtrace.calls.prototypes import Prototypes
+from dtrace.calls.strings import CallSyntaxError
+from dtrace.debug.symbols import find_function
 from dwarf.types import Integer, Void, strip
-from emu.call import Caller, CallError
-from emu.elf import Image
-from emu.errors import KinstError
+from emu.elf.image import Image
+from emu.host.errors import KinstError
+from emu.machine.call import Caller, CallError
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import CommandError, give_command, run_command, with_userland
-from kinst.rewritten_trampolines import PER_THREAD
-from kinst_emu.c_file import c_file_words
+from kinst.probes.rewritten_trampolines import PER_THREAD
 from kinst_emu.explore.d_check import VARIABLE, DCheck, is_d
 from kinst_emu.explore.explorer import Judge
 from kinst_emu.explore.one_cpu import OneCpuStage
 from kinst_emu.explore.order import LETTERS, order_title, read_order
-from kinst_emu.explore.programs import (
-    COMMAND,
-    begin_programs,
-    command_of,
-    is_command,
-    with_c_files,
-)
+from kinst_emu.explore.programs import COMMAND, begin_programs, command_of, is_command, with_c_files
 from kinst_emu.explore.stage import Played, Stage
-from kinst_emu.explore.threads import (
-    CURRENT,
-    StartedRun,
-    begin_runs,
-    caller_of,
-    make_threads,
-)
+from kinst_emu.explore.threads import CURRENT, StartedRun, begin_runs, caller_of, make_threads
 from kinst_emu.explore.trampolines import ProbedRuns
 
 MIN_RUNS, MAX_RUNS = 2, 4  # all serial orders are tried: of four, 24

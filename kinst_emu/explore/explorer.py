@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from dtrace.debug_index import debug_index
-from dtrace.prototypes import plain
+from dtrace.calls.prototypes import plain
+from dtrace.debug.debug_index import debug_index
 from dwarf.debug_file import DebugDataError
 from dwarf.types import Pointer, Void, strip
-from emu.errors import KinstError
-from emu.machine import StopReason
+from emu.host.errors import KinstError
+from emu.machine.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.explore.accesses import RunAccesses, of_serial
 from kinst_emu.explore.order import Order, OrderTurn, order_text, read_order

@@ -4,15 +4,15 @@ kernel gives it to another one."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dtrace.kernel_types import kernel_types
-from dtrace.threads import structure
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.stacks.threads import structure
 from dwarf.types import Structure
 from dwarf.values import CStruct
-from emu.errors import KinstError
-from emu.guest import ThreadSwitch
-from emu.machine import Stop, StopReason, Until
-from emu.replay.flow import thread_of
+from emu.guest.guest import ThreadSwitch
+from emu.host.errors import KinstError
+from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from kinst_emu.explore.order import OrderTurn
 from kinst_emu.explore.stage import FACTOR, SLEEP, SLEEPS, SPINS, Played, Stage
 from kinst_emu.explore.threads import StartedRun, place_of_first

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 TURN = re.compile(r"([A-H])([0-9]{1,12})?")
 MAX_TURNS = 1000

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from images import catalog
-from kinst.laboratory.workers import Cluster, check_identity
+from kinst.verify.sweep.workers import Cluster, check_identity
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import Explorer, Search
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from dtrace.debug_data import Sources
-from dtrace.source_text import SourceText
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.source_text import SourceText
 from dwarf.debug_file import DebugDataError
-from emu.errors import KinstError
-from kinst_emu.explain.film import alone, film
-from kinst_emu.explain.lanes import LanePictures, LaneRow
-from kinst_emu.explain.page import movable
+from emu.host.errors import KinstError
+from kinst_emu.explain.view.film import alone, film
+from kinst_emu.explain.view.lanes import LanePictures, LaneRow
+from kinst_emu.explain.view.page import movable
 from kinst_emu.explore.explorer import Explored, WrongOrder
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.telling import Row, of_race, rows
-from kinst_emu.page_file import page
+from kinst_emu.report.page_file import page
 
 
 @dataclass(frozen=True)

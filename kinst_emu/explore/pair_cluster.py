@@ -5,9 +5,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dtrace.prototypes import Prototypes
+from dtrace.calls.prototypes import Prototypes
 from images import catalog
-from kinst.laboratory.workers import Cluster, check_identity
+from kinst.verify.sweep.workers import Cluster, check_identity
 from kinst_emu.explore.exploration import for_runs
 from kinst_emu.explore.pairs import CorpusCall, PairStage, explore_pair, read_lines, with_programs
 

@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from dtrace.calls import Evaluation, Statement, check, parse
-from dtrace.prototypes import Prototypes
-from dtrace.strings import CallSyntaxError
-from emu.appending import appending
-from emu.elf import Image
-from emu.errors import KinstError
+from dtrace.calls.c_file import c_file_words
+from dtrace.calls.calls import Evaluation, Statement, check, parse
+from dtrace.calls.prototypes import Prototypes
+from dtrace.calls.strings import CallSyntaxError
+from emu.elf.image import Image
+from emu.host.append_file import appending
+from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from kinst_emu.c_file import c_file_words
 from kinst_emu.explore.exploration import made_stage
 from kinst_emu.explore.explorer import Explorer, Search
 from kinst_emu.explore.programs import begin_programs, command_of, is_command, with_c_files

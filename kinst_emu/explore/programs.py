@@ -6,17 +6,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from dtrace.kernel_types import kernel_types
-from dtrace.threads import structure
+from dtrace.calls.c_file import c_file_words
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.stacks.threads import structure
 from dwarf.values import CStruct
-from emu.call import Caller
-from emu.elf import Image
-from emu.machine import Stop, StopReason, Until
-from emu.replay.flow import thread_of
+from emu.elf.image import Image
+from emu.machine.call import Caller
+from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from images.shell import at_shell, check_command, compile_program, with_folder
-from kinst.trap import TRAPS
-from kinst_emu.c_file import c_file_words
+from kinst.relocation.trap import TRAPS
 from kinst_emu.explore.threads import PATIENCE, StartedRun, StartError, stand_in_thread
 
 COMMAND = "$ "

@@ -5,9 +5,9 @@ import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dtrace.debug_data import Sources
-from dtrace.debug_index import debug_index
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.kernel_types import kernel_types
 from dwarf.debug_file import DebugDataError
 from dwarf.index import VARIABLE
 from dwarf.types import Array, Structure, Type, declare, size_of, strip

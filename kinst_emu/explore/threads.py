@@ -4,20 +4,20 @@ orders begin."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dtrace.calls import Evaluation, Invocation, Statement
-from dtrace.kernel_types import kernel_types
-from dtrace.prototypes import Prototypes, registers
-from dtrace.symbols import find_function
-from dtrace.threads import structure
+from dtrace.calls.calls import Evaluation, Invocation, Statement
+from dtrace.calls.prototypes import Prototypes, registers
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.debug.symbols import find_function
+from dtrace.stacks.threads import structure
 from dwarf.types import Type, size_of
 from dwarf.values import CStruct
-from emu.call import DEFAULT_LIMIT, Caller
-from emu.errors import KinstError
-from emu.guest import ThreadStart
-from emu.machine import Stop, StopReason, Until
-from emu.replay.flow import thread_of
-from emu.symbols import STT_GNU_IFUNC
+from emu.elf.symbols import STT_GNU_IFUNC
+from emu.guest.guest import ThreadStart
+from emu.host.errors import KinstError
+from emu.machine.call import DEFAULT_LIMIT, Caller
+from emu.machine.machine import Stop, StopReason, Until
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 
 PATIENCE = 200_000_000  # instructions in which the threads begin to run
 TO_READ = 5_000_000  # in which the shell reads a line

@@ -4,14 +4,14 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dtrace.code_places import code_place
-from emu.replay.flow import thread_of
+from dtrace.descriptions.code_places import code_place
 from emu.unicorn.machine import UnicornMachine
-from kinst.code.verdict import Refuse
-from kinst.probe_table import ProbeError
-from kinst.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines
-from kinst.seam_breakpoints import Site
-from kinst.shared import ProbeKind
+from emu.unicorn.running_thread import thread_of
+from kinst.probes.kinds import ProbeKind
+from kinst.probes.probe_table import ProbeError
+from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED, RewrittenTrampolines
+from kinst.probes.seam_breakpoints import Site
+from kinst.relocation.verdict import Refuse
 from kinst_emu.explore.accesses import ENTRY, STORE, Access
 from kinst_emu.explore.threads import StartedRun
 

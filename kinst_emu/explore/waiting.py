@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 
-from dtrace.debug_data import Sources
-from dtrace.kernel_types import kernel_types
-from dtrace.threads import structure
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.stacks.threads import structure
 from dwarf.debug_file import DebugDataError
 from dwarf.values import CStruct
-from emu.errors import MemoryAccessError
-from emu.machine import StopReason, Until
-from emu.replay.flow import thread_of
+from emu.host.errors import MemoryAccessError
+from emu.machine.machine import StopReason, Until
 from emu.unicorn._engine import Accesses
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from kinst_emu.explore.accesses import read_accesses
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Played, Stage

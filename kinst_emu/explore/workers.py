@@ -11,8 +11,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Protocol
 
-from emu.descendants import end_with, ended_pool, uninterrupted
-from emu.errors import KinstError
+from emu.host.child_processes import end_with, ended_pool, uninterrupted
+from emu.host.errors import KinstError
 
 AHEAD = 4  # chunks for each process are made before their answers are wanted
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.kernel_types import kernel_types
 from dwarf.values import CArray, CPointer, CStruct
-from emu.errors import KinstError
-from emu.symbols import STT_OBJECT
-from kinst_emu.kernel_file import KernelFile
+from emu.elf.symbols import STT_OBJECT
+from emu.host.errors import KinstError
+from kinst_emu.api.kernel_file import KernelFile
 
 MOST = 1000  # completions
 MEMBER = re.compile(r"([A-Za-z_]\w*)((?:\.\w+|\[-?\d+\]|\[\"\w+\"\]|\['\w+'\])*)\.(\w*)$")

@@ -6,7 +6,7 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 from IPython.core.interactiveshell import InteractiveShell
 
 import kinst_emu
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from kinst_emu.shell.completion import KernelCompletion
 from kinst_emu.shell.lesson import Lesson
 from kinst_emu.shell.magics import KernelMagics

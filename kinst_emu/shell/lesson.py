@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kinst_emu.probes import Probes
-from kinst_emu.program import Program
+from kinst_emu.api.probes import Probes
+from kinst_emu.api.program import Program
 from kinst_emu.shell.session import ShellSession
 
 FUNCTION, WORD = "strlen", "hello"
@@ -73,7 +73,7 @@ def _fired(progress: Pupil) -> bool:
 
 def _pc_saved(progress: Pupil) -> bool:
     """The interrupted pc, as the trap frame of a probe on the first instruction has it."""
-    from kinst_emu.explain.explained import Asked, explain
+    from kinst_emu.explain.steps.explained import Asked, explain
 
     if progress.answer is None:
         return False

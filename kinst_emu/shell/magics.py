@@ -13,13 +13,13 @@ from IPython.core.magic import (
     no_var_expand,
 )
 
-from emu.errors import KinstError
-from kinst_emu.program import Program
-from kinst_emu.recording import Written
+from emu.host.errors import KinstError
+from kinst_emu.api.program import Program
+from kinst_emu.api.recording import Written
 from kinst_emu.shell.opening import open_with, opening
 from kinst_emu.shell.session import COMMAND, ShellSession
 from kinst_emu.shell.shown import Disassembly, Explanation, Lines
-from kinst_emu.terminal import parse_count
+from kinst_emu.terminal.terminal import parse_count
 
 
 class MagicWords(argparse.ArgumentParser):

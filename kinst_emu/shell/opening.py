@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-from emu.errors import KinstError
-from kinst_emu.completion import kernel_option
-from kinst_emu.kernel import MEMORY, open_kernel
-from kinst_emu.recording import OpenRecording
+from emu.host.errors import KinstError
+from kinst_emu.api.kernel import MEMORY, open_kernel
+from kinst_emu.api.recording import OpenRecording
+from kinst_emu.cli.completion import kernel_option
 from kinst_emu.shell.session import ShellSession
-from kinst_emu.terminal import parse_size
+from kinst_emu.terminal.terminal import parse_size
 
 
 def opening(parser: argparse.ArgumentParser) -> None:

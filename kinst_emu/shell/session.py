@@ -8,19 +8,19 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.kernel_types import kernel_types
 from dwarf.values import Value
-from emu.call import DEFAULT_LIMIT
-from emu.errors import KinstError
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.kernel import Kernel
-from kinst_emu.kernel_file import Instruction
-from kinst_emu.machine import SavedState, TracedMachine
-from kinst_emu.probes import Fire, Probes
-from kinst_emu.program import Program
-from kinst_emu.recording import OpenRecording, Written
+from emu.host.errors import KinstError
+from emu.machine.call import DEFAULT_LIMIT
+from kinst_emu.api.kernel import Kernel
+from kinst_emu.api.kernel_file import Instruction
+from kinst_emu.api.machine import SavedState, TracedMachine
+from kinst_emu.api.probes import Fire, Probes
+from kinst_emu.api.program import Program
+from kinst_emu.api.recording import OpenRecording, Written
+from kinst_emu.cli.type_lines import lines
+from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.shell.shown import AROUND, Disassembly, Explanation, Lines, Standing
-from kinst_emu.type_lines import lines
 
 MOST_KEPT = 20  # states that back() can return to
 MOST_WRITES = 20

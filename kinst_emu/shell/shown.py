@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kinst_emu.explain.explained import Explained
-from kinst_emu.explain.firing_page import firing_page, pictures_of
-from kinst_emu.explain.text import text
-from kinst_emu.kernel_file import Instruction
+from kinst_emu.api.kernel_file import Instruction
+from kinst_emu.explain.steps.explained import Explained
+from kinst_emu.explain.view.firing_page import firing_page, pictures_of
+from kinst_emu.explain.view.text import text
 from kinst_emu.notebook import html
 
 PAGE_HEIGHT = 900  # pixels

@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from kinst_emu.shell.session import ShellSession
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dtrace.run.structured import Row
-from dtrace.stack import function_of
-from kinst.breakpoints import Breakpoints
-from kinst.code.verdict import summary
-from kinst_emu.explain.explained import source_trees, words_of
+from dtrace.stacks.stack import function_of
+from kinst.probes.breakpoints import Breakpoints
+from kinst.relocation.verdict import summary
+from kinst_emu.explain.steps.explained import source_trees, words_of
 
 MAX_FIRINGS = 1_000_000  # whose times are kept
 MAX_STACKS = 20_000  # different ones

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from emu.progress import PROGRESS
-from kinst.breakpoints import Breakpoints
-from kinst_emu.page_file import page as filled
-from kinst_emu.page_file import write_page
-from kinst_emu.time_units import exact
+from emu.host.progress import PROGRESS
+from kinst.probes.breakpoints import Breakpoints
+from kinst_emu.report.page_file import page as filled
+from kinst_emu.report.page_file import write_page
+from kinst_emu.report.time_units import exact
 from kinst_emu.trace_page import bars, flames
 from kinst_emu.trace_page.code_table import functions
 from kinst_emu.trace_page.collected import Collected

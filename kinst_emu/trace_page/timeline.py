@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from kinst_emu.time_units import along_axis, exact
+from kinst_emu.report.time_units import along_axis, exact
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.heat import HEATS, heat
 

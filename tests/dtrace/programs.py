@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 
-from dtrace.d.program import Compiler
-from dtrace.d.surroundings import Nowhere
-from dtrace.d.types import Universe
+from dtrace.d.compile.program import Compiler
+from dtrace.d.language.surroundings import Nowhere
+from dtrace.d.language.types import Universe
 from dtrace.run.options import Options
 from dtrace.run.session import defaults
 from dtrace.run.timers import OwnProbes
-from emu.errors import KinstError
-from kinst_emu import script
+from emu.host.errors import KinstError
+from kinst_emu.cli import script
 
 
 def run(*words):

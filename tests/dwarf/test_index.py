@@ -7,12 +7,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace.debug_index import debug_index
+from dtrace.debug.debug_index import debug_index
 from dwarf._scan import PIECE_FORMAT, RECORD_FORMAT, Scan, ScanError
 from dwarf.debug_file import DebugDataError, debug_file, elf_file, sections
 from dwarf.files import file_table
 from dwarf.index import NAMES, DebugIndex, build, load
-from emu import elf
+from emu.elf.image import load_image
 from images import catalog
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
@@ -201,7 +201,7 @@ def test_another_debug_file_has_another_index(tmp_path):
         body = b"\1" + bytes(8) + b"f.c\0" + b"".join(b"\2" + n.encode() + b"\0\3" for n in names)
         separate.write_bytes(Elf(others={".debug_info": unit(4, body + b"\0"),
                                          ".debug_abbrev": ABBREVS}).build())
-        index = debug_index(elf.load(kernel))
+        index = debug_index(load_image(kernel))
         assert sorted(index.names()) == sorted(names)
 
 

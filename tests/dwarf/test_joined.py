@@ -14,7 +14,7 @@ from dwarf.joined import NotJoined, join
 from dwarf.types import Structure, declare, strip
 from tests.dwarfwriter import abbrev, uleb
 from tests.elfwriter import Elf
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 SIGNATURE, OTHER = 0x1122334455667788, 0x8877665544332211
 # DW_TAG and DW_AT of what is built here: units, a structure with its members, a variable.

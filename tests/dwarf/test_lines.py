@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace.debug_data import Sources
+from dtrace.debug.debug_data import Sources
 from dwarf._lines import LineError, LineTable
 from dwarf.debug_file import DebugDataError, elf_file, sections
-from dwarf.module import opened
+from dwarf.module_variables import opened
 from images import catalog
 
 SOURCE = Path(__file__).resolve().parents[2] / "images" / "teaching"

@@ -9,22 +9,13 @@ from elftools.dwarf.structs import DWARFStructs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrace.d.errors import SourcePlace
-from dtrace.d.locations import Unreadable, value
-from dtrace.d.types import LONG
+from dtrace.d.checks.locations import Unreadable, value
+from dtrace.d.language.errors import SourcePlace
+from dtrace.d.language.types import LONG
 from dwarf.debug_file import DAMAGE, DebugDataError, elf_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
-from dwarf.locations import (
-    Constant,
-    Load,
-    Location,
-    Operation,
-    Pieces,
-    Register,
-    Unkept,
-    evaluate,
-)
+from dwarf.locations import Constant, Load, Location, Operation, Pieces, Register, Unkept, evaluate
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
 

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dwarf.debug_file import DebugDataError
-from dwarf.module import MAX_SIZE, modules, variable
+from dwarf.module_variables import MAX_SIZE, modules, variable
 from dwarf.types import Array, Integer, Pointer, Void
-from emu.input_file import taken
+from emu.host.input_file import taken
 from tests.dwarfwriter import abbrev, uleb, unit
 from tests.elfwriter import Elf
 

@@ -7,11 +7,11 @@ else it answers as unknown, but as any bytes.
 
 import contextlib
 
-from emu.gdb.description import DESCRIPTIONS
+from emu.arch.target_description import DESCRIPTIONS
 from emu.gdb.packets import Gone
 from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from emu.unicorn.run_loop import CodeGoneError
 from images import boots, catalog
 from tests.conftest import ARCHES, MEMORY

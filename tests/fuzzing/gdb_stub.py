@@ -14,8 +14,8 @@ import threading
 import time
 from typing import Any
 
-from emu.errors import MachineError
 from emu.gdb.framing import framed, opened, unescaped
+from emu.host.errors import MachineError
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 from tests.fuzzing.changes import bytes_changed, text_changed
 

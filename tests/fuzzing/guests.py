@@ -18,7 +18,7 @@ from typing import Any
 import kinst_emu
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from kinst_emu.machine import TracedMachine
+from kinst_emu.api.machine import TracedMachine
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import NUMBERS
 

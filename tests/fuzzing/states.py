@@ -12,8 +12,8 @@ from pathlib import Path
 
 import zstandard
 
-from emu.errors import KinstError
-from emu.machine import Until
+from emu.host.errors import KinstError
+from emu.machine.machine import Until
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import STATE

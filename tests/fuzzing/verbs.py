@@ -15,11 +15,11 @@ from typing import Any
 
 import kinst_emu
 from dwarf.values import CArray, CPointer, CStruct
-from kinst_emu.kernel import Kernel
-from kinst_emu.machine import TracedMachine
-from kinst_emu.probes import Probes
-from kinst_emu.program import Program
-from kinst_emu.recording import OpenRecording
+from kinst_emu.api.kernel import Kernel
+from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.probes import Probes
+from kinst_emu.api.program import Program
+from kinst_emu.api.recording import OpenRecording
 from tests.conftest import ARCHES
 
 RIGHT = (kinst_emu.KinstError, TypeError, ValueError, OverflowError, KeyError)

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import kinst_emu
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from images import cache, catalog
 from images.boots import booted, snapshot_path
 from tests.conftest import MEMORY

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from emu.errors import KinstError
-from emu.guests import FREEBSD
+from emu.guests.registry import FREEBSD
+from emu.host.errors import KinstError
 from images import catalog, distribution_set
 from images.distribution_set import SetError
 from images.fetch import FetchError, fetch

@@ -20,7 +20,7 @@ from images.shell import (
 from images.ufs import File, FileSystemError, Folder, read_folder
 from tests.conftest import ARCHES, MEMORY
 from tests.images.test_ufs import Reader
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 PROMPT = b"\033]133;A\007# \033]133;B\007"
 

@@ -7,7 +7,7 @@ import capstone
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from emu.machine import Until
+from emu.machine.machine import Until
 from images import build_teaching
 from tests.conftest import ARCHES
 

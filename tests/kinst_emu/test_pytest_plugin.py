@@ -59,8 +59,8 @@ def test_a_kernel_that_is_not_there_is_one_line(tmp_path):
 
 
 def test_a_relocation_that_goes_wrong_shows_both_states(monkeypatch):
-    from kinst.code.verdict import Copy
-    from kinst.trap import TRAPS
+    from kinst.relocation.trap import TRAPS
+    from kinst.relocation.verdict import Copy
     from kinst_emu import assert_relocates
 
     trap = type(TRAPS["amd64"])

@@ -3,10 +3,10 @@
 import pytest
 
 import kinst_emu
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from tests.conftest import ARCHES, real_kernel
 from tests.generated_calls import SCALARS, SEEN, build
-from tests.kinst_emu.test_front import run
+from tests.kinst_emu.commands.test_front import run
 
 CALLS, PARTS = 1000, 10  # in all, modules
 LISTED, WORDS = 12, 10  # parameters that are looked at; words of arguments that D names

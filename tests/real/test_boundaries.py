@@ -4,17 +4,17 @@ from collections import Counter
 
 import pytest
 
-from dtrace.stack import Stacks
-from dtrace.threads import Threads
-from emu.replay.flow import thread_of
+from dtrace.stacks.stack import Stacks
+from dtrace.stacks.threads import Threads
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from images.boots import LIMIT, at_start, boot_to_prompt
 from images.shell import run_command, with_userland
-from kinst import fbt
-from kinst.breakpoints import Breakpoints
-from kinst.shared import ProbeKind
+from kinst.probes.breakpoints import Breakpoints
+from kinst.probes.kinds import ProbeKind
+from kinst.providers import fbt
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 DEEP = 200  # frames
 # A thread that ends calls it, with all its frames; it calls cpu_throw, or jumps there.

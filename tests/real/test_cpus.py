@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from emu.boot_options import BootOptions
-from emu.machine import StopReason, Until
+from emu.elf.boot_options import BootOptions
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import position_of
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
-from kinst import kinst_provider
-from kinst.breakpoints import PATHS, Breakpoints
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.providers import kinst_provider
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 MEMORY = 512 << 20

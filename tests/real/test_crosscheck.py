@@ -5,20 +5,20 @@ import random
 
 import pytest
 
-from dtrace.calls import Evaluation, parse
-from emu.call import Caller
-from emu.machine import StopReason, Until
+from dtrace.calls.calls import Evaluation, parse
+from emu.machine.call import Caller
+from emu.machine.machine import StopReason, Until
 from emu.qemu.machine import QemuMachine
 from images import boots
 from images.shell import with_userland
-from kinst.crosscheck import call_table, system_call_table
-from kinst.crosscheck.agreement import Agreement
-from kinst.crosscheck.crosscheck import Crosscheck
-from kinst.crosscheck.faults import FaultyCrosscheck
-from kinst.crosscheck.lockstep import Divergence
-from kinst_emu.xvals import AGREES, NOT_COMPARED, Pair, checked
+from kinst.verify.crosscheck import call_table, system_call_table
+from kinst.verify.crosscheck.agreement import Agreement
+from kinst.verify.crosscheck.crosscheck import Crosscheck
+from kinst.verify.crosscheck.faults import FaultyCrosscheck
+from kinst.verify.crosscheck.lockstep import Divergence
+from kinst_emu.cli.xvals import AGREES, NOT_COMPARED, Pair, checked
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 CALLS = int(os.environ.get("KINST_XVAL_CALLS") or 25)

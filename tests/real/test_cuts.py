@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from dtrace.calls import Evaluation, check, parse
-from emu.call import Caller
-from emu.machine import Until
+from dtrace.calls.calls import Evaluation, check, parse
+from emu.machine.call import Caller
+from emu.machine.machine import Until
 from emu.unicorn import snapshot
 from emu.unicorn.engine_probe import context_bytes
 from emu.unicorn.machine import UnicornMachine

@@ -11,19 +11,19 @@ from collections import Counter, defaultdict
 import pytest
 import unicorn
 
-from dtrace.calls import Evaluation, check, parse
-from dtrace.debug_data import FileSources, Sources
-from dtrace.stack import Stacks, failure
+from dtrace.calls.calls import Evaluation, check, parse
+from dtrace.debug.debug_data import FileSources, Sources
+from dtrace.stacks.stack import Stacks, failure
 from dwarf._lines import LineTable
 from dwarf.debug_file import debug_file, elf_file
 from dwarf.index import DebugIndex, build
-from emu.call import Caller, CallError
-from emu.replay.flow import thread_of
+from emu.machine.call import Caller, CallError
+from emu.unicorn.running_thread import thread_of
 from images import boots
-from kinst import inline, kinst_provider
-from kinst.breakpoints import Breakpoints
-from kinst.inline import Entrances
-from kinst_emu.inline_derivation import entered_in
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers import inline, kinst_provider
+from kinst.providers.inline import Entrances
+from kinst_emu.cli.inline_derivation import entered_in
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))

@@ -8,16 +8,16 @@ from collections import Counter
 
 import pytest
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from images.boots import booted
-from kinst.code.verdict import summary
-from kinst.trap import TRAPS
-from kinst_emu.explain.explained import words_of
-from kinst_emu.explain.page import page
-from kinst_emu.explain.recorder import FiringRecorder
-from kinst_emu.explain.steps import Table, steps
-from kinst_emu.explain.text import text
-from kinst_emu.quiz.experiment import Experimenter
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import summary
+from kinst_emu.explain.record.recorder import FiringRecorder
+from kinst_emu.explain.steps.explained import words_of
+from kinst_emu.explain.steps.steps import Table, steps
+from kinst_emu.explain.view.page import page
+from kinst_emu.explain.view.text import text
+from kinst_emu.learn.quiz.experiment import Experimenter
 from tests.conftest import ARCHES, real_kernel
 
 PAIRS = 100

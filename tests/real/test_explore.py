@@ -10,11 +10,11 @@ import capstone
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from emu.architectures import arch_of
+from emu.arch.architectures import arch_of
 from images import catalog
-from kinst_emu.exploring import explore
+from kinst_emu.explore.from_python import explore
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 SET_ZF = b"\x39\xc0"  # cmp eax, eax
 TWICE = {

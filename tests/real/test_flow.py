@@ -12,16 +12,17 @@ from dtrace.flow.origin import How, Origin
 from dtrace.flow.outputs import PERFETTO, output
 from dtrace.flow.steps import steps
 from dtrace.flow.walk import INLINE, ROOT, Walk
-from emu.machine import Until
-from emu.replay.flow import Head, flow, thread_of
+from emu.machine.machine import Until
+from emu.replay.flow import Head, flow
 from emu.replay.recording import Recorder
 from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from images.boots import boot_to_prompt
 from images.recordings import from_start, played
-from kinst.breakpoints import Breakpoints
 from kinst.code.dataflow import EFFECTS, MEMORY
-from kinst.fbt import create
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers.fbt import create
 from tests.conftest import ARCHES, real_kernel
 from tests.dtrace.flow.test_outputs import perfetto_slices
 

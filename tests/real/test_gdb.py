@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emu.elf_file import PT_LOAD, ElfFile, read_file
+from emu.elf.reader import PT_LOAD, ElfFile, read_file
 from images import catalog
 from tests.conftest import real_kernel
 

@@ -4,16 +4,16 @@ from collections import Counter
 
 import pytest
 
-from dtrace.debug_index import debug_index
-from dtrace.threads import Threads
-from emu.replay.flow import thread_of
+from dtrace.debug.debug_index import debug_index
+from dtrace.stacks.threads import Threads
 from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.running_thread import thread_of
 from images.boots import LIMIT, at_start, boot_to_prompt
 from images.shell import run_command, with_userland
-from kinst import fbt, inline
-from kinst.breakpoints import Breakpoints
-from kinst.probe_table import ProbeError
-from kinst.shared import ProbeKind
+from kinst.probes.breakpoints import Breakpoints
+from kinst.probes.kinds import ProbeKind
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import fbt, inline
 from tests.conftest import ARCHES, real_kernel
 from tests.real.test_boundaries import LAST, only_told
 

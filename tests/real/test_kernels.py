@@ -8,17 +8,17 @@ import sys
 
 import pytest
 
-from dtrace.calls import Evaluation, check, parse
-from emu.call import Caller, CallError
-from emu.machine import StopReason, Until
+from dtrace.calls.calls import Evaluation, check, parse
+from emu.machine.call import Caller, CallError
+from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from kinst import fbt
-from kinst.breakpoints import Breakpoints
-from kinst.kinst_provider import create
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers import fbt
+from kinst.providers.kinst_provider import create
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst.test_provider import executed, fired
+from tests.kinst.providers.test_provider import executed, fired
 
 
 @pytest.fixture(params=ARCHES, scope="module")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.kernel_types import kernel_types
 from dtrace.run.locks import Locks
-from emu.call import Caller
+from dwarf.members import offset_of
+from emu.machine.call import Caller
 from images import boots
 from images.shell import with_userland
-from kinst.members import offset_of
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 PROGRAM = """
     fbt::sched_add:entry {

@@ -4,20 +4,20 @@ import json
 
 import pytest
 
-from dtrace.debug_data import Sources
-from dtrace.debug_index import debug_index
-from dtrace.kernel_types import kernel_types
-from emu.call import Caller
-from emu.errors import KinstError
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.kernel_types import kernel_types
+from emu.host.errors import KinstError
+from emu.machine.call import Caller
 from emu.replay.recording import Recorder
 from emu.replay.starts import BOOTED
 from images import catalog
 from images.boots import booted
 from images.recordings import played
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.fbt import create
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.providers.fbt import create
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_front import run
+from tests.kinst_emu.commands.test_front import run
 
 MODULES = ["opensolaris.ko", "dtrace.ko", "fbt.ko", "kinst.ko"]
 

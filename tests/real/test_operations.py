@@ -7,17 +7,17 @@ from collections import Counter
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from dtrace.debug_index import debug_index
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.kernel_types import kernel_types
+from dwarf.members import offset_of
 from images import boots
 from images.shell import run_command, with_userland
-from kinst import fbt
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.members import offset_of
-from kinst.probe_table import ProbeError
-from kinst.shared import ProbeKind
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.kinds import ProbeKind
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import fbt
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 COMMAND = ("cat /etc/motd; ls /; echo x > /tmp/y; cat /tmp/y | wc; rm /tmp/y; mkdir /tmp/d; "
            "rmdir /tmp/d; cat /nope")

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from emu.errors import KinstError
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.film import alone, film
-from kinst_emu.explain.page import page
+from emu.host.errors import KinstError
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.view.film import alone, film
+from kinst_emu.explain.view.page import page
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.explain.test_film import LARGEST
 from tests.kinst_emu.explain.test_picture import held_to_the_recording, pictures_of

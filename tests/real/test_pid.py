@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from dtrace.kernel_types import kernel_types
-from dtrace.threads import Threads
-from dtrace.user_programs import UserPrograms
-from emu.machine import Until
-from emu.replay.flow import thread_of, thread_word
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.stacks.threads import Threads
+from dtrace.stacks.user_programs import UserPrograms
+from emu.machine.machine import Until
 from emu.unicorn._engine import StepKind, Steps
+from emu.unicorn.running_thread import thread_of, thread_word
 from images import boots
 from images.shell import program_files, run_command, with_userland
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.pid import Pid
-from kinst.provider import Wanted
-from kinst.traced_program import TracedProgram
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.traced_program import TracedProgram
+from kinst.providers.pid import Pid
+from kinst.providers.provider import Wanted
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 COMMAND = "work faults 9; cat /etc/motd; work calls 20"
 LIMIT = 4_000_000_000

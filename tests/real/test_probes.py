@@ -8,13 +8,13 @@ import random
 
 import pytest
 
-from emu.machine import StopReason
+from emu.machine.machine import StopReason
 from emu.unicorn.machine import UnicornMachine
 from images import boots
-from kinst import fbt, kinst_provider
-from kinst.breakpoints import DIRECT, PATHS, Breakpoints
 from kinst.code.listing import literals
-from kinst.probe_table import ProbeError
+from kinst.probes.breakpoints import DIRECT, PATHS, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import fbt, kinst_provider
 from tests.conftest import ARCHES, real_kernel
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))

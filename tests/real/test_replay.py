@@ -9,16 +9,16 @@ import time
 
 import pytest
 
-from emu.machine import Until
+from emu.machine.machine import Until
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
 from emu.unicorn.machine import UnicornMachine
 from images.boots import boot_to_prompt
 from images.recordings import from_start, machine_at
-from kinst.breakpoints import DIRECT, GUEST, Breakpoints
-from kinst.fbt import create
-from kinst.probe_table import ProbeError
+from kinst.probes.breakpoints import DIRECT, GUEST, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.providers.fbt import create
 from tests.conftest import real_kernel
 from tests.dtrace.programs import command
 

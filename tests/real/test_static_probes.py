@@ -6,16 +6,16 @@ import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 
-from dtrace.kernel_types import kernel_types
-from emu.freebsd.static_probes import static_probes
-from emu.machine import Until
+from dtrace.debug.kernel_types import kernel_types
+from emu.guests.freebsd.static_probes import static_probes
+from emu.machine.machine import Until
 from images import boots
 from images.shell import run_command, with_userland
-from kinst.breakpoints import PATHS, Breakpoints
 from kinst.code.listing import ProbedInstruction
-from kinst.shared import ProbeKind
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.kinds import ProbeKind
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 COMMAND = "cat /etc/motd | wc; work faults 100"
 LIMIT = 4_000_000_000

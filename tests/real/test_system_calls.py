@@ -6,22 +6,22 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from dtrace.debug_index import debug_index
-from dtrace.kernel_types import kernel_types
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.kernel_types import kernel_types
 from dtrace.run.kernel import KernelProbes, KernelSurroundings
 from dwarf.types import find_member
-from emu.architectures import arch_of
+from emu.arch.architectures import arch_of
 from emu.devices.virtio_block import IN, OUT, VirtioBlock
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from images import boots, catalog
 from images.shell import run_command, with_userland
-from kinst import system_calls
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst_emu.boot_words import with_disks
-from kinst_emu.kernel import Kernel
-from kinst_emu.machine import TracedMachine
+from kinst.probes import system_calls
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst_emu.api.kernel import Kernel
+from kinst_emu.api.machine import TracedMachine
+from kinst_emu.cli.boot_words import with_disks
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 COMMAND = "cat /etc/motd; cat /nope; work calls 5; work faults 3; rm /tmp/x; echo y > /tmp/x"
 LIMIT = 4_000_000_000

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 TCP = """
 tcp:::send { printf("%s %d %s %d %x %d %s\\n", args[2]->ip_saddr, args[4]->tcp_sport,

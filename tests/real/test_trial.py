@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_front import run
+from tests.kinst_emu.commands.test_front import run
 
 # Encodings that the module mishandles, by reading or by execution; and good neighbours of them.
 WRONG = {

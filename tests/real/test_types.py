@@ -9,14 +9,14 @@ from collections import defaultdict
 
 import pytest
 
-from dtrace.prototypes import Prototypes
+from dtrace.calls.prototypes import Prototypes
 from dwarf.ctf import ctf_types
 from dwarf.debug_file import debug_file, elf_file
 from dwarf.dwarf_types import DwarfTypes
 from dwarf.index import DebugIndex, build
 from dwarf.types import Enumeration, Integer, Structure, size_of, strip
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 DUMPERS = ("llvm-dwarfdump", "llvm-dwarfdump-19", "llvm-dwarfdump-16", "llvm-dwarfdump-14")

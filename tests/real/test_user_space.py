@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 import kinst_emu
-from emu.boot_options import DiskImage
-from emu.machine import StopReason, Until
-from emu.symbols import STT_FUNC
+from emu.elf.boot_options import DiskImage
+from emu.elf.symbols import STT_FUNC
+from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn._engine import Flow, Steps
 from images import boots, ufs
@@ -25,12 +25,12 @@ from images.distribution_set import make_root
 from images.recordings import played
 from images.shell import CommandError, at_system_call, run_command, with_program, with_userland
 from images.ufs import File
-from kinst import kinst_provider
-from kinst.breakpoints import Breakpoints
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers import kinst_provider
 from tests.conftest import ARCHES, real_kernel
 from tests.cutting import Cutting
 from tests.images.test_fetch import txz
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 SEED = int(os.environ.get("KINST_SEED") or random.SystemRandom().randrange(1 << 31))
 CUTS = 500

@@ -7,18 +7,18 @@ import sys
 
 import pytest
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from images.boots import booted
 from images.shell import with_userland
-from kinst_emu.explain.explained import CONTEXT_SWITCH, PAGE_FAULT, explain_way, words_of
-from kinst_emu.explain.film import _values, film
-from kinst_emu.explain.ways.context_switch import SwitchRecorder
-from kinst_emu.explain.ways.context_switch_steps import loading, saved
-from kinst_emu.explain.ways.drawing import WayPictures
-from kinst_emu.explain.ways.page_fault import FaultRecorder
-from kinst_emu.explain.ways.running import RunningThread
+from kinst_emu.explain.record.context_switch import SwitchRecorder
+from kinst_emu.explain.record.page_fault import FaultRecorder
+from kinst_emu.explain.record.running import RunningThread
+from kinst_emu.explain.steps.context_switch_steps import loading, saved
+from kinst_emu.explain.steps.explained import CONTEXT_SWITCH, PAGE_FAULT, explain_way, words_of
+from kinst_emu.explain.view.film import _values, film
+from kinst_emu.explain.view.way_drawing import WayPictures
 from tests.conftest import ARCHES, real_kernel
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 MEMORY = 512 << 20
 LIMIT = 4_000_000_000

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from dtrace.flow.steps import steps
-from emu.call import Caller
+from emu.machine.call import Caller
 from emu.qemu.machine import QemuMachine
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording

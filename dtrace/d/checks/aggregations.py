@@ -1,13 +1,13 @@
 """Aggregations: ``@name[keys] = function(...)``, and ``@name`` as an argument."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.arrays import hold_keys, key_types
 from dtrace.d.checks.calls import check_call
 from dtrace.d.checks.conversions import typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError
-from dtrace.d.identifiers import AGGREGATING, FUNCTIONS, AggregationInfo
-from dtrace.d.types import DYNAMIC, is_integer
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError
+from dtrace.d.language.identifiers import AGGREGATING, FUNCTIONS, AggregationInfo
+from dtrace.d.language.types import DYNAMIC, is_integer
 
 
 def check_aggregation(env: Environment, node: syntax.Aggregation) -> syntax.Expression:

@@ -1,14 +1,14 @@
 """Associative arrays and their keys, ``regs[]``, inlines with keys, and ``a[i]`` as C has it."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.calls import hold_arguments
 from dtrace.d.checks.conversions import converted, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import probe_argument
 from dtrace.d.checks.variables import bad_reference, expand_inline, variable_use
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import FUNCTIONS, REGISTERS, Scope, Variable
-from dtrace.d.types import DYNAMIC, UNSIGNED_LONG, is_dynamic, is_integer, is_void, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import FUNCTIONS, REGISTERS, Scope, Variable
+from dtrace.d.language.types import DYNAMIC, UNSIGNED_LONG, is_dynamic, is_integer, is_void, spelled
 from dwarf.types import Type
 
 MAX_KEYS = 8

@@ -1,6 +1,5 @@
 """``=``, ``+=`` and the like."""
 
-from dtrace.d import constants, syntax
 from dtrace.d.checks.aggregations import check_aggregate
 from dtrace.d.checks.binary import INTEGRAL
 from dtrace.d.checks.conversions import (
@@ -15,9 +14,10 @@ from dtrace.d.checks.conversions import (
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.members import translated_values
 from dtrace.d.checks.variables import assignment_target, fresh_name
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import Scope, Variable
-from dtrace.d.types import (
+from dtrace.d.language import constants, syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import Scope, Variable
+from dtrace.d.language.types import (
     LONG,
     compatible,
     is_array,

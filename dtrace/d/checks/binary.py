@@ -1,11 +1,11 @@
 """Operators with two operands, and the one with three."""
 
-from dtrace.d import constants, syntax
 from dtrace.d.checks.conversions import constant, decayed, incompatible, is_zero, typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError
-from dtrace.d.identifiers import Role, Scope
-from dtrace.d.types import (
+from dtrace.d.language import constants, syntax
+from dtrace.d.language.errors import DError
+from dtrace.d.language.identifiers import Role, Scope
+from dtrace.d.language.types import (
     INT,
     STRING,
     arithmetic,

@@ -1,11 +1,11 @@
 """Calls of subroutines, actions and aggregating functions."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.conversions import converted, fits, shown_type, typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import CONTEXT, FUNCTIONS, HOSTED, Builtin, Role, Scope
-from dtrace.d.types import DYNAMIC, pointer_to, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import CONTEXT, FUNCTIONS, HOSTED, Builtin, Role, Scope
+from dtrace.d.language.types import DYNAMIC, pointer_to, spelled
 from dwarf.types import Incomplete, Type
 
 

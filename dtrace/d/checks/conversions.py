@@ -1,8 +1,8 @@
 """What type a value has, and what it is taken as where another type is wanted."""
 
-from dtrace.d import constants, syntax
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.types import (
+from dtrace.d.language import constants, syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.types import (
     DYNAMIC,
     assignable,
     compatible,

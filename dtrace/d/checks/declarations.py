@@ -1,11 +1,11 @@
 """What a program declares: variables, inlines, translators."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.conversions import assigned_type, fits
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError
-from dtrace.d.identifiers import CONTEXT, FUNCTIONS, HOSTED, Scope, Variable
-from dtrace.d.types import compatible, is_void, pointer_to, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError
+from dtrace.d.language.identifiers import CONTEXT, FUNCTIONS, HOSTED, Scope, Variable
+from dtrace.d.language.types import compatible, is_void, pointer_to, spelled
 from dwarf.types import Incomplete, Procedure, Structure, find_member, strip
 
 

@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dtrace.d import syntax
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import (
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import (
     CONTEXT,
     FUNCTIONS,
     HOSTED,
@@ -16,9 +16,9 @@ from dtrace.d.identifiers import (
     Scope,
     Variable,
 )
-from dtrace.d.library import CONSTANTS
-from dtrace.d.surroundings import Surroundings
-from dtrace.d.types import INT, LONG, Universe
+from dtrace.d.language.library import CONSTANTS
+from dtrace.d.language.surroundings import Surroundings
+from dtrace.d.language.types import INT, LONG, Universe
 from dwarf.types import Incomplete, Type, strip
 
 MAX_INLINES = 64  # inside one another

@@ -1,13 +1,13 @@
 """Members of structures, and translators that make up for them."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.translators import translation
 from dtrace.d.checks.variables import scoped_variable
-from dtrace.d.errors import DError
-from dtrace.d.identifiers import Scope
-from dtrace.d.types import INT, is_array, is_pointer, pointed, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError
+from dtrace.d.language.identifiers import Scope
+from dtrace.d.language.types import INT, is_array, is_pointer, pointed, spelled
 from dwarf.types import Incomplete, Member, Structure, find_member
 
 

@@ -1,16 +1,17 @@
 """``args[]``, and ``arg0`` and the like where an inline function's probes have them."""
 
-from dtrace.d import locations, syntax
+from dtrace.d.checks import locations
 from dtrace.d.checks.conversions import typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.translators import translation
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import CONTEXT
-from dtrace.d.spelled_types import spelled_type
-from dtrace.d.types import LONG, is_scalar, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import CONTEXT
+from dtrace.d.language.spelled_types import spelled_type
+from dtrace.d.language.types import LONG, is_scalar, spelled
 from dwarf.locations import Place
 from dwarf.types import Type
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 
 HELD = 10  # arguments that a firing's context has room for
 MOST = 256  # parameters of a function

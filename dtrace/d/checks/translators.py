@@ -1,10 +1,10 @@
 """The choice of a translator: for ``xlate``, and for arguments that a probe declares translated."""
 
-from dtrace.d import syntax
 from dtrace.d.checks.conversions import fits, typed
 from dtrace.d.checks.environment import Environment
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.types import DYNAMIC, compatible, spelled
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.types import DYNAMIC, compatible, spelled
 from dwarf.types import Pointer, Type, strip
 
 

@@ -1,13 +1,13 @@
 """Operators with one operand, ``sizeof`` and casts."""
 
-from dtrace.d import constants, syntax
 from dtrace.d.checks.conversions import constant, shown_type, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.members import translated_values
 from dtrace.d.checks.variables import assignment_target
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import Scope
-from dtrace.d.types import (
+from dtrace.d.language import constants, syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import Scope
+from dtrace.d.language.types import (
     DYNAMIC,
     INT,
     LONG,

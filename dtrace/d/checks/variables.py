@@ -1,12 +1,12 @@
 """Names: variables of the program and of DTrace, inlines, enumerators, symbols of the kernel."""
 
-from dtrace.d import syntax
-from dtrace.d.attributes import below
 from dtrace.d.checks.conversions import constant, converted, typed
 from dtrace.d.checks.environment import Environment
 from dtrace.d.checks.probe_arguments import located_argument
-from dtrace.d.errors import DError, SourcePlace
-from dtrace.d.identifiers import (
+from dtrace.d.language import syntax
+from dtrace.d.language.attributes import below
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import (
     CONTEXT,
     FUNCTIONS,
     HOSTED,
@@ -15,7 +15,7 @@ from dtrace.d.identifiers import (
     Scope,
     Variable,
 )
-from dtrace.d.types import DYNAMIC, LONG, is_dynamic, pointer_to
+from dtrace.d.language.types import DYNAMIC, LONG, is_dynamic, pointer_to
 from dwarf.types import Incomplete, Procedure, Type, strip
 
 

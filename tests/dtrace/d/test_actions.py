@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from dtrace.d.actions import ACTIONS, Action
-from dtrace.d.identifiers import ACTION_PROTOTYPES, FUNCTIONS, Builtin, Role
+from dtrace.d.compile.actions import ACTIONS, Action
+from dtrace.d.language.identifiers import ACTION_PROTOTYPES, FUNCTIONS, Builtin, Role
 from dtrace.run.consumer import Consumer
 from dtrace.run.options import Options
 from dtrace.run.render import NoSymbols

@@ -4,7 +4,7 @@ the eight or nine bytes that it lies in."""
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dtrace.d.code import window
+from dtrace.d.compile.code import window
 
 
 @given(st.integers(0, 4096), st.integers(1, 64), st.binary(min_size=600, max_size=600))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dtrace.d.errors import DError
-from dtrace.d.lexer import Macros
+from dtrace.d.language.errors import DError
+from dtrace.d.language.lexer import Macros
 from tests.dtrace.programs import compiler
 
 GOOD = "inline int one = 1; BEGIN { trace(one); }"

@@ -2,11 +2,11 @@
 
 import pytest
 
-from dtrace.d.surroundings import Located, Nowhere
-from dtrace.d.types import CHAR, INT, LONG
+from dtrace.d.language.surroundings import Located, Nowhere
+from dtrace.d.language.types import CHAR, INT, LONG
 from dwarf.locations import Constant, Location, Operation, Pieces, Register
 from dwarf.types import Member, Structure
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from tests.dtrace.programs import quiet, run, tag
 
 BEGIN, END, ERROR = 1, 2, 3  # their IDs

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dtrace.d.errors import DError
-from dtrace.d.lexer import Macros
+from dtrace.d.language.errors import DError
+from dtrace.d.language.lexer import Macros
 from tests.dtrace.programs import compiler, run, tag
 
 

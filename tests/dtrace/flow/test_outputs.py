@@ -15,13 +15,14 @@ from dtrace.flow.flame_graph import WIDTH, of_threads, svg
 from dtrace.flow.outputs import CALLS, FLAME, JSON, PERFETTO, TEXT, TREE, output
 from dtrace.flow.steps import steps
 from dtrace.flow.walk import Walk
-from emu.machine import Until
-from emu.replay.flow import ENTRY, PIECE, Head, flow, thread_of
+from emu.machine.machine import Until
+from emu.replay.flow import ENTRY, PIECE, Head, flow
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording
 from emu.replay.starts import BOOT
-from kinst.breakpoints import Breakpoints
-from kinst.fbt import create
+from emu.unicorn.running_thread import thread_of
+from kinst.probes.breakpoints import Breakpoints
+from kinst.providers.fbt import create
 from tests.emu.replay.test_recording import started, use
 
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from dtrace.bpf._runtime import Runtime
 from dtrace.bpf.layout import Aggregate, Helper, Region
-from dtrace.d.aggregations import value_count
-from dtrace.d.identifiers import AGGREGATING, AggregationInfo, KeyShape
-from dtrace.d.types import LONG
+from dtrace.d.compile.aggregations import value_count
+from dtrace.d.language.identifiers import AGGREGATING, AggregationInfo, KeyShape
+from dtrace.d.language.types import LONG
 from dtrace.run.aggregations import (
     AggregationTable,
     Entry,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dtrace.run.thread_time import ThreadTime
-from emu.guest import ThreadClock
+from emu.guest.guest import ThreadClock
 
 CLOCK = ThreadClock(
     ran=("thread", "ran"), since=("cpu", "since"), tid=("thread", "tid"),

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtrace.flow.steps import steps
-from emu.gdb.description import DESCRIPTIONS
+from emu.arch.target_description import DESCRIPTIONS
 from emu.gdb.framing import framed, unescaped
 from emu.gdb.packets import Connection, GdbError, Gone
 from emu.gdb.server import connections, serve
 from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget, PlayedTarget, Why
-from emu.machine import Until
+from emu.machine.machine import Until
 from emu.qemu.gdb_remote import GdbRemote
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording

@@ -7,7 +7,7 @@ all pairs lie in one table of 4 KiB pages, each with memory of its own.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tests.kinst.test_upstream_mistakes import assemble, words
+from tests.kinst.verify.test_upstream_mistakes import assemble, words
 
 PAGE = 4096
 

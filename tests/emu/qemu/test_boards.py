@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from emu.machine import Until
+from emu.machine.machine import Until
 
 MACHINES = {
     "amd64": ["qemu-system-x86_64", "-M", "pc"],

@@ -12,13 +12,13 @@ import struct
 import pytest
 import unicorn.x86_const as x86
 
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from emu.qemu.machine import QemuMachine
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from tests.conftest import MEMORY
 from tests.emu.qemu.fault_tables import PAGE, TABLES
-from tests.kinst.test_upstream_mistakes import assemble
+from tests.kinst.verify.test_upstream_mistakes import assemble
 
 MMR = struct.Struct("<H6xQII")  # uc_x86_mmr: selector, base, limit, flags
 PROTECTION = 13

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 from emu.qemu import gdb_remote
 from emu.qemu.gdb_remote import GdbRemote, TargetRegister
 

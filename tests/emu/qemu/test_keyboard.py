@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from emu.elf.symbols import Symbol
 from emu.qemu.keyboard import READER, Keyboard
-from emu.symbols import Symbol
 
 POLL, CALLER, SP = 0x1000, 0x2000, 0x8000
 

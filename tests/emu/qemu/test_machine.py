@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dtrace.calls import Evaluation, parse
-from emu import machine as machines
-from emu.call import Caller
-from emu.errors import MachineError, MemoryAccessError
-from emu.machine import StopReason, Until
+from dtrace.calls.calls import Evaluation, parse
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine import machine as machines
+from emu.machine.call import Caller
+from emu.machine.machine import StopReason, Until
 from emu.qemu.boards import BOARDS
 from emu.qemu.machine import IF_OURS, QemuMachine
 

@@ -10,21 +10,12 @@ from typing import Any
 import pytest
 import zstandard
 
-from emu.bounded_json import read_json
+from emu.host.bounded_json import read_json
 from emu.replay.flow import FLOW, STEPS, TAIL
 from emu.replay.flow import HEAD as FLOW_HEAD
 from emu.replay.inputs import ReplayError
 from emu.replay.parts import FORMAT, HEAD, MAGIC, PART
-from emu.replay.recording import (
-    CHECKPOINT,
-    DISK,
-    END,
-    INPUTS,
-    MARK,
-    START,
-    Recorder,
-    Recording,
-)
+from emu.replay.recording import CHECKPOINT, DISK, END, INPUTS, MARK, START, Recorder, Recording
 from emu.replay.starts import BOOT
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
@@ -35,7 +26,7 @@ MOST_TIME = 10  # s
 READ = """
 import re, sys, time
 from pathlib import Path
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from emu.replay.flow import FlowFile
 from emu.replay.recording import Recording
 from emu.unicorn import snapshot

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.machine import Until
+from emu.machine.machine import Until
 from emu.replay._pieces import PieceCoder, PieceDecoder
 from emu.replay.flow import (
     ENTRY,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emu.call import Caller
-from emu.errors import KinstError, MachineError
-from emu.machine import StopReason, Until
+from emu.host.errors import KinstError, MachineError
+from emu.machine.call import Caller
+from emu.machine.machine import StopReason, Until
 from emu.replay import recording as recording_module
 from emu.replay.inputs import MEMORY as TO_MEMORY
 from emu.replay.inputs import (
@@ -27,8 +27,8 @@ from emu.replay.starts import BOOT, PLACED, STATE
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
 from images.boots import boot_to_prompt
-from kinst.breakpoints import DIRECT, GUEST, Breakpoints
-from kinst.kinst_provider import create
+from kinst.probes.breakpoints import DIRECT, GUEST, Breakpoints
+from kinst.providers.kinst_provider import create
 from tests.conftest import MEMORY
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from emu.machine import Until
+from emu.machine.machine import Until
 from emu.replay import recording as recording_module
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player

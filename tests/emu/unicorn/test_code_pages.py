@@ -2,10 +2,10 @@
 
 import pytest
 
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from images import catalog
 from tests.emu.qemu.test_faults import PAGE, Ground, in_user_mode, to_user
-from tests.kinst.test_upstream_mistakes import words
+from tests.kinst.verify.test_upstream_mistakes import words
 
 NEAR = 1 << 39  # amd64: where the ground's pages are mapped again, in a program's half
 

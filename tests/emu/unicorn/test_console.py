@@ -3,8 +3,8 @@
 import pytest
 
 import kinst_emu
-from emu import machine as machines
-from emu.machine import StopReason, Until
+from emu.machine import machine as machines
+from emu.machine.machine import StopReason, Until
 from emu.replay import recording as recordings
 from emu.replay.inputs import ReplayError
 from emu.replay.player import Player

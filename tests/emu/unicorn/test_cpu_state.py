@@ -6,14 +6,14 @@ import pytest
 import unicorn
 from unicorn.x86_const import UC_X86_REG_IDTR
 
-from emu.machine import StopReason, Until
+from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.engine_probe import context_bytes
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from tests.conftest import MEMORY
 from tests.emu.unicorn.test_cuts import placed
-from tests.kinst.test_upstream_mistakes import assemble, words
+from tests.kinst.verify.test_upstream_mistakes import assemble, words
 
 HEADER = 0x28  # bytes of struct uc_context before the CPU state
 

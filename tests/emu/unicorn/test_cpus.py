@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from emu.boot_options import BootOptions
-from emu.errors import MachineError, SnapshotError
-from emu.machine import StopReason, Until
+from emu.elf.boot_options import BootOptions
+from emu.host.errors import MachineError, SnapshotError
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import position_of
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording

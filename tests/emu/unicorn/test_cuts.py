@@ -11,20 +11,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dtrace.calls import Evaluation, check, parse
-from emu.call import Caller
-from emu.errors import MachineError, MemoryAccessError
-from emu.machine import StopReason, Until
+from dtrace.calls.calls import Evaluation, check, parse
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.call import Caller
+from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from emu.unicorn.run_loop import GONE, MAX_STOPS
 from images import boots, catalog
-from kinst import kinst_provider
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.probe_table import ProbeError
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import kinst_provider
 from tests.conftest import ARCHES, MEMORY
 from tests.cutting import Cutting
-from tests.kinst.test_upstream_mistakes import assemble, words
+from tests.kinst.verify.test_upstream_mistakes import assemble, words
 
 TYPED = b"lesson\rstrings\rticks\r"
 

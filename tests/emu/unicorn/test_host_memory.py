@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import kinst_emu
-from emu.errors import MachineError
+from emu.host.errors import MachineError
 from emu.unicorn.guest_memory import GuestMemory, StateFile
 from emu.unicorn.new_engine import BESIDE, TRANSLATIONS, new_engine
 

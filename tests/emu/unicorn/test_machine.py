@@ -6,9 +6,9 @@ import unicorn
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emu.call import Caller, CallError
-from emu.errors import ImageError, KinstError, MachineError, SnapshotError
-from emu.machine import StopReason, Until
+from emu.host.errors import ImageError, KinstError, MachineError, SnapshotError
+from emu.machine.call import Caller, CallError
+from emu.machine.machine import StopReason, Until
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
@@ -214,14 +214,14 @@ def test_an_impossible_memory_size_is_refused(memory):
 
 
 def test_a_kernel_that_does_not_fit_is_refused(tmp_path, arch):
-    from emu import elf
+    from emu.elf.image import load_image
     from tests.elfwriter import Elf
 
     path = tmp_path / "big"
     base = 0xFFFFFFFF80200000 if arch == "amd64" else 0x1000
     path.write_bytes(Elf(arch=arch, entry=base, segments=[(base, b"x", 1 << 30)]).build())
     with pytest.raises(ImageError):
-        UnicornMachine(elf.load(path), MEMORY).boot()
+        UnicornMachine(load_image(path), MEMORY).boot()
 
 
 def test_an_unknown_register_is_refused(fresh):

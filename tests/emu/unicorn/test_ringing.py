@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from emu.errors import MachineError
-from emu.machine import StopReason, Until
+from emu.host.errors import MachineError
+from emu.machine.machine import StopReason, Until
 from emu.replay.inputs import position_of
 from emu.replay.player import Player
 from emu.replay.recording import Recorder, Recording

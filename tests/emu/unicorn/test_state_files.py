@@ -6,8 +6,8 @@ import json
 import pytest
 import zstandard
 
-from emu.errors import MachineError, SnapshotError
-from emu.machine import Until
+from emu.host.errors import MachineError, SnapshotError
+from emu.machine.machine import Until
 from emu.unicorn import snapshot
 from emu.unicorn.guest_memory import PAGE
 from images import boots, catalog

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from emu.call import Caller
-from emu.device import Device
-from emu.errors import MachineError, MemoryAccessError
+from emu.devices.device import Device
 from emu.gdb.packets import Gone
 from emu.gdb.session import GdbSession, NoThreads
 from emu.gdb.target import LiveTarget
-from emu.machine import Until
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.call import Caller
+from emu.machine.machine import Until
 from emu.replay.inputs import MEMORY as MEMORY_INPUT
 from emu.replay.inputs import Input, give, position_of, reach
 from emu.replay.player import Player
@@ -26,13 +26,13 @@ from emu.replay.starts import STATE
 from emu.unicorn import snapshot
 from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
-from kinst import kinst_provider
-from kinst.breakpoints import PATHS, Breakpoints
-from kinst.probe_table import ProbeError
-from kinst_emu.kernel import Kernel
-from kinst_emu.machine import TracedMachine
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import kinst_provider
+from kinst_emu.api.kernel import Kernel
+from kinst_emu.api.machine import TracedMachine
 from tests.conftest import ARCHES, MEMORY
-from tests.kinst.test_upstream_mistakes import words
+from tests.kinst.verify.test_upstream_mistakes import words
 
 RETURN = {"amd64": lambda n: b"\xb8" + n.to_bytes(4, "little") + b"\xc3",
           "arm64": lambda n: words(0x52800000 | n << 5, 0xD65F03C0),

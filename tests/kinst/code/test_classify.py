@@ -2,28 +2,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.architectures import ARCHITECTURES
-from emu.arm64.cpu import ArmCpu
-from emu.guests import FREEBSD
-from emu.symbols import Symbol
+from emu.arch.architectures import ARCHITECTURES
+from emu.elf.symbols import Symbol
+from emu.guests.registry import FREEBSD
+from emu.unicorn.arm64.cpu import ArmCpu
 from kinst.amd64.classify import classify as amd64
 from kinst.arm64 import classify as arm64_classify
 from kinst.arm64.classify import classify as arm64
 from kinst.arm64.classify import ends_exclusive, starts_exclusive
-from kinst.code import lowering
 from kinst.code.listing import instructions
-from kinst.code.verdict import Copy, Refuse, Rewrite, SetRegister
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, SetRegister
 from kinst.riscv64 import classify as riscv64_classify
 from kinst.riscv64 import dataflow as riscv64_dataflow
 from kinst.riscv64.classify import classify as riscv64
-from kinst.trap import TRAPS
 
 PC = 0xFFFFFFFF80200000
 MASK = (1 << 64) - 1
 
 
 def dispatcher(arch):
-    return lowering.dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
+    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
 
 
 class State:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from emu.architectures import ARCHITECTURES
-from emu.symbols import Symbol
+from emu.arch.architectures import ARCHITECTURES
+from emu.elf.symbols import Symbol
 from kinst.code.frame import CodeFrame, FrameFollower
-from kinst.trap import TRAPS
+from kinst.relocation.trap import TRAPS
 
 BASE = 0x1000
 # Instruction by instruction: a function that saves the frame pointer and, where there is one, the

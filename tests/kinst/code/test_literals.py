@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.architectures import ARCHITECTURES
-from emu.guests import FREEBSD
-from emu.symbols import Symbol
-from kinst.code import lowering
+from emu.arch.architectures import ARCHITECTURES
+from emu.elf.symbols import Symbol
+from emu.guests.registry import FREEBSD
 from kinst.code.listing import DATA, instructions, literals
-from kinst.code.verdict import Refuse
-from kinst.trap import TRAPS
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Refuse
 
 PC = 0x40001000
 RET = {"amd64": "c3", "arm64": "c0035fd6", "riscv64": "8280"}
@@ -29,7 +29,7 @@ def listing(arch, code):
 
 def native(arch, code):
     """(offsets with probes, pieces of data), by the native core."""
-    dispatcher, _templates = lowering.dispatcher(
+    dispatcher, _templates = new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)
     numbers = dispatcher.add_all(PC, code, 0, len(code), 0, 0)
     counts = []

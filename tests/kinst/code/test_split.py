@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.architectures import ARCHITECTURES
-from emu.guests import FREEBSD
+from emu.arch.architectures import ARCHITECTURES
+from emu.guests.registry import FREEBSD
 from kinst.arm64.classify import ROWS as ARM64
-from kinst.code import lowering
-from kinst.code.lowering import HERE, template
-from kinst.laboratory.bench import BENCHES
-from kinst.laboratory.laboratory import Laboratory
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.relocation.lowering import HERE, template
+from kinst.relocation.trap import TRAPS
 from kinst.riscv64.classify import COMPRESSED, WIDE
-from kinst.trap import TRAPS
+from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.laboratory import Laboratory
 
 ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
-DISPATCHERS = {arch: lowering.dispatcher(
+DISPATCHERS = {arch: new_dispatcher(
         ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
                for arch in ("amd64", "arm64", "riscv64")}
 # What the instruction is, the bits that are its displacement, bytes.

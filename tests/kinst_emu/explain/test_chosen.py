@@ -6,10 +6,10 @@ import re
 import pytest
 
 import kinst_emu
-from dtrace.code_places import code_place
+from dtrace.descriptions.code_places import code_place
 from images import catalog
 from tests.conftest import ARCHES
-from tests.kinst_emu.test_front import refused, run
+from tests.kinst_emu.commands.test_front import refused, run
 
 CALL = "tail_even(3)"
 PROBES = {"kinst::mix:entry": CALL, "kinst::mix:return": CALL, "fbt::account:entry": "account(3)",

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from images import catalog
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.steps import Table, steps
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.steps.steps import Table, steps
 from tests.conftest import ARCHES
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strlen("hello")'
 SP = {"amd64": 20, "arm64": 31, "riscv64": 2}

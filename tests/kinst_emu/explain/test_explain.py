@@ -7,23 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from dtrace.calls import Evaluation, parse
-from emu.call import Caller
-from emu.errors import KinstError
-from emu.machine import StopReason, Until
+from dtrace.calls.calls import Evaluation, parse
+from emu.host.errors import KinstError
+from emu.machine.call import Caller
+from emu.machine.machine import StopReason, Until
 from images import catalog
 from images.boots import booted
 from kinst.code.listing import image_code, instructions
-from kinst.code.verdict import Refuse, summary
-from kinst.trap import TRAPS
-from kinst_emu.explain.explained import words_of
-from kinst_emu.explain.page import page
-from kinst_emu.explain.recorder import FiringRecorder, SeenInstruction
-from kinst_emu.explain.steps import Table, steps
-from kinst_emu.explain.text import text
-from kinst_emu.quiz.experiment import Experimenter
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Refuse, summary
+from kinst_emu.explain.record.recorder import FiringRecorder, SeenInstruction
+from kinst_emu.explain.steps.explained import words_of
+from kinst_emu.explain.steps.steps import Table, steps
+from kinst_emu.explain.view.page import page
+from kinst_emu.explain.view.text import text
+from kinst_emu.learn.quiz.experiment import Experimenter
 from tests.conftest import ARCHES, MEMORY
-from tests.kinst_emu.test_front import refused, run
+from tests.kinst_emu.commands.test_front import refused, run
 
 CALL = 'strtoul("-0x12zz", 0, 16)'
 FUNCTION = "strtoul"
@@ -237,6 +237,6 @@ def test_side_by_side_says_on_which_architecture_it_cannot_be():
 
 
 def test_a_question_that_cannot_be_asked_names_the_architecture(monkeypatch, arch):
-    monkeypatch.setattr("kinst_emu.quiz.experiment.TRIES", 3)
+    monkeypatch.setattr("kinst_emu.learn.quiz.experiment.TRIES", 3)
     with pytest.raises(KinstError, match=f"for {arch}: among 3 functions there is no instruction"):
         Experimenter(machine_of(arch)).instruction(random.Random(1), "nothing")

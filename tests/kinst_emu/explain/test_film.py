@@ -9,11 +9,11 @@ import time
 import pytest
 
 from images import catalog
-from kinst_emu.explain.beside import beside
-from kinst_emu.explain.drawing import PANES, VIEWS, Pictures, box, stills
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.film import TEXT, Film, Showing, _values, alone, film, together
-from kinst_emu.explain.page import SPEEDS, page, page_beside
+from kinst_emu.explain.steps.beside import beside
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.view.drawing import PANES, VIEWS, Pictures, box, stills
+from kinst_emu.explain.view.film import TEXT, Film, Showing, _values, alone, film, together
+from kinst_emu.explain.view.page import SPEEDS, page, page_beside
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
 

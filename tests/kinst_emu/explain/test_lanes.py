@@ -6,13 +6,13 @@ import re
 import pytest
 
 from images import catalog
-from kinst_emu.explain.film import _values, film
-from kinst_emu.explain.lanes import BEGIN, END, ROWS, LanePictures, LaneRow
-from kinst_emu.explain.two_runs import NAMES, played_runs, runs_page
+from kinst_emu.explain.view.film import _values, film
+from kinst_emu.explain.view.lanes import BEGIN, END, ROWS, LanePictures, LaneRow
 from kinst_emu.explore.exploration import Runs
+from kinst_emu.explore.two_runs import NAMES, played_runs, runs_page
 from tests.browser import CHROMIUM, Shown, parse_errors
 from tests.conftest import MEMORY
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 SCHEDULE = "A37 B A"
 

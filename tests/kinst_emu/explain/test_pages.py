@@ -6,11 +6,11 @@ import pytest
 
 from images import catalog
 from images.boots import booted
-from kinst_emu.explain.beside import beside
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.page import page, page_beside
-from kinst_emu.quiz.questions import questions
-from kinst_emu.quiz.sheet import sheet
+from kinst_emu.explain.steps.beside import beside
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.view.page import page, page_beside
+from kinst_emu.learn.quiz.questions import questions
+from kinst_emu.learn.quiz.sheet import sheet
 from tests.browser import CHROMIUM, WIDTHS, checked, measured, parse_errors
 from tests.conftest import ARCHES, MEMORY
 

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from images import catalog
-from kinst.code.verdict import Refuse
-from kinst_emu.explain.animation import write_animation
-from kinst_emu.explain.drawing import Pictures
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.picture import Station, moments
-from kinst_emu.explain.recorder import SeenFiring
+from kinst.relocation.verdict import Refuse
+from kinst_emu.explain.record.recorder import SeenFiring
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.view.animation import write_animation
+from kinst_emu.explain.view.drawing import Pictures
+from kinst_emu.explain.view.picture import Station, moments
 from tests.conftest import MEMORY
-from tests.kinst_emu.test_front import refused, run
+from tests.kinst_emu.commands.test_front import refused, run
 
 CALL = 'strtoul("-0x12zz", 0, 16)'
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,18 +7,18 @@ from xml.etree import ElementTree
 import pytest
 import unicorn
 
-from dtrace.calls import Evaluation, parse
-from emu.call import Caller
+from dtrace.calls.calls import Evaluation, parse
+from emu.machine.call import Caller
 from images import catalog
 from images.boots import booted
-from kinst.breakpoints import DOUBLE, Breakpoints
-from kinst.shared import ProbeKind
-from kinst_emu.explain.drawing import PANES
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.firing_page import pictures_of
-from kinst_emu.explain.picture import Station
+from kinst.probes.breakpoints import DOUBLE, Breakpoints
+from kinst.probes.kinds import ProbeKind
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.view.drawing import PANES
+from kinst_emu.explain.view.firing_page import pictures_of
+from kinst_emu.explain.view.picture import Station
 from tests.conftest import ARCHES, MEMORY
-from tests.kinst_emu.test_front import run
+from tests.kinst_emu.commands.test_front import run
 
 LETTER = 0.602  # of the letters' height: DejaVu Sans Mono
 TAIL = "tail_even:return", "tail_even(7)"  # it fires without a breakpoint, and takes no clause

@@ -1,7 +1,7 @@
 """The words of stacks, as they change."""
 
-from emu.errors import MemoryAccessError
-from kinst_emu.explain.stack_words import ABOVE, BEYOND, StackWords
+from emu.host.errors import MemoryAccessError
+from kinst_emu.explain.record.stack_words import ABOVE, BEYOND, StackWords
 
 BASE, SIZE = 0x10000, 0x4000
 

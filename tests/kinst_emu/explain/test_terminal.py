@@ -16,11 +16,11 @@ from rich.console import Console
 from textual.widgets import Input, Static
 
 from images import catalog
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.picture import at_step, moments
-from kinst_emu.explain.steps import Table
-from kinst_emu.explain.terminal import Stepper, columns, shown
-from kinst_emu.explain.terms import TERMS, first_terms
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.steps.terms import TERMS, first_terms
+from kinst_emu.explain.view.picture import at_step, moments
+from kinst_emu.explain.view.terminal import Stepper, columns, shown
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,17 @@ import re
 import pytest
 
 from images import catalog
-from kinst_emu.explain.explained import words_of
-from kinst_emu.explain.film import _values, film
-from kinst_emu.explain.recorder import SeenInstruction
-from kinst_emu.explain.steps import Table
-from kinst_emu.explain.ways.context_switch import SeenSwitch, SwitchedThread
-from kinst_emu.explain.ways.context_switch_steps import loading, saved, switch_steps
-from kinst_emu.explain.ways.drawing import WayPictures
-from kinst_emu.explain.ways.kept_words import KeptWords
-from kinst_emu.explain.ways.way import switch_way
+from kinst_emu.explain.record.context_switch import SeenSwitch, SwitchedThread
+from kinst_emu.explain.record.kept_words import KeptWords
+from kinst_emu.explain.record.recorder import SeenInstruction
+from kinst_emu.explain.steps.context_switch_steps import loading, saved, switch_steps
+from kinst_emu.explain.steps.explained import words_of
+from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.steps.way import switch_way
+from kinst_emu.explain.view.film import _values, film
+from kinst_emu.explain.view.way_drawing import WayPictures
 from tests.conftest import ARCHES
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 OLD, NEW = 0x1000, 0x2000  # where registers are kept
 

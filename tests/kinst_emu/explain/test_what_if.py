@@ -6,19 +6,19 @@ import re
 import pytest
 import unicorn
 
-from dtrace.calls import Evaluation, parse
-from emu.call import Caller
+from dtrace.calls.calls import Evaluation, parse
+from emu.machine.call import Caller
 from images import catalog
 from images.boots import booted
-from kinst.code.verdict import Copy, Rewrite
-from kinst_emu.explain.explained import Asked, explain
-from kinst_emu.explain.firing_page import firing_page
-from kinst_emu.explain.picture import Station, moments
-from kinst_emu.explain.recorder import FiringRecorder
-from kinst_emu.explain.steps import Table
+from kinst.relocation.verdict import Copy, Rewrite
+from kinst_emu.explain.record.recorder import FiringRecorder
+from kinst_emu.explain.steps.explained import Asked, explain
+from kinst_emu.explain.steps.steps import Table
+from kinst_emu.explain.view.firing_page import firing_page
+from kinst_emu.explain.view.picture import Station, moments
 from tests.browser import CHROMIUM, Shown
 from tests.conftest import ARCHES, MEMORY
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul(" -0x12zz", 0, 16)'
 browsing = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium to read a page with")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 PURSE = ("--setup", "purse_reset()", "--check", "purse_check()")
 BAD = ("--run", "purse_move_bad()", "--run", "purse_move_bad()")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from emu.unicorn._engine import shared_entries
 from kinst_emu.explore.accesses import (
     ENTRY,
@@ -21,12 +21,7 @@ from kinst_emu.explore.accesses import (
 from kinst_emu.explore.explorer import preemptions_of
 from kinst_emu.explore.order import OrderTurn, order_text, read_order
 from kinst_emu.explore.races import data_races
-from kinst_emu.explore.strategies import (
-    Preemptions,
-    priority_orders,
-    random_orders,
-    serial_orders,
-)
+from kinst_emu.explore.strategies import Preemptions, priority_orders, random_orders, serial_orders
 
 TURNS = st.lists(st.builds(OrderTurn, st.integers(0, 3), st.none() | st.integers(0, 10**11)),
                  min_size=1, max_size=50)

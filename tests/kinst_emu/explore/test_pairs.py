@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinst_emu.explore.pairs import Use, ranked
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 CORPUS = """# calls of the kernel with the seeded defects
 counter_bad()

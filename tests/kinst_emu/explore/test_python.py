@@ -3,7 +3,7 @@
 import pytest
 
 import kinst_emu
-from dtrace.prototypes import Prototypes
+from dtrace.calls.prototypes import Prototypes
 from images import catalog
 from kinst_emu.commands.explore import _seen
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of

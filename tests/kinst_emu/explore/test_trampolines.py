@@ -6,7 +6,7 @@ from images import catalog
 from kinst_emu.explore.exploration import Runs, for_runs, stage_of
 from kinst_emu.explore.explorer import PANIC, RACE, Explorer, Search
 from tests.conftest import MEMORY
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 PROBES = ("strlen:0", "strlen:1")
 RUNS = ('strlen("abc")', 'strlen("defgh")')

@@ -9,7 +9,7 @@ import kinst_emu
 from kinst_emu.notebook import html
 from kinst_emu.notebook.flame_graph import FlameGraph
 from kinst_emu.shell.completion import KernelCompletion
-from tests.kinst_emu.test_front import refused, run
+from tests.kinst_emu.commands.test_front import refused, run
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import kinst_emu
-from emu.errors import KinstError
+from emu.host.errors import KinstError
 from kinst_emu.shell.session import MOST_KEPT, ShellSession
 
 MEMORY = "64M"

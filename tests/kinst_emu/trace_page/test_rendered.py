@@ -8,7 +8,7 @@ import pytest
 from kinst_emu.trace_page.collected import Collected
 from kinst_emu.trace_page.page import page
 from tests.browser import CHROMIUM, WIDTHS, measured
-from tests.kinst_emu.test_commands import run
+from tests.kinst_emu.commands.test_commands import run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None,
                                 reason="there is no chromium: apt-get install chromium")

@@ -13,7 +13,7 @@ from kinst_emu.trace_page.page import FIRST, page
 from kinst_emu.trace_page.timeline import timeline
 from tests.browser import CHROMIUM, WIDTHS, checked, parse_errors
 from tests.conftest import ARCHES
-from tests.kinst_emu.test_commands import refused, run
+from tests.kinst_emu.commands.test_commands import refused, run
 
 CALL = 'strtoul("-0x12zz", 0, 16)'
 LARGEST = 3 << 20

@@ -1,0 +1,225 @@
+"""Clauses as BPF functions.
+
+A clause is checked whole, then its predicate and statements become code, in order; what an action
+is given is held to the action's own rules (``dtrace/d/compile/actions.py``) at that point.
+"""
+
+from dataclasses import dataclass, replace
+
+from dtrace.bpf.assembler import Assembler
+from dtrace.bpf.encoding import BpfJump
+from dtrace.bpf.layout import ContextOffset, Helper
+from dtrace.d.checks.checker import Checker
+from dtrace.d.compile.actions import ACTIONS
+from dtrace.d.compile.aggregations import AggregationCode
+from dtrace.d.compile.code import CONTEXT, RECORD, Storage
+from dtrace.d.compile.records import MAX_RECORD, Defaults, Recorded
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.identifiers import KeyShape, Role
+from dtrace.d.language.types import is_dynamic, is_scalar
+
+AGGREGATE, EXPRESSION = "aggregate", "expression"  # statements that are no actions
+
+
+@dataclass
+class ClauseFunction:
+    """A clause for one probe description.
+
+    :param size: bytes of its record; None where it makes none.
+    :param actions: what the record holds.
+    :param counted: bytes of it as DTrace counts them.
+    """
+
+    clause: syntax.Clause
+    specifier: syntax.Specifier
+    name: str
+    size: int | None
+    actions: list[Recorded]
+    code: Assembler
+    counted: int
+    destructive: bool = False
+
+
+class ClauseCompiler(AggregationCode):
+    """Compiles one clause for one probe description.
+
+    :param functions: all aggregations of the program, by their numbers.
+    """
+
+    def __init__(self, checker: Checker, storage: Storage, defaults: Defaults,
+                 functions: list[KeyShape]) -> None:
+        super().__init__(storage, defaults, functions)
+        self.checker = checker
+        self._sized: int | None = None  # the instruction that says the record's size
+        self.destructive = False
+
+    def compile(self, clause: syntax.Clause, specifier: syntax.Specifier,
+                name: str) -> ClauseFunction:
+        """:raises DError: for the first mistake in it."""
+        statements, predicate = self._checked(clause)
+        waiting = []
+        for variable in self.checker.fresh:
+            if is_dynamic(variable.type):
+                waiting.append(variable)
+            else:
+                self.storage.place(variable)
+        self.checker.fresh = waiting
+        out = self.out
+        out.move(CONTEXT, 1)
+        if predicate is not None:
+            out.line = predicate.place.line
+            true = out.label()
+            self.unless(predicate, true)
+            self._leave()
+            out.place(true)
+        kinds = [_kind(e) for e in statements]
+        order = _Order()
+        row = not clause.hidden and (
+            not kinds or kinds == ["speculate"] or any(_records(kind) for kind in kinds))
+        if row and "speculate" not in kinds:
+            self._begin_record()
+        for number, statement in enumerate(statements):
+            place = clause.statements[number].place
+            out.line = place.line
+            self.next_action()
+            self._statement(statement, kinds[number])
+            if kinds[number] == "speculate":
+                self._unless_zero()
+                if row:
+                    self._begin_record()
+            order.follow(kinds[number], statement, place)
+        if row:
+            out.helper(Helper.COMMIT)
+        self._leave()
+        if self.size > MAX_RECORD:
+            raise DError("D_UNKNOWN", f"a record of {self.size} bytes is too large", clause.place)
+        if self._sized is not None:
+            out.instructions[self._sized] = replace(
+                out.instructions[self._sized], immediate=self.size)
+            out.instructions[self._sized + 1] = replace(
+                out.instructions[self._sized + 1], immediate=-(-self.counted // 4) * 4)
+        if self.speculated is not None and row:
+            out.instructions[self.speculated] = replace(
+                out.instructions[self.speculated], immediate=-(-self.counted // 4) * 4)
+        return ClauseFunction(clause, specifier, name, self.size if row else None, self.actions,
+                              out, self.counted, self.destructive)
+
+    def _checked(
+        self, clause: syntax.Clause
+    ) -> tuple[list[syntax.Expression], syntax.Expression | None]:
+        """Statements, then the predicate; where a name is missing, once more behind the
+        predicate, which may define it."""
+        predicate = clause.predicate
+        todo = [s for s in clause.statements if isinstance(s, syntax.Do)]
+        try:
+            statements = [self.checker.check_statement(s) for s in todo]
+        except DError as error:
+            if predicate is None or error.tag not in ("D_IDENT_UNDEF", "D_VAR_UNDEF"):
+                raise
+            predicate = self._predicate(predicate)
+            return [self.checker.check_statement(s) for s in todo], predicate
+        return statements, None if predicate is None else self._predicate(predicate)
+
+    def _predicate(self, node: syntax.Expression) -> syntax.Expression:
+        found = self.checker.read(node)
+        if not is_scalar(found.kind):
+            raise DError(
+                "D_PRED_SCALAR", "predicate result must be of scalar type", node.place)
+        return found
+
+    def _leave(self) -> None:
+        self.out.constant(0, 0)
+        self.out.leave()
+
+    def _unless_zero(self) -> None:
+        """Leave where r0 is 0.  The way out is next to its jump, however long the clause is."""
+        fine = self.out.label()
+        self.out.branch_constant(BpfJump.JNE, 0, 0, fine)
+        self._leave()
+        self.out.place(fine)
+
+    def _begin_record(self) -> None:
+        out = self.out
+        out.load(1, CONTEXT, ContextOffset.CLAUSE)
+        self._sized = len(out.instructions)
+        out.constant(2, 0)
+        out.constant(3, 0)
+        out.helper(Helper.RECORD)
+        self._unless_zero()
+        out.move(RECORD, 0)
+
+    def _statement(self, e: syntax.Expression, kind: str) -> None:
+        self.destructive = self.destructive or _destructive(e)
+        if kind == AGGREGATE:
+            assert isinstance(e, syntax.Assign)
+            self.aggregate(e)
+        elif kind == EXPRESSION:
+            self.value(e)
+        else:
+            assert isinstance(e, syntax.FunctionCall)
+            ACTIONS[kind].emit(self, e)
+
+
+def _kind(e: syntax.Expression) -> str:
+    if isinstance(e, syntax.Assign) and isinstance(e.left, syntax.AggregationUse):
+        return AGGREGATE
+    if isinstance(e, syntax.FunctionCall) and e.function.role is Role.ACTION:
+        return e.function.name
+    return EXPRESSION
+
+
+def _records(kind: str) -> bool:
+    """Whether a statement's data makes a row; an aggregation's does not."""
+    return kind in ACTIONS and ACTIONS[kind].data
+
+
+def _destructive(e: syntax.Expression) -> bool:
+    return isinstance(e, syntax.FunctionCall) and e.function.destructive
+
+
+@dataclass
+class _Order:
+    """Which actions may follow which, in one clause."""
+
+    commit: bool = False
+    speculate: bool = False
+    data: bool = False
+
+    def follow(self, kind: str, statement: syntax.Expression, place: SourcePlace) -> None:
+        """:raises DError: when it may not stand behind those before it."""
+        destructive = _destructive(statement)
+        refused = self._refused(kind, destructive)
+        if refused is not None:
+            raise DError(*refused, place)
+        self.commit |= kind == "commit"
+        self.speculate |= kind == "speculate"
+        self.data |= kind == AGGREGATE or not (
+            self.speculate or destructive or kind in ("commit", "discard", EXPRESSION))
+
+    def _refused(self, kind: str, destructive: bool) -> tuple[str, str] | None:
+        """Tag and text of what forbids it."""
+        if kind == "commit":
+            if self.commit:
+                return "D_COMM_COMM", "commit( ) may not follow commit( )"
+            if self.data:
+                return "D_COMM_DREC", "commit( ) may not follow data-recording action(s)"
+        elif kind == "speculate":
+            if self.speculate:
+                return "D_SPEC_SPEC", "speculate( ) may not follow speculate( )"
+            if self.commit:
+                return "D_SPEC_COMM", "speculate( ) may not follow commit( )"
+            if self.data:
+                return "D_SPEC_DREC", "speculate( ) may not follow data-recording action(s)"
+        elif kind == AGGREGATE:
+            if self.commit:
+                return "D_AGG_COMM", "aggregating actions may not follow commit( )"
+            if self.speculate:
+                return "D_AGG_SPEC", "aggregating actions may not follow speculate( )"
+        elif self.speculate and destructive:
+            return "D_ACT_SPEC", "destructive actions may not follow speculate( )"
+        elif self.speculate and kind == "exit":
+            return "D_EXIT_SPEC", "exit( ) may not follow speculate( )"
+        elif self.commit and not destructive and kind not in ("discard", EXPRESSION):
+            return "D_DREC_COMM", "data-recording actions may not follow commit( )"
+        return None

@@ -1,0 +1,104 @@
+"""Stability attributes and versions of D, as pragmas and options have them (DTrace guide,
+"Stability")."""
+
+import re
+from collections.abc import Iterable
+
+from emu.host.errors import KinstError
+
+VERSIONS = ("1.0", "1.1", "1.2", "1.2.1", "1.2.2", "1.3", "1.4", "1.4.1", "1.5", "1.6", "1.6.1",
+            "1.6.2", "1.6.3", "1.7", "1.7.1", "1.8", "1.8.1", "1.9", "1.9.1", "1.10", "1.11",
+            "1.12", "1.12.1", "1.13")
+VERSION = VERSIONS[-1]
+
+
+class AttributeValueError(KinstError):
+    """What is no attribute, or no version."""
+
+
+STABILITIES = ("internal", "private", "obsolete", "external", "unstable", "evolving", "stable",
+               "standard")
+CLASSES = ("unknown", "cpu", "platform", "group", "isa", "common")
+
+
+def parse_attributes(value: str) -> str:
+    parts = value.split("/")
+    legal = (STABILITIES, STABILITIES, CLASSES)
+    if len(parts) > 3 or any(part.lower() not in words
+                             for part, words in zip(parts, legal, strict=False)):
+        raise AttributeValueError("Invalid value for specified option")
+    return value
+
+
+# What providers promise: of their own name, of their probes' modules, functions and names, and of
+# their arguments.
+HIDDEN = "Private/Private/Unknown"
+USUAL = "Stable/Stable/Common"  # also of most variables (DTrace guide, "Stability")
+KERNEL_PROVIDERS = ("Evolving/Evolving/Common", HIDDEN, "Private/Private/ISA",
+                    "Evolving/Evolving/Common", "Private/Private/ISA")
+PROMISES = {
+    "dtrace": (USUAL, HIDDEN, HIDDEN, USUAL, USUAL),
+    "pid": ("Evolving/Evolving/ISA", HIDDEN, HIDDEN, "Evolving/Evolving/ISA", HIDDEN),
+}
+NO_PROVIDER = "Unstable/Unstable/Common"  # stability of a description without a provider
+OTHERS = {"curthread": "Stable/Private/Common"}
+GLOB = re.compile(r"[*?\[]")
+
+
+def least(*attributes: str) -> str:
+    """The least of each part: of names, of data, of what they depend on."""
+    found = []
+    for words, *given in zip((STABILITIES, STABILITIES, CLASSES),
+                             *(value.split("/") for value in attributes), strict=True):
+        word = min(given, key=lambda one: words.index(one.lower()))
+        found.append(word)
+    return "/".join(found)
+
+
+def of_provider(provider: str) -> tuple[str, str, str, str, str]:
+    """What a provider promises; the name of pid's has the number of a process."""
+    return PROMISES.get(provider.rstrip("0123456789"), KERNEL_PROVIDERS)
+
+
+def of_description(provider: str, module: str, function: str, name: str) -> str:
+    """Attributes of a probe description: the least of the parts that it names."""
+    if not provider or GLOB.search(provider):
+        return NO_PROVIDER
+    own, *parts, _arguments = of_provider(provider)
+    return least(own, *(promised for promised, part in zip(
+        parts, (module, function, name), strict=True) if part and not GLOB.search(part)))
+
+
+def of_probe(provider: str, module: str, function: str, name: str) -> tuple[str, str]:
+    """Attributes of a probe, and of its arguments."""
+    return of_description(provider, module, function, name), of_provider(provider)[4]
+
+
+def of_names(names: Iterable[str], arguments: str) -> str:
+    """Attributes of what a clause's statements use.
+
+    :param names: of variables; a symbol of the kernel has a backquote.
+    :param arguments: attributes of ``args[]``.
+    """
+    return least(USUAL, *(HIDDEN if "`" in name else arguments if name == "args"
+                          else OTHERS.get(name, USUAL) for name in names))
+
+
+def below(name: str, least: str) -> str | None:
+    """The attributes of a variable of DTrace's, where a part of them is less than is asked for."""
+    own = OTHERS.get(name, USUAL)
+    legal = (STABILITIES, STABILITIES, CLASSES)
+    for words, has, wanted in zip(legal, own.lower().split("/"), least.lower().split("/"),
+                                  strict=False):
+        if words.index(has) < words.index(wanted):
+            return own
+    return None
+
+
+def parse_version(value: str) -> str:
+    text = value
+    if not re.fullmatch(r"\d{1,3}\.\d{1,4}(\.\d{1,4})?", text):
+        raise AttributeValueError("Version is not properly formatted or is too large")
+    if text not in VERSIONS and text.removesuffix(".0") not in VERSIONS:
+        raise AttributeValueError("Requested version is not supported by compiler")
+    return text

@@ -1,0 +1,147 @@
+"""Integer constants: their types, and expressions of them."""
+
+from collections.abc import Callable
+
+from dtrace.bpf.interpreter import divide
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.types import (
+    INT,
+    LONG,
+    LONG_LONG,
+    UNSIGNED_INT,
+    UNSIGNED_LONG,
+    UNSIGNED_LONG_LONG,
+    Universe,
+    arithmetic,
+    is_integer,
+    is_signed,
+    width,
+)
+from dwarf.types import Integer, Structure, Type, find_member, strip
+
+MASK = (1 << 64) - 1
+
+_LADDER: tuple[Integer, ...] = (
+    INT, UNSIGNED_INT, LONG, UNSIGNED_LONG, LONG_LONG, UNSIGNED_LONG_LONG)
+
+
+def number_type(node: syntax.Number) -> Type:
+    """The first type that holds a constant, from the one that its suffix asks for.
+
+    :raises DError: when there is none.
+    """
+    if node.type is not None:
+        return node.type
+    suffix = node.suffix
+    start = suffix.lower().count("u") + 2 * suffix.lower().count("l")
+    step = 2 if node.decimal or suffix[:1] == "u" else 1
+    for kind in _LADDER[start::step]:
+        if node.value < 1 << (8 * kind.size - kind.signed):
+            return kind
+    raise DError("D_INT_OFLOW", f"integer constant {node.value:#x} cannot be represented in any "
+                 "built-in integral type", node.place)
+
+
+def wrap(value: int, kind: Type) -> int:
+    """A value as an integer type keeps it."""
+    bits = 8 * (width(kind) or 8)
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if is_signed(kind) and value >> bits - 1 else value
+
+
+OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y,
+    "/": divide, "%": lambda x, y: x - divide(x, y) * y,
+    "&": lambda x, y: x & y, "|": lambda x, y: x | y, "^": lambda x, y: x ^ y,
+    "<<": lambda x, y: x << (y & 63), ">>": lambda x, y: (x & MASK) >> (y & 63),
+    "==": lambda x, y: x == y, "!=": lambda x, y: x != y, "<": lambda x, y: x < y,
+    ">": lambda x, y: x > y, "<=": lambda x, y: x <= y, ">=": lambda x, y: x >= y,
+    "&&": lambda x, y: bool(x and y), "||": lambda x, y: bool(x or y),
+    "^^": lambda x, y: bool(x) != bool(y),
+}
+COMPARISONS = ("==", "!=", "<", ">", "<=", ">=", "&&", "||", "^^")
+
+
+def fold(operator: str, left: int, first: Type, right: int, second: Type, place: SourcePlace
+         ) -> tuple[int, Type]:
+    """The value of an operation on two constants, and its type: on 64 bits, not cut to the type's.
+
+    :raises DError: for a division by zero.
+    """
+    if operator in ("/", "%") and right == 0:
+        raise DError("D_DIV_ZERO", "expression contains division by zero", place)
+    kind = first if operator in ("<<", ">>") else arithmetic(first, second)
+    bits = LONG if is_signed(kind) else UNSIGNED_LONG
+    value = OPERATIONS[operator](wrap(left, bits), wrap(right, bits))
+    if operator in COMPARISONS:
+        return int(value), INT
+    return wrap(value, bits), kind
+
+
+def converted(value: int, kind: Type, to: Type) -> int:
+    """A constant cast to an integer type: cut without its sign, extended with it."""
+    size, wanted = width(kind) or 8, width(to) or 8
+    if wanted < size:
+        return value & (1 << 8 * wanted) - 1
+    if wanted > size and is_signed(kind):
+        return wrap(value, kind) & (1 << 8 * wanted) - 1 if wanted < 8 else wrap(value, kind)
+    return value
+
+
+def unary(operator: str, value: int, kind: Type) -> int:
+    """``- + ~`` of a constant."""
+    if operator == "-":
+        return wrap(-value, kind if not is_signed(kind) else LONG)
+    return wrap(~value if operator == "~" else value,
+                LONG if is_signed(kind) else UNSIGNED_LONG)
+
+
+class _NoConstant(Exception):
+    """Something in the expression is known only when it is executed."""
+
+
+def _value(node: syntax.Expression, universe: Universe) -> tuple[int, Type]:
+    match node:
+        case syntax.Number():
+            return node.value, number_type(node)
+        case syntax.Name(name=name):
+            found = universe.enumerator(name)
+            if found is None:
+                raise _NoConstant
+            return found
+        case syntax.SizeOf(of=of):
+            return width(of), UNSIGNED_LONG
+        case syntax.OffsetOf(of=of, member=name):
+            inner = strip(of)
+            member = find_member(inner, name) if isinstance(inner, Structure) else None
+            if member is None or member.width is not None:
+                raise _NoConstant
+            return member.offset // 8, UNSIGNED_LONG
+        case syntax.Unary(operator="-" | "+" | "~" | "!" as operator, operand=operand):
+            value, kind = _value(operand, universe)
+            if operator == "!":
+                return int(not value), INT
+            return unary(operator, value, kind), kind
+        case syntax.Binary(operator=operator, left=left, right=right) if operator in OPERATIONS:
+            value, first = _value(left, universe)
+            other, second = _value(right, universe)
+            return fold(operator, value, first, other, second, node.place)
+        case syntax.Ternary(condition=condition, then=then, otherwise=otherwise):
+            value, _kind = _value(condition, universe)
+            return _value(then if value else otherwise, universe)
+        case syntax.Cast(to=to, operand=operand) if is_integer(to):
+            value, _kind = _value(operand, universe)
+            return converted(value, _kind, to), to
+    raise _NoConstant
+
+
+def integer(node: syntax.Expression, universe: Universe, tag: str, text: str) -> int:
+    """The value of an integral constant expression.
+
+    :raises DError: ``tag`` and ``text``, where it is none.
+    """
+    try:
+        return _value(node, universe)[0]
+    except _NoConstant:
+        raise DError(tag, text, node.place) from None

@@ -1,0 +1,283 @@
+"""The formats of printf, printa, system and freopen: read, and held to their arguments
+(DTrace guide, "Output formatting")."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import DError, SourcePlace
+from dtrace.d.language.types import (
+    STACK,
+    SYMBOL_ADDRESS,
+    USER_ADDRESS,
+    is_float,
+    is_integer,
+    is_pointer,
+    is_string,
+    special,
+    spelled,
+    width,
+)
+from dwarf.types import Array, Integer, Type, Typedef, strip
+
+FLAGS = "#0-+ '"
+SIZES = "hlLw"
+MAX_NUMBER = 1 << 16  # of a width: a script cannot fill the host's memory
+
+
+@dataclass
+class Conversion:
+    """``%-*.3lld`` and the like.
+
+    :param flags: of ``#0-+ '``.
+    :param name: size letters and the conversion's letter.
+    :param aggregation: ``%@d``.
+    """
+
+    flags: str = ""
+    width: int = 0
+    precision: int | None = None
+    dynamic_width: bool = False
+    dynamic_precision: bool = False
+    name: str = ""
+    aggregation: bool = False
+
+
+Piece = bytes | Conversion
+
+
+def _named(kind: Type, *names: str) -> bool:
+    """Whether a type is one of these, through typedefs."""
+    return not special(kind) and isinstance(strip(kind), Integer) and getattr(
+        strip(kind), "name", "") in names
+
+
+def _any_integer(kind: Type) -> bool:
+    return is_integer(kind)
+
+
+def _address(kind: Type) -> bool:
+    return is_pointer(kind) or is_integer(kind)
+
+
+def _symbol(kind: Type) -> bool:
+    return _address(kind) or special(kind) is SYMBOL_ADDRESS
+
+
+def _user_symbol(kind: Type) -> bool:
+    return special(kind) is USER_ADDRESS
+
+
+def _small(kind: Type) -> bool:
+    return is_integer(kind) and width(kind) <= 4
+
+
+def _text(kind: Type) -> bool:
+    found = strip(kind)
+    return is_string(kind) or (isinstance(found, Array) and isinstance(
+        strip(found.element), Integer) and width(found.element) == 1)
+
+
+def _wide_text(kind: Type) -> bool:
+    found = strip(kind)
+    return isinstance(found, Array) and isinstance(strip(found.element), Integer) and width(
+        found.element) == 4
+
+
+def _sixty_four(kind: Type) -> bool:
+    return is_integer(kind) and width(kind) == 8
+
+
+def _stack(kind: Type) -> bool:
+    return special(kind) is STACK
+
+
+def _of(*names: str) -> Callable[[Type], bool]:
+    return lambda kind: _named(kind, *names)
+
+
+def _long_long(kind: Type) -> bool:
+    if _named(kind, "long long", "signed long long", "unsigned long long"):
+        return True
+    for _ in range(64):
+        if not isinstance(kind, Typedef):
+            return False
+        if kind.name in ("int64_t", "uint64_t"):
+            return True
+        kind = kind.target
+    return False
+
+
+SHORT = _of("short", "signed short")
+USHORT = _of("unsigned short")
+LONGS = ("long", "signed long")
+ALL_LONGS = (*LONGS, "unsigned long")
+ALL_SHORTS = ("short", "signed short", "unsigned short")
+LONG_LONGS = _of("long long", "signed long long")
+ULONG_LONGS = _of("unsigned long long")
+
+_INTEGERS = "char, short, int, long, or long long"
+_REAL = "float, double, or long double"
+# Name of a conversion: (what it takes, as messages say it; whether a type is that).
+CONVERSIONS: dict[str, tuple[str, Callable[[Type], bool]]] = {
+    "a": ("pointer or integer", _symbol),
+    "A": ("pointer or integer (with -p/-c) or _usymaddr (without -p/-c)", _user_symbol),
+    "p": ("pointer or integer", _address),
+    "c": ("char, short, or int", _small), "C": ("char, short, or int", _small),
+    **{letter: (_INTEGERS, _any_integer) for letter in "diouxX"},
+    **{letter: (_REAL, is_float) for letter in "eEfgG"},
+    **{f"L{letter}": ("long double", lambda kind: is_float(kind) and width(kind) == 16)
+       for letter in "eEfgG"},
+    "hd": ("short", SHORT), "hi": ("short", SHORT),
+    "ho": ("unsigned short", USHORT), "hu": ("unsigned short", USHORT),
+    "hx": ("short", _of(*ALL_SHORTS)), "hX": ("short", _of(*ALL_SHORTS)),
+    "ld": ("long", _of(*LONGS)), "li": ("long", _of(*LONGS)),
+    "lo": ("unsigned long", _of("unsigned long")), "lu": ("unsigned long", _of("unsigned long")),
+    "lx": ("long", _of(*ALL_LONGS)), "lX": ("long", _of(*ALL_LONGS)),
+    "lld": ("long long", LONG_LONGS), "lli": ("long long", LONG_LONGS),
+    "llo": ("unsigned long long", ULONG_LONGS), "llu": ("unsigned long long", ULONG_LONGS),
+    "llx": ("long long", _long_long), "llX": ("long long", _long_long),
+    "lc": ("int", _of("int", "signed", "signed int")),
+    "wc": ("int", _of("int", "signed", "signed int")),
+    "ls": ("wchar_t []", _wide_text), "ws": ("wchar_t []", _wide_text),
+    "s": ("char [] or string (or use stringof)", _text),
+    "S": ("char [] or string (or use stringof)", _text),
+    "I": ("char [] or string (or use stringof)", _text),
+    "k": ("stack", _stack),
+    "P": ("uint16_t", USHORT),
+    "T": ("int64_t", _sixty_four), "Y": ("int64_t", _sixty_four),
+}
+
+
+def parse(text: bytes, place: SourcePlace) -> list[Piece]:
+    """:raises DError: for a format that is none."""
+    pieces: list[Piece] = []
+    literal = bytearray()
+    at, number = 0, 0
+    while at < len(text):
+        if text[at : at + 1] != b"%":
+            literal.append(text[at])
+            at += 1
+            continue
+        number += 1
+        if text[at + 1 : at + 2] == b"%":
+            literal += b"%"
+            at += 2
+            continue
+        if literal:
+            pieces.append(bytes(literal))
+            literal = bytearray()
+        conversion, at = _conversion(text.decode("latin-1"), at + 1, number, place)
+        pieces.append(conversion)
+    if literal:
+        pieces.append(bytes(literal))
+    return pieces
+
+
+def _conversion(text: str, at: int, number: int, place: SourcePlace) -> tuple[Conversion, int]:
+    """One behind its ``%``, and where it ends."""
+    found = Conversion()
+    dotted = digits = False
+
+    def wrong(what: str) -> DError:
+        return DError("D_SYNTAX", f"format conversion #{number} {what}", place)
+
+    while True:
+        letter = text[at : at + 1]
+        if not letter:
+            raise wrong("name expected before end of format string")
+        at += 1
+        if letter == "0" and not dotted and not digits:
+            found.flags = found.flags.replace("-", "") + "0"
+        elif letter == "-":
+            found.flags = found.flags.replace("0", "") + "-"
+        elif letter in "#+ '":
+            found.flags += letter
+        elif letter.isdigit() and letter.isascii():
+            value = int(letter)
+            while text[at : at + 1].isdigit() and text[at].isascii():
+                value = min(value * 10 + int(text[at]), MAX_NUMBER)
+                at += 1
+            if text[at : at + 1] == "$":
+                raise wrong("uses unsupported positional format (%n$)")
+            if dotted:
+                found.precision = value
+            else:
+                found.width, digits = value, True
+        elif letter == "*":
+            if found.dynamic_precision if dotted else found.dynamic_width:
+                raise wrong("has more than one '*' specified for the output precision")
+            if dotted:
+                found.dynamic_precision = True
+            else:
+                found.dynamic_width = True
+        elif letter == ".":
+            if dotted:
+                raise wrong("has more than one '.' specified")
+            dotted = True
+        elif letter == "?":
+            found.width = 16
+        elif letter == "@":
+            found.aggregation = True
+        elif letter in SIZES:
+            found.name += letter
+        elif letter == "%":
+            raise wrong("cannot be combined with other format flags: %%")
+        else:
+            found.name += letter
+            if found.name not in CONVERSIONS:
+                raise wrong(f"is undefined: %{found.name}")
+            if found.precision == 0:
+                found.precision = None
+            return found, at
+
+
+def check(
+    function: str, pieces: list[Piece], arguments: list[syntax.Expression], place: SourcePlace,
+    value: Type | None = None,
+) -> None:
+    """Hold arguments to a format.
+
+    :param arguments: of printa, the keys of the aggregation.
+    :param value: what ``%@`` shows, of printa only.
+    :raises DError: for what does not fit.
+    """
+    if not pieces:
+        raise DError("D_PRINTF_FMT_EMPTY", f"{function}( ) format string is empty", place)
+    at = 0
+    conversions = [piece for piece in pieces if isinstance(piece, Conversion)]
+    for number, c in enumerate(conversions, 1):
+        for wanted, mark in ((c.dynamic_width, "*"), (c.dynamic_precision, ".*")):
+            if not wanted:
+                continue
+            if at >= len(arguments):
+                raise DError(
+                    "D_PRINTF_DYN_PROTO", f"{function}( ) prototype mismatch: conversion "
+                    f'#{number} (%{c.name}) is missing a corresponding "{mark}" argument', place)
+            if not is_integer(arguments[at].kind):
+                raise DError(
+                    "D_PRINTF_DYN_TYPE", f"{function}( ) argument #{at + 2} is incompatible with "
+                    f"conversion #{number} prototype:\n\tconversion: % {mark} {c.name}\n\t "
+                    f"prototype: int\n\t  argument: {spelled(arguments[at].kind)}", place)
+            at += 1
+        text, accepts = CONVERSIONS[c.name]
+        if c.aggregation:
+            if value is None:
+                raise DError("D_PRINTF_AGG_CONV", "%@ conversion requires an aggregation and is "
+                             f"not for use with {function}( )", place)
+            kind, which = value, "aggregating action"
+        elif at >= len(arguments):
+            raise DError(
+                "D_PRINTF_ARG_PROTO", f"{function}( ) prototype mismatch: conversion #{number} "
+                f"(%{c.name}) is missing a corresponding value argument", place)
+        else:
+            kind, which = arguments[at].kind, f"argument #{at + 2}"
+            at += 1
+        if not accepts(kind):
+            raise DError(
+                "D_PRINTF_ARG_TYPE", f"{function}( ) {which} is incompatible with conversion "
+                f"#{number} prototype:\n\tconversion: %{c.name}\n\t prototype: {text}\n\t  "
+                f"argument: {spelled(kind)}", place)
+    if at < len(arguments) and value is None:
+        raise DError("D_PRINTF_ARG_EXTRA", f"{function}( ) prototype mismatch: only {at + 1} "
+                     "arguments required by this format string", place)

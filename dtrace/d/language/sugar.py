@@ -1,0 +1,92 @@
+"""``if`` statements become clauses with predicates, as DTrace has them.
+
+A clause with an ``if`` is cut into clauses for the same probes: what stands outside, and each
+branch under its condition, which is kept in a clause-local variable of its own.  An error in one of
+them keeps the later ones from running.
+"""
+
+from dataclasses import dataclass, field
+
+from dtrace.d.language import syntax
+from dtrace.d.language.errors import SourcePlace
+
+ERROR_FLAG = "%error"
+
+
+def has_if(clause: syntax.Clause) -> bool:
+    return any(isinstance(statement, syntax.If) for statement in clause.statements)
+
+
+def error_clause() -> syntax.Clause:
+    """What notes an error, before all other clauses."""
+    place = SourcePlace(0)
+    noted = syntax.Assign(place, "", _flag(place), syntax.Number(place, 1))
+    return syntax.Clause(
+        place, [syntax.Specifier(place, "dtrace:::ERROR")], None, [syntax.Do(place, noted)],
+        hidden=True)
+
+
+def _flag(place: SourcePlace) -> syntax.Expression:
+    return syntax.MemberAccess(place, syntax.Name(place, "self"), True, ERROR_FLAG)
+
+
+@dataclass
+class Cutter:
+    """Cuts the clauses of a program."""
+
+    _count: int = 0
+    _out: list[syntax.Clause] = field(default_factory=list)
+
+    def cut(self, clause: syntax.Clause) -> list[syntax.Clause]:
+        """The clauses that do what one with ``if`` statements does."""
+        self._out, self._clause = [], clause
+        place = clause.place
+        clear = syntax.Assign(place, "", _flag(place), syntax.Number(place, 0))
+        self._emit([syntax.Do(place, clear)], None)
+        condition = None
+        if clause.predicate is not None:
+            condition = self._condition(None, clause.predicate)
+        self._statements(clause.statements, condition)
+        return self._out
+
+    def _variable(self, number: int, place: SourcePlace) -> syntax.Expression:
+        return syntax.MemberAccess(place, syntax.Name(place, "this"), True, f"%condition_{number}")
+
+    def _condition(self, outer: int | None, value: syntax.Expression) -> int:
+        """A clause that keeps a condition; the number of its variable."""
+        self._count += 1
+        place = value.place
+        left = syntax.Number(place, 1) if outer is None else self._variable(outer, place)
+        both = syntax.Binary(place, "&&", left, value)
+        keep = syntax.Assign(place, "", self._variable(self._count, place), both)
+        self._emit([syntax.Do(place, keep)], None, guarded=True)
+        return self._count
+
+    def _emit(self, statements: list[syntax.Statement], condition: int | None,
+              guarded: bool = False) -> None:
+        place = self._clause.place
+        predicate: syntax.Expression | None = None
+        if guarded or condition is not None:
+            predicate = syntax.Unary(place, "!", _flag(place))
+        if condition is not None:
+            assert predicate is not None
+            predicate = syntax.Binary(place, "&&", predicate, self._variable(condition, place))
+        self._out.append(syntax.Clause(place, self._clause.probes, predicate, statements))
+
+    def _statements(self, statements: list[syntax.Statement], condition: int | None) -> None:
+        run: list[syntax.Statement] = []
+        for statement in statements:
+            if isinstance(statement, syntax.Do):
+                run.append(statement)
+                continue
+            if run:
+                self._emit(run, condition, guarded=True)
+                run = []
+            inner = self._condition(condition, statement.condition)
+            self._statements(statement.then, inner)
+            if statement.otherwise:
+                place = statement.place
+                opposite = syntax.Unary(place, "!", self._variable(inner, place))
+                self._statements(statement.otherwise, self._condition(condition, opposite))
+        if run:
+            self._emit(run, condition, guarded=True)

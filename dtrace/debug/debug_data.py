@@ -1,0 +1,176 @@
+"""The debug data of a kernel and its modules as the commands use it: the index from the cache,
+names of files."""
+
+from dataclasses import dataclass, field
+
+from dwarf._lines import LineError, LineTable
+from dwarf.debug_file import DebugDataError, debug_file, sections
+from dwarf.files import file_table
+from dwarf.frames import Frames, Rule
+from dwarf.index import DebugIndex, Function
+from dwarf.linked_index import OWN, SHIFT
+from emu.elf.image import Image
+from emu.elf.reader import ElfFile
+
+NO_TABLE = (1 << 64) - 1
+NAMES = (".debug_line", ".debug_line_str", ".debug_str")
+FRAME = ".debug_frame"
+
+
+class NoSuchFile(DebugDataError):
+    """No source file has that name."""
+
+
+@dataclass
+class FileSources:
+    """Files and lines of a kernel's file, or of a module's: addresses are the file's own.
+
+    :raises DebugDataError: from every question, when the line tables are damaged.
+    """
+
+    file: ElfFile
+    _tables: dict[int, dict[int, str]] = field(default_factory=dict)
+    _sections: dict[str, bytes] | None = None
+    _frames: Frames | None = None
+
+    def section(self, name: str) -> bytes:
+        if self._sections is None:
+            found = debug_file(self.file)
+            self._sections = sections(found, (*NAMES, FRAME)) if found is not None else {}
+        return self._sections.get(name, b"")
+
+    def files(self, table: int) -> dict[int, str]:
+        """The files of the line program at an offset of .debug_line."""
+        if table not in self._tables:
+            try:
+                line, line_str, string = (self.section(name) for name in NAMES)
+                self._tables[table] = {} if table == NO_TABLE else file_table(
+                    line, line_str, string, table)
+            except DebugDataError as error:
+                raise DebugDataError(f"{self.file.path}: {error}") from None
+        return self._tables[table]
+
+    def line(self, address: int) -> str:
+        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
+        (line 0: DWARF 5, 6.2.2)."""
+        try:
+            found = LineTable(self.section(".debug_line")).find(address)
+        except LineError as error:
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
+        if found is None or not found[2]:
+            return "?"
+        table, file, line = found
+        return f"{self.files(table).get(file, '?')}:{line}"
+
+    def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
+        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        try:
+            rows = LineTable(self.section(".debug_line")).within(low, high)
+        except LineError as error:
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
+        return [(begin, end, f"{self.files(table).get(file, '?')}:{line}")
+                for begin, end, table, file, line in rows if line]
+
+    def code(self, path: str, line: int) -> list[tuple[int, int]]:
+        """The pieces of code of a line, by address; path suffixes match.
+
+        :raises DebugDataError: also when no file has that name.
+        """
+        if line < 1:
+            raise DebugDataError(f"{path}:{line}: lines are counted from 1")
+        content = self.section(".debug_line")
+        name = path.rpartition("/")[2].encode()
+        elsewhere = name in self.section(".debug_line_str")
+        found: set[tuple[int, int]] = set()
+        known = False
+        try:
+            table = LineTable(content)
+            for start, first, _end in table.programs():
+                if not elsewhere and name not in content[start:first]:
+                    continue
+                wanted = {n for n, file in self.files(start).items()
+                          if file == path or file.endswith("/" + path)}
+                known = known or bool(wanted)
+                if wanted:
+                    found.update(table.pieces(start, wanted, line))
+        except LineError as error:
+            raise DebugDataError(f"{self.file.path}: damaged debug data: {error}") from None
+        if not known:
+            raise NoSuchFile(f"{self.file.path}: no source file is named {path}")
+        return sorted(found)
+
+    def rule(self, address: int) -> Rule | None:
+        """How to go from an address to the caller; None: nothing is known of it."""
+        if self._frames is None:
+            self._frames = Frames(self.section(FRAME))
+        return self._frames.rule(address)
+
+
+class Sources:
+    """Files and lines of a kernel and its modules.
+
+    :raises DebugDataError: from every question, when the line tables are damaged.
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._parts = [(0, 0, 0, FileSources(image.file))]  # address, begin, end
+        self._parts += [(m.address, m.address, m.end, FileSources(m.file.elf))
+                        for m in image.modules]
+
+    def _at(self, address: int) -> tuple[FileSources, int]:
+        """Whose an address is, and what its file's addresses are counted from."""
+        for base, begin, end, sources in self._parts:
+            if begin <= address < end:
+                return sources, base
+        return self._parts[0][3], 0
+
+    @property
+    def known(self) -> bool:
+        """Whether there are lines of any file."""
+        return any(sources.section(NAMES[0]) for _base, _begin, _end, sources in self._parts)
+
+    def files(self, table: int) -> dict[int, str]:
+        """The files of a line program, as the index numbers it."""
+        if table == NO_TABLE:
+            return {}
+        return self._parts[table >> SHIFT][3].files(table & OWN)
+
+    def call(self, index: DebugIndex, copy: Function) -> str:
+        """``file:line`` of an inline copy's call."""
+        files = self.files(index.line_table(copy.unit))
+        return f"{files.get(copy.call_file, '?')}:{copy.call_line}"
+
+    def line(self, address: int) -> str:
+        """``file:line`` of an address, or ``?``: also for code that the compiler says is of no line
+        (line 0: DWARF 5, 6.2.2)."""
+        sources, base = self._at(address)
+        return sources.line(address - base)
+
+    def lines(self, low: int, high: int) -> list[tuple[int, int, str]]:
+        """(first address, end, ``file:line``) of the code at [low, high), where it has a line."""
+        sources, base = self._at(low)
+        return [(begin + base, end + base, line)
+                for begin, end, line in sources.lines(low - base, high - base)]
+
+    def rule(self, address: int) -> Rule | None:
+        """How to go from an address to the caller; None: nothing is known of it."""
+        sources, base = self._at(address)
+        return sources.rule(address - base)
+
+    def code(self, path: str, line: int) -> list[tuple[int, int]]:
+        """The pieces of code of a line, by address; path suffixes match.
+
+        :raises DebugDataError: also when no file has that name.
+        """
+        found: list[tuple[int, int]] = []
+        unknown: DebugDataError | None = None
+        known = False
+        for base, _begin, _end, sources in self._parts:
+            try:
+                found += [(low + base, high + base) for low, high in sources.code(path, line)]
+                known = True
+            except NoSuchFile as error:
+                unknown = unknown or error
+        if not known and unknown is not None:
+            raise unknown
+        return sorted(found)

@@ -1,0 +1,43 @@
+"""A kernel's types, from whichever debug data it has."""
+
+from dtrace.debug.debug_index import index_of
+from dwarf.debug_file import DebugDataError, debug_file
+from dwarf.dwarf_types import DwarfTypes
+from dwarf.linked_types import LinkedTypes
+from dwarf.types import Types
+from emu.elf.image import Image
+
+FORMATS = ("dwarf", "ctf")
+
+
+def kernel_types(image: Image, source: str | None = None) -> Types:
+    """A kernel's types, and those of its modules: from DWARF, or from CTF where there is no DWARF.
+
+    :param source: one of FORMATS: only from there.
+    :raises DebugDataError: when it has none.
+    """
+    kernel = _kernel_types(image, source)
+    modules = [
+        (number, module.address, module.end,
+         DwarfTypes(found, index_of(module.file.elf, module.file.digest)))
+        for number, module in enumerate(image.modules, 1)
+        if (found := debug_file(module.file.elf)) is not None] if source != "ctf" else []
+    return LinkedTypes(kernel, modules) if modules else kernel
+
+
+def _kernel_types(image: Image, source: str | None) -> Types:
+    found = debug_file(image.file) if source != "ctf" else None
+    if found is not None:
+        return DwarfTypes(found, index_of(image.file, image.kernel_identity))
+    types = _ctf_types(image) if source != "dwarf" else None
+    if types is None:
+        wanted = {"dwarf": "DWARF", "ctf": "CTF"}.get(source or "", "DWARF or CTF")
+        raise DebugDataError(f"{image.path}: has no types: no {wanted} in it, nor in a "
+                             f"{image.path.name}.debug beside it")
+    return types
+
+
+def _ctf_types(image: Image) -> Types | None:
+    from dwarf.ctf import ctf_types  # most kernels have DWARF
+
+    return ctf_types(image.file)

@@ -1,0 +1,258 @@
+"""A place in code as a user writes it, for every tool that asks for one.
+
+``FUNCTION``, ``FUNCTION+0xHEX``, ``FUNCTION:OFFSET``, ``FILE:LINE``, ``FUNCTION:entry``,
+``FUNCTION:return``, an address, ``MODULE`FUNCTION+0xHEX`` as ``stack()`` has it, and the probes
+``kinst:MODULE:FUNCTION:OFFSET`` and ``fbt:MODULE:FUNCTION:NAME``.  A number is decimal, or begins
+with 0x; a function may be a shell pattern.  Of an inline function, the entry of each copy is meant.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dtrace.debug.debug_data import NoSuchFile, Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.symbols import chosen_functions, find_function
+from dwarf.debug_file import DebugDataError
+from dwarf.index import DebugIndex
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.elf.symbols import Symbol
+from emu.guests.registry import guest_of
+from emu.host.errors import KinstError
+from kinst.code.cold_parts import beginnings
+from kinst.code.listing import ProbedInstruction, image_code, instructions
+from kinst.providers import fbt, inline
+from kinst.providers.kinst_provider import PROVIDER as KINST
+from kinst.providers.patterns import is_glob, matches, regular
+from kinst.relocation.trap import GuestTrap, trap_of
+from kinst.relocation.verdict import ConditionalJump
+
+FORMS = ("FUNCTION+0xHEX, FUNCTION:OFFSET, FILE:LINE, FUNCTION:entry, FUNCTION:return, an address, "
+         "or a probe like kinst::FUNCTION:OFFSET")
+NUMBER = r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,18}"
+ADDED = re.compile(rf"(?P<function>[^+]+)\+(?P<offset>{NUMBER})")  # as kdtrace takes it
+ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
+OFFSET = re.compile(rf"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+)(?:[:+](?P<offset>{NUMBER}))?")
+END = re.compile(r"(?:(?P<module>[^`:+]*)`)?(?P<name>[^`:+]+):(?P<end>entry|return)")
+LINE = re.compile(r"(?P<file>[^:@]+)[:@](?P<line>[0-9]{1,9})")
+FILE = re.compile(r"[./]")  # in the name of a file of source
+MOST = 100_000  # places of one text
+
+
+@dataclass(frozen=True)
+class CodePlace:
+    """An instruction, by the function that it lies in."""
+
+    function: Symbol
+    offset: int
+
+    @property
+    def address(self) -> int:
+        return self.function.address + self.offset
+
+    def __str__(self) -> str:
+        return f"{self.function.name}+{self.offset:#x}"
+
+
+def number_of(text: str) -> int:
+    """Of a number as an offset is written: in C's hexadecimal, else in decimal."""
+    return int(text, 16) if ADDRESS.fullmatch(text) else int(text)
+
+
+def is_line(image: Image, text: str) -> bool:
+    """Whether a text is FILE:LINE: a function of that name comes first."""
+    found = LINE.fullmatch(text)
+    return found is not None and not is_glob(found["file"]) and (
+        "@" in text or (FILE.search(found["file"]) is not None
+                        and not image.symbols.named(found["file"])))
+
+
+def code_places(image: Image, text: str) -> list[CodePlace]:
+    """The instructions that a text stands for; where a line has several pieces of code in a
+    function, the first of these.
+
+    :raises KinstError: when it is no place, or there is none such.
+    """
+    found = list(dict.fromkeys(_places(image, text.strip())))
+    if not found:
+        raise KinstError(f"{text}: there is no such place in the code of {image.path}")
+    if len(found) > MOST:
+        raise KinstError(f"{text}: stands for {len(found)} places: at most {MOST}")
+    return found
+
+
+def code_place(image: Image, text: str) -> CodePlace:
+    """The one instruction that a text stands for.
+
+    :raises KinstError: when it is no place, there is none such, or there are several.
+    """
+    found = code_places(image, text)
+    if len({place.address for place in found}) > 1:
+        shown = ", ".join(str(place) for place in found[:5])
+        raise KinstError(f"{text}: is at {len(found)} places; give one of {shown}"
+                         + ", ..." * (len(found) > 5))
+    return found[0]
+
+
+def _places(image: Image, text: str) -> Iterator[CodePlace]:
+    parts = text.split(":")
+    if len(parts) in (3, 4):
+        yield from _probes(image, text, parts)
+    elif ADDRESS.fullmatch(text):
+        yield _at(image, int(text, 16))
+    elif found := END.fullmatch(text):
+        yield from _ends(image, found["name"], found["module"] or "", found["end"])
+    elif is_line(image, text):
+        yield from _line(image, text)
+    elif found := OFFSET.fullmatch(text):
+        yield from _offsets(image, found["name"], found["module"] or "",
+                            number_of(found["offset"] or "0"))
+    else:
+        raise KinstError(f"'{text[:80]}': not a place in code; give {FORMS}")
+
+
+def _at(image: Image, address: int) -> CodePlace:
+    function = image.symbols.function_at(address)
+    if function is None:
+        raise KinstError(f"{address:#x}: there is no function at this address")
+    return CodePlace(function, address - function.address)
+
+
+def _probes(image: Image, text: str, parts: list[str]) -> Iterator[CodePlace]:
+    provider, module, function, name = [""] * (4 - len(parts)) + parts
+    if provider not in ("", KINST, fbt.PROVIDER) or not function:
+        raise KinstError(f"{text}: of probes, those of kinst and fbt are places in code, like "
+                         "kinst::strlen:4 and fbt::malloc:entry")
+    if name in inline.NAMES:
+        yield from _ends(image, function, module, name, provider != fbt.PROVIDER)
+    elif LINE.fullmatch(function) and not name:
+        yield from _line(image, function)
+    elif not name and provider != fbt.PROVIDER and (added := ADDED.fullmatch(function)):
+        yield from _offsets(image, added["function"], module, number_of(added["offset"]))
+    elif re.fullmatch(NUMBER, name) and provider != fbt.PROVIDER:
+        yield from _offsets(image, function, module, number_of(name))
+    else:
+        raise KinstError(f"{text}: '{name}' is no offset, entry or return")
+
+
+def _functions(image: Image, name: str, module: str) -> list[Symbol]:
+    found = [s for s in chosen_functions(image, name) if matches(module, s.module_name)]
+    if not found:
+        raise KinstError(f"{image.path}: the module {module} has no function '{name}'")
+    return found
+
+
+def _offsets(image: Image, name: str, module: str, offset: int) -> Iterator[CodePlace]:
+    functions = _functions(image, name, module)
+    inside = [s for s in functions if offset < s.size]
+    if not inside:
+        raise KinstError(f"{name}+{offset:#x}: {name} ends at offset "
+                         f"{max(s.size for s in functions)}")
+    yield from (CodePlace(symbol, offset) for symbol in inside)
+
+
+def table_of(image: Image, function: Symbol) -> list[ProbedInstruction]:
+    """The instructions of a function, with their verdicts."""
+    trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
+    return list(instructions(trap, image_code(image, function), function))
+
+
+def _ends(image: Image, name: str, module: str, end: str, also_copies: bool = True
+          ) -> Iterator[CodePlace]:
+    """Where functions, and inline copies of them, are entered or left."""
+    trap = trap_of(guest_of(image, arch_of(image).name), arch_of(image).name)
+    entries = end == fbt.ENTRY
+    copies = list(_copies(image, name)) if also_copies else []
+    accept = regular(name).match
+    functions = [s for s in (image.symbols.functions() if is_glob(name)
+                             else image.symbols.named(name))
+                 if s.size and accept(s.name) and matches(module, s.module_name)]
+    if not functions and not copies:
+        find_function(image, name)
+    if not functions and not entries:
+        raise KinstError(f"{name}:return: {name} exists only inline; kdtrace -l -n "
+                         f"kinst::{name}:return lists where its copies are left")
+    starts = frozenset[int]() if entries else beginnings(image)
+    for symbol in functions:
+        table = table_of(image, symbol)
+        first = fbt.entry(trap, symbol, table)
+        found = [*([first] if first is not None else [])] if entries else [
+            i for i in (*fbt.returns(trap, symbol, table), *fbt.leaving(trap, symbol, table))
+            if not _strays(trap, table, i, starts)]
+        yield from (CodePlace(symbol, i.offset) for i in found)
+    for address in copies if entries else ():
+        place = _at(image, address)
+        if matches(module, place.function.module_name):
+            yield place
+
+
+def _strays(trap: GuestTrap, table: list[ProbedInstruction], jump: ProbedInstruction,
+            starts: frozenset[int]) -> bool:
+    """Whether an instruction leads out of its function to where none begins: to its cold part."""
+    number = table.index(jump)
+    verdict, before = jump.verdict, table[number - 1].verdict if number else None
+    target = (verdict.target if isinstance(verdict, ConditionalJump)
+              else trap.jump_target(before, verdict))
+    return target is not None and target not in starts
+
+
+def _copies(image: Image, name: str) -> Iterator[int]:
+    try:
+        index = debug_index(image)
+    except DebugDataError:
+        return
+    accept, entrances = regular(name).match, inline.Entrances(image)
+    names = [one for one in index.names() if accept(one)] if is_glob(name) else [name]
+    for one in names:
+        yield from (at for copy in index.copies(one) for at in entrances.of(copy))
+
+
+def _line(image: Image, text: str) -> Iterator[CodePlace]:
+    """The first instruction of a line in each function, and in each inline copy within it."""
+    found = LINE.fullmatch(text)
+    assert found is not None
+    file, line = found["file"], int(found["line"])
+    try:
+        pieces = Sources(image).code(file, line)
+    except NoSuchFile:
+        if not FILE.search(file):
+            find_function(image, file)  # says what is like it
+        raise
+    index, seen = debug_index(image), set[tuple[int, ...]]()
+    for low, _high in sorted(pieces):
+        function = image.symbols.function_at(low)
+        if function is None:
+            continue
+        inside = (function.address, *(f.number for f in index.stack(low) if f.inlined))
+        if inside not in seen:
+            seen.add(inside)
+            yield CodePlace(function, low - function.address)
+    if not seen:  # it may only call what is inline
+        for address in sorted(_called(image, index, file, line)):
+            seen.add((address,))
+            yield _at(image, address)
+    if not seen:
+        raise KinstError(f"{file}:{line}: there is no code of that line"
+                         + _nearest(image, file, line))
+
+
+def _called(image: Image, index: DebugIndex, file: str, line: int) -> Iterator[int]:
+    """Where the copies are entered that a line's calls have become."""
+    sources, entrances = Sources(image), inline.Entrances(image)
+    for copy in index.called_at(line):
+        path = sources.call(index, copy).rpartition(":")[0]
+        if copy.pieces and (path == file or path.endswith("/" + file)):
+            yield from entrances.of(copy)
+
+
+def _nearest(image: Image, file: str, line: int) -> str:
+    """The nearest lines of a file that have code, as the end of a message."""
+    sources = Sources(image)
+    near = [str(one) for step in (-1, 1) for one in
+            [next((line + step * n for n in range(1, NEAR) if line + step * n > 0
+                   and sources.code(file, line + step * n)), 0)] if one]
+    return f"; the nearest with code: {' and '.join(near)}" if near else ""
+
+
+NEAR = 40  # lines

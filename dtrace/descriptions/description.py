@@ -1,0 +1,134 @@
+"""Probe descriptions as dtrace(1) writes them: ``provider:module:function:name``.
+
+Leading parts may be left out; what is empty matches everything, and parts may be shell patterns.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dtrace.descriptions.code_places import ADDRESS, OFFSET, code_places, number_of
+from dtrace.descriptions.providers import PROVIDERS
+from dwarf.index import DebugIndex
+from dwarf.types import Types
+from emu.elf.image import Image
+from emu.elf.symbols import KERNEL
+from emu.host.errors import KinstError
+from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.probes.traced_program import TracedProgram
+from kinst.providers.kinst_provider import PROVIDER as KINST
+from kinst.providers.patterns import matches
+from kinst.providers.pid import Pid
+from kinst.providers.provider import MadeProbes, Provider, Wanted
+
+FIELDS = ("provider", "module", "function", "name")
+
+
+@dataclass(frozen=True)
+class Description:
+    """:param text: as it was written, for messages."""
+
+    text: str
+    provider: str = ""
+    module: str = ""
+    function: str = ""
+    name: str = ""
+
+
+def parse(text: str) -> Description:
+    """A description as -n of dtrace takes it: its last part is the name.
+
+    :raises KinstError: when it is none.
+    """
+    if "{" in text or "/" in text:
+        raise KinstError(
+            f"invalid probe specifier {text}: give the probe alone, without predicate and actions"
+        )
+    parts = text.strip().split(":")
+    if not text.strip() or len(parts) > len(FIELDS):
+        raise KinstError(
+            f"invalid probe specifier {text}: give {':'.join(FIELDS)}, like kinst::strlen:4 or "
+            "fbt::malloc:entry"
+        )
+    found = dict(zip(FIELDS[-len(parts) :], parts, strict=True))
+    return Description(text, **found)
+
+
+def modules_of(image: Image) -> list[str]:
+    """The modules of an image, as probes name them."""
+    return [KERNEL, *(module.name.removesuffix(".ko") for module in image.modules)]
+
+
+def create(
+    breakpoints: ProbeTable, wanted: Description, unsafe: bool,
+    index: Callable[[], DebugIndex] | None = None,
+    types: Callable[[], Types] | None = None,
+    program: Callable[[int], TracedProgram] | None = None,
+) -> MadeProbes:
+    """Make the probes of a description, by the providers that it means.
+
+    :param index: gives the debug data, for the ends of inline copies.
+    :param types: gives the kernel's, for its system calls.
+    :param program: gives what a process runs, by its number.
+    :raises KinstError: dtrace's error line, naming what does not fit.
+    """
+    try:
+        known = modules_of(breakpoints.image)
+        if not Pid().matches(wanted.provider) and not any(
+                matches(wanted.module, module) for module in known) and not any(
+                matches(wanted.module, probe.module) for probe in breakpoints.declared):
+            function = wanted.function or wanted.module
+            hint = ("" if wanted.function else "; a function is the third part: "
+                    f"{wanted.provider}::{function}:{wanted.name}")
+            raise ProbeError(f"{wanted.text}: there is no module '{wanted.module}', only "
+                             f"{' and '.join(known)}{hint}")
+        meant = [provider for provider in PROVIDERS if provider.matches(wanted.provider)]
+        found = MadeProbes([], [], [])
+        for function, name in _spelled(breakpoints.image, wanted):
+            text = wanted.text
+            if (function, name) != (wanted.function, wanted.name):
+                text = f"{wanted.provider}:{wanted.module}:{function}:{name}"
+            made = _made(breakpoints, meant, Wanted(
+                text, function, name, unsafe, index, wanted.module, wanted.provider, types,
+                program))
+            found.numbers.extend(made.numbers)
+            found.text.extend(made.text)
+            found.reports.extend(made.reports)
+            found.copies.update(made.copies)
+        return found
+    except ProbeError as error:
+        raise ProbeError(f"invalid probe specifier {error}", error.tag) from None
+
+
+def _spelled(image: Image, wanted: Description) -> list[tuple[str, str]]:
+    """Functions and names, where ``kinst`` was given a place in another spelling than
+    ``FUNCTION:OFFSET``: ``kinst::FILE@LINE:``, ``kinst::FUNCTION+0xHEX:``, ``kinst::F:0xHEX``."""
+    function, name = wanted.function, wanted.name
+    if wanted.provider != KINST:
+        return [(function, name)]
+    if not name and "@" in function:
+        return list(dict.fromkeys((place.function.name, str(place.offset))
+                                  for place in code_places(image, function)))
+    if ADDRESS.fullmatch(name):
+        return [(function, str(number_of(name)))]
+    base, plus, offset = function.partition("+")
+    if plus and not name and OFFSET.fullmatch(function):
+        return [(base, str(number_of(offset)))]
+    return [(function, name)]
+
+
+def _made(breakpoints: ProbeTable, providers: Sequence[Provider], asked: Wanted) -> MadeProbes:
+    """What the providers make of it; one that has nothing counts only where none has."""
+    found, refusals = MadeProbes([], [], []), list[ProbeError]()
+    for provider in providers:
+        try:
+            made = provider.create(breakpoints, asked)
+        except ProbeError as error:
+            refusals.append(error)
+            continue
+        found.numbers.extend(made.numbers)
+        found.text.extend(made.text)
+        found.reports.extend(made.reports)
+        found.copies.update(made.copies)
+    if len(refusals) == len(providers):
+        raise refusals[0]
+    return found

@@ -1,0 +1,9 @@
+"""All providers.  A description is for the first one that it means."""
+
+from kinst.providers.fbt import Fbt
+from kinst.providers.kinst_provider import Kinst
+from kinst.providers.pid import Pid
+from kinst.providers.provider import Provider
+from kinst.providers.sdt import Sdt
+
+PROVIDERS: tuple[Provider, ...] = (Kinst(), Fbt(), Pid(), Sdt())

@@ -1,0 +1,277 @@
+"""Stacks of the guest: the callers of an instruction, with inline functions and source lines.
+
+A caller is found by the call frame information where there is some, else by the chain of frame
+records that kernels keep (assembly, kernels without debug data). Where neither describes the
+instruction (the epilogues of arm64 and riscv64, prologues without debug data), the code itself is
+followed (``kinst/code/frame.py``).
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dwarf.debug_file import DebugDataError
+from dwarf.index import DebugIndex
+from emu.elf.symbols import Symbol
+from emu.host.errors import MemoryAccessError
+from emu.machine.machine import Machine
+from kinst.code.cold_parts import is_cold
+from kinst.code.frame import FrameFollower
+from kinst.relocation.trap import TRAPS, trap_of
+
+DEFAULT_FRAMES, MAX_FRAMES = 20, 1000
+PANIC = "kernel`panic+"
+INDENT = " " * 14
+# A frame's line: the function, the offset, and what stands behind: the source line.
+LINE = re.compile(r"(?P<function>.+?)(?:\+0x[0-9a-f]+)?(?:  .*)?", re.DOTALL)
+FAR = 1 << 20  # bytes from a label that say nothing any more
+MASK = (1 << 64) - 1
+MOST_STEPS = 1 << 17  # addresses whose callers' places are kept
+
+
+@dataclass(frozen=True)
+class FrameStep:
+    """How a frame's caller is found from the frame's registers: the caller's frame begins
+    ``offset`` bytes above what ``base`` holds; the stack pointer is there then.
+
+    :param saved: (register, bytes from the caller's frame, size), the program counter among them or
+        in ``link``.
+    :param floor: how far below its beginning the caller's frame may reach.
+    :param above: it must begin above this frame's, not at the same place.
+    :param trap: the registers are those in the frame of a trap, which may be on another stack.
+    """
+
+    base: str
+    offset: int
+    saved: tuple[tuple[str, int, int], ...]
+    link: str = ""
+    floor: int = 0
+    above: bool = False
+    trap: bool = False
+
+
+def trap_step(machine: Machine) -> FrameStep:
+    """From the function that the kernel's vector has called when it had built a trap frame."""
+    arch, layout = machine.arch, machine.guest.trap_frame.fields
+    fields = TRAPS[arch.name].names
+    names = [name for name in (*arch.dwarf_registers, arch.pc) if name]
+    saved = tuple((name, *layout[fields.get(name, name)]) for name in names
+                  if fields.get(name, name) in layout)
+    return FrameStep(arch.sp, 0, saved, trap=True)
+
+
+class Stacks:
+    """The stacks of one machine.
+
+    A kernel without debug data has stacks too, of functions and offsets alone.
+
+    :raises DebugDataError: here and later, when the debug data is damaged.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._sources = Sources(machine.image)
+        self._index: DebugIndex | None = None
+        if self._sources.known:
+            self._index = debug_index(machine.image)
+        arch = machine.arch
+        self._follower = FrameFollower(arch, trap_of(machine.guest, arch.name), self._code,
+                                       self._function_begins)
+        self._texts: dict[tuple[int, bool], list[str]] = {}
+        self._steps: dict[tuple[int, bool], FrameStep | None] = {}
+
+    def _function_begins(self, address: int) -> bool:
+        """Whether a function begins there that is not the cold part of another."""
+        function = self._machine.image.symbols.function_at(address)
+        return (function is not None and function.address == address
+                and not is_cold(function.name))
+
+    def addresses(
+        self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES, returned: bool = False
+    ) -> Iterator[tuple[int, bool]]:
+        """The instruction itself, then the return addresses, inner ones first; below a trap the
+        instruction that it interrupted, and so on.
+
+        :param read: gives a general register by name.
+        :param returned: whether a call has just returned to the first instruction.
+        :return: addresses, and whether each is a return address.
+        """
+        arch, image, guest = self._machine.arch, self._machine.image, self._machine.guest
+        names = [*arch.dwarf_registers, arch.pc]
+        registers: dict[str, int] = {name: read(name) for name in names if name}
+        is_return = returned
+        for _ in range(limit):
+            pc = registers[arch.pc]
+            if is_return and pc == guest.entry_address(image):
+                return  # where injected calls return to
+            if not image.holds_code(pc):
+                back = self._left(registers) if not is_return else None
+                if back is None:
+                    return
+                yield pc, False
+                registers, is_return = back, True
+                continue
+            yield pc, is_return
+            step = self.step(pc, is_return)
+            try:
+                caller = None if step is None else self._caller(step, registers)
+            except MemoryAccessError:
+                return
+            if step is None or caller is None:
+                return
+            registers, is_return = caller, not step.trap
+
+    def _left(self, registers: dict[str, int]) -> dict[str, int] | None:
+        """The caller's registers where the kernel has called something that is no code, as through
+        a null pointer; None: it is somebody else's, as a program's."""
+        arch, machine = self._machine.arch, self._machine
+        sp = registers[arch.sp]
+        found = dict(registers)
+        try:
+            if arch.link is not None:
+                found[arch.pc] = registers[arch.link]
+            else:
+                found[arch.pc], found[arch.sp] = machine.read_u64(sp), sp + 8 & MASK
+        except MemoryAccessError:
+            return None
+        return found if sp >> 63 and machine.image.holds_code(found[arch.pc]) else None
+
+    def _function(self, address: int) -> Symbol:
+        symbols = self._machine.image.symbols
+        return symbols.function_at(address) or symbols.label_at(address) or Symbol("", 0, 0, 0)
+
+    def _caller(self, step: FrameStep, registers: dict[str, int]) -> dict[str, int] | None:
+        """The caller's registers; None at the end of the stack."""
+        arch, machine = self._machine.arch, self._machine
+        frame, sp = registers[step.base] + step.offset & MASK, registers[arch.sp]
+        if not step.trap and (frame - step.floor & MASK < sp or (step.above and frame == sp)):
+            return None
+        found = registers | {
+            name: int.from_bytes(machine.read(frame + offset & MASK, size), "little")
+            for name, offset, size in step.saved}
+        if step.link:
+            found[arch.pc] = registers[step.link]
+        if not step.trap:
+            found[arch.sp] = frame
+        return found
+
+    def step(self, pc: int, is_return: bool) -> FrameStep | None:
+        """How to go to the caller from the kernel's code at an address; None: the stack ends there.
+
+        :param is_return: whether it is where a call returns to.
+        """
+        key = pc, is_return
+        if key not in self._steps:
+            if len(self._steps) > MOST_STEPS:
+                self._steps.clear()
+            self._steps[key] = self._find_step(pc, is_return)
+        return self._steps[key]
+
+    def _find_step(self, pc: int, is_return: bool) -> FrameStep | None:
+        arch, guest = self._machine.arch, self._machine.guest
+        if is_return and self._function(pc - 1).name in guest.trap_entries:
+            return trap_step(self._machine)
+        rule, known = self._sources.rule(pc - is_return), arch.dwarf_registers
+        if not is_return and (rule is None or arch.link is not None):
+            # Debug data of architectures with a link register describes no epilogues.
+            followed = self._followed(pc, rule is None)
+            if followed is not None:
+                return followed
+        if rule is not None and rule.base < len(known) and known[rule.base]:
+            saved = [(known[number], offset, 8) for number, offset in rule.saved.items()
+                     if number < len(known) and known[number]]
+            if rule.returns in rule.saved:
+                saved.append((arch.pc, rule.saved[rule.returns], 8))
+            elif is_return or arch.link is None:
+                return None
+            link = "" if rule.returns in rule.saved else arch.link or ""
+            return FrameStep(known[rule.base], rule.offset, tuple(saved), link, above=is_return)
+        if not is_return and pc == self._function(pc).address:
+            # At its first instruction a function has no frame of its own.
+            if arch.link is not None:
+                return FrameStep(arch.sp, 0, (), arch.link)
+            return FrameStep(arch.sp, 8, ((arch.pc, -8, 8),))
+        register, saved_at, returns = arch.frame_record
+        size = max(0, 8 + returns)
+        record = ((arch.pc, returns - size, 8), (register, saved_at - size, 8))
+        return FrameStep(register, size, record, floor=size)
+
+    def _followed(self, pc: int, prologue: bool) -> FrameStep | None:
+        """The step that the code itself describes.
+
+        :param prologue: whether to look at the function's begin, too.
+        """
+        function = self._machine.image.symbols.function_at(pc)
+        if function is None:
+            return None
+        found = self._follower.in_epilogue(function, pc)
+        if found is None and prologue:
+            found = self._follower.in_prologue(function, pc)
+        if found is None:
+            return None
+        saved = tuple((register, offset, 8) for register, offset in found.saved)
+        return FrameStep(found.base, found.offset, saved, found.link)
+
+    def _code(self, address: int, size: int) -> bytes:
+        """The code at an address, without breakpoints; empty where nothing is mapped."""
+        machine = self._machine
+        try:
+            code = bytearray(machine.read(address, size))
+        except MemoryAccessError:
+            return b""
+        for at in range(size):
+            original = machine.original(address + at)[: size - at]
+            code[at : at + len(original)] = original
+        return bytes(code)
+
+    def text(self, read: Callable[[str], int], limit: int = DEFAULT_FRAMES,
+             returned: bool = False) -> list[str]:
+        """A line for each frame, as stack() of dtrace(1) prints it, inline ones among them.
+
+        :param returned: as of ``addresses``.
+        """
+        return [INDENT + line for key in self.addresses(read, limit, returned)
+                for line in self.lines(*key)]
+
+    def lines(self, address: int, is_return: bool) -> list[str]:
+        """The lines of one frame, inner ones first."""
+        key = address, is_return
+        if key not in self._texts:
+            self._texts[key] = list(self._describe(address, is_return))
+        return self._texts[key]
+
+    def _describe(self, address: int, is_return: bool) -> Iterator[str]:
+        at = address - is_return  # the call, not what follows it
+        function = self._function(at)
+        offset = address - function.address
+        where = (f"{function.module}`{function.name}+{offset:#x}" if function.name and offset < FAR
+                 else f"{address:#x}")
+        if self._index is None:
+            yield where
+            return
+        line = self._sources.line(at)
+        for frame in self._index.stack(at):
+            if frame.inlined:
+                yield f"{function.module}`{frame.name} [inlined]  {line}"
+                line = self._sources.call(self._index, frame)
+        yield where + ("" if line == "?" else f"  {line}")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def function_of(line: str) -> str:
+    """The function of a frame's line: ``kernel`strlen`` of ``kernel`strlen+0x4  string.c:9``."""
+    found = LINE.fullmatch(line)
+    return line if found is None else found["function"]
+
+
+def failure(machine: Machine) -> list[str]:
+    """The stack of a machine that stopped where it should not; of a panic, what called it."""
+    try:
+        lines = Stacks(machine).text(machine.read_register, 2 * DEFAULT_FRAMES)
+        panics = [n for n, line in enumerate(lines) if line.lstrip().startswith(PANIC)]
+        return lines[panics[-1] + 1 if panics else 0 :][:DEFAULT_FRAMES]
+    except DebugDataError as error:
+        return [f"no stack: {error}"]

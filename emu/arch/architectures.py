@@ -1,0 +1,33 @@
+"""The architectures there are."""
+
+from pathlib import Path
+from typing import Protocol
+
+from emu.arch.arch import Arch
+from emu.arch.parts import Parts
+from emu.host.errors import ImageError
+
+ARCHITECTURES: Parts[Arch] = Parts("emu.{}.arch", "ARCH")
+
+
+class Made(Protocol):
+    """A file made for a machine: ``e_machine`` without the EM_ prefix."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def machine(self) -> str: ...
+
+
+def arch_of(image: Made) -> Arch:
+    """The architecture of an image.
+
+    :raises ImageError: when it is none of ours.
+    """
+    for arch in ARCHITECTURES.values():
+        if arch.elf_machine == image.machine:
+            return arch
+    raise ImageError(
+        f"{image.path}: made for {image.machine}; kernels of {', '.join(ARCHITECTURES)} run here"
+    )

@@ -1,0 +1,152 @@
+"""ELF files: their headers and what these say lies in the file, with every bound checked.
+
+Layouts: System V gABI, "Object Files", for 64 bits, little-endian.  pyelftools is the slower truth
+that tests hold this to.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from emu.host.errors import ImageError
+from emu.host.input_file import InputFile, taken
+
+ELF_MAGIC = b"\x7fELF"
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+SECTION = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+ET_REL, ET_EXEC, ET_DYN = 1, 2, 3
+SHT_SYMTAB, SHT_RELA, SHT_NOTE, SHT_NOBITS = 2, 4, 7, 8
+PT_LOAD, PT_DYNAMIC = 1, 2
+MAX_FILE = 2 << 30  # bytes
+MAX_SECTIONS = 65536
+MAX_NAME = 256  # bytes of a section's
+# e_machine without the EM_ prefix: what kernels are made for.
+MACHINES = {2: "SPARC", 3: "386", 8: "MIPS", 20: "PPC", 21: "PPC64", 22: "S390", 40: "ARM",
+            43: "SPARCV9", 62: "X86_64", 183: "AARCH64", 243: "RISCV", 258: "LOONGARCH"}
+
+
+class SectionHeader(NamedTuple):
+    """A section's header (Elf64_Shdr).
+
+    :param at: where a loader has put it, from the first byte of what it loads; None: nowhere.
+    """
+
+    name: str
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    alignment: int
+    at: int | None = None
+
+
+class SegmentHeader(NamedTuple):
+    """A segment's header (Elf64_Phdr)."""
+
+    kind: int
+    flags: int
+    offset: int
+    virtual: int
+    physical: int
+    in_file: int
+    in_memory: int
+    alignment: int
+
+
+class ElfFile:
+    """The headers of a file, and its bytes.
+
+    :ivar kind: ``e_type``.
+    :ivar machine: ``e_machine`` without the EM_ prefix, or its number.
+    :ivar companions: files that belong to it, by what they have; None: there is none.  Once found
+        they stay as they were then (``dwarf/debug_file.py``).
+    :raises ImageError: when it is no ELF file of 64 bits, little-endian, or truncated.
+    """
+
+    def __init__(self, file: InputFile) -> None:
+        self.file, self.path, self.data = file, file.path, file.content
+        self.companions: dict[str, ElfFile | None] = {}
+        path, data = self.path, self.data
+        if bytes(data[:4]) != ELF_MAGIC:
+            raise ImageError(f"{path}: not an ELF file")
+        if bytes(data[4:6]) != b"\2\1":
+            raise ImageError(f"{path}: not a 64-bit little-endian ELF file")
+        if len(data) < HEADER.size:
+            raise ImageError(f"{path}: truncated: an ELF file has a header of {HEADER.size} bytes")
+        (_ident, self.kind, machine, _version, self.entry, programs, sections, _flags, _size,
+         program_size, program_count, section_size, section_count, names) = HEADER.unpack_from(data)
+        self.machine = MACHINES.get(machine, str(machine))
+        self.header = bytes(data[: HEADER.size])
+        end = max(programs + program_size * program_count, sections + section_size * section_count)
+        if end > len(data):
+            raise ImageError(
+                f"{path}: truncated: its tables end at {end:#x}, the file at {len(data):#x}")
+        if (program_count and program_size != SEGMENT.size) or (
+                section_count and section_size != SECTION.size):
+            raise ImageError(f"{path}: damaged ELF file: headers of another size")
+        self.segments = [SegmentHeader(*row) for row in SEGMENT.iter_unpack(
+            data[programs : programs + program_size * program_count])]
+        self.raw_sections = bytes(data[sections : sections + section_size * section_count])
+        heads = list(SECTION.iter_unpack(self.raw_sections))
+        self.names_section = names
+        strings = b""
+        if names < len(heads) and heads[names][1] != SHT_NOBITS:
+            strings = bytes(self.piece(heads[names][4], heads[names][5]))
+        self.sections = [
+            SectionHeader(_name(strings, name), kind, flags, address, offset, size, link, info,
+                          alignment)
+            for name, kind, flags, address, offset, size, link, info, alignment, _entry in heads]
+
+    def piece(self, offset: int, size: int) -> memoryview:
+        """:raises ImageError: when the file ends before."""
+        if offset + size > len(self.data):
+            raise ImageError(f"{self.path}: truncated: a section ends behind the end of the file")
+        return self.data[offset : offset + size]
+
+    def view(self, section: SectionHeader) -> memoryview:
+        """A section's bytes in the file, where they lie."""
+        if section.kind == SHT_NOBITS:
+            return self.data[:0]
+        return self.piece(section.offset, section.size)
+
+    def content(self, section: SectionHeader) -> bytes:
+        """A copy of a section's bytes in the file."""
+        return bytes(self.view(section))
+
+    def section(self, name: str) -> SectionHeader | None:
+        """The first of that name."""
+        return next((section for section in self.sections if section.name == name), None)
+
+    def of_kind(self, kind: int) -> Iterator[SectionHeader]:
+        return (section for section in self.sections if section.kind == kind)
+
+
+def _name(strings: bytes, at: int) -> str:
+    end = strings.find(b"\0", at, at + MAX_NAME)
+    return strings[at : end if end >= 0 else at + MAX_NAME].decode("utf-8", "replace")
+
+
+def read_file(path: Path) -> InputFile:
+    """A copy of a file; of one that is no ELF file, its beginning.
+
+    :raises ImageError: when it cannot be read, is empty, or has more than 2 GiB.
+    """
+    return taken(path, MAX_FILE, ELF_MAGIC)
+
+
+def build_id_of(notes: bytes) -> str:
+    """The NT_GNU_BUILD_ID among the notes of a section, in hexadecimal, or nothing."""
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<III", notes, at)
+        name = at + 12
+        content = name + (name_size + 3 & ~3)
+        if kind == 3 and notes[name : name + name_size] == b"GNU\0" and size <= 64:
+            return notes[content : content + size].hex()
+        at = content + (size + 3 & ~3)
+    return ""

@@ -1,0 +1,139 @@
+"""What FreeBSD's boot loader hands to the amd64 kernel: metadata, environment, page tables."""
+
+import itertools
+import struct
+from collections.abc import Sequence
+
+from emu.elf.image import Image
+from emu.guest.guest import BareMachine
+from emu.guests.freebsd.records import (
+    ENVP,
+    HOWTO,
+    KERNEND,
+    METADATA,
+    disk_pieces,
+    environment,
+    howto,
+    record,
+    records,
+    u64,
+)
+from emu.host.errors import ImageError
+
+KERNBASE = 0xFFFFFFFF80000000
+# Page tables, stack and GDT: in free memory below the kernel.
+PML4, PDP, PD, STACK_TOP, GDT = 0x1F0000, 0x1F1000, 0x1F2000, 0x1F5000, 0x1F5000
+
+SMAP = 0x1001
+SERIAL = 0x1000  # of boothowto
+RAM, RESERVED = 1, 2
+
+ENVIRONMENT = (
+    "hw.uart.console=io:0x3f8,br:115200", "console=comconsole", "boot_serial=YES",
+    "hint.uart.0.at=isa", "hint.uart.0.port=0x3F8", "hint.uart.0.flags=0x10",
+    "hint.uart.0.irq=4", "hint.atrtc.0.at=isa", "hint.atrtc.0.port=0x70",
+    "hint.attimer.0.at=isa", "hint.attimer.0.port=0x40", "hint.attimer.0.irq=0",
+)
+
+
+def memory_map(memory: int) -> list[tuple[int, int, int]]:
+    """BIOS memory map: (base, length, type)."""
+    return [(0, 0x9F000, RAM), (0xF0000, 0x10000, RESERVED), (0x100000, memory - 0x100000, RAM)]
+
+
+def metadata(
+    image: Image, memory: Sequence[tuple[int, int, int]],
+    own_environment: Sequence[str] = ENVIRONMENT,
+) -> tuple[int, int, bytes, int]:
+    """The records behind the kernel and its modules.
+
+    :return: physical address of the first record; that of the bytes, and the bytes; the physical
+        end of everything.
+    """
+    end = max(s.physical_end for s in image.segments)
+    disk, behind = disk_pieces(image, max([end + KERNBASE, *(m.end for m in image.modules)]))
+    start = behind - KERNBASE + 0xFFF & ~0xFFF
+    env = environment(image.options, own_environment)
+    env += bytes(-len(env) % 16)
+    first = start + len(env)
+    base = min(s.physical for s in image.segments)
+    smap = b"".join(struct.pack("<QQI", *entry) for entry in memory)
+
+    def all_records(kernend: int) -> bytes:
+        own = [record(METADATA | SMAP, smap),
+               record(METADATA | HOWTO, struct.pack("<I", SERIAL | howto(image.options))),
+               u64(METADATA | ENVP, start), u64(METADATA | KERNEND, kernend)]
+        return records(image, base, end - base, own, lambda virtual: virtual - KERNBASE,
+                       disk[0][0] if disk else 0)
+
+    kernend = (first + len(all_records(0)) + 0xFFF) & ~0xFFF
+    return first, start, env + all_records(kernend), kernend
+
+
+def files(image: Image) -> list[tuple[int, bytes]]:
+    """(physical address, content) of the modules and the memory disk."""
+    disk, _end = disk_pieces(image, image.virtual_end)
+    pieces = [*((module.address, module.file.image) for module in image.modules), *disk]
+    return [(virtual - KERNBASE, content) for virtual, content in pieces]
+
+
+def page_tables() -> bytes:
+    """The first GiB by 2 MiB pages, at every GiB of the address space; from PML4 on."""
+    writable = 3
+    pml4 = struct.pack("<Q", PDP | writable) * 512
+    pdp = struct.pack("<Q", PD | writable) * 512
+    pd = b"".join(struct.pack("<Q", i << 21 | writable | 1 << 7) for i in range(512))
+    return pml4 + pdp + pd
+
+
+def stack(module: int, kernend: int) -> tuple[int, bytes]:
+    """Stack pointer and the bytes there: return address, u32 metadata, u32 end."""
+    data = struct.pack("<III", 0, module, kernend).ljust(16, b"\0")
+    return STACK_TOP - len(data), data
+
+
+GDT_ENTRIES = struct.pack("<3Q", 0, 0x00209A0000000000, 0x0000920000000000)  # 64-bit code, data
+CR4_PAE, CR4_OSFXSR = 1 << 5, 1 << 9
+CR0_PG, CR0_WP, CR0_ET, CR0_MP, CR0_PE = 1 << 31, 1 << 16, 1 << 4, 1 << 1, 1 << 0
+EFER_LME, EFER_LMA = 1 << 8, 1 << 10
+CODE, DATA = 8, 16  # selectors
+
+
+def load(computer: BareMachine, image: Image) -> None:
+    """Long mode, on page tables of the loader's; its records' address on the stack."""
+    ordered = sorted(image.segments, key=lambda s: s.physical)
+    for one, next_ in itertools.pairwise(ordered):
+        if one.physical_end > next_.physical:
+            raise ImageError(
+                f"{image.path}: segments overlap at physical {next_.physical:#x}: not a "
+                "usable kernel image"
+            )
+    computer.firmware()
+    put, memory = computer.write_physical, computer.memory
+    for segment in image.segments:
+        if segment.physical < 0x200000 or segment.physical_end > memory - (1 << 20):
+            raise ImageError(
+                f"{image.path}: segment at physical {segment.physical:#x} does not fit "
+                f"{memory >> 20} MiB of memory"
+            )
+        put(segment.physical, bytes(segment.data))
+    module, at, data, kernend = metadata(image, memory_map(memory))
+    if kernend > memory - (1 << 20):
+        raise ImageError(f"{image.path}: with what is loaded behind it, it does not fit "
+                         f"{memory >> 20} MiB of memory")
+    sp, words = stack(module, kernend)
+    for address, content in (*files(image), (at, data), (PML4, page_tables()),
+                             (GDT, GDT_ENTRIES), (sp, words)):
+        put(address, content)
+    for name, value in (("gdtr", GDT << 16 | len(GDT_ENTRIES) - 1), ("efer", EFER_LME | EFER_LMA),
+                        ("cr4", CR4_PAE | CR4_OSFXSR), ("cr3", PML4),
+                        ("cr0", CR0_PG | CR0_WP | CR0_ET | CR0_MP | CR0_PE), ("rflags", 2),
+                        ("rsp", sp), ("rip", image.entry), ("cs", CODE), ("ss", DATA)):
+        computer.write_register(name, value)
+
+
+def place(computer: BareMachine, image: Image) -> None:
+    """The loader's page tables map all there is."""
+    load(computer, image)
+    # The loader's stack page is for its few words; calls get the end of memory.
+    computer.write_register("rsp", computer.memory - (1 << 20) | KERNBASE)

@@ -1,0 +1,46 @@
+"""How FreeBSD's arm64 kernel is entered."""
+
+from emu.elf.image import Image
+from emu.guest.guest import BareMachine
+from emu.guests.freebsd.image_copy import copy_image
+from emu.guests.freebsd.records import load_behind, loads_more
+
+DTBP = 0x1002  # of the loader's metadata (arm64's machine/metadata.h)
+OFFSET = 2 << 20  # of the kernel in memory
+
+
+def load(computer: BareMachine, image: Image) -> None:
+    """Its locore: EL1, MMU off, x0 = physical address of the device tree; or, where the
+    loader has more to say, virtual address of the loader's records."""
+    tree = computer.firmware()
+    low = copy_image(computer, image, OFFSET)
+    base, at = computer.ram_base + OFFSET, computer.ram_base + computer.memory - (2 << 20)
+    computer.write_physical(at, tree)
+    if loads_more(image):
+        at = load_behind(computer, image, base, at - (2 << 20), (DTBP, tree))
+    computer.write_register("x0", at)
+    computer.write_register("pc", base + image.entry - low)
+
+
+def place(computer: BareMachine, image: Image) -> None:
+    """4 KiB granule: the kernel by 2 MiB blocks in TTBR1, RAM by 1 GiB blocks in TTBR0."""
+    computer.firmware()
+    low = copy_image(computer, image, OFFSET)
+    base, top = computer.ram_base, computer.ram_base + computer.memory
+    ram, level0, level1, level2 = (top - (2 << 20) + 4096 * i for i in range(4))
+    block, table = 0x701, 3  # access flag, inner shareable, attribute 0
+    put = computer.write_physical
+    for at in range(base, top, 1 << 30):
+        put(ram + 8 * (at >> 30), (at | block).to_bytes(8, "little"))
+    put(level0 + 8 * (low >> 39 & 0x1FF), (level1 | table).to_bytes(8, "little"))
+    put(level1 + 8 * (low >> 30 & 0x1FF), (level2 | table).to_bytes(8, "little"))
+    first = low >> 21 & 0x1FF
+    for i in range(512 - first):
+        at = base + OFFSET + (i << 21)
+        if at < top:
+            put(level2 + 8 * (first + i), (at | block).to_bytes(8, "little"))
+    for name, value in (("mair_el1", 0xFF), ("ttbr0_el1", ram), ("ttbr1_el1", level0),
+                        ("tcr_el1", 25 | 16 << 16 | 2 << 30 | 2 << 32),
+                        ("cpacr_el1", 3 << 20), ("sctlr_el1", 0x30D00801),
+                        ("sp", top - (3 << 20)), ("pc", image.entry)):
+        computer.write_register(name, value)

@@ -1,0 +1,172 @@
+"""What FreeBSD's kernel has in common on all architectures."""
+
+from collections.abc import Mapping
+
+from emu.guest.guest import (
+    Allocator,
+    CallMembers,
+    Exclusions,
+    Guest,
+    GuestRegisters,
+    Loader,
+    LockKind,
+    LockMembers,
+    PageFaults,
+    ProcessMembers,
+    ProgramStart,
+    SignalMembers,
+    SystemCalls,
+    ThreadClock,
+    ThreadLists,
+    ThreadStart,
+    ThreadSwitch,
+    TrapFrame,
+    WaitMembers,
+)
+from emu.guest.hole import FindHole
+from emu.guests.freebsd.static_probes import static_probes
+from emu.guests.freebsd.system_calls import system_calls as call_probes
+
+# Our shell's is what a terminal takes for the end of a prompt (images/userland/shell.c, OSC 133).
+SHELL_PROMPT = "\033]133;B\007"
+# FreeBSD's own init asks for a shell when it is to be for a single user; what sh says behind that.
+SINGLE_USER = "RETURN for /bin/sh: "
+PROMPTS = ("mountroot> ", SHELL_PROMPT, SINGLE_USER)
+M_WAITOK_ZERO = 0x102  # malloc(9)
+# Functions DTrace itself runs through, on every architecture.
+EXCLUDED = frozenset(
+    {"cpu_switch", "trap_check", "owner_mtx", "owner_rm", "owner_rw", "owner_sx"}
+)
+EXCLUDED_PREFIXES = ("dtrace_", "db_", "kdb_", "__msan", "kmsan_")
+COPIED = frozenset({"sigcode", "freebsd32_sigcode", "ia32_sigcode", "elf32_sigcode"})
+THREADS = ThreadLists(
+    process="struct proc", thread="struct thread", registers="struct pcb",
+    first_process="allproc", next_process="p_list.le_next",
+    first_thread="p_threads.tqh_first", next_thread="td_plist.tqe_next",
+    tid="td_tid", name="td_name", pid="p_pid", process_name="p_comm", saved="td_pcb",
+    frame="td_frame",
+)
+# Not what priv(9) grants for lookups without asking: there the guarded code does more than make
+# arguments.
+GUARDED = frozenset({("proc", "exit"), ("sched", "preempt"), ("priv", "priv-ok"),
+                     ("priv", "priv-err")} | {("mac_framework", f"mac-{asked}-{answer}")
+                                              for asked in ("check", "grant")
+                                              for answer in ("ok", "err")})
+# TDP_NERRNO of sys/sys/proc.h.
+CALL_MEMBERS = CallMembers("struct thread", "td_sa.args", "td_sa.callp", "td_uretoff.tdu_retval",
+                           "td_errno", "td_pflags", 0x08000000)
+
+# P_EXEC of sys/sys/proc.h.
+PROCESS_MEMBERS = ProcessMembers("struct thread", "td_proc", "struct proc", "p_pid", "p_flag",
+                                 0x4000, "p_comm")
+
+# sys/signalvar.h, TDA_SIG of sys/proc.h, SIGSTOP and _SIG_MAXSIG of sys/signal.h.
+SIGNAL_MEMBERS = SignalMembers("struct thread", ("td_sigqueue.sq_signals", "td_sigqueue.sq_kill"),
+                               "td_ast", 15, stop=17, count=128)
+
+# sys/lock.h, mutex.h, sx.h, rwlock.h; the order of lock_classes[]: spin and sleep mutexes, sx, rm,
+# rm_sleepable, rw, lockmgr.
+LOCK_MEMBERS = LockMembers("struct lock_object", "lo_flags", 24, 15, (
+    LockKind("struct mtx", "mtx_lock", 7, 0, spins=True), LockKind("struct mtx", "mtx_lock", 7, 0),
+    LockKind("struct sx", "sx_lock", 31, 1), None, None,
+    LockKind("struct rwlock", "rw_lock", 31, 1), None))
+
+# sys/unistd.h: RFSTOPPED; kern/sched_ule.c: TSF_BOUND, td_get_sched().
+THREAD_START = ThreadStart(
+    stands="sys_read", create="kthread_add", stopped=1 << 17, lock="thread_lock_flags_",
+    add="sched_add", exit="kthread_exit", thread="struct thread", pinned="td_pinned",
+    scheduler="struct td_sched", cpu="ts_cpu", flags="ts_flags", bound=1)
+
+# sys/priority.h: PRI_IDLE, PRI_MIN_IDLE.
+PROGRAM_START = ProgramStart(
+    executed="exec_setregs", frame="td_frame", ends="exit1", bind="cpuset_setithread",
+    levels=(("td_pri_class", 4), ("td_user_pri", 224), ("td_base_user_pri", 224)))
+
+# sys/proc.h: TDS_RUNQ; kern/sched_ule.c: TDF_SLICEEND.
+THREAD_SWITCH = ThreadSwitch(
+    functions=("cpu_switch", "cpu_throw"), owes="td_owepreempt", flags="td_flags",
+    ended=0x04000000, nesting="td_critnest", state="td_state", queued=3)
+
+WAIT_MEMBERS = WaitMembers("td_wmesg", "td_lockname", "td_blocked", "ts_owner", ("lock_delay",))
+
+
+def freebsd(
+    load: Loader,
+    place: Loader,
+    hole: FindHole,
+    trap_frame: TrapFrame,
+    trap_entries: frozenset[str],
+    registers: GuestRegisters,
+    system_calls: SystemCalls,
+    page_faults: tuple[str, str, tuple[str, int, frozenset[int]]],
+    page_tables: tuple[str, str],
+    per_cpu: tuple[str, str, bool],
+    ticks: Mapping[str, int],
+    releases: str,
+    entry_path: frozenset[str],
+    tracepoint: bytes,
+    interrupts: tuple[str, ...],
+    entry_prefixes: tuple[str, ...] = (),
+    seam_word: str = "",
+) -> Guest:
+    """The kernel on one architecture.
+
+    :param entry_path: functions that a breakpoint's exception runs through, and ``entry_prefixes``,
+        what names of more of them begin with.
+    :param page_faults: the last three members of ``PageFaults``.
+    :param page_tables: the member of ``struct pmap`` with their root, and the register.
+    :param ticks: as of ``ThreadClock``.
+    """
+    return Guest(
+        name="FreeBSD", recognized_by="", load=load, place=place, hole=hole,
+        trap_frame=trap_frame, trap_entries=trap_entries, registers=registers, per_cpu=per_cpu[0],
+        per_cpu_outside=per_cpu[1:],
+        system_calls=system_calls,
+        page_tables=(f"p_vmspace.vm_pmap.{page_tables[0]}", page_tables[1]), releases=releases,
+        seam="dtrace_invop_jump_addr", seam_word=seam_word,
+        # It asks for its root file system, and waits in the function that reads the console.
+        prompts=PROMPTS, later_prompt=(SINGLE_USER, "\r\n# "), shell_prompt=SHELL_PROMPT,
+        starts=("mi_startup",),
+        unmounted=rb"Mounting from ([!-~]{1,100}) failed with error (\d{1,3})(?:: [ -~]{1,200})?\.",
+        last_process="lastpid",
+        # vm_fault_trap(map, vaddr, fault_type, fault_flags, signo, ucode) of sys/vm/vm_fault.c.
+        page_faults=PageFaults("vm_fault_trap", 2, *page_faults),
+        call_probes=call_probes, call_members=CALL_MEMBERS, process_members=PROCESS_MEMBERS,
+        signal_members=SIGNAL_MEMBERS, lock_members=LOCK_MEMBERS,
+        static_probes=static_probes, gates={"sdt_probe": 5, "sdt_probe6": 6},
+        tracepoint=tracepoint, interrupts=interrupts, thread_start=THREAD_START,
+        thread_switch=THREAD_SWITCH, program_start=PROGRAM_START, wait_members=WAIT_MEMBERS,
+        # kern/kern_synch.c, kern_thread.c, kern_clock.c, kern_resource.c; set_cputicker() of
+        # kern/kern_tc.c.
+        thread_clock=ThreadClock(
+            ("thread", "td_runtime"), ("pcpu", "pc_switchtime"), ("thread", "td_tid"),
+            frozenset({"mi_switch", "thread_exit", "statclock", "calcru", "rufetchtd"}),
+            "cpu_ticks", "tc_cpu_ticks", "timehands",
+            (("timehands", "th_counter"), ("timecounter", "tc_get_timecount")), ticks),
+        atomics="atomic_", thread_begins="fork_trampoline",
+        guard=("sdt_probes_enabled", GUARDED),
+        operations=("vfs", "vop"), unseen={
+            "lockstat": "locks taken or released at once, and times of waiting, go by its "
+            "tracepoints"},
+        readers=("cngets", "cncheckc", "cngetc"),
+        panic="vpanic", panic_ends=(b"Uptime: ", b"KDB: enter: ", b"db> "),
+        allocator=Allocator("malloc", "M_TEMP", M_WAITOK_ZERO),
+        threads=THREADS,
+        exclusions=Exclusions(EXCLUDED | entry_path, EXCLUDED_PREFIXES + entry_prefixes,
+                              "dtrace_safe_", COPIED),
+        members={
+            "tid": (("thread", "td_tid"),), "errno": (("thread", "td_errno"),),
+            "pid": (("thread", "td_proc"), ("proc", "p_pid")),
+            "ppid": (("thread", "td_proc"), ("proc", "p_pptr"), ("proc", "p_pid")),
+            "execname": (("thread", "td_proc"), ("proc", "p_comm")),
+            "uid": (("thread", "td_ucred"), ("ucred", "cr_uid")),
+            "gid": (("thread", "td_ucred"), ("ucred", "cr_gid")),
+            "jid": (("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_id")),
+            **dict.fromkeys(("jailname", "zonename"), (
+                ("thread", "td_ucred"), ("ucred", "cr_prison"), ("prison", "pr_name"))),
+        },
+        needs={"options FFS": "ffs_mount", "device md": "g_md_class"},
+        no_file_system=frozenset({22, 97}),  # EINVAL, EINTEGRITY (sys/errno.h)
+        program_arguments=(("thread", "td_proc"), ("proc", "p_args"), ("pargs", "ar_length"),
+                           ("pargs", "ar_args")),
+    )

@@ -1,0 +1,64 @@
+"""The probes of the kernel's system calls, as systrace(4) names them.
+
+A table (``struct sysent`` of ``sys/sys/sysent.h``) has the function of each; another one its name.
+There is a table for each kind of programs: module and names are those of its provider.
+"""
+
+import struct
+
+from emu.elf.image import Image
+from emu.guest.guest import VirtualMemory
+from emu.guest.static_probe import Argument, CallTable, StaticProbe, StaticProbeError, SystemCall
+from emu.guests.freebsd.strings import text
+from emu.host.errors import MemoryAccessError
+
+PROVIDER = "syscall"
+# The table, the names, and what the provider calls their module.
+TABLES = (("sysent", "syscallnames", "freebsd"),
+          ("freebsd32_sysent", "freebsd32_syscallnames", "freebsd32"))
+MOST = 4096  # system calls in a table
+# What they return, where it is no int (sys/kern/syscalls.master); debug data does not say.
+RESULTS = {name: kind for kind, names in {
+    "void": "_exit thr_exit abort2",
+    "ssize_t": "read write readv writev pread pwrite preadv pwritev recvmsg sendmsg recvfrom "
+               "sendto readlink readlinkat msgrcv aio_return aio_waitcomplete copy_file_range "
+               "getdirentries cap_ioctls_get extattr_set_file extattr_get_file extattr_list_file "
+               "extattr_set_fd extattr_get_fd extattr_list_fd extattr_set_link extattr_get_link "
+               "extattr_list_link",
+    "void *": "break shmat mmap", "mode_t": "umask", "off_t": "lseek"}.items()
+    for name in names.split()}
+LARGEST = 256  # bytes of an entry
+
+
+def system_calls(image: Image, memory: VirtualMemory) -> list[StaticProbe]:
+    """Entry and return of each, in their tables' order; their arguments' types are in debug data.
+
+    :raises StaticProbeError: naming what is not as it should be.
+    """
+    found = []
+    for name, names, module in TABLES:
+        table, called = image.symbols.find(name), image.symbols.find(names)
+        if table is None or called is None:
+            continue
+        count = called.size // 8
+        if not 0 < count <= MOST or table.size % count or not 16 <= table.size // count <= LARGEST:
+            raise StaticProbeError(f"{image.path}: {name} of {table.size} bytes for {count} names")
+        size = table.size // count
+        try:
+            words = struct.unpack(f"<{count}Q", memory.read(called.address, 8 * count))
+            entries = memory.read(table.address, table.size)
+            for index, at in enumerate(words):
+                (address,) = struct.unpack_from("<Q", entries, index * size)  # sy_call
+                function = image.symbols.function_at(address)
+                called_by = text(memory, at)
+                result = Argument(RESULTS.get(called_by, "int"), "")
+                for returns in (False, True):
+                    found.append(StaticProbe(
+                        PROVIDER, module, called_by, "return" if returns else "entry",
+                        (result, result) if returns else (), (),
+                        SystemCall(CallTable(table.address, size, count), index,
+                                   "" if function is None else function.name, returns)))
+        except MemoryAccessError as error:
+            raise StaticProbeError(f"{image.path}: {name} cannot be read: {error}; "
+                                   "has it been started?") from None
+    return found

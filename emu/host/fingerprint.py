@@ -1,0 +1,79 @@
+"""What made a thing that is kept: the content of our code, and the versions of others'."""
+
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+OURS = ("emu", "kinst", "dwarf", "dtrace", "images", "kinst_emu")
+METADATA = ".dist-info"
+SUFFIXES = (".py", *EXTENSION_SUFFIXES)
+
+
+@functools.cache
+def fingerprint(modules: tuple[str, ...], distributions: tuple[str, ...] = ()) -> str:
+    """Sixteen hexadecimal digits that change when any of it does.
+
+    :param modules: dotted names; of a package, the files in its own folder.
+    :param distributions: whose installed version counts.
+    :raises ImportError: when a module is not there.
+    """
+    digest = hashlib.sha256()
+    for name in modules:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ImportError(f"there is no module {name}")
+        origin = Path(spec.origin)
+        files = [origin] if spec.submodule_search_locations is None else sorted(
+            path for path in origin.parent.iterdir() if path.name.endswith(SUFFIXES))
+        for path in files:
+            content = path.read_bytes()
+            digest.update(f"{name} {path.name} {len(content)}\n".encode() + content)
+    for name in distributions:
+        digest.update(f"{name} {version_of(name)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def machine_modules(arch: str) -> tuple[str, ...]:
+    """The packages that decide what a machine of an architecture does, for ``fingerprint``."""
+    return tuple(f"emu.{name}" for name in (
+        "host", "arch", "elf", "guest", "guests", "guests.teaching", "guests.freebsd", "machine",
+        "devices", "unicorn", arch, f"unicorn.{arch}", f"guests.freebsd.{arch}"))
+
+
+@functools.cache
+def our_code() -> str:
+    """Sixteen hexadecimal digits that change when any Python module of ours does; native ones
+    differ from machine to machine where each has built its own."""
+    digest = hashlib.sha256()
+    for name in OURS:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None and spec.origin is not None
+        root = Path(spec.origin).parent
+        for path in sorted(root.rglob("*.py")):
+            content = path.read_bytes()
+            digest.update(f"{name} {path.relative_to(root)} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def version_of(distribution: str) -> str:
+    """An installed version, as the name of its metadata's folder has it (PyPA, "Recording installed
+    projects"); loading importlib.metadata takes longer than all else here.
+
+    :raises ImportError: when it is not installed.
+    """
+    begin = distribution.replace("-", "_").lower() + "-"
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.lower().startswith(begin) and name.endswith(METADATA):
+                return name[len(begin) : -len(METADATA)]
+    from importlib.metadata import version
+
+    return version(distribution)

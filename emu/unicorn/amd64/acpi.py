@@ -1,0 +1,115 @@
+"""The ACPI tables GENERIC insists on (ACPI 6.5, chapter 5): processors, one I/O APIC."""
+
+import struct
+
+from emu.unicorn.amd64.aml import (
+    BUSES,
+    END_TAG,
+    PORTS,
+    buffer,
+    device,
+    eisa_id,
+    integer,
+    interrupt,
+    name,
+    package,
+    ports,
+    scope,
+    window,
+)
+
+RSDP_BASE, TABLES_BASE = 0xF0000, 0xF0100
+LAPIC_BASE, IOAPIC_BASE = 0xFEE00000, 0xFEC00000
+UART_PORT, UART_IRQ = 0x3F8, 4
+PCI_PORTS, PCI_IRQ = 0xC000, 16  # of the first device; the first interrupt
+PM1_EVENT, PM1_CONTROL, PM_TIMER, SCI_IRQ = 0x600, 0x604, 0x608, 9
+HEADER = struct.Struct("<4sIBB6s8sI4sI")
+
+
+def ioapic_id(cpus: int) -> int:
+    """Behind those of the processors' local APICs."""
+    return cpus
+
+
+def _table(signature: bytes, revision: int, body: bytes) -> bytes:
+    length = HEADER.size + len(body)
+    head = HEADER.pack(signature, length, revision, 0, b"KINST ", b"KINSTEMU", 1, b"KNST", 1)
+    raw = bytearray(head + body)
+    raw[9] = -sum(raw) & 0xFF
+    return bytes(raw)
+
+
+def _fadt(facs: int, dsdt: int) -> bytes:
+    body = bytearray(116 - HEADER.size)
+
+    def put(offset: int, form: str, *values: int) -> None:
+        struct.pack_into("<" + form, body, offset - HEADER.size, *values)
+
+    put(36, "II", facs, dsdt)
+    put(46, "H", SCI_IRQ)
+    put(56, "I", PM1_EVENT)
+    put(64, "I", PM1_CONTROL)
+    put(76, "I", PM_TIMER)
+    put(88, "BBBB", 4, 2, 0, 4)  # lengths: PM1 event, control, PM2, timer
+    put(96, "HH", 0xFFFF, 0xFFFF)  # C2, C3 latencies: not there
+    put(109, "H", 1 << 1)  # boot architecture: an 8042 is not there, legacy devices are not
+    put(112, "I", 1 << 0 | 1 << 2 | 1 << 4)  # WBINVD, C1, power button by control method
+    return _table(b"FACP", 1, bytes(body))
+
+
+def _madt(cpus: int) -> bytes:
+    body = struct.pack("<II", LAPIC_BASE, 0)
+    for i in range(cpus):
+        body += struct.pack("<BBBBI", 0, 8, i, i, 1)  # processor, its APIC, enabled
+    body += struct.pack("<BBBBII", 1, 12, ioapic_id(cpus), 0, IOAPIC_BASE, 0)
+    body += struct.pack("<BBBBIH", 2, 10, 0, 0, 2, 0)  # IRQ 0 is on pin 2
+    return _table(b"APIC", 1, body)
+
+
+def _pci(devices: int) -> bytes:
+    """The host bridge: what it passes on, and where pin A of each device leads (6.2.13)."""
+    routes = package([
+        package([integer((i + 1) << 16 | 0xFFFF), integer(0), integer(0), integer(PCI_IRQ + i)])
+        for i in range(devices)])
+    passed = (window(BUSES, 0, 0) + ports(0xCF8, 8) + window(PORTS, PCI_PORTS, 0xFFFF) + END_TAG)
+    return device(
+        "PCI0", name("_HID", eisa_id("PNP0A03")), name("_UID", integer(0)),
+        name("_BBN", integer(0)), name("_CRS", buffer(passed)), name("_PRT", routes))
+
+
+def _definitions(devices: int) -> bytes:
+    """How the computer is switched off (SLP_TYP 0, 7.4.2.6), the serial port, PCI if something is
+    there."""
+    port = device(
+        "COM1", name("_HID", eisa_id("PNP0501")), name("_UID", integer(1)),
+        name("_CRS", buffer(ports(UART_PORT, 8) + interrupt(UART_IRQ) + END_TAG)))
+    bridge = [_pci(devices)] if devices else []
+    return name("_S5_", package([integer(0)] * 4)) + scope("_SB_", port, *bridge)
+
+
+def tables(programs: bool = False, devices: int = 0, cpus: int = 1) -> bytes:
+    """The area from RSDP_BASE on.
+
+    :param programs: whether there is a disk, and so programs, which need more to be told of.
+        Without one the tables are what they always were: recordings hold.
+    :param devices: how many there are on PCI's bus, behind the host bridge.
+    """
+    area = bytearray(0x1000)
+    at = TABLES_BASE
+
+    def place(data: bytes, align: int = 16) -> int:
+        nonlocal at
+        at = (at + align - 1) & -align
+        area[at - RSDP_BASE : at - RSDP_BASE + len(data)] = data
+        address, at = at, at + len(data)
+        return address
+
+    facs = place(struct.pack("<4sI", b"FACS", 64) + bytes(56), 64)
+    dsdt = place(_table(b"DSDT", 1, _definitions(devices) if programs else b""))
+    fadt = place(_fadt(facs, dsdt))
+    madt = place(_madt(cpus))
+    rsdt = place(_table(b"RSDT", 1, struct.pack("<II", fadt, madt)))
+    rsdp = bytearray(struct.pack("<8sB6sBI", b"RSD PTR ", 0, b"KINST ", 0, rsdt))
+    rsdp[8] = -sum(rsdp) & 0xFF
+    area[: len(rsdp)] = rsdp
+    return bytes(area)

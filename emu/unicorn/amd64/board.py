@@ -1,0 +1,183 @@
+"""The amd64 computer: PC devices, ACPI, RAM from 0.
+
+Local APIC, I/O APIC, PIT, CMOS, 8259s, 16550, PCI configuration space, as QEMU's ``pc`` has them.
+"""
+
+import functools
+
+import unicorn.x86_const as uc
+
+from emu.amd64.registers import RFLAGS_IOPL
+from emu.devices import acpi_power, lapic
+from emu.devices.acpi_power import AcpiPower
+from emu.devices.cmos import Cmos
+from emu.devices.device import Device, Line
+from emu.devices.i8254 import I8254
+from emu.devices.i8259 import I8259
+from emu.devices.ioapic import IoApic
+from emu.devices.lapic import LocalApic
+from emu.devices.ns16550 import Ns16550
+from emu.devices.pci_configuration import PciConfiguration
+from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_pci import VirtioPci
+from emu.host.errors import MachineError
+from emu.machine.machine import Stop, StopReason
+from emu.unicorn.amd64 import acpi
+from emu.unicorn.amd64.cpu import CPL, Amd64Cpu
+from emu.unicorn.board import Board
+from emu.unicorn.machine import UnicornMachine
+
+PORT_COST = 500  # ns of a port access: an ISA cycle
+TSC_COST = 20  # ns
+
+
+class Amd64Board(Board):
+    ram_base = 0
+    hidden_base = 0xE0000000
+    max_memory = 3 << 30
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        if machine.memory > self.max_memory:
+            raise MachineError("amd64 takes at most 3072 MiB of memory: devices lie above")
+        Amd64Cpu.prepare(machine)
+        native = machine.engine
+        count = machine.image.options.cpus
+        self.lapics = [
+            LocalApic(machine, i, functools.partial(self._send, i) if count > 1 else None)
+            for i in range(count)]
+        self.cpus = tuple(Amd64Cpu(machine, i, lapic) for i, lapic in enumerate(self.lapics))
+        self.ioapic = IoApic(functools.partial(self._send, None), acpi.ioapic_id(count))
+        pin = self.ioapic.set_line
+        self.uart = Ns16550(machine, Line(pin, acpi.UART_IRQ), needs_out2=True)
+        self.pit = I8254(machine, Line(pin, 2))
+        self.cmos = Cmos(machine)
+        self.power = AcpiPower(
+            machine, lambda: machine.request_stop(Stop(StopReason.POWER_OFF, 0))
+        )
+        self.disks = tuple(
+            VirtioBlock(machine, f"disk{i}", image.content, Line(pin, acpi.PCI_IRQ + i))
+            for i, image in enumerate(machine.image.options.disks))
+        self.pci = PciConfiguration(machine, [
+            VirtioPci(machine, disk, acpi.PCI_PORTS + VirtioPci.ports * i, acpi.PCI_IRQ + i)
+            for i, disk in enumerate(self.disks)])
+        self.pics = I8259(), I8259()
+        self.devices = {
+            "lapic": self.lapics[0], "ioapic": self.ioapic, "uart": self.uart, "pit": self.pit,
+            "cmos": self.cmos, "power": self.power, "pic0": self.pics[0], "pic1": self.pics[1],
+            "pci": self.pci,
+        }
+        self.devices |= {f"lapic{i}": self.lapics[i] for i in range(1, count)}
+        ports: list[tuple[int, Device]] = [
+            (acpi.UART_PORT, self.uart), (0x40, self.pit), (0x70, self.cmos),
+            (0xCF8, self.pci), (acpi.PM1_EVENT, self.power), (0x20, self.pics[0]),
+            (0xA0, self.pics[1]),
+        ]
+        self._ports = {
+            base + i: (device, i) for base, device in ports for i in range(device.size)
+        }
+        native.map_device(acpi.LAPIC_BASE, 0x1000, self._lapic_read, self._lapic_write)
+        native.map_device(acpi.IOAPIC_BASE, 0x1000, self.ioapic.read, self.ioapic.write)
+        native.hook_ports(uc.UC_X86_INS_IN, uc.UC_X86_INS_OUT, self._port_read, self._port_write,
+                          self._refused)
+        native.set_counter_port(acpi.PM_TIMER, acpi_power.TIMER_MASK, acpi_power.ACCESS_COST,
+                                acpi_power.FREQUENCY, 1_000_000_000)
+        native.hook_tsc(
+            uc.UC_X86_INS_RDTSC, uc.UC_X86_INS_RDTSCP, uc.UC_X86_REG_RAX, uc.UC_X86_REG_RDX,
+            uc.UC_X86_REG_RCX, TSC_COST, 1, 1,
+        )
+
+    def _refused(self) -> bool:
+        """The CPU model lets programs do what only the kernel may, and is past it here: the run
+        ends, instead of the fault that IOPL wants (SDM volume 1, "I/O Privilege Level")."""
+        machine = self.machine
+        refused = machine.read_register("rflags") >> RFLAGS_IOPL & 3 < CPL
+        if refused:
+            machine.request_stop(Stop(
+                StopReason.UNHANDLED, 0,
+                "a program uses IN or OUT: its fault is not carried out here"))
+        return refused
+
+    def _port_read(self, port: int, size: int) -> int:
+        found = self._ports.get(port)
+        if found is not None:
+            return found[0].read(found[1], size)
+        function = self.pci.port(port)
+        if function is not None:
+            return function[0].read_port(function[1], size)
+        if port == 0x61:
+            return self.pit.gate()
+        self.machine.spend(PORT_COST)
+        return (1 << 8 * size) - 1  # nothing there: an empty PCI bus among it
+
+    def _port_write(self, port: int, size: int, value: int) -> None:
+        found = self._ports.get(port)
+        if (port == 0xCF9 and size == 1 and value & 4) or (port == 0x64 and value == 0xFE):
+            self.machine.request_stop(Stop(StopReason.RESET, 0))  # reset control; the 8042
+        elif found is not None:
+            found[0].write(found[1], size, value)
+        elif (function := self.pci.port(port)) is not None:
+            function[0].write_port(function[1], size, value)
+        elif port == 0x61:
+            self.pit.set_gate(value)
+        else:
+            self.machine.spend(PORT_COST)
+
+    def _lapic_read(self, offset: int, size: int) -> int:
+        return self.lapics[self.machine.engine.cpu].read(offset, size)
+
+    def _lapic_write(self, offset: int, size: int, value: int) -> None:
+        own = self.lapics[self.machine.engine.cpu]
+        if offset & ~15 == lapic.EOI and own.isr:
+            self.ioapic.end_of_interrupt(own.isr.bit_length() - 1)
+        own.write(offset, size, value)
+
+    def _send(self, sender: int | None, command: int, destination: int) -> None:
+        """A message on the APICs' bus.
+
+        :param sender: the CPU; None: the I/O APIC.
+        :param command: as in an interrupt command register, or an entry of the I/O APIC's.
+        """
+        if len(self.lapics) == 1:
+            self.lapics[0].request(command & 0xFF)
+            return
+        if command >> 8 & 7 == lapic.INIT and not command & lapic.ASSERT:
+            return  # a de-assertion, which processors do not look at any more
+        shorthand = command >> 18 & 3 if sender is not None else 0
+        if shorthand == 0:
+            logical = bool(command & lapic.LOGICAL)
+            targets = [i for i, one in enumerate(self.lapics)
+                       if one.is_meant(destination, logical)]
+        elif shorthand == 1:
+            targets = [i for i in range(len(self.lapics)) if i == sender]
+        else:
+            targets = [i for i in range(len(self.lapics)) if i != sender or shorthand == 2]
+        delivery = command >> 8 & 7
+        for target in targets[:1] if delivery == lapic.LOWEST else targets:
+            one, cpu = self.lapics[target], self.cpus[target]
+            if delivery in (lapic.FIXED, lapic.LOWEST):
+                one.request(command & 0xFF)
+            elif delivery == lapic.NMI:
+                one.urge()
+            elif delivery == lapic.INIT and target != sender:
+                cpu.on = False
+                one.reset()
+            elif delivery == lapic.START and not cpu.on:
+                cpu.post((command & 0xFF) << 12, 0)
+                self.machine.schedule.changed()
+
+    def firmware(self) -> bytes:
+        """ACPI's tables; the CPU is as the boot loader makes it."""
+        programs = self.machine.image.options.programs
+        self.machine.write_physical(
+            acpi.RSDP_BASE, acpi.tables(programs, len(self.disks), len(self.cpus)))
+        return b""
+
+    def type(self, data: bytes) -> None:
+        self.uart.type(data)
+
+    @property
+    def keys_left(self) -> bool:
+        return self.uart.keys_left
+
+BOARD = Amd64Board

@@ -1,0 +1,535 @@
+"""amd64's CPU: exceptions through the IDT, interrupts from its local APIC.
+
+SDM volume 3, chapter 6.
+"""
+
+import ctypes
+import functools
+import struct
+from dataclasses import replace
+from typing import Any
+
+import unicorn
+import unicorn.x86_const as uc
+
+import emu.unicorn.amd64._cpu as _cpu
+from emu.amd64 import registers
+from emu.amd64.arch import FRAME, LARGE, PRESENT
+from emu.amd64.registers import RFLAGS_IF, RFLAGS_NT, RFLAGS_RF, RFLAGS_TF, RFLAGS_VM
+from emu.devices.lapic import LocalApic
+from emu.host.errors import MachineError, MemoryAccessError
+from emu.machine.machine import Stop, StopReason
+from emu.unicorn.amd64.gate import Gate
+from emu.unicorn.cpu import Cpu, CpuModel
+from emu.unicorn.engine_probe import (
+    CODE,
+    CODE_SIZE,
+    BlockEnds,
+    StateFields,
+    context_bytes,
+    find_field,
+)
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.new_engine import new_engine
+
+NON_MASKABLE, BREAKPOINT, INVALID_OPCODE = 2, 3, 6
+DOUBLE_FAULT, GENERAL_PROTECTION, PAGE_FAULT = 8, 13, 14
+WRITE, RESERVED_BIT = 2, 8  # of a page fault's error code; WRITE is also a page table entry's
+NO_EXECUTE = 1 << 63  # of an entry
+MASK = (1 << 64) - 1
+RESERVED = 0xFFF << 40  # of one: the CPU model has 40 bits of physical address
+WITH_ERROR_CODE = {8, 10, 11, 12, 13, 14, 17, 21}
+STI = 0xFB
+INT3 = b"\xcc"
+PAUSE = b"\xf3\x90"
+NMI_MASKED = 1 << 2  # of hflags2: HF2_NMI_MASK
+HLT = 0xF4
+PREFIXES = bytes((0x66, 0x67, 0x2E, 0x36, 0x3E, 0x26, 0x64, 0x65, 0xF2, 0xF3, *range(0x40, 0x50)))
+MWAIT = b"\x0f\x01\xc9"
+CR4_OSFXSR = 1 << 9
+SEGMENT_CACHE = 24  # bytes
+CPL, INHIBIT, SS32, CS64 = 3, 1 << 3, 1 << 5, 1 << 15  # of QEMU's hflags: HF_CPL, ...
+SYSCALL = 256  # where the model has vectors of exceptions
+TSS_RSP0, TSS_IST = 4, 28  # SDM volume 3, "64-Bit Mode TSS"; IST 1 is behind the second
+CR4_PAE, CR0_PE, CR0_PG, CR0_WP = 1 << 5, 1 << 0, 1 << 31, 1 << 16
+EFER_SCE, EFER_LME, EFER_LMA = 1 << 0, 1 << 8, 1 << 10
+MMR = struct.Struct("<H6xQII")  # uc_x86_mmr
+
+
+def scratch() -> unicorn.Uc:
+    """Long mode without paging, SSE enabled."""
+    engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_64)
+    engine.ctl_set_cpu_model(uc.UC_CPU_X86_QEMU64)
+    engine.mem_map(CODE, CODE_SIZE)
+    engine.reg_write(uc.UC_X86_REG_CR4, CR4_OSFXSR)
+    return engine
+
+
+@functools.cache
+def _shadow_field() -> StateFields:
+    """Where the CPU state holds what keeps interrupts away behind STI (QEMU's ``hflags``).
+
+    STI, and NOP in its place, are executed with interrupts enabled; the engine is stopped by the
+    hook of the block behind, where one bit differs.
+    """
+    states = []
+    for code in (bytes((STI,)), b"\x90"):
+        engine = scratch()
+        engine.mem_write(CODE, code + b"\xeb\x00" * (code == b"\x90") + b"\x90\x90\xeb\xfe")
+        engine.reg_write(uc.UC_X86_REG_EFLAGS, RFLAGS_IF | 2)
+        seen: list[bytes] = []
+
+        def block(e: unicorn.Uc, at: int, _n: int, _d: object, seen: list[bytes] = seen) -> None:
+            if at != CODE:
+                seen.append(context_bytes(e))
+                e.emu_stop()
+
+        engine.hook_add(unicorn.UC_HOOK_BLOCK, block)
+        engine.emu_start(CODE, CODE + CODE_SIZE - 1)
+        states.append(seen[0])
+    with_, without = (struct.unpack(f"<{len(s) // 4}I", s[: len(s) // 4 * 4]) for s in states)
+    found = [4 * i for i, (a, b) in enumerate(zip(with_, without, strict=True))
+             if a == b | INHIBIT and not b & INHIBIT]
+    if len(found) != 1:
+        raise MachineError(
+            f"this version of Unicorn ({unicorn.__version__}) keeps the interrupt shadow of amd64 "
+            f"in {len(found) or 'no'} places; version 2.1.4 is known to work"
+        )
+    return StateFields({"hflags": (found[0], "<I"), "hflags2": (found[0] + 4, "<I")})
+
+
+@functools.cache
+def _segment_fields() -> StateFields:
+    """Where the CPU state holds the hidden parts of the segment registers: chosen bases of FS and
+    GS, which are neighbours, tell (QEMU's ``SegmentCache``: u32 selector, u64 base, u32 limit, u32
+    flags, in the order of the encoding)."""
+    states = []
+    bases = {uc.UC_X86_REG_FS_BASE: (0x1357_9BDF_0000, 0x0246_8ACE_1000),
+             uc.UC_X86_REG_GS_BASE: (0x0F1E_2D3C_0000, 0x4B5A_6978_1000)}
+    for i in range(2):
+        engine = scratch()
+        for register, values in bases.items():
+            engine.reg_write(register, values[i])
+        states.append(context_bytes(engine))
+    fs, gs = (find_field(states, values, "<Q", "the segment bases of amd64")
+              for values in bases.values())
+    if gs - fs != SEGMENT_CACHE:
+        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) keeps the segments of "
+                           "amd64 otherwise; version 2.1.4 is known to work")
+    fields: dict[str, tuple[int, str]] = {}
+    for i, name in enumerate(("es", "cs", "ss", "ds", "fs", "gs")):
+        base = fs + (i - 4) * SEGMENT_CACHE
+        fields |= {f"{name}_hidden_base": (base, "<Q"), f"{name}_limit": (base + 8, "<I"),
+                   f"{name}_flags": (base + 12, "<I")}
+    return StateFields(fields)
+
+
+@functools.cache
+def _register_places() -> list[int]:
+    """Where the CPU state holds the registers that exceptions and SYSCALL write."""
+    written = (uc.UC_X86_REG_RIP, uc.UC_X86_REG_RCX, uc.UC_X86_REG_R11, uc.UC_X86_REG_RSP)
+    states, seeds = [], (0x1357_9BDF_0246_8ACE, 0x0F1E_2D3C_4B5A_6978)
+    for seed in seeds:
+        engine = scratch()
+        for i, register in enumerate(written):
+            engine.reg_write(register, seed + 0x1111 * i)
+        states.append(context_bytes(engine))
+    return [find_field(states, [seed + 0x1111 * i for seed in seeds], "<Q",
+                       "a general register of amd64") for i in range(len(written))]
+
+
+@functools.cache
+def _exception_fields() -> tuple[int, int]:
+    """Where the CPU state holds the error code, and the exception in flight.
+
+    Loading a selector beyond the descriptor table raises #GP with the selector as error code.
+    Unicorn never finishes an exception, so that the second page fault would be a double fault;
+    the field of the exception in flight is put back to none (-1).
+    """
+    before, after, codes = [], [], (0x1230, 0x5678)
+    for code in codes:
+        engine = scratch()
+        engine.mem_write(CODE, b"\x8e\xe0")  # mov fs, eax
+        engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+        engine.reg_write(uc.UC_X86_REG_RAX, 0x7F7F0000 | code)  # FS takes the low half
+        before.append(context_bytes(engine))
+        engine.emu_start(CODE, CODE + 2)
+        after.append(context_bytes(engine))
+    error = find_field(after, codes, "<i", "the error code of an amd64 exception")
+    # Behind it, whether INT n has raised it (QEMU's ``exception_is_int``).
+    engine = scratch()
+    engine.mem_write(CODE, b"\xcd\x0d")
+    engine.hook_add(unicorn.UC_HOOK_INTR, lambda e, _n, _d: e.emu_stop())
+    engine.emu_start(CODE, CODE + 2)
+    raised = [struct.unpack_from("<i", state, error + 4)[0]
+              for state in (*after, context_bytes(engine))]
+    if raised != [0, 0, 1]:
+        raise MachineError(f"this version of Unicorn ({unicorn.__version__}) does not tell INT n "
+                           "of amd64 from an exception; version 2.1.4 is known to work")
+    flight = find_field([*before, *after], [-1, -1, 13, 13], "<i",
+                        "the amd64 exception in flight")
+    return error, flight
+
+
+class Amd64Cpu(Cpu):
+    model = CpuModel(
+        unicorn.UC_ARCH_X86, unicorn.UC_MODE_64, uc.UC_CPU_X86_QEMU64, 0, registers.UNICORN
+    )
+    wakes_masked = False
+    yields = (PAUSE,)
+
+    def __init__(self, machine: UnicornMachine, number: int, lapic: LocalApic) -> None:
+        super().__init__(number)
+        self.machine, self.lapic = machine, lapic
+
+    @classmethod
+    def prepare(cls, machine: UnicornMachine) -> None:
+        """Make the engine for CPUs of this kind."""
+        machine.make_engine(cls.model, uc.UC_X86_REG_RIP)
+        native = machine.engine
+        native.set_breakpoint_exception(_cpu)
+        native.set_exceptions(
+            _cpu, [*_exception_fields(), _shadow_field().fields["hflags"][0], *_register_places()])
+        native.set_page_walk(_cpu)
+        native.set_no_execute(NO_EXECUTE)
+        native.set_last_address(uc.UC_X86_REG_FIP)
+        native.hook_system_call(uc.UC_X86_INS_SYSCALL, SYSCALL)
+        native.set_user_mode(uc.UC_X86_REG_CS, CPL, CPL)
+        native.set_interrupt_mask(uc.UC_X86_REG_EFLAGS, RFLAGS_IF, RFLAGS_IF)
+        native.set_unmaskable(_shadow_field().fields["hflags2"][0], NMI_MASKED)
+
+    def reset(self) -> None:
+        """As it was made: the boot loader enters long mode."""
+
+    def start(self, address: int, argument: int) -> None:
+        """INIT, and a start-up message: real mode (SDM volume 3, "MP Initialization Protocol").  An
+        engine that was made for 64-bit mode comes into it by what one made for real mode is."""
+        engine = new_engine(unicorn.UC_ARCH_X86, unicorn.UC_MODE_16)
+        engine.ctl_set_cpu_model(self.model.cpu_model)
+        engine.reg_write(uc.UC_X86_REG_CS, address >> 4)
+        engine.reg_write(uc.UC_X86_REG_IP, 0)
+        self.machine.uc.context_restore(engine.context_save())
+        self.machine.engine.write_bytes(
+            uc.UC_X86_REG_IDTR, MMR.pack(0, 0, 0x3FF, 0))
+
+    # -- system registers -------------------------------------------------------------------------
+
+    def read_system(self, name: str) -> int:
+        if name not in registers.MSRS:
+            raise MachineError(f"amd64 has no register '{name}'")
+        return self.machine.engine.read_msr(uc.UC_X86_REG_MSR, registers.MSRS[name])
+
+    def write_system(self, name: str, value: int) -> None:
+        if name == "gdtr":  # as LGDT's operand has it (SDM volume 3, "Memory-Management Registers")
+            self.machine.engine.write_bytes(
+                uc.UC_X86_REG_GDTR, MMR.pack(0, value >> 16, value & 0xFFFF, 0))
+            return
+        if name not in registers.MSRS:
+            raise MachineError(f"amd64 has no register '{name}'")
+        self.machine.engine.write_msr(uc.UC_X86_REG_MSR, registers.MSRS[name], value)
+
+    # -- exceptions -------------------------------------------------------------------------------
+
+    def exception(self, vector: int) -> str | None:
+        machine = self.machine
+        pc = machine.pc
+        if vector == SYSCALL:
+            return self._system_call(machine.left_at(pc))
+        if vector != BREAKPOINT or not machine.at_breakpoint(pc - 1):
+            pc = machine.left_at(pc)
+        code, software = self._finish_exception()
+        # Of what traps behind itself, INT3 and INT n, a fault on the way is told at it.
+        began = pc
+        if software:
+            one = vector == BREAKPOINT and machine.read(pc - 1, 1) == INT3
+            began -= 1 if one else 2
+        told = vector in WITH_ERROR_CODE and not software  # SDM volume 3, 6.13
+        return self._enter(vector, pc, code if told else None, began)
+
+    def invalid(self) -> str | None:
+        pc = self.machine.left_at(self.machine.pc)
+        return self._enter(INVALID_OPCODE, pc, None)
+
+    def bus_error(self, code: int) -> str | None:
+        pc = self.machine.pc
+        return f"libunicorn error {code}: no device at the physical address that {pc:#x} uses"
+
+    def _finish_exception(self) -> tuple[int, bool]:
+        """The error code, and whether INT n has raised it; afterwards Unicorn takes the exception
+        for handled."""
+        error, flight = _exception_fields()
+        engine = self.machine.uc
+        context = engine.context_save()
+        address = ctypes.cast(context.context, ctypes.c_void_p).value or 0
+        code, software = struct.unpack("<ii", ctypes.string_at(address + error, 8))
+        ctypes.memmove(address + flight, struct.pack("<i", -1), 4)
+        engine.context_restore(context)
+        return int(code), software != 0
+
+    def _enter(self, vector: int, pc: int, code: int | None,
+               began: int | None = None) -> str | None:
+        """Deliver an exception; it cannot be where a table or the stack is mapped to no RAM."""
+        try:
+            return self._through_gate(vector, pc, code, began)
+        except MemoryAccessError as error:
+            return f"exception {vector}: {error}"
+
+    def told_entry(self, vector: int, left: int, reached: int) -> str:
+        gate = self._gate(vector)
+        return "" if gate is None else gate.told(left, reached)
+
+    def _gate(self, vector: int) -> Gate | None:
+        """The gate of a vector; None: it leads nowhere."""
+        m = self.machine
+        _sel, base, limit, _flags = MMR.unpack(
+            m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size))
+        at = base + 16 * vector
+        if 16 * vector + 15 > limit or not self._mapped(at, 16):
+            return None
+        found = Gate.parse(vector, at, *struct.unpack("<QQ", m.read(at, 16)))
+        if not found.stack:
+            return found
+        _sel, task, _limit, _flags = MMR.unpack(m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size))
+        place = task + TSS_IST + 8 * found.stack
+        if not self._mapped(place, 8):
+            return None
+        return replace(found, task=task, top=m.read_u64(place))
+
+    def _through_gate(self, vector: int, pc: int, code: int | None,
+                      began: int | None = None) -> str | None:
+        """Through the IDT.  Where the frame cannot be pushed, that is a page fault of
+        the instruction, or a double fault (SDM volume 3, 6.15, "Interrupt 8")."""
+        m = self.machine
+        began = pc if began is None else began
+        _sel, base, limit, _flags = MMR.unpack(
+            m.engine.read_bytes(uc.UC_X86_REG_IDTR, MMR.size)
+        )
+        if 16 * vector + 15 > limit:
+            return f"exception {vector} before the IDT is set"
+        if not self._mapped(base + 16 * vector, 16):
+            return f"exception {vector}: the IDT at {base:#x} is not mapped (triple fault)"
+        low, high = struct.unpack("<QQ", m.read(base + 16 * vector, 16))
+        if not low >> 47 & 1:
+            return f"exception {vector}: its IDT gate is not present (triple fault)"
+        user = m.read_register("cs") & 3 != 0
+        if user and pc > began and not low >> 46 & 1:
+            # INT n through a gate that is not the program's (SDM volume 3, 6.12.1.2).
+            return self._enter(GENERAL_PROTECTION, began, 8 * vector | 2)
+        gate = Gate.parse(vector, base + 16 * vector, low, high)
+        target, kind, ist = gate.target, gate.kind, gate.stack
+        sp, flags = m.read_register("rsp"), m.read_register("rflags")
+        top = sp
+        if ist or user:
+            _sel, task, _limit, _flags = MMR.unpack(
+                m.engine.read_bytes(uc.UC_X86_REG_TR, MMR.size)
+            )
+            at = task + (TSS_IST + 8 * ist if ist else TSS_RSP0)
+            if not self._mapped(at, 8):
+                return f"exception {vector}: the TSS at {task:#x} is not mapped (triple fault)"
+            top = m.read_u64(at)
+        frame = [pc, m.read_register("cs"), flags, sp, m.read_register("ss")]
+        if code is not None:
+            frame.insert(0, code & 0xFFFFFFFF)
+        top &= ~15
+        pieces = [word.to_bytes(8, "little") for word in reversed(frame)]
+        if (top - 8) >> 12 == (top - 8 * len(frame)) >> 12:  # one page, all of it or nothing
+            pieces = [b"".join(reversed(pieces))]
+        for piece in pieces:
+            fault = self._push_fault(top - 8 & MASK)
+            if fault is not None:
+                top = top - 8 & MASK
+                m.write_register("cr2", top)
+                if vector == DOUBLE_FAULT:
+                    return f"double fault with no stack at {top:#x} (triple fault)"
+                if vector == PAGE_FAULT:
+                    return self._enter(DOUBLE_FAULT, pc, 0)
+                return self._enter(PAGE_FAULT, began, fault)
+            top = top - len(piece) & MASK
+            m.store(top, piece)
+        flags &= ~(RFLAGS_TF | RFLAGS_NT | RFLAGS_RF | RFLAGS_VM)
+        if kind == 0xE:
+            flags &= ~RFLAGS_IF
+        m.write_register("rflags", flags)
+        m.write_register("rsp", top)
+        if user:
+            self._to_ring_0()
+        m.write_register("cs", gate.selector)
+        if user:
+            m.write_register("ss", 0)
+        m.pc = target
+        return None
+
+    def _to_ring_0(self) -> None:
+        """The privilege level that the CPU model keeps: no write of a selector changes it."""
+        hidden = _shadow_field()
+        hidden.write(self.machine.uc, {"hflags": hidden.read(self.machine.uc)["hflags"] & ~CPL})
+
+    def _system_call(self, behind: int) -> str | None:
+        """SYSCALL, which ends behind itself (SDM volume 2): segments are not looked up."""
+        m = self.machine
+        flags = _shadow_field().read(m.uc)["hflags"]
+        if not self.read_system("efer") & EFER_SCE:
+            return self._enter(INVALID_OPCODE, behind - 2, None)
+        if not flags & CS64:
+            return "SYSCALL from 32-bit code is not run here"
+        rflags, selector = m.read_register("rflags"), self.read_system("star") >> 32 & 0xFFFC
+        m.write_register("rcx", behind)
+        m.write_register("r11", rflags & ~RFLAGS_RF)
+        m.write_register("rflags", rflags & ~(self.read_system("sfmask") | RFLAGS_RF))
+        self._to_ring_0()
+        m.write_register("cs", selector)
+        m.write_register("ss", selector + 8)
+        m.pc = self.read_system("lstar")
+        return None
+
+    def _mapped(self, address: int, size: int) -> bool:
+        return None not in (self.machine.translate(address),
+                            self.machine.translate(address + size - 1))
+
+    def _push_fault(self, address: int) -> int | None:
+        """The error code of a page fault of a push in ring 0; None: there is none (SDM volume 3,
+        4.6 and 4.7)."""
+        m = self.machine
+        table, writable = m.read_register("cr3") & FRAME, True
+        for shift in (39, 30, 21, 12):
+            at = table + 8 * (address >> shift & 0x1FF)
+            try:
+                entry = int.from_bytes(m.read_physical(at, 8), "little")
+            except MemoryAccessError:  # a table where no RAM is
+                return WRITE
+            if not entry & PRESENT:
+                return WRITE
+            if entry & RESERVED:
+                return WRITE | PRESENT | RESERVED_BIT
+            writable &= bool(entry & WRITE)
+            if 12 < shift < 39 and entry & LARGE:
+                break
+            table = entry & FRAME
+        return None if writable or not m.read_register("cr0") & CR0_WP else WRITE | PRESENT
+
+    # -- interrupts -------------------------------------------------------------------------------
+
+    def interrupt_pending(self) -> bool:
+        return self.lapic.urgent or self.lapic.pending() is not None
+
+    def masks_interrupts(self) -> bool:
+        return not self.machine.read_register("rflags") & RFLAGS_IF
+
+    def wakes(self) -> bool:
+        return self.lapic.urgent or super().wakes()
+
+    def unmaskable(self) -> bool:
+        return self.lapic.urgent
+
+    def ring_timer(self) -> None:
+        self.lapic.ring()
+
+    def deliver_interrupt(self) -> bool:
+        m = self.machine
+        if self.lapic.urgent and not _shadow_field().read(m.uc)["hflags2"] & NMI_MASKED:
+            return self._deliver_nmi()
+        if self.lapic.pending() is None or not m.read_register("rflags") & RFLAGS_IF:
+            return False
+        pc = m.pc
+        if self.in_shadow():
+            m.engine.shadow = True  # the instruction after STI runs first
+            return False
+        trouble = self._enter(self.lapic.acknowledge(), pc, None)
+        if trouble is not None:
+            m.request_stop(Stop(StopReason.UNHANDLED, pc, trouble))
+        return True
+
+    def _deliver_nmi(self) -> bool:
+        """Others are kept away until IRET, of which the model knows."""
+        self.lapic.urgent = False
+        fields = _shadow_field()
+        fields.write(self.machine.uc, {
+            "hflags2": fields.read(self.machine.uc)["hflags2"] | NMI_MASKED})
+        trouble = self._enter(NON_MASKABLE, self.machine.pc, None)
+        if trouble is not None:
+            self.machine.request_stop(Stop(StopReason.UNHANDLED, self.machine.pc, trouble))
+        return True
+
+    # -- instructions -----------------------------------------------------------------------------
+
+    _block_ends = BlockEnds(scratch, b"\x90")
+
+    def ends_block(self, code: bytes) -> bool:
+        return self._block_ends(code)
+
+    def is_wait(self, code: bytes) -> bool:
+        bare = code.lstrip(PREFIXES)
+        return bare == bytes((HLT,)) or bare == MWAIT
+
+    def in_shadow(self) -> bool:
+        return bool(_shadow_field().read(self.machine.uc)["hflags"] & INHIBIT)
+
+    # -- snapshots --------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        m = self.machine
+        state: dict[str, Any] = {name: m.read_register(name) for name in registers.UNICORN}
+        state |= {name: self.read_system(name) for name in registers.MSRS}
+        for name, number in registers.WIDE.items():
+            state[name] = m.engine.read_bytes(number, registers.WIDE_SIZE).hex()
+        for name, number in registers.FLOATING_POINT.items():
+            state[name] = m.engine.read(number)
+        for i in range(8):
+            state[f"fp{i}"] = m.engine.read_bytes(uc.UC_X86_REG_FP0 + i, 10).hex()
+        for i in range(16):
+            state[f"xmm{i}"] = m.engine.read_bytes(uc.UC_X86_REG_XMM0 + i, 16).hex()
+        state |= _segment_fields().read(m.uc)
+        flags = _shadow_field().read(m.uc)["hflags"]
+        state["interrupt_shadow"], state["stack_32"] = bool(flags & INHIBIT), bool(flags & SS32)
+        if m.schedule.several:  # others start in real mode, and NMIs are sent
+            state |= _shadow_field().read(m.uc)
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        m = self.machine
+        self._to_ring_0()  # where all that follows can be written
+        for name, number in registers.WIDE.items():
+            m.engine.write_bytes(number, bytes.fromhex(state[name]))
+        self.write_system("efer", state["efer"])
+        for name in ("cr4", "cr3", "cr0", "cr2", "cr8"):
+            m.write_register(name, state[name])
+        for name in registers.MSRS:
+            self.write_system(name, state[name])
+        for name, number in registers.FLOATING_POINT.items():
+            m.engine.write(number, state[name])
+        for i in range(8):
+            m.engine.write_bytes(uc.UC_X86_REG_FP0 + i, bytes.fromhex(state[f"fp{i}"]))
+        for i in range(16):
+            m.engine.write_bytes(uc.UC_X86_REG_XMM0 + i, bytes.fromhex(state[f"xmm{i}"]))
+        self._check_descriptors(state)
+        for name in [*registers.SEGMENTS, "fs_base", "gs_base", *registers.DEBUG,
+                     *registers.NAMES]:
+            m.write_register(name, state[name])
+        hidden = _segment_fields()
+        hidden.write(m.uc, {name: state[name] for name in hidden.fields})
+        # No write of a selector changes the level that the model keeps.
+        flags = _shadow_field().read(m.uc)["hflags"] & ~(SS32 | INHIBIT | CPL) | state["cs"] & CPL
+        for name, bit in (("interrupt_shadow", INHIBIT), ("stack_32", SS32)):
+            flags |= bit if state[name] else 0
+        if m.schedule.several:
+            _shadow_field().write(m.uc, {name: state[name] for name in ("hflags", "hflags2")})
+        else:
+            _shadow_field().write(m.uc, {"hflags": flags})
+
+
+    def _check_descriptors(self, state: dict[str, Any]) -> None:
+        """A selector is set by reading its descriptor, where a page fault would end the process.
+
+        :raises ValueError: when it cannot be read.
+        """
+        _selector, base, limit, _flags = MMR.unpack(
+            self.machine.engine.read_bytes(uc.UC_X86_REG_GDTR, MMR.size))
+        if not state["cr0"] & CR0_PE:
+            return
+        for name in registers.SEGMENTS:
+            at = state[name] & ~7
+            if at and not (at + 7 <= limit and self._mapped(base + at, 8)):
+                raise ValueError(f"a state whose {name} cannot be")
+
+
+CPU = Amd64Cpu

@@ -1,0 +1,107 @@
+"""The arm64 computer: RAM at 1 GiB, GICv2, generic timer, PL011, PSCI, as in QEMU's ``virt``."""
+
+import functools
+
+from emu.arm64.generic_timer import PPI_PHYSICAL, PPI_VIRTUAL
+from emu.devices.device import Device, Line
+from emu.devices.devicetree import DeviceNode, cells64, cpu_node, flatten
+from emu.devices.gicv2 import CpuInterface, Distributor
+from emu.devices.pl011 import Pl011
+from emu.devices.virtio_block import VirtioBlock
+from emu.devices.virtio_mmio import VirtioMmio
+from emu.unicorn.arm64 import psci
+from emu.unicorn.arm64.cpu import ArmCpu
+from emu.unicorn.board import Board
+from emu.unicorn.machine import UnicornMachine
+
+RAM_BASE = 0x40000000
+GICD_BASE, GICC_BASE, UART_BASE = 0x08000000, 0x08010000, 0x09000000
+UART_SPI = 1
+UART_CLOCK = 24_000_000
+DISK_BASE, DISK_STEP, DISK_SPI = 0x0A000000, 0x1000, 16
+
+
+class ArmBoard(Board):
+    ram_base = RAM_BASE
+    hidden_base = 0x30000000
+
+    def __init__(self, machine: UnicornMachine) -> None:
+        self.machine = machine
+        ArmCpu.prepare(machine)
+        changed = machine.interrupts_changed
+        count = machine.image.options.cpus
+        self.distributor = Distributor(changed, count, lambda: machine.engine.cpu)
+        self.interfaces = [CpuInterface(self.distributor, changed, i) for i in range(count)]
+        self.uart = Pl011(machine, Line(self.distributor.set_line, 32 + UART_SPI))
+        self.devices = {"gicd": self.distributor, "gicc": self.interfaces[0], "uart": self.uart}
+        self.devices |= {f"gicc{i}": self.interfaces[i] for i in range(1, count)}
+        windows: tuple[tuple[int, Device], ...] = (
+            (GICD_BASE, self.distributor), (UART_BASE, self.uart))
+        for base, device in windows:
+            machine.engine.map_device(base, device.size, device.read, device.write)
+        machine.engine.map_device(GICC_BASE, CpuInterface.size, self._interface_read,
+                                  self._interface_write)
+        line = self.distributor.set_line
+        self.disks = tuple(
+            VirtioBlock(machine, f"disk{i}", image.content, Line(line, 32 + DISK_SPI + i))
+            for i, image in enumerate(machine.image.options.disks))
+        for i, disk in enumerate(self.disks):
+            device = self.devices[f"disk{i}"] = VirtioMmio(disk)
+            machine.engine.map_device(
+                DISK_BASE + DISK_STEP * i, DISK_STEP, device.read, device.write)
+        private = self.distributor.set_private
+        self.cpus = tuple(
+            ArmCpu(machine, i, self.interfaces[i], functools.partial(private, i))
+            for i in range(count))
+
+    def _interface_read(self, offset: int, size: int) -> int:
+        return self.interfaces[self.machine.engine.cpu].read(offset, size)
+
+    def _interface_write(self, offset: int, size: int, value: int) -> None:
+        self.interfaces[self.machine.engine.cpu].write(offset, size, value)
+
+    def firmware(self) -> bytes:
+        self.cpus[0].reset()
+        return flatten(self.device_tree())
+
+    def device_tree(self) -> DeviceNode:
+        gic, clock = 1, 2  # phandles
+        level, high = 4, 0xF04
+        root = DeviceNode("", N_address_cells=2, N_size_cells=2, compatible="linux,dummy-virt",
+                    model="kinst,arm64", interrupt_parent=gic)
+        root.add(
+            DeviceNode("chosen", stdout_path=f"/pl011@{UART_BASE:x}"),
+            DeviceNode(f"memory@{RAM_BASE:x}", device_type="memory",
+                 reg=cells64(RAM_BASE, self.machine.memory)),
+            DeviceNode("psci", compatible=["arm,psci-1.0", "arm,psci-0.2", "arm,psci"],
+                       method="hvc",
+                 cpu_off=psci.CPU_OFF, cpu_on=psci.CPU_ON_64),
+            DeviceNode("cpus", N_address_cells=1, N_size_cells=0).add(
+                *(cpu_node(i, len(self.cpus), compatible="arm,cortex-a57", enable_method="psci")
+                  for i in range(len(self.cpus)))
+            ),
+            DeviceNode("timer", compatible=["arm,armv8-timer", "arm,armv7-timer"], always_on=None,
+                 interrupts=[1, 13, high, 1, PPI_PHYSICAL, high, 1, PPI_VIRTUAL, high,
+                             1, 10, high]),
+            DeviceNode(f"intc@{GICD_BASE:x}", compatible="arm,cortex-a15-gic", N_interrupt_cells=3,
+                 interrupt_controller=None, phandle=gic, N_address_cells=2, N_size_cells=2,
+                 reg=cells64(GICD_BASE, 0x1000, GICC_BASE, 0x2000)),
+            DeviceNode("apb-pclk", compatible="fixed-clock", N_clock_cells=0,
+                 clock_frequency=UART_CLOCK, phandle=clock),
+            DeviceNode(f"pl011@{UART_BASE:x}", compatible=["arm,pl011", "arm,primecell"],
+                 reg=cells64(UART_BASE, 0x1000), interrupts=[0, UART_SPI, level],
+                 clocks=[clock, clock], clock_names=["uartclk", "apb_pclk"]),
+            *(DeviceNode(f"virtio_mmio@{DISK_BASE + DISK_STEP * i:x}", compatible="virtio,mmio",
+                         reg=cells64(DISK_BASE + DISK_STEP * i, DISK_STEP),
+                         interrupts=[0, DISK_SPI + i, level]) for i in range(len(self.disks))),
+        )
+        return root
+
+    def type(self, data: bytes) -> None:
+        self.uart.type(data)
+
+    @property
+    def keys_left(self) -> bool:
+        return self.uart.keys_left
+
+BOARD = ArmBoard

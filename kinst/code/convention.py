@@ -1,0 +1,237 @@
+"""Where a function's arguments are when it is entered.
+
+``Convention`` says how an architecture's C calling convention passes integers, pointers,
+structures and unions; ``words`` applies it to a prototype.  Floating-point numbers are passed in
+registers that no probe reads, so that an argument with one, and all arguments after it, have no
+known place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dwarf.debug_file import DebugDataError
+from dwarf.types import (
+    MAX_STEPS,
+    Array,
+    Enumeration,
+    Incomplete,
+    Integer,
+    Pointer,
+    Procedure,
+    Structure,
+    Type,
+    strip,
+)
+from emu.arch.parts import Parts
+
+WORD = 8  # bytes
+MAX_MEMBERS = 4096  # of a structure, with those inside of it
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How an architecture passes arguments that are no floating-point numbers.
+
+    :param registers: the argument registers, in order.
+    :param stacked_at: bytes from the stack pointer to the first argument on the stack, when the
+        function is entered.
+    :param by_reference: whether the caller passes the address of a structure of more than two
+        words; otherwise it copies the structure to the stack.
+    :param splits: whether an argument of two words may lie half in the last register and half on
+        the stack.
+    :param even: whether an argument of two words that is aligned to 16 bytes begins in an
+        even-numbered register.
+    :param refills: whether registers that were too few for one argument are used for the next.
+    :param packed_in_memory: whether a structure with a member that is not aligned is passed on
+        the stack, however small it is.
+    :param result_first: whether the address that a result in memory goes to is passed like a first
+        argument, in front of the prototype's; otherwise it has a register of its own.
+    """
+
+    registers: tuple[str, ...]
+    stacked_at: int
+    by_reference: bool
+    splits: bool
+    even: bool
+    refills: bool
+    packed_in_memory: bool
+    result_first: bool
+
+
+CONVENTIONS: Parts[Convention] = Parts("kinst.{}.convention", "CONVENTION")
+
+
+@dataclass(frozen=True)
+class Word:
+    """Eight bytes of an argument.
+
+    :param register: the register that holds them; empty: they are on the stack.
+    :param offset: on the stack, bytes from the first argument there.
+    """
+
+    register: str = ""
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Where an argument is.
+
+    :param words: its eight-byte parts, or that of its address.
+    :param size: bytes of its value.
+    :param by_reference: whether the words hold the address of the value.
+    """
+
+    words: tuple[Word, ...]
+    size: int
+    by_reference: bool = False
+
+
+@dataclass(frozen=True)
+class _Shape:
+    size: int
+    alignment: int
+    whole: bool  # one number or pointer, not a structure
+    packed: bool
+
+
+class _Unknown(Exception):
+    """How such a value is passed is not known."""
+
+
+def words(convention: Convention, procedure: Procedure) -> list[Passed | None]:
+    """The places of a function's parameters, in their order; None for one that is not known."""
+    found: list[Passed | None] = []
+    at = _Cursor(convention)
+    try:
+        if convention.result_first and _in_memory(convention, procedure.result):
+            at.take(_Shape(WORD, WORD, True, False))
+        for parameter in procedure.parameters:
+            found.append(at.take(_shape(parameter.type)))
+    except (_Unknown, DebugDataError):
+        pass
+    return found + [None] * (len(procedure.parameters) - len(found))
+
+
+def _in_memory(convention: Convention, result: Type) -> bool:
+    """Whether a function writes its result to memory that its caller has for it.
+
+    :raises _Unknown: when that is not known.
+    """
+    inner = strip(result)
+    if isinstance(inner, Incomplete):
+        raise _Unknown
+    if not isinstance(inner, Structure):
+        return False
+    if inner.size > 2 * WORD:
+        return True
+    return convention.packed_in_memory and inner.size > 0 and _alignment(inner, [0], 0)[1]
+
+
+def word(convention: Convention, number: int) -> Word:
+    """The place of the argument of that number, from 0, when each takes one word."""
+    count = len(convention.registers)
+    return (Word(convention.registers[number]) if number < count
+            else Word(offset=WORD * (number - count)))
+
+
+class _Cursor:
+    """The registers and the stack that earlier arguments have left."""
+
+    def __init__(self, convention: Convention) -> None:
+        self._convention = convention
+        self._register = self._stack = 0
+
+    def take(self, shape: _Shape) -> Passed:
+        convention, left = self._convention, self._left
+        if shape.size == 0:
+            return Passed((), 0)
+        if shape.size > 2 * WORD and not shape.whole:
+            if convention.by_reference:
+                return Passed(self.take(_Shape(WORD, WORD, True, False)).words, shape.size, True)
+            return self._on_stack(shape)
+        if shape.packed and convention.packed_in_memory:
+            return self._on_stack(shape)
+        count = -(-shape.size // WORD)
+        if count == 2 and shape.alignment == 2 * WORD and convention.even and self._register % 2:
+            self._register, left = self._register + 1, max(0, left - 1)
+        if count <= left:
+            return Passed(self._registers(count), shape.size)
+        if convention.splits and left == 1:
+            first = self._registers(1)
+            return Passed((*first, *self._stacked(1, WORD)), shape.size)
+        if not convention.refills:
+            self._register = len(convention.registers)
+        return self._on_stack(shape)
+
+    @property
+    def _left(self) -> int:
+        return max(0, len(self._convention.registers) - self._register)
+
+    def _registers(self, count: int) -> tuple[Word, ...]:
+        first = self._register
+        self._register += count
+        return tuple(Word(name) for name in self._convention.registers[first : first + count])
+
+    def _on_stack(self, shape: _Shape) -> Passed:
+        count = -(-shape.size // WORD)
+        return Passed(self._stacked(count, shape.alignment), shape.size)
+
+    def _stacked(self, count: int, alignment: int) -> tuple[Word, ...]:
+        aligned = min(max(alignment, WORD), 2 * WORD)
+        self._stack = -(-self._stack // aligned) * aligned
+        first = self._stack
+        self._stack += WORD * count
+        return tuple(Word(offset=at) for at in range(first, self._stack, WORD))
+
+
+def _shape(kind: Type) -> _Shape:
+    """Return the size and the alignment of a type, and how the convention classifies it.
+
+    :raises _Unknown: when the type is incomplete or contains a floating-point number.
+    """
+    inner = strip(kind)
+    match inner:
+        case Pointer():
+            return _Shape(WORD, WORD, True, False)
+        case Integer() | Enumeration():
+            if inner.size not in (1, 2, 4, 8, 16):
+                raise _Unknown
+            return _Shape(inner.size, inner.size, True, False)
+        case Structure():
+            alignment, packed = _alignment(inner, [0], 0)
+            return _Shape(inner.size, alignment, False, packed)
+    raise _Unknown
+
+
+def _alignment(kind: Type, seen: list[int], depth: int) -> tuple[int, bool]:
+    """The alignment of a type, and whether it has a member that is not aligned."""
+    inner = strip(kind)
+    seen[0] += 1
+    if seen[0] > MAX_MEMBERS or depth > MAX_STEPS:
+        raise _Unknown
+    match inner:
+        case Pointer():
+            return WORD, False
+        case Integer() | Enumeration():
+            return inner.size, False
+        case Array():
+            return _alignment(inner.element, seen, depth + 1)
+        case Structure():
+            alignment, packed = 1, False
+            for member in inner.members:
+                own, inside = _alignment(member.type, seen, depth + 1)
+                alignment = max(alignment, own)
+                packed |= inside or (member.width is None and member.offset % (8 * own) != 0)
+            if inner.size % alignment:  # a packed structure may have all of its members aligned
+                alignment = 1
+            return alignment, packed
+    raise _Unknown
+
+
+def sizes(passed: Passed) -> Sequence[int]:
+    """How many bytes of the value each of an argument's words holds."""
+    count = len(passed.words)
+    return [min(WORD, passed.size - WORD * number) for number in range(count)]
+
+

@@ -1,0 +1,174 @@
+"""Inline copies: entered at an instruction or several, left where control reaches an instruction outside of all
+their pieces; part of the dispatcher (``_dispatch.pyx`` includes it).
+
+A copy fires once when it is entered and once when it is left: an instruction at its begin that a loop
+inside of it comes back to enters nothing, and a copy whose code goes on in another of its pieces was
+not left. Which copies a thread is in is kept by thread, like its tail calls.  ``kinst/probes/inline_copies.py``
+is the twin in Python.
+"""
+
+
+cdef inline bint in_copy(Dispatch *d, uint32_t copy, uint64_t pc) noexcept nogil:
+    cdef const InlineCopy *c = &d.copies[copy]
+    cdef uint32_t i
+    for i in range(c.first, c.first + c.count):
+        if d.ranges[i].low <= pc < d.ranges[i].high:
+            return True
+    return False
+
+
+cdef uint32_t add_copy(Dispatch *d, list ranges) except? 0xFFFFFFFF:
+    """A copy that has its code in [low, high) of each range; its number."""
+    cdef void *more
+    cdef uint64_t low, high, room
+    if not 0 < len(ranges) <= MAX_RANGES:
+        raise ValueError(f"an inline copy has 1 to {MAX_RANGES} pieces")
+    if d.copy_count == d.copy_room:
+        room = 2 * d.copy_room if d.copy_room else 256
+        more = realloc(d.copies, room * sizeof(InlineCopy))
+        if more == NULL:
+            raise MemoryError
+        d.copies, d.copy_room = <InlineCopy *>more, <uint32_t>room
+    if d.range_count + len(ranges) > d.range_room:
+        room = 2 * d.range_room + len(ranges) + 256
+        more = realloc(d.ranges, room * sizeof(CodeRange))
+        if more == NULL:
+            raise MemoryError
+        d.ranges, d.range_room = <CodeRange *>more, <uint32_t>room
+    d.copies[d.copy_count] = InlineCopy(d.range_count, <uint32_t>len(ranges))
+    for low, high in ranges:
+        d.ranges[d.range_count] = CodeRange(low, high)
+        d.range_count += 1
+    d.copy_count += 1
+    return d.copy_count - 1
+
+
+cdef int way_out(Dispatch *d, uint32_t copy, const Template *t, uint64_t target, uint64_t after
+                 ) noexcept nogil:
+    """Whether an instruction of a copy may lead out of it: NO_WAY_OUT, WAY_OUT, or CALLS_OUT where
+    the function that it calls returns to an instruction outside."""
+    cdef bint inside = in_copy(d, copy, after)
+    if t.flags & RETURNS or t.op == RETURN:
+        return WAY_OUT
+    if t.op == JUMP:
+        return NO_WAY_OUT if in_copy(d, copy, target) else WAY_OUT
+    if t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT or t.op == BRANCH_COUNT:
+        return NO_WAY_OUT if inside and in_copy(d, copy, target) else WAY_OUT
+    if t.op == LINK and t.a == NO_REGISTER or t.op == INDIRECT and not t.truth:
+        return WAY_OUT
+    if t.op == LINK or t.op == CALL or t.op == INDIRECT:
+        return NO_WAY_OUT if inside else CALLS_OUT
+    return NO_WAY_OUT if inside else WAY_OUT
+
+
+cdef uint64_t counted(Dispatch *d, const Template *t, const Site *s) noexcept nogil:
+    """Where a branch leads that counts a register down (``carry_out`` does so, too)."""
+    cdef uint64_t mask = ~<uint64_t>0 if t.extra == 64 else (<uint64_t>1 << t.extra) - 1
+    cdef uint64_t value = get(d, t.a) & mask
+    cdef bint taken = value == 0
+    if t.n:
+        taken = ((value - 1) & mask) != 0 and flag_truth(d, t.truth)
+    return target_of(t, s.address, s.relative) if taken else s.address + s.length
+
+
+cdef bint goes_out(Dispatch *d, const Site *s, const Probe *p) noexcept nogil:
+    """Whether control leaves the copy with this instruction, or with the function that it calls."""
+    cdef const Template *t = &d.templates.all[s.template]
+    cdef uint64_t pc = 0
+    if p.role == CALLS_OUT or t.flags & RETURNS or t.op == RETURN:
+        return True
+    if t.op == BRANCH_COUNT:
+        return not in_copy(d, p.copy, counted(d, t, s))
+    if t.op == JUMP or t.op == BRANCH_FLAGS or t.op == BRANCH_COMPARE or t.op == BRANCH_BIT or t.op == LINK or (
+            t.op == INDIRECT):
+        return way(d, t, s, &pc) and not in_copy(d, p.copy, pc)
+    return True
+
+
+cdef bint enter_copy(Dispatch *d, uint32_t copy, int32_t lower) noexcept nogil:
+    """A thread is where a copy is entered; false: it is inside already, in a loop, or on its way from
+    another entry, where the stack pointer was lowered by more or less."""
+    cdef uint64_t sp = get(d, d.sp) + <uint64_t><int64_t>lower
+    cdef TailThread *t = current_tails(d, True)
+    cdef int64_t i
+    cdef int why
+    if t == NULL:
+        not_noted(d, TOO_MANY_OF_ALL if d.tails.count >= MAX_TAIL_THREADS else NO_MEMORY)
+        return False
+    i = <int64_t>t.active_count - 1
+    while i >= 0:
+        if t.active[i].copy == copy:
+            if t.active[i].sp == sp:
+                return False
+            if t.active[i].sp > sp:
+                break  # of an outer call of the same function
+            forget_active(t, <uint32_t>i)  # its frame is gone
+        i -= 1
+    if t.active_count == t.active_room:
+        why = make_room(d, <void **>&t.active, &t.active_room, sizeof(ActiveCopy))
+        if why:
+            not_noted(d, why)
+            return False
+    t.active[t.active_count] = ActiveCopy(sp, copy)
+    t.active_count += 1
+    return True
+
+
+cdef bint leave_copy(Dispatch *d, uint32_t copy) noexcept nogil:
+    """A thread has left a copy; false: it was not inside."""
+    cdef TailThread *t = current_tails(d, False)
+    cdef int64_t i
+    if t == NULL:
+        return False
+    i = <int64_t>t.active_count - 1
+    while i >= 0:
+        if t.active[i].copy == copy:
+            forget_active(t, <uint32_t>i)
+            return True
+        i -= 1
+    return False
+
+
+cdef void forget_active(TailThread *t, uint32_t index) noexcept nogil:
+    memmove(&t.active[index], &t.active[index + 1],
+            (t.active_count - index - 1) * sizeof(ActiveCopy))
+    t.active_count -= 1
+
+
+cdef TailThread *current_tails(Dispatch *d, bint make) noexcept nogil:
+    if d.clock.history != d.tails.history:
+        forget_tails(d)
+    return tails_of(d, running_thread(d), 0, make)
+
+
+cdef void fire_copy(Dispatch *d, const Site *s, uint32_t probe) noexcept nogil:
+    """At an instruction where a copy is entered or left."""
+    cdef const Probe *p = &d.probes[probe]
+    cdef int why
+    if p.role == ENTERS:
+        if enter_copy(d, p.copy, p.lower) and not p.silent:
+            fire_one(d, probe)
+    elif goes_out(d, s, p):
+        if p.role == CALLS_OUT:
+            why = note_tail(d, probe, get(d, d.sp), s.address + s.length, 0, True)
+            if why:
+                not_noted(d, why)
+        elif leave_copy(d, p.copy) and not p.silent:
+            fire_one(d, probe)
+
+
+cdef uint32_t copy_probe(Dispatch *d, uint32_t site, uint32_t function, int provider, uint32_t copy,
+                         int role, bint silent) except? 0xFFFFFFFF:
+    """A probe of a copy; one that is silent only follows the copy.  A copy of one instruction is entered
+    before it is left, so entries are the first probes of a site."""
+    cdef uint32_t i = d.sites[site].first
+    cdef uint32_t made = new_probe(d, site, function, provider)
+    d.probes[made].copy, d.probes[made].role, d.probes[made].silent = copy, role, silent
+    if i == NONE or role == ENTERS:
+        d.probes[made].next = i
+        d.sites[site].first = made
+        return made
+    while d.probes[i].next != NONE:
+        i = d.probes[i].next
+    d.probes[i].next = made
+    return made

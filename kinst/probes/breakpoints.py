@@ -1,0 +1,314 @@
+"""Breakpoints of the providers, and what a firing does.
+
+Probes are kept by the native dispatcher (``kinst/probes/_dispatch.pyx``), which also answers the
+breakpoints.  With ``python=True`` the double path is answered here instead, by the verdicts
+themselves: slower, and the truth that the native paths are held to.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from dwarf.index import DebugIndex
+from dwarf.types import Types
+from emu.unicorn.machine import UnicornMachine
+from kinst.probes._dispatch import Dispatcher
+from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT
+from kinst.probes.kinds import TrapPath
+from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probes.traced_program import TracedProgram
+from kinst.relocation.trampoline import RESERVED, Trampolines
+from kinst.relocation.trap import CpuState, returns_to
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict
+
+GUEST: Literal["guest"] = "guest"
+DIRECT: Literal["direct"] = "direct"
+DOUBLE: Literal["double"] = "double"
+Path = Literal["guest", "direct", "double"]
+PATHS: tuple[Path, ...] = (GUEST, DIRECT, DOUBLE)
+THREAD, PER_PROBE = "thread", "probe"
+
+@dataclass(frozen=True)
+class FiringRecord:
+    """What is kept of a firing.
+
+    :param instructions: executed by the guest before it.
+    :param time: virtual nanoseconds: the instructions, and idle time.
+    :param registers: the first five of the calling convention; of a return probe, the second is
+        the value returned.
+    :param cpu: the number of the CPU.
+    """
+
+    probe: Probe
+    instructions: int
+    registers: tuple[int, ...]
+    time: int = 0
+    cpu: int = 0
+
+
+class NativeState:
+    """The interrupted registers, in a firing, as the dispatcher sees them."""
+
+    def __init__(self, dispatcher: Dispatcher, names: Sequence[str]) -> None:
+        self._dispatcher = dispatcher
+        self._index = {name: i for i, name in enumerate(names)}
+
+    def get(self, register: str) -> int:
+        return self._dispatcher.get(self._index[register])
+
+
+Fire = Callable[[Probe, "CpuState | NativeState"], None]
+
+
+class Breakpoints(ProbeTable):
+    """All probes of a machine.
+
+    :param fire: called at every firing; None: firings are counted, and recorded if ``records``.
+    :param path: ``guest``, through the kernel's vectors; ``direct``, handled where it hits; or
+        ``double``, as ``guest``, and the breakpoint behind the displaced instruction (arm64 and
+        riscv64 have one) comes through the vectors too, as FreeBSD's own does.
+    :param trampolines: ``probe``, one for each, or ``thread``, FreeBSD's own on amd64.
+    :param python: answer the double path in Python; firings are told to ``fire`` and not counted.
+    :raises ProbeError: for trampolines of threads where the architecture has none, and what Python
+        does not answer.
+    """
+
+    machine: UnicornMachine
+
+    def __init__(
+        self, machine: UnicornMachine, fire: Fire | None = None, path: Path = GUEST,
+        trampolines: str = PER_PROBE, records: bool = False, python: bool = False,
+    ) -> None:
+        super().__init__(machine)
+        self.machine, self.fire, self.python = machine, fire, python
+        self.path: Path = DOUBLE if python else path
+        self.records_wanted = records
+        self.threads = trampolines == THREAD
+        if python and (path == DIRECT or self.threads or records):
+            raise ProbeError("Python answers the double path only, with a trampoline for each "
+                             "probe")
+        if self.threads and not self.trap.segment:
+            raise ProbeError(f"--trampolines=thread: {machine.arch.name} has one for each probe")
+        # With python=True: called at the seam with the addresses of the breakpoint (also a second
+        # one's) and of the trap frame.
+        self.trapped: Callable[[int, int], None] | None = None
+        self._trampolines: Trampolines | None = None
+        self._seam_at: int | None = None
+        self._seam_before = 0  # a module may have set it (dtrace.ko does)
+        self._state = NativeState(self.dispatcher, self.templates.names)
+        begins = machine.image.symbols.find(machine.guest.thread_begins)
+        self.dispatcher.follow_threads(self.trap.numbers[machine.guest.per_cpu],
+                                       0 if begins is None else begins.address)
+        self._saved_mask = self._scratch = self._scratch_value = 0
+
+    def add_static(self, index: int, types: Callable[[], Types] | None = None,
+                   debug: Callable[[], DebugIndex] | None = None) -> int:
+        if self.python:
+            raise ProbeError("Python answers the double path only, and no static probes")
+        return super().add_static(index, types, debug)
+
+    def add_program(self, program: TracedProgram, types: Callable[[], Types] | None) -> int:
+        if self.python:
+            raise ProbeError("Python answers the double path only, and no probes in programs")
+        return super().add_program(program, types)
+
+    # -- enabling -----------------------------------------------------------------------------
+
+    def enable(self) -> None:
+        """Write the breakpoints and set the seam.
+
+        :raises ProbeError: when this kernel has no seam for the guest path.
+        """
+        machine, dispatcher = self.machine, self.dispatcher
+        if machine.patches:
+            raise ProbeError("other probes are enabled on this machine: disable them first")
+        seam = machine.image.symbols.find(machine.guest.seam)
+        if seam is None and self.path != DIRECT:
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks; "
+                             "give --trap-path=direct")
+        changed = dispatcher.changed()
+        if changed is not None:
+            raise ProbeError(
+                f"{self.image.symbols.where(changed)}: "
+                "the code has changed since the probe was made"
+            )
+        self.forget_text()
+        entry = machine.guest.entry_address(machine.image)
+        # What fails half way leaves nothing behind; none of it comes from outside the run.
+        with machine.unrecorded(), contextlib.ExitStack() as undo:
+            area = Trampolines(
+                machine, entry, self.trap.breakpoint(4), dispatcher.slots_needed()
+            )
+            undo.callback(area.close)
+            dispatcher.choose(TrapPath[self.path.upper()])
+            dispatcher.use_slots(area.base, area.physical, area.size, RESERVED, self.threads)
+            undo.callback(dispatcher.disable)
+            dispatcher.enable()
+            dispatcher.fire, dispatcher.recursion = self._fire, self._recursion
+            dispatcher.record(
+                "tell" if self.fire is not None else "record" if self.records_wanted else "count"
+            )
+            machine.patch(dispatcher, dispatcher.displaced)
+            undo.callback(machine.unpatch)
+            self._scratch = self._scratch_value = 0
+            if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
+                self._scratch = word.address
+                self._scratch_value = machine.read_u64(word.address)
+            if self.path != DIRECT and seam is not None:
+                # Put back by its physical address: the guest may have lost its page tables by then.
+                self._seam_at = machine.translate(seam.address)
+                self._seam_before = machine.read_u64(seam.address)
+                undo.callback(machine.write_u64, seam.address, self._seam_before)
+                machine.write_u64(seam.address, area.seam)
+            if self.python:
+                machine.handle(area.seam, self._seam)
+            else:
+                if self.path != DIRECT and self.trap.called:
+                    area.write_seam(self.trap.seam_code)
+                dispatcher.listen(area.seam, self._scratch, self._scratch_value,
+                                  machine.trap_stack)
+            undo.pop_all()
+        self._trampolines = area
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Put everything back: code, seam, page tables.
+
+        :raises ProbeError: in the middle of a firing.
+        """
+        if not self.enabled or self._trampolines is None:
+            return
+        machine = self.machine
+        if machine.engine.frozen:
+            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
+        if self.python:
+            machine.handle(self._trampolines.seam, None)
+        self.dispatcher.deafen()
+        if self.path != DIRECT and self._seam_at is not None:
+            with machine.unrecorded():
+                machine.write_physical(self._seam_at, self._seam_before.to_bytes(8, "little"))
+        self.dispatcher.disable()
+        machine.unpatch()
+        with machine.unrecorded():
+            self._trampolines.close()
+        self._trampolines = None
+        self.enabled = False
+
+    # -- firing -------------------------------------------------------------------------------
+
+    @property
+    def after(self) -> bool:
+        """In a firing: whether the function has returned already, to its caller."""
+        return bool(self.dispatcher.after)
+
+    def firings(self) -> Iterator[FiringRecord]:
+        """The records since the last time, where ``records`` asked for them."""
+        for number, cpu, executed, now, *registers in self.dispatcher.records():
+            yield FiringRecord(self.probe(number), executed, tuple(registers), now, cpu)
+
+    def _fire(self, number: int) -> None:
+        assert self.fire is not None
+        self.fire(self.probe(number), self._state)
+
+    def _recursion(self, address: int) -> None:
+        raise ProbeError(
+            f"{self.image.symbols.where(address)}: this probe is on the way that breakpoints "
+            "themselves take; give --trap-path=direct"
+        )
+
+    def _back(self, state: CpuState) -> tuple[int, int]:
+        """The stack pointer's number and value when the kernel's return path is through."""
+        sp = self.machine.arch.sp
+        return (self.trap.numbers[sp], state.get(sp)) if self.trap.called else (0, 0)
+
+    def verdict(self, address: int, code: bytes) -> Verdict:
+        """With ``python=True``: what becomes of a displaced instruction, at each firing."""
+        return self.trap.classify(code, address)[1]
+
+    def _seam(self) -> None:
+        """The kernel has come to ``dtrace_invop_jump_addr``: the dispatcher's work, in Python."""
+        machine, trap, dispatcher = self.machine, self.trap, self.dispatcher
+        detour = machine.engine.detour
+        address = trap.at_seam(machine)
+        second = dispatcher.second(address)
+        numbers = dispatcher.probes_at(address)
+        if self.trapped is not None and (numbers or second is not None):
+            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
+        if second is not None:
+            state = trap.enter(machine)
+            after = second + len(dispatcher.displaced(second))
+            trap.unmask(state, self._saved_mask)
+            detour.thaw_at(after, False, *self._back(state))
+            trap.leave(machine, state, after)
+            return
+        if not numbers:
+            trap.decline(machine)
+            return
+        state = trap.enter(machine)
+        if not trap.called:
+            detour.wipe()
+            machine.write_u64(self._scratch, self._scratch_value)
+        for number in numbers:
+            if not self.fires(number, state) or not self._at_copy(number, state):
+                continue
+            if dispatcher.is_tail(number):
+                self._leave_by_tail(number, state)
+            elif self.fire is not None:
+                self.fire(self.probe(number), state)
+        code = dispatcher.displaced(address)
+        if trap.told:
+            self._tell(state, address, code)
+            return
+        verdict = self.verdict(address, code)
+        if isinstance(verdict, Copy | Rewrite):
+            known = dispatcher.template(address)
+            assert known is not None
+            self._saved_mask = trap.mask(state)
+            detour.use_trampoline(
+                known[1], address, len(code), machine.cpu.model.registers[trap.status],
+                trap.cpu_mask, trap.cpu_mask if self._saved_mask else 0,
+            )
+            detour.thaw_at(0 if trap.second_breakpoint else address + len(code), False)
+            trap.leave(machine, state, known[1])
+            return
+        assert not isinstance(verdict, Refuse)
+        pc = verdict.next_pc(state)
+        for name, value in getattr(state, "deferred", {}).items():
+            detour.defer(machine.cpu.model.registers[name], value)
+        detour.use_trampoline(0, address, len(code))
+        detour.thaw_at(pc, verdict.ends_block, *self._back(state))
+        trap.leave(machine, state, pc)
+
+    def _at_copy(self, number: int, state: CpuState) -> bool:
+        """Whether a probe that may be of an inline copy is to fire here."""
+        found = self.at_copy(number, state)
+        if found is None:
+            return True
+        _copy, role = found
+        if role == CALLS_OUT:
+            instruction = self.probe(number).instruction
+            self.dispatcher.leave_by_tail(number, state.get(self.machine.arch.sp),
+                                          instruction.address + len(instruction.code))
+            return False
+        if role == ENTERS:
+            return self.dispatcher.enter_copy(number)
+        return role == WAY_OUT and self.dispatcher.leave_copy(number)
+
+    def _leave_by_tail(self, number: int, state: CpuState) -> None:
+        """The probe's function leaves by a tail call: note where it returns to."""
+        returns = returns_to(self.machine, state)
+        if returns is not None:
+            self.dispatcher.leave_by_tail(number, *returns)
+
+    def _tell(self, state: CpuState, address: int, code: bytes) -> None:
+        """The kernel's vectors do what the instruction would: tell them, and know where that leads.
+        """
+        machine, trap = self.machine, self.trap
+        detour, told = machine.engine.detour, trap.told[code]
+        pc = trap.told_next(state, address, code)
+        detour.use_trampoline(0, address, len(code))
+        detour.thaw_at(pc, told.returns, trap.numbers[machine.arch.sp],
+                       state.get(told.base) + told.change & (1 << 64) - 1)
+        trap.tell(machine, told.answer)

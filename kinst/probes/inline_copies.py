@@ -1,0 +1,87 @@
+"""Which inline copies a machine is in: the dispatcher's work (``_inline.pxi``) in Python, for
+machines that answer their breakpoints in Python."""
+
+from typing import Protocol
+
+from kinst.code.listing import ProbedInstruction
+from kinst.probes._dispatch import Dispatcher
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import Copy, Refuse, RegisterState, Rewrite
+
+ENTERS, WAY_OUT, CALLS_OUT = 1, 2, 3  # what a probe is to its copy
+
+
+class ReadableState(Protocol):
+    """The interrupted registers and memory."""
+
+    def get(self, register: str) -> int: ...
+
+    def load(self, address: int, size: int) -> int: ...
+
+
+class _Peek(RegisterState):
+    """A state that an instruction is tried on: what it writes is dropped."""
+
+    def __init__(self, state: ReadableState) -> None:
+        self._state = state
+
+    def get(self, register: str) -> int:
+        return self._state.get(register)
+
+    def set(self, register: str, value: int) -> None:
+        return
+
+    def set_vector(self, number: int, value: int) -> None:
+        return
+
+    def load(self, address: int, size: int) -> int:
+        return self._state.load(address, size)
+
+    def store(self, address: int, size: int, value: int) -> None:
+        return
+
+
+def goes_out(trap: GuestTrap, ranges: list[tuple[int, int]], instruction: ProbedInstruction,
+             state: ReadableState) -> bool:
+    """Whether control leaves an inline copy with an instruction that is about to be executed."""
+    verdict = instruction.verdict
+    if trap.is_return(instruction.code) or isinstance(verdict, Refuse | Copy | Rewrite):
+        return True
+    pc = verdict.next_pc(_Peek(state))
+    return not any(low <= pc < high for low, high in ranges)
+
+
+class InlineCopies:
+    """The copies that the one thread of a machine is in."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self._active: list[tuple[int, int]] = []  # (copy, stack pointer when it was entered)
+
+    def enter(self, number: int, sp: int) -> bool:
+        """Control is at a copy's begin; whether its probe is to fire."""
+        found = self._dispatcher.copy_of(number)
+        assert found is not None
+        copy, _role, silent = found
+        sp += self._dispatcher.lowered_at(number)
+        for index in range(len(self._active) - 1, -1, -1):
+            other, entered = self._active[index]
+            if other == copy and entered == sp:
+                return False
+            if other == copy and entered > sp:
+                break
+            if other == copy:
+                del self._active[index]
+        self._active.append((copy, sp))
+        return not silent
+
+    def leave(self, number: int) -> bool:
+        """Control has left a copy; whether its probe is to fire."""
+        found = self._dispatcher.copy_of(number)
+        assert found is not None
+        copy, _role, silent = found
+        for index in range(len(self._active) - 1, -1, -1):
+            if self._active[index][0] == copy:
+                del self._active[index]
+                return not silent
+        return False

@@ -1,0 +1,97 @@
+"""Trampolines that are written anew at each firing, as FreeBSD's kinst does on amd64: one for each
+thread; or, done wrong, one for all.
+
+The trap and the trampoline are the guest's own to execute: another CPU, or another thread, may go
+on in their midst.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from emu.machine.machine import Machine
+from kinst.probes.probe_table import ProbeError
+from kinst.probes.seam_breakpoints import SeamBreakpoints, Site
+from kinst.relocation.trampoline import SLOT
+from kinst.relocation.trap import CpuState
+from kinst.relocation.verdict import Copy, Rewrite
+
+PER_THREAD, SHARED = "thread", "shared"
+MOST_OWNERS = 16
+
+
+class RewrittenTrampolines(SeamBreakpoints):
+    """All probes of a machine.
+
+    :param owner: whose firing it is, as a number: a thread, or a CPU; None: one trampoline is
+        shared by all.
+    :param written: called when a trampoline was written: its address, the physical one, the site,
+        and what it holds.
+    :param reached: called with a trampoline's address before it is executed.
+    :raises ProbeError: where the architecture has one for each probe.
+    """
+
+    more_slots: ClassVar[int] = MOST_OWNERS
+
+    def __init__(self, machine: Machine, owner: Callable[[], int] | None,
+                 written: Callable[[int, int, Site, bytes], None],
+                 reached: Callable[[int], None]) -> None:
+        super().__init__(machine)
+        if not self.trap.segment:
+            raise ProbeError(f"{machine.arch.name} has one trampoline for each probe, written once")
+        self._owner, self._written, self._reached = owner, written, reached
+        self._slots: dict[int, int] = {}
+        self._frame = self._return = 0
+        self.trapped = self._trapped
+
+    def enable(self) -> None:
+        super().enable()
+        assert self._area is not None
+        self._return = self._area.seam + SLOT // 2
+        self.machine.write_physical(self._area.physical + self._return - self._area.base,
+                                    self.trap.frame_return)
+
+    def begin(self) -> None:
+        """The machine has gone back to where no firing was."""
+        self._slots.clear()
+
+    @property
+    def sites(self) -> list[Site]:
+        """Where breakpoints are."""
+        return list(self._sites.values())
+
+    @property
+    def area(self) -> range:
+        """The addresses of trampolines, and of what leads there."""
+        assert self._area is not None
+        return range(self._area.base, self._area.base + self._area.size)
+
+    def _trapped(self, _address: int, frame: int) -> None:
+        self._frame = frame
+
+    def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
+        """Into a trampoline by the guest's own instruction: somebody may come between."""
+        if self._area is not None and self._area.base <= pc < self._area.base + self._area.size:
+            self.trap.leave_by_frame(self.machine, self._frame, pc, self._return)
+        else:
+            super()._leave(state, pc, answer)
+
+    def trampoline_of(self, site: Site) -> int:
+        """Its thread's, written over.
+
+        :raises ProbeError: for too many threads.
+        """
+        owner = 0 if self._owner is None else self._owner()
+        slot = self._slots.get(owner)
+        if slot is None:
+            if len(self._slots) == MOST_OWNERS:
+                raise ProbeError(f"more than {MOST_OWNERS} threads take breakpoints")
+            slot = self._slots[owner] = self._next_slot + len(self._slots)
+        assert self._area is not None
+        at, physical = self._area.base + SLOT * slot, self._area.physical + SLOT * slot
+        assert isinstance(site.verdict, Copy | Rewrite)
+        after = site.address + len(site.code)
+        body, _end = self.trap.trampoline(at, site.code, site.verdict, after)
+        self.machine.write_physical(physical, body)
+        self.machine.handle(at, lambda: self._reached(at))
+        self._written(at, physical, site, body)
+        return at

@@ -1,0 +1,324 @@
+"""Breakpoints on a machine whose CPU takes its exceptions by itself.
+
+The breakpoint is in guest memory, the CPU goes through the guest's own vectors, the kernel builds
+its trap frame and comes to the seam, ``dtrace_invop_jump_addr``; there the machine stops, and the
+verdicts answer.  Nothing is frozen, and the trap leaves on the stack what it leaves, unless
+somebody knows what was there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from emu.guest.static_probe import StaticProbe
+from emu.host.errors import MemoryAccessError
+from emu.machine.machine import Machine, nothing_displaced
+from kinst.probes.inline_copies import CALLS_OUT, ENTERS, WAY_OUT, InlineCopies
+from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.relocation.trampoline import RESERVED, SLOT, Trampolines
+from kinst.relocation.trap import CpuState, returns_to
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, Verdict
+
+MAX_RETURN = 5000  # instructions from the seam back to the guest
+MAX_THREADS, MAX_TAILS = 1 << 16, 1 << 20
+SAME_STACK = 1 << 20  # bytes: stack pointers that are further apart are of different stacks
+
+
+@dataclass(frozen=True)
+class Site:
+    """A patched instruction.
+
+    :param trampoline: the address of its trampoline; 0: it is emulated.
+    """
+
+    address: int
+    code: bytes
+    verdict: Verdict
+    numbers: tuple[int, ...]
+    trampoline: int
+
+
+class SeamBreakpoints(ProbeTable):
+    """All probes of a machine.
+
+    :param fire: called at every firing, with the interrupted registers.
+    :param trapped: called at the seam with the breakpoint's address (also a second one's) and the
+        trap frame's.
+    """
+
+    def __init__(
+        self, machine: Machine, fire: Callable[[Probe, CpuState], None] | None = None,
+        trapped: Callable[[int, int], None] | None = None,
+    ) -> None:
+        super().__init__(machine)
+        self.fire, self.trapped = fire, trapped
+        self._sites: dict[int, Site] = {}
+        self._seconds: dict[int, Site] = {}  # address of the second breakpoint -> site
+        self._area: Trampolines | None = None
+        self._next_slot = RESERVED
+        self._saved_mask = self._scratch = self._scratch_value = 0
+        # Asked at every stop at the seam: (address, bytes) of the stack before the trap.
+        self.stack_before: Callable[[], tuple[int, bytes] | None] | None = None
+        self._stack: tuple[int, bytes] | None = None
+        self._registers: dict[str, int] = {}  # to set when the guest is back
+        self._firing = False
+        # By thread, functions that have left by tail calls: (stack pointer and address when they
+        # have returned, probe), the last one last; all addresses that one was expected at; and
+        # the inline copies that the thread is in.
+        self._tails: dict[int, list[tuple[int, int, int]]] = {}
+        self._awaited: set[int] = set()
+        self._copies: dict[int, InlineCopies] = {}
+        self.after = False  # the function that fires has returned already, to its caller
+        self._return_at = 0  # the instruction by which the kernel goes back
+
+    @property
+    def declared(self) -> list[StaticProbe]:
+        """None: a breakpoint on the way of another one is not answered here."""
+        return []
+
+    def enable(self) -> None:
+        """Write the trampolines, the breakpoints, and set the seam.
+
+        :raises ProbeError: when this kernel has no seam, or its code has changed.
+        """
+        machine, trap = self.machine, self.trap
+        seam = machine.image.symbols.find(machine.guest.seam)
+        if seam is None:
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks")
+        found: dict[int, list[int]] = {}
+        for number in range(len(self.probes)):
+            found.setdefault(self.dispatcher.probe(number)[0], []).append(number)
+        self._area = area = Trampolines(
+            machine, machine.guest.entry_address(machine.image), trap.breakpoint(4),
+            len(found) + self.more_slots)
+        self._next_slot = RESERVED + len(found)
+        image = bytearray(machine.read_physical(area.physical, area.size))
+        slot = RESERVED
+        for address, numbers in found.items():
+            code = self.probe(numbers[0]).instruction.code
+            verdict = trap.classify(code, address)[1]
+            assert not isinstance(verdict, Refuse)
+            at = 0
+            if isinstance(verdict, Copy | Rewrite):
+                at = area.base + SLOT * slot
+                body, second = trap.trampoline(at, code, verdict, address + len(code))
+                image[SLOT * slot : SLOT * slot + len(body)] = body
+                slot += 1
+            site = self._sites[address] = Site(address, code, verdict, tuple(numbers), at)
+            if at and trap.second_breakpoint:
+                self._seconds[at + second] = site
+            if machine.read(address, len(code)) != code:
+                raise ProbeError(
+                    f"{self.image.symbols.where(address)}: "
+                    "the code has changed since the probe was made")
+        used = SLOT * slot
+        machine.write_physical(area.physical, bytes(image[:used]))
+        self.forget_text()
+        for site in self._sites.values():
+            machine.write_code(site.address, trap.breakpoint(len(site.code)))
+        if (name := machine.guest.seam_word) and (word := machine.image.symbols.find(name)):
+            self._scratch, self._scratch_value = word.address, machine.read_u64(word.address)
+        self._seam_before = machine.read_u64(seam.address)
+        machine.write_u64(seam.address, area.seam)
+        machine.handle(area.seam, self._seam)
+        machine.original = self._original
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Put everything back: code, seam, page tables.
+
+        :raises ProbeError: in the middle of a firing.
+        """
+        if self._area is None:
+            return
+        if self._firing:
+            raise ProbeError("probes cannot be changed while one fires: let the machine run on")
+        machine = self.machine
+        machine.handle(self._area.seam, None)
+        if self.enabled:
+            machine.write_u64(machine.symbol(machine.guest.seam).address, self._seam_before)
+            for site in self._sites.values():
+                machine.write_code(site.address, site.code)
+        for address in self._awaited:
+            machine.handle(address, None)
+        self._awaited.clear()
+        self._tails.clear()
+        self._copies.clear()
+        if self._return_at:
+            machine.handle(self._return_at, None)
+            self._return_at = 0
+        machine.original = nothing_displaced
+        self._area.close()
+        self._area = None
+        self._sites.clear()
+        self._seconds.clear()
+        self.enabled = False
+
+    def _original(self, address: int) -> bytes:
+        site = self._sites.get(address)
+        return b"" if site is None else site.code
+
+    def second(self, address: int) -> int | None:
+        """The site whose trampoline has its second breakpoint at an address."""
+        site = self._seconds.get(address)
+        return None if site is None else site.address
+
+    # -- firing -------------------------------------------------------------------------------
+
+    more_slots: ClassVar[int] = 0  # beside one for each probe
+
+    def trampoline_of(self, site: Site) -> int:
+        """The address of the trampoline in which a firing executes the displaced instruction."""
+        return site.trampoline
+
+    def _seam(self) -> None:
+        machine, trap = self.machine, self.trap
+        address = trap.at_seam(machine)
+        second, site = self._seconds.get(address), self._sites.get(address)
+        if second is None and site is None:
+            trap.decline(machine)
+            return
+        if self.trapped is not None:
+            self.trapped(address, machine.read_register(trap.frame_register) + trap.frame_bias)
+        self._stack = self.stack_before() if self.stack_before is not None else None
+        state = trap.enter(machine)
+        if second is not None:
+            trap.unmask(state, self._saved_mask)
+            self._leave(state, second.address + len(second.code))
+            return
+        assert site is not None
+        if not trap.called:
+            self._back()  # the frame was read: the guest is back already
+        if self._scratch:
+            machine.write_u64(self._scratch, self._scratch_value)
+        self._firing = True
+        try:
+            for number in site.numbers:
+                if not self.fires(number, state) or not self._at_copy(number, state):
+                    continue
+                if self.dispatcher.is_tail(number):
+                    self._leave_by_tail(number, state)
+                elif self.fire is not None:
+                    self.fire(self.probe(number), state)
+        except BaseException:
+            # The guest goes back to the instruction, as if the probe had never been there.
+            trap.leave(machine, state, address)
+            for _ in range(MAX_RETURN):
+                if machine.pc == address:
+                    break
+                machine.step()
+            raise
+        finally:
+            self._firing = False
+        if site.trampoline:
+            self._saved_mask = trap.mask(state)
+            self._leave(state, self.trampoline_of(site))
+            return
+        assert not isinstance(site.verdict, Refuse | Copy | Rewrite)
+        if trap.told:
+            self._registers = {}
+            self._leave(state, trap.told_next(state, address, site.code),
+                        trap.told[site.code].answer)
+            return
+        pc = site.verdict.next_pc(state)
+        self._registers = dict(getattr(state, "deferred", {}))
+        self._leave(state, pc)
+
+    def _leave_by_tail(self, number: int, state: CpuState) -> None:
+        """The probe's function leaves by a tail call: note where it returns to, and stop there."""
+        returns = returns_to(self.machine, state)
+        if returns is not None:
+            self._await(number, *returns)
+
+    def _at_copy(self, number: int, state: CpuState) -> bool:
+        """Whether a probe that may be of an inline copy is to fire here."""
+        found = self.at_copy(number, state)
+        if found is None:
+            return True
+        _copy, role = found
+        sp = state.get(self.machine.arch.sp)
+        if role == CALLS_OUT:
+            instruction = self.probe(number).instruction
+            self._await(number, sp, instruction.address + len(instruction.code))
+            return False
+        copies = self._of_thread()[1]
+        if role == ENTERS:
+            return copies.enter(number, sp)
+        return role == WAY_OUT and copies.leave(number)
+
+    def _of_thread(self) -> tuple[list[tuple[int, int, int]], InlineCopies]:
+        """What is kept of the thread that runs."""
+        machine = self.machine
+        try:
+            thread = machine.read_u64(machine.read_register(machine.guest.per_cpu))
+        except MemoryAccessError:  # there is none: a kernel without threads
+            thread = 0
+        if thread not in self._copies and len(self._copies) == MAX_THREADS:
+            raise ProbeError(f"more than {MAX_THREADS} threads come to probes of returns: probe "
+                             "fewer")
+        return (self._tails.setdefault(thread, []),
+                self._copies.setdefault(thread, InlineCopies(self.dispatcher)))
+
+    def _await(self, number: int, sp: int, back: int) -> None:
+        tails = self._of_thread()[0]
+        while tails and 0 < sp - tails[-1][0] < SAME_STACK:
+            tails.pop()  # its frame is gone
+        if len(tails) == MAX_TAILS:
+            raise ProbeError(f"more than {MAX_TAILS} functions of one thread have left by tail "
+                             "calls and have not returned: probe fewer returns")
+        tails.append((sp, back, number))
+        self._awaited.add(back)
+        self.machine.handle(back, self._returned)
+
+    def _returned(self) -> None:
+        """The guest is at an address that a function may return to."""
+        machine = self.machine
+        tails, copies = self._of_thread()
+        while tails and 0 < machine.sp - tails[-1][0] < SAME_STACK:
+            tails.pop()
+        while tails and tails[-1][:2] == (machine.sp, machine.pc):
+            number = tails.pop()[2]
+            if self.dispatcher.copy_of(number) is not None:
+                if copies.leave(number) and self.fire is not None:
+                    self.fire(self.probe(number), CpuState(machine, machine.pc))
+                continue
+            self.after = self._firing = True
+            try:
+                if self.fire is not None:
+                    self.fire(self.probe(number), CpuState(machine, machine.pc))
+            finally:
+                self.after = self._firing = False
+
+    def _leave(self, state: CpuState, pc: int, answer: int | None = None) -> None:
+        """Go back into the kernel, which goes back to ``pc``.  What it does not restore is set at
+        its last instruction: the stack as it was, and some registers.
+
+        :param answer: the kernel is told this, and finds ``pc`` itself.
+        """
+        machine, trap = self.machine, self.trap
+        if answer is None:
+            trap.leave(machine, state, pc)
+        else:
+            trap.tell(machine, answer)
+        if not trap.called or not (self._registers or self._stack) or self._return_at:
+            return
+        for _ in range(MAX_RETURN):  # the first time: look for that instruction
+            last = machine.pc
+            machine.step()
+            if machine.pc == pc:
+                self._back()
+                if answer is None:
+                    self._return_at = last
+                    machine.handle(last, self._back)
+                return  # else that instruction needs the stack as it is: it is looked for each time
+        raise ProbeError(
+            f"{self.image.symbols.where(pc)}: the kernel does not go back there from its trap")
+
+    def _back(self) -> None:
+        stack, registers = self._stack, self._registers
+        self._stack, self._registers = None, {}
+        if stack is not None:
+            self.machine.write(*stack)
+        for name, value in registers.items():
+            self.machine.write_register(name, value)

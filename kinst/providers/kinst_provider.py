@@ -1,0 +1,168 @@
+"""The kinst provider: probes on instructions of kernel functions.
+
+By pattern, functions without a frame are left out, as upstream's kinst leaves them out always: they
+are mostly assembly that DTrace's own path may need.
+"""
+
+from collections.abc import Callable
+
+from dwarf.debug_file import DebugDataError
+from dwarf.index import DebugIndex
+from emu.elf.symbols import Symbol
+from kinst.code.listing import ProbedInstruction
+from kinst.probes.kinds import ProbeKind
+from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.providers import fbt, inline
+from kinst.providers.functions import functions
+from kinst.providers.patterns import is_glob, matches, regular
+from kinst.providers.provider import MadeProbes, Provider, Wanted, inlined_only
+from kinst.relocation.verdict import Refuse
+
+PROVIDER = "kinst"
+FRAMELESS = "has no frame; upstream leaves such functions alone"
+
+
+class Kinst(Provider):
+    """``kinst::FUNCTION:OFFSET``; and, of inline functions, ``kinst::NAME:entry`` and ``return``.
+
+    It makes its probes on demand: for the provider named in full, with a function.
+    """
+
+    name = PROVIDER
+
+    def matches(self, pattern: str) -> bool:
+        return pattern == self.name
+
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
+        if not wanted.function:
+            raise ProbeError(f"{wanted.text}: kinst needs a function, like kinst::strlen:")
+        if wanted.name in inline.NAMES and is_glob(wanted.function) and wanted.index is not None:
+            return _ends_by_pattern(probes, wanted, wanted.index)
+        if wanted.name not in inline.NAMES or wanted.index is None:
+            try:
+                numbers = create(probes, wanted.function, wanted.name, wanted.unsafe, wanted.module)
+            except ProbeError as error:
+                raise ProbeError(f"{error}{inlined_only(probes, wanted)}") from None
+            return MadeProbes(numbers, [wanted.text], [])
+        try:
+            index = wanted.index()
+        except DebugDataError as error:
+            if not probes.image.symbols.named(wanted.function):
+                raise ProbeError(f"{wanted.text}: the kernel has no function "
+                                 f"'{wanted.function}', and of inline ones nothing is known: "
+                                 f"{error}") from None
+            return fbt.Fbt().create(probes, wanted)
+        return inline.create(probes, index, wanted.function, wanted.name, wanted.unsafe,
+                             wanted.module)
+
+
+def _ends_by_pattern(probes: ProbeTable, wanted: Wanted, index: Callable[[], DebugIndex]
+                     ) -> MadeProbes:
+    """``kinst::*name*:entry``: of all functions and inline copies."""
+    found, refusal = MadeProbes([], [], []), None
+    try:
+        found = fbt.Fbt().create(probes, wanted)
+    except ProbeError as error:
+        refusal = error
+    accept = regular(wanted.function).match
+    try:
+        known = index()
+        names = [name for name in known.names() if accept(name) and known.copies(name)]
+    except DebugDataError:
+        names = []
+    for name in names:
+        made = inline.create(probes, known, name, wanted.name, wanted.unsafe, wanted.module,
+                             whole=False)
+        found.numbers.extend(made.numbers)
+        found.text.extend(made.text)
+        found.reports.extend(made.reports)
+        found.copies.update(made.copies)
+    if not found.numbers and refusal is not None:
+        raise ProbeError(f"{wanted.text}: no function matches '{wanted.function}', and no inline "
+                         "copy that can be probed") from refusal
+    return found
+
+
+def create(breakpoints: ProbeTable, function: str, name: str, unsafe: bool = False,
+           module: str = "") -> list[int]:
+    """Make the probes of ``kinst:module:function:name``.
+
+    :param name: a decimal offset, a pattern of such, or empty for every instruction that can be
+        probed.
+    :param unsafe: also in functions that are excluded.
+    :param module: whose functions; a pattern, or empty for all.
+    :return: the numbers of the probes.
+    :raises ProbeError: naming what does not fit.
+    """
+    where = f"{PROVIDER}:{module}:{function}:{name}"
+    symbols = functions(breakpoints, where, function, unsafe, module)
+    if not is_glob(name) and not (name.isascii() and name.isdecimal()):
+        last = max((i.offset for i in breakpoints.instructions(symbols[0])), default=0)
+        raise ProbeError(
+            f"{where}: '{name[:40]}' is not a decimal byte offset; those of {symbols[0].name} are "
+            f"from 0 to {last}"
+        )
+    if len(symbols) > 100:
+        breakpoints.read_text()
+    if is_glob(function) and not unsafe:
+        frames = {s: breakpoints.boundaries(s)[2] for s in symbols}
+        symbols = [s for s in symbols if frames[s]]
+        breakpoints.left_out |= {s.name: FRAMELESS for s, framed in frames.items() if not framed}
+    made: list[int] = []
+    refusal: ProbeError | None = None
+    for symbol in symbols:
+        if not name.strip("*"):
+            made += breakpoints.add_all(symbol)
+            continue
+        if is_glob(name):
+            made += [breakpoints.add(symbol, ProbeKind.OFFSET, i)
+                     for i in breakpoints.instructions(symbol)
+                     if matches(name, str(i.offset)) and not isinstance(i.verdict, Refuse)]
+            continue
+        try:
+            instruction = _at_offset(where, symbol, breakpoints.instructions(symbol),
+                                     _number(name))
+        except ProbeError as error:
+            refusal = error
+        else:
+            made.append(breakpoints.add(symbol, ProbeKind.OFFSET, instruction))
+    if not made:
+        raise refusal or ProbeError(f"{where}: no instruction of it can be probed")
+    return made
+
+
+def _number(digits: str) -> int:
+    """What is too long to be an offset is beyond every end."""
+    digits = digits.lstrip("0") or "0"
+    return int(digits) if len(digits) <= 18 else 1 << 62
+
+
+def _at_offset(
+    where: str, symbol: Symbol, table: list[ProbedInstruction], offset: int
+) -> ProbedInstruction:
+    good = [i.offset for i in table if not isinstance(i.verdict, Refuse)]
+    for instruction in table:
+        if instruction.offset == offset:
+            if isinstance(instruction.verdict, Refuse):
+                raise ProbeError(
+                    f"{where}: the instruction at {symbol.name}+{offset} "
+                    f"{instruction.verdict.reason}; {_nearest(good, offset)} can be probed"
+                )
+            return instruction
+    boundaries = [i.offset for i in table]
+    if offset >= symbol.size:
+        raise ProbeError(
+            f"{where}: {symbol.name} ends at offset {symbol.size}; its last instruction is at "
+            f"{boundaries[-1] if boundaries else 0}"
+        )
+    raise ProbeError(
+        f"{where}: offset {offset} is not an instruction boundary of {symbol.name}; "
+        f"the nearest are {_nearest(boundaries, offset)}"
+    )
+
+
+def _nearest(offsets: list[int], offset: int) -> str:
+    """The offsets on both sides, as words."""
+    below = [o for o in offsets if o < offset][-1:]
+    above = [o for o in offsets if o > offset][:1]
+    return " and ".join(str(o) for o in below + above) or "nothing there"

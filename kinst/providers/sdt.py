@@ -1,0 +1,71 @@
+"""The SDT providers: probes that the kernel's source declares, proc, io, vfs, lockstat and others.
+
+The kernel's tracepoints do nothing until they are patched to jump where the arguments are made.
+Here a breakpoint stands there, the guest makes the arguments by that code of its own while the
+clock stands still (``kinst/probes/_tracepoint.pxi``), and goes on as if nothing had happened.
+"""
+
+from dwarf.debug_file import DebugDataError
+from emu.guest.static_probe import StaticProbe
+from kinst.probes.probe_table import ProbeError, ProbeTable
+from kinst.providers import fbt, kinst_provider
+from kinst.providers.patterns import is_glob, matches
+from kinst.providers.pid import Pid
+from kinst.providers.provider import MadeProbes, Provider, Wanted
+
+OTHERS = (kinst_provider.PROVIDER, fbt.PROVIDER)  # these names are of one provider each
+
+
+class Sdt(Provider):
+    """``proc:::exec-success`` and the like: each by the provider that is declared."""
+
+    name = "sdt"
+
+    def matches(self, pattern: str) -> bool:
+        return pattern not in OTHERS and (is_glob(pattern) or not Pid().matches(pattern))
+
+    def create(self, probes: ProbeTable, wanted: Wanted) -> MadeProbes:
+        declared = probes.declared
+        if not any(matches(wanted.provider, one.provider) for one in declared):
+            raise ProbeError(f"{wanted.text}: there is no provider "
+                             f"'{wanted.provider}'{_hint(wanted, declared)}")
+        found = [n for n, one in enumerate(declared) if matches(wanted.provider, one.provider)
+                 and matches(wanted.module, one.module) and matches(wanted.function, one.function)
+                 and matches(wanted.name, one.name)]
+        if not found:
+            raise ProbeError(f"{wanted.text}: no static probe or system call of the kernel's is so "
+                             "called")
+        made: list[int] = []
+        refusals: list[str] = []
+        for n in found:
+            try:
+                made.append(probes.add_static(n, wanted.types, wanted.index))
+            except ProbeError as error:
+                refusals.append(str(error))
+        if not made:
+            raise ProbeError(refusals[0])
+        operations = [n for n in found if (declared[n].provider, declared[n].module)
+                      == probes.machine.guest.operations]
+        if operations and not _has_debug_data(wanted):
+            refusals.append(f"{wanted.text}: calls that go by the tracepoints of "
+                            f"{declared[operations[0]].provider}:{declared[operations[0]].module}: "
+                            "the kernel has no DWARF")
+        for provider, what in probes.machine.guest.unseen.items():
+            if any(declared[n].provider == provider for n in found) and not is_glob(
+                    wanted.provider) and wanted.provider:
+                refusals.append(f"{wanted.text}: {what}")
+        return MadeProbes(made, [wanted.text], list(dict.fromkeys(refusals)))
+
+
+def _has_debug_data(wanted: Wanted) -> bool:
+    try:
+        return wanted.index is not None and wanted.index() is not None
+    except DebugDataError:
+        return False
+
+
+def _hint(wanted: Wanted, declared: list[StaticProbe]) -> str:
+    if is_glob(wanted.provider):
+        return ""
+    *names, last = [*OTHERS, *sorted({one.provider for one in declared})]
+    return f", only {', '.join(names)} and {last}"

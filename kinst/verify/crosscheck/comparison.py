@@ -1,0 +1,148 @@
+"""What two machines show and leave, compared: stops at the seam, results, registers, memory."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from emu.machine.machine import Machine
+from emu.qemu.machine import QemuMachine
+from emu.unicorn.guest_memory import PAGE
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
+from kinst.relocation.trap import trap_of
+from kinst.verify.crosscheck.difference import MODELS, StateDifference
+from kinst.verify.crosscheck.event import Event
+from kinst.verify.crosscheck.lockstep import Divergence
+
+
+class CallComparison:
+    """Compares a call on a machine with the same call on QEMU.
+
+    :param base: the state that both begin in.
+    """
+
+    def __init__(self, machine: UnicornMachine, base: Snapshot) -> None:
+        self.machine, self.base = machine, base
+        self.model, self.trap = MODELS[machine.arch.name], trap_of(machine.guest, machine.arch.name)
+        self.names = tuple(machine.arch.registers)
+        self.last = 0  # the instruction executed last, for what differs at the end
+
+    def stops(self, ours: Sequence[Event], theirs: Sequence[Event],
+                 unfinished: bool = False) -> None:
+        """Trap frames and registers, stop by stop; ``unfinished``: the other may have fewer."""
+        trap = self.trap
+        flags = {trap.status: self.model.flags}
+        before = number = 0
+        for one, other in zip(ours, theirs, strict=False):
+            number += not one.second
+            if (one.site, one.second) != (other.site, other.second):
+                raise Divergence(
+                    f"firing {number} is of another probe: {one.site:#x} and {other.site:#x}; "
+                    "behind", before or one.site, (), (), ())
+            different = [name for name, a, b in zip(
+                self.names, one.registers, other.registers, strict=False)
+                if (a ^ b) & flags.get(name, -1)]
+            if different:
+                # What the trap saved is what the instruction displaced before has left.
+                raise Divergence(
+                    f"{', '.join(different)} differ{'s' * (len(different) == 1)} at firing "
+                    f"{number}, {'behind' if before else 'before anything was displaced:'}",
+                    before or one.site, self.names, one.registers, other.registers)
+            if one.written != other.written:
+                raise Divergence(
+                    f"what was written to memory differs at firing {number} ({one.written.hex()} "
+                    f"and {other.written.hex()}), behind", before, (), (), ())
+            self._same_frame(one, other, number)
+            before = one.site
+        if len(ours) != len(theirs) and not (unfinished and len(theirs) < len(ours)):
+            raise Divergence(f"{len(ours)} stops at the seam, {len(theirs)} on QEMU",
+                             before or self.last, (), (), ())
+        self.last = before or self.last
+
+    def _same_frame(self, one: Event, other: Event, number: int) -> None:
+        if one.frame == other.frame:
+            return
+        names, ours, theirs, different = [], [], [], []
+        trampoline = self.trap.names.get("pc") if one.second else None
+        for name, (offset, size) in self.machine.guest.trap_frame.fields.items():
+            a, b = (int.from_bytes(e.frame[offset : offset + size], "little")
+                    for e in (one, other))
+            names.append(name)
+            ours.append(a)
+            theirs.append(b)
+            allowed = self.model.frame.get(name)
+            if a != b and name != trampoline and not (allowed and allowed.allows(a, b)):
+                different.append(name)
+        if different:
+            which = "the second trap frames" if one.second else "the trap frames"
+            raise Divergence(f"{which} at firing {number} differ ({', '.join(different)}) at",
+                             one.site, names, ours, theirs)
+
+    def stack_pointer(self, machine: Machine, frame: int) -> int:
+        """The interrupted one, of a trap frame."""
+        arch, names = machine.arch, self.trap.names
+        return machine.guest.trap_frame.read(machine, frame, names.get(arch.sp, arch.sp))
+
+    def stack_before(
+        self, ours: Sequence[Event], theirs: Sequence[Event]
+    ) -> tuple[int, bytes] | None:
+        """At QEMU's last stop: what the stack was before it on our machine, while they agree."""
+        if len(theirs) > len(ours):
+            return None
+        one, other = ours[len(theirs) - 1], theirs[-1]
+        try:
+            self._same_frame(one, other, len(theirs))
+        except Divergence:
+            return None  # reported when all is compared
+        return one.stack if (one.site, one.second) == (other.site, other.second) else None
+
+    def value(self, ours: object, theirs: object, where: str = "") -> None:
+        if ours != theirs:
+            raise Divergence(f"the results differ {where}: {ours} and {theirs}; behind",
+                             self.last, (), (), ())
+
+    def state(self, ours: dict[str, Any], other: QemuMachine,
+                    allowed: Mapping[str, StateDifference]) -> None:
+        """General, vector and system registers at the end, all that QEMU's stub can read."""
+        names, one, two = [], [], []
+        for name, value in ours.items():
+            if not isinstance(value, int | str) or not other.knows(name):
+                continue
+            number = (int.from_bytes(bytes.fromhex(value), "little") if isinstance(value, str)
+                      else value)
+            theirs = other.read_register(name)
+            if number != theirs and not (
+                    name in allowed and allowed[name].allows(number, theirs)):
+                names.append(name)
+                one.append(number)
+                two.append(theirs)
+        if names:
+            raise Divergence(f"{', '.join(names)} differ{'s' * (len(names) == 1)} at the end, "
+                             "behind", self.last, names, one, two)
+
+    def changed_memory(self) -> dict[int, bytes]:
+        """The pages that the call changed, by physical address."""
+        memory = self.machine.memory_part
+        found = {}
+        for at in memory.written():
+            content = bytes(memory.view[at : at + PAGE])
+            if content != self.base.memory.read(at, PAGE):
+                found[self.machine.board.ram_base + at] = content
+        return found
+
+    def memory_left(self, ours: dict[int, bytes], other: QemuMachine,
+                    unequal: Iterable[range] = ()) -> None:
+        """All memory at the end; what lies in ``unequal`` ranges of it may differ."""
+        apart = {at for one in unequal for at in one}
+        base = self.base.memory
+        for page in sorted({*ours, *other.changed(base)}):
+            one = ours.get(page) or base.read(page - other.board.ram_base, PAGE)
+            two = other.read_physical(page, PAGE)
+            if one == two:
+                continue
+            at = next((i for i in range(PAGE) if one[i] != two[i] and page + i not in apart), None)
+            if at is not None:
+                at &= ~7
+                raise Divergence(
+                    f"memory differs at physical {page + at:#x}, behind", self.last, ("memory",),
+                    (int.from_bytes(one[at : at + 8], "little"),),
+                    (int.from_bytes(two[at : at + 8], "little"),))

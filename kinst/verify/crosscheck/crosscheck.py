@@ -1,0 +1,289 @@
+"""Calls on two machines that must agree: instruction by instruction, and with probes.
+
+For each call: (a) every instruction in lockstep; then, with probes on what was executed, (b) the
+bytes of every trap frame at the seam, (c) all registers at every firing; and (d) what the call
+gives and the memory it leaves, with and without probes.  The first machine runs the guest path in
+Python, which the native path is held to elsewhere; the second is QEMU.
+"""
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+from emu.elf.symbols import Symbol
+from emu.host.errors import KinstError
+from emu.machine.call import CallError, PatienceError
+from emu.machine.machine import Machine
+from emu.qemu.machine import QemuMachine
+from emu.unicorn.machine import UnicornMachine
+from emu.unicorn.state import Snapshot
+from kinst.code.listing import ProbedInstruction
+from kinst.probes.breakpoints import Breakpoints, Fire, NativeState
+from kinst.probes.kinds import ProbeKind
+from kinst.probes.probe_table import Probe, ProbeError, ProbeTable
+from kinst.probes.seam_breakpoints import SeamBreakpoints
+from kinst.relocation.trap import CpuState
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
+from kinst.verify.crosscheck.agreement import Agreement
+from kinst.verify.crosscheck.comparison import CallComparison
+from kinst.verify.crosscheck.event import DisplacedWrites, Event
+from kinst.verify.crosscheck.lockstep import (
+    MAX_STEPS,
+    Divergence,
+    ExecutionTrace,
+    ModelPoint,
+    TooLongError,
+    follow,
+    model_points,
+    quiet,
+    record,
+)
+
+MAX_PROBES, MAX_FIRINGS = 300, 1200  # of a call
+MOST_FIRINGS = 2 * MAX_FIRINGS  # where the least executed instruction is executed that often
+PROBED_PATIENCE = 30.0  # seconds of silence, of a call with probes
+
+Workload = Callable[[Machine], int]
+Value = TypeVar("Value")
+Sites = dict[int, tuple[Symbol, ProbedInstruction]]  # the probed instructions, by address
+
+
+class Crosscheck:
+    """Checks calls on a machine at rest and on QEMU.
+
+    :param most: instructions of a call that is compared.
+    """
+
+    def __init__(self, machine: UnicornMachine, most: int = MAX_STEPS) -> None:
+        if machine.image.symbols.find(machine.guest.seam) is None:
+            raise ProbeError(f"{machine.image.path}: has no '{machine.guest.seam}': "
+                             f"built without DTrace hooks")
+        self.machine, self._most = machine, most
+        self._base: Snapshot = machine.snapshot()
+        self.compare = CallComparison(machine, self._base)
+        self._tables: dict[int, dict[int, ProbedInstruction]] = {}
+        self._listing = ProbeTable(machine)
+        self._fired: set[bytes] = set()  # encodings
+
+    def check(self, workload: Workload) -> Agreement:
+        """One call.
+
+        :raises Divergence: where the machines do not agree.
+        :raises TooLongError: when the call executes too much.
+        :raises PatienceError: when QEMU was waited for too long: they agree as far as it came.
+        :raises CallError: when the call fails, on our machine.
+        """
+        machine = self.machine
+        machine.restore(self._base)
+        recording, value = record(machine, workload, self._most)
+        memory, state = self.compare.changed_memory(), machine.cpu.state()
+        machine.restore(self._base)
+        points = model_points(machine, recording)
+        found = Agreement(1, len(recording.steps))
+        for point in points.values():
+            found.reasons[point.reason] += len(point.results)
+        self.compare.last = recording.steps[-1][recording.pc]
+        with QemuMachine.carry(machine, self._base) as other:
+            self.compare.value(value, self._on_qemu(
+                lambda: follow(other, recording, points, workload)))
+            self.compare.state(state, other, self.compare.model.state)
+            self.compare.memory_left(memory, other, recording.unequal)
+        self._probed(workload, recording, points, found, value)
+        machine.restore(self._base)
+        return found
+
+    def _on_qemu(self, run: Callable[[], Value]) -> Value:
+        """A call that fails there alone is a divergence; a QEMU that fails, or is slow, is not."""
+        try:
+            return run()
+        except PatienceError:
+            raise
+        except CallError as error:
+            raise Divergence(f"on QEMU: {error}", self.compare.last, (), (), ()) from None
+
+    # -- with probes ----------------------------------------------------------------------------
+
+    def _probed(self, workload: Workload, recording: ExecutionTrace, points: dict[int, ModelPoint],
+                found: Agreement, value: object) -> None:
+        machine = self.machine
+        sites = self._sites(recording, points, found)
+        ours, result = self._run_ours(workload, sites, recording)
+        self.gave(value, result)
+        memory, state = self.compare.changed_memory(), machine.cpu.state()
+        machine.restore(self._base)
+        theirs: list[Event] = []
+        with QemuMachine.carry(machine, self._base) as other:
+            other.patience = PROBED_PATIENCE
+            probes = SeamBreakpoints(other, functools.partial(self._fire, theirs))
+            written = DisplacedWrites(other, recording)
+
+            def trapped(address: int, frame: int) -> None:
+                theirs.append(self._event(written, address, probes.second(address), frame))
+
+            probes.trapped = trapped
+            probes.stack_before = functools.partial(self.compare.stack_before, ours, theirs)
+            _add(probes, sites)
+            probes.enable()
+            _Settle(other, points).install()
+            failure: KinstError | None = None
+            theirs_result: object = None
+            try:
+                theirs_result = workload(other)
+            except (CallError, TooLongError) as error:
+                failure = error
+            self.compare.stops(ours, theirs, unfinished=isinstance(failure, PatienceError))
+            if isinstance(failure, PatienceError):
+                raise failure
+            if failure is not None:
+                raise Divergence(f"with probes, on QEMU: {failure}", self.compare.last, (), (), ())
+            probes.disable()
+            self.compare.value(result, theirs_result, "with probes")
+            model = self.compare.model
+            self.compare.state(state, other, {**model.state, **model.trapped})
+            self.compare.memory_left(memory, other, recording.unequal)
+        fired = [event.site for event in ours if not event.second]
+        for address in fired:
+            instruction = sites[address][1]
+            found.encodings.setdefault(summary(instruction.verdict), set()).add(instruction.code)
+            found.lengths[len(probes.trap.breakpoint(len(instruction.code)))] += 1
+        found.firings += len(fired)
+        self._fired |= {sites[address][1].code for address in fired}
+
+    def _event(self, written: DisplacedWrites, address: int, second: int | None,
+               frame: int) -> Event:
+        """A stop; ``second`` is the site when ``address`` is its second breakpoint."""
+        machine = written.machine
+        site, is_second = address if second is None else second, second is not None
+        return Event(
+            site, is_second, machine.read(frame, machine.guest.trap_frame.size),
+            written=written.at(site, is_second, self.compare.stack_pointer(machine, frame)))
+
+    def _fire(self, seen: list[Event], probe: Probe, state: CpuState | NativeState) -> None:
+        seen[-1].registers = tuple(state.get(name) for name in self.compare.names)
+        if len(seen) > 4 * MOST_FIRINGS:
+            raise TooLongError(f"more than {len(seen)} stops")
+
+    def _sites(self, recording: ExecutionTrace, points: dict[int, ModelPoint],
+               found: Agreement) -> Sites:
+        """What to probe: of the instructions executed, those whose encoding has not fired yet, and
+        then others, while there is room.
+
+        :raises TooLongError: when all are executed too often.
+        """
+        symbols, exclusions = self.machine.image.symbols, self.machine.guest.exclusions
+        place, steps = recording.pc, recording.steps
+        counts = Counter(step[place] for step in steps)
+        after: dict[int, set[int]] = {}
+        for step, following in itertools.pairwise(steps):
+            after.setdefault(step[place], set()).add(following[place])
+        candidates: list[tuple[bool, int, int, Symbol, ProbedInstruction]] = []
+        for address, count in counts.items():
+            function = symbols.function_at(address)
+            if function is None or exclusions.reason(function.name):
+                continue
+            found.functions.add(function.name)
+            instruction = self._table(function).get(address)
+            if instruction is None or address in points:
+                continue
+            behind = {address + len(instruction.code)}
+            faults = (isinstance(instruction.verdict, Copy | Rewrite)
+                      and after.get(address, behind) != behind)
+            if isinstance(instruction.verdict, Refuse) or faults:
+                # In a trampoline, a fault shows QEMU's guest the trampoline's address.
+                found.refused += 1
+                continue
+            seen = instruction.code in self._fired
+            candidates.append((seen, count, address, function, instruction))
+        candidates.sort(key=lambda c: c[:3])
+        chosen: Sites = {}
+        firings = 0
+        for _seen, count, address, function, instruction in candidates:
+            if len(chosen) < MAX_PROBES and firings + count <= MAX_FIRINGS:
+                chosen[address] = function, instruction
+                firings += count
+        if not chosen:
+            rare = min(candidates, key=lambda c: c[1], default=None)
+            if rare is None:
+                raise KinstError("it executes nothing that can be probed")
+            if rare[1] > MOST_FIRINGS:
+                raise TooLongError(f"each instruction more than {MOST_FIRINGS} times")
+            chosen[rare[2]] = rare[3], rare[4]
+        return chosen
+
+    def _table(self, function: Symbol) -> dict[int, ProbedInstruction]:
+        if function.address not in self._tables:
+            self._tables[function.address] = {
+                i.address: i for i in self._listing.instructions(function)}
+        return self._tables[function.address]
+
+    def _run_ours(
+        self, workload: Workload, sites: Sites,
+        recording: ExecutionTrace,
+    ) -> tuple[list[Event], object]:
+        """What our machine sees, and what the call gives there."""
+        machine = self.machine
+        seen: list[Event] = []
+        quiet(machine)
+        breakpoints = self.breakpoints(functools.partial(self._fire, seen))
+        written = DisplacedWrites(machine, recording)
+
+        def trapped(address: int, frame: int) -> None:
+            event = self._event(written, address, breakpoints.dispatcher.second(address), frame)
+            event.stack = machine.engine.detour.kept_stack
+            seen.append(event)
+
+        breakpoints.trapped = trapped
+        _add(breakpoints, sites)
+        breakpoints.enable()
+        result: int | None = None
+        try:
+            self.probed(breakpoints, sites)
+            result = workload(machine)
+        except (CallError, TooLongError) as error:
+            self.failed(error)
+        finally:
+            if machine.engine.frozen:  # it failed inside a firing; the machine is restored later
+                machine.engine.detour.abandon(machine.pc)
+            breakpoints.disable()
+        return seen, result
+
+    # -- what may be done otherwise -------------------------------------------------------------
+
+    def breakpoints(self, fire: Fire) -> Breakpoints:
+        """Our machine's, answered in Python."""
+        return Breakpoints(self.machine, fire, python=True)
+
+    def probed(self, breakpoints: Breakpoints, sites: Sites) -> None:
+        """Our machine is about to run with its probes."""
+
+    def gave(self, value: object, result: object) -> None:
+        """What a call gave on our machine, without probes and with them."""
+        self.compare.value(value, result, "with probes and without, on our machine")
+
+    def failed(self, error: CallError | TooLongError) -> None:
+        """A call failed on our machine, with probes."""
+        raise error
+
+
+class _Settle:
+    """On a machine that runs freely: gives the results of the models' known differences."""
+
+    def __init__(self, machine: QemuMachine, points: dict[int, ModelPoint]) -> None:
+        self._machine, self._points = machine, points
+        self._count: Counter[int] = Counter()
+
+    def install(self) -> None:
+        for address in self._points:
+            self._machine.handle(address, functools.partial(self._at, address))
+
+    def _at(self, address: int) -> None:
+        self._machine.step()
+        self._points[address].settle(self._machine, self._count[address])
+        self._count[address] += 1
+
+
+def _add(probes: ProbeTable, sites: dict[int, tuple[Symbol, ProbedInstruction]]) -> None:
+    for function, instruction in sites.values():
+        probes.add(function, ProbeKind.OFFSET, instruction)

@@ -1,0 +1,208 @@
+"""One workload on two machines, instruction by instruction.
+
+The first machine records the registers before each instruction; the second is single-stepped, and
+compared before each.  Repeated string instructions are one instruction, however often they stop.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import unicorn
+
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine, Stop, StopReason
+from emu.qemu.machine import QemuMachine
+from emu.unicorn.machine import UnicornMachine
+from kinst.verify.crosscheck.difference import MODELS, Difference, MemoryDifference
+
+MAX_WRITES = 16  # of an instruction
+MAX_STEPS = 50_000  # a dozen seconds of stepping
+
+
+class TooLongError(KinstError):
+    """The workload executes more instructions than are compared."""
+
+
+@dataclass
+class ExecutionTrace:
+    """:param names: of the registers.
+    :param steps: their values before each instruction; the pc among them.
+    :param writes: (physical address, bytes) of the memory that a step writes, by its number; not
+        all of an instruction that writes much.
+    :param unequal: the ranges of physical addresses in which ``MemoryDifference``s have written.
+    """
+
+    names: tuple[str, ...]
+    pc: int  # its place among the names
+    steps: list[tuple[int, ...]]
+    writes: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    unequal: list[range] = field(default_factory=list)
+
+
+class Divergence(KinstError):
+    """The machines do not agree: the first place where.
+
+    :param address: of the instruction that was executed last while they agreed, or is at fault.
+    :param what: in a few words.
+    :param ours: registers, or what else was compared, of the first machine.
+    :param theirs: of the other.
+    """
+
+    def __init__(self, what: str, address: int, names: Sequence[str], ours: Sequence[int],
+                 theirs: Sequence[int]) -> None:
+        super().__init__(what)
+        self.what, self.address = what, address
+        self.names, self.ours, self.theirs = tuple(names), tuple(ours), tuple(theirs)
+
+
+def quiet(machine: UnicornMachine) -> None:
+    """No device interrupts any more: on the second machine none does either."""
+    machine.events.restore({})
+
+
+def record(machine: UnicornMachine, workload: Callable[[Machine], object],
+           limit: int = MAX_STEPS) -> tuple[ExecutionTrace, object]:
+    """Run a workload and record it; also what the workload gives.
+
+    :raises TooLongError: beyond ``limit`` instructions.
+    """
+    names = tuple(machine.arch.registers)
+    numbers = [machine.cpu.model.registers[name] for name in names]
+    place = names.index(machine.arch.pc)
+    recording = ExecutionTrace(names, place, [])
+    steps, read = recording.steps, machine.engine.read
+
+    def before(_uc: unicorn.Uc, address: int, _size: int, _data: object) -> None:
+        if (steps and steps[-1][place] == address) or machine.is_stop(address):
+            return
+        if len(steps) > limit:
+            machine.request_stop(Stop(StopReason.PATIENCE, address))
+            return
+        values = [read(number) for number in numbers]
+        values[place] = address
+        steps.append(tuple(values))
+
+    def written(_uc: unicorn.Uc, _kind: int, address: int, size: int, _value: int,
+                _data: object) -> None:
+        places = recording.writes.setdefault(len(steps) - 1, [])
+        if len(places) < MAX_WRITES:
+            places.append((address, size))
+
+    def handled(address: int, handler: Callable[[], None]) -> None:
+        """What a handler carries out is not executed, and the hook does not see it."""
+        before(machine.uc, address, 0, None)
+        handler()
+
+    quiet(machine)
+    handlers = machine.handlers
+    for address, handler in handlers.items():
+        machine.handle(address, functools.partial(handled, address, handler))
+    machine.engine.flush_translations()
+    stores = machine.uc.hook_add(unicorn.UC_HOOK_MEM_WRITE, written, begin=1, end=0)
+    hook = machine.uc.hook_add(unicorn.UC_HOOK_CODE, before, begin=1, end=0)
+    try:
+        result = workload(machine)
+    except KinstError:
+        if len(steps) > limit:
+            raise TooLongError(f"more than {limit} instructions") from None
+        raise
+    finally:
+        for address, handler in handlers.items():
+            machine.handle(address, handler)
+        machine.engine.unhook(hook)
+        machine.engine.unhook(stores)
+    if len(steps) > limit:
+        raise TooLongError(f"more than {limit} instructions")
+    if not steps:
+        raise KinstError("it executes no instruction: nothing to compare")
+    return recording, result
+
+
+@dataclass
+class ModelPoint:
+    """An instruction whose result is the model's own: what it gave on the first machine, by the
+    order of its executions."""
+
+    reason: str
+    bits: int  # of the result that may differ
+    results: list[dict[str, int]]
+
+    def settle(self, machine: Machine, number: int) -> None:
+        """Give a machine that has just executed it the recorded result."""
+        if number < len(self.results):
+            for name, value in self.results[number].items():
+                theirs = machine.read_register(name)
+                machine.write_register(name, theirs & ~self.bits | value & self.bits)
+
+
+def model_points(machine: Machine, recording: ExecutionTrace) -> dict[int, ModelPoint]:
+    """Where the recording met the known differences of models; notes in it what may be unequal."""
+    model = MODELS[machine.arch.name]
+    known: tuple[Difference | MemoryDifference, ...] = (*model.instructions, *model.memory)
+    found: dict[int, ModelPoint] = {}
+    plain: set[int] = set()
+    for number, (step, after) in enumerate(itertools.pairwise(recording.steps)):
+        address = step[recording.pc]
+        if address in plain:
+            continue
+        code = machine.read(address, 4)
+        difference = next((d for d in known if d.matches(code)), None)
+        if difference is None:
+            plain.add(address)
+            continue
+        if isinstance(difference, MemoryDifference):
+            point = found.setdefault(address, ModelPoint(difference.reason, 0, []))
+            point.results.append({})
+            if number in recording.writes:
+                begin = recording.writes[number][0][0] + difference.offset
+                recording.unequal.append(range(begin, begin + difference.size))
+            continue
+        point = found.setdefault(address, ModelPoint(difference.reason, difference.bits, []))
+        point.results.append({name: after[recording.names.index(name)]
+                              for name in difference.names(code) if name in recording.names})
+    return found
+
+
+def follow(machine: QemuMachine, recording: ExecutionTrace, points: dict[int, ModelPoint],
+           workload: Callable[[Machine], object]) -> object:
+    """Run the workload on the second machine, one instruction after the other.
+
+    :raises Divergence: at the first register that differs.
+    """
+    at, executed = 0, {address: 0 for address in points}
+    last: int | None = None
+    names, steps, _ = recording.names, recording.steps, recording.pc
+
+    def settle(address: int) -> None:
+        """Give the model's own results, where the instruction just executed has some."""
+        if last is not None and last in points and last != address:
+            points[last].settle(machine, executed[last])
+            executed[last] += 1
+
+    def before(address: int) -> None:
+        nonlocal at, last
+        if address == last:
+            return
+        settle(address)
+        theirs = [machine.read_register(name) for name in names]
+        if at >= len(steps):
+            raise Divergence("it goes on where the other has returned", last or address, names,
+                             steps[-1], theirs)
+        if tuple(theirs) != steps[at]:
+            what = ", ".join(n for n, a, b in zip(names, steps[at], theirs, strict=True) if a != b)
+            raise Divergence(f"{what} differ{'s' if ',' not in what else ''} after {at} "
+                             "instructions", last or address, names, steps[at], theirs)
+        at, last = at + 1, address
+
+    machine.watch = before
+    try:
+        result = workload(machine)
+    finally:
+        machine.watch = None
+    if at != len(steps):
+        raise Divergence(f"it returned after {at} instructions, the other after {len(steps)}",
+                         last or 0, names, steps[min(at, len(steps) - 1)],
+                         [machine.read_register(name) for name in names])
+    return result

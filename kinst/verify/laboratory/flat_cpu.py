@@ -1,0 +1,180 @@
+"""A CPU of Unicorn's on flat memory, without a kernel."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import unicorn
+
+from emu.unicorn._engine import Engine, EngineStop
+from emu.unicorn.guest_memory import GuestMemory
+from emu.unicorn.machine import library_symbols
+from emu.unicorn.new_engine import new_engine
+from kinst.verify.laboratory.architecture import Bench
+from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
+from kinst.verify.laboratory.outcome import ChangedPages
+
+MAX_PAGES = 64
+
+
+class Bed:
+    """A CPU on flat memory; one for each side of an experiment."""
+
+    def __init__(self, bench: Bench, seed: int) -> None:
+        self.bench, self.seed = bench, seed
+        self.uc = new_engine(bench.uc_arch, bench.uc_mode)
+        self.uc.ctl_set_cpu_model(bench.cpu_model)
+        self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
+        bench.prepare(self.uc)
+        self.engine = Engine(self.uc, library_symbols(), bench.pc, bench.fixed)
+        self.engine.set_flat()
+        self.area = GuestMemory((MAX_PAGES + 1) * PAGE)
+        self.pages: dict[int, int] = {}  # guest address -> offset in the area
+        self.contents: dict[int, bytes] = {}
+        self.kept: dict[int, bytes] = {}  # the pages of code and trampolines
+        self.size = 0
+        self.wanted: set[int] = set()  # pages that executions have ended for
+        self.uc.hook_add(unicorn.UC_HOOK_MEM_UNMAPPED, self._unmapped)
+        for page in (CODE, SLOTS, DATA):
+            self.map(page)
+        self.keep(0)
+
+    def _unmapped(self, _uc: Any, kind: int, address: int, size: int, _value: int,
+                  _data: object) -> bool:
+        """The execution ends here.  (Memory that is mapped while Unicorn asks for it is not safe:
+        it goes on with what it has looked up before, be it gone.)"""
+        if kind != unicorn.UC_MEM_FETCH_UNMAPPED:
+            self.wanted |= {at & MASK & ~(PAGE - 1) for at in (address, address + size - 1)}
+        return False
+
+    def map(self, address: int) -> bool:
+        """Make the page of an address appear; false when there are too many."""
+        page = address & MASK & ~(PAGE - 1)
+        if page not in self.pages:
+            if len(self.pages) == MAX_PAGES:
+                return False
+            at = len(self.pages) * PAGE
+            self.engine.map_ram(page, self.area.view[at : at + PAGE])
+            self.pages[page] = at
+            self.contents[page] = random.Random(self.seed ^ page).randbytes(PAGE)
+            self.area.view[at : at + PAGE] = self.contents[page]
+        return True
+
+    def read(self, address: int, size: int) -> bytes:
+        out = bytearray()
+        for i in range(address, address + size):
+            page = i & MASK & ~(PAGE - 1)
+            out.append(self.area.view[self.pages[page] + (i & PAGE - 1)])
+        return bytes(out)
+
+    def write(self, address: int, data: bytes) -> None:
+        for i, byte in enumerate(data):
+            at = address + i & MASK
+            self.area.view[self.pages[at & ~(PAGE - 1)] + at % PAGE] = byte
+
+    def place(self, code: bytes) -> None:
+        """Put an instruction at CODE, on a page that is otherwise as it always is."""
+        at = self.pages[CODE]
+        self.area.view[at : at + PAGE] = code + self.contents[CODE][len(code) :]
+        self.engine.remove_translations(CODE, CODE + PAGE)
+
+    def keep(self, size: int) -> None:
+        """What stands around the instruction now is what it finds there.
+
+        :param size: bytes of it, at CODE, which a breakpoint may be over.
+        """
+        self.kept = {page: self._around(page, size) for page in (CODE, SLOTS)}
+        self.size = size
+
+    def _around(self, page: int, size: int) -> bytes:
+        at = self.pages[page]
+        content = bytes(self.area.view[at : at + PAGE])
+        return bytes(size) + content[size:] if page == CODE else content
+
+    def refill(self) -> None:
+        """Data as it was before anything was executed."""
+        for page in self.memory():
+            if page not in self.kept:
+                at = self.pages[page]
+                self.area.view[at : at + PAGE] = self.contents[page]
+
+    def memory(self) -> ChangedPages:
+        """The pages that have changed; of the instruction's own, all but the instruction."""
+        found = {}
+        for page, at in self.pages.items():
+            if page in self.kept:
+                content = self._around(page, self.size)
+                if content != self.kept[page]:
+                    found[page] = content
+                continue
+            content = bytes(self.area.view[at : at + PAGE])
+            if content != self.contents[page]:
+                found[page] = content
+        return found
+
+    def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
+        for register, value in self.bench.preset:
+            self.engine.write(register, value)
+        for name, value in values.items():
+            self.engine.write(self.bench.general[name], value)
+        for (register, bits), value in zip(self.bench.vectors, vectors, strict=True):
+            self.engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
+
+    def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
+        name, bits = self.bench.flags
+        values = {n: self.engine.read(r) for n, r in self.bench.general.items()}
+        if name:
+            values[name] &= bits
+        return values, tuple(
+            int.from_bytes(self.engine.read_bytes(register, size // 8), "little")
+            for register, size in self.bench.vectors
+        )
+
+    def put_slot(self, body: bytes) -> None:
+        """Put a trampoline at SLOTS, on a page that is otherwise as it always is."""
+        at = self.pages[SLOTS]
+        self.area.view[at : at + PAGE] = body + self.contents[SLOTS][len(body) :]
+        self.engine.remove_translations(SLOTS, SLOTS + PAGE)
+
+    def run(self, after: int, steps: int) -> tuple[int, str]:
+        """Execute what is at CODE, which ends before ``after``.
+
+        :return: the next pc, and the fault or an empty string.
+        """
+        return self.run_from(CODE, [after], steps)
+
+    def run_from(self, start: int, exits: Sequence[int], steps: int) -> tuple[int, str]:
+        """Execute what is at ``start``, which ends before one of the exits, or after so many
+        instructions.
+
+        :return: the next pc, and the fault or an empty string.
+        """
+        engine, bench = self.engine, self.bench
+        after = exits[0]
+        engine.detour.thaw()
+        engine.instructions = 0
+        engine.limit = steps
+        engine.set_exits(list(exits))
+        why, detail = engine.run(start)
+        for _ in range(steps):
+            if why != EngineStop.STOP_UNCOUNTED:
+                break
+            begin, size = engine.unknown_block
+            if begin != start and not (start == SLOTS <= begin < SLOTS + PAGE):
+                break  # where it leads to
+            count = 1 if begin == CODE else len(bench.arch.split(self.read(begin, size)))
+            engine.learn(begin, size, max(1, count))
+            why, detail = engine.run(begin)
+        pc = engine.read(bench.pc)
+        fault = ""
+        if why == EngineStop.STOP_EXCEPTION:
+            fault, pc = f"exception {detail}", pc - bench.trap_pc_offset
+        elif why == EngineStop.STOP_INVALID:
+            fault = "invalid instruction"
+        elif why == EngineStop.STOP_IN_PLACE:
+            fault = "memory out of reach"
+        elif why == EngineStop.STOP_ERROR and (
+            detail != unicorn.UC_ERR_FETCH_UNMAPPED or CODE <= pc < after
+        ):  # where a jump leads to, nothing needs to be mapped: that is not the jump's fault
+            fault = f"libunicorn error {detail}"
+        return (engine.detour.abandon(pc) if fault else pc), fault

@@ -1,0 +1,147 @@
+"""Somebody else's relocator in the laboratory: its trampolines and emulations, held to the
+instruction in place."""
+
+import socket
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import chain
+
+from emu.host.errors import KinstError
+from kinst.relocation.trap import TRAPS, GuestTrap
+from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
+from kinst.verify.laboratory.architecture import BENCHES, Bench
+from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
+from kinst.verify.laboratory.finding import NOT_TOLD, Finding, finding, not_shown
+from kinst.verify.laboratory.flat_cpu import Bed
+from kinst.verify.laboratory.laboratory import HALVES, MIXED, UNKNOWN, Laboratory, Told
+from kinst.verify.laboratory.memory_map import CODE, MASK, SLOTS
+from kinst.verify.laboratory.outcome import Mismatch, Outcome
+from kinst.verify.laboratory.protocol import (
+    Answer,
+    Emulates,
+    Refuses,
+    Relocated,
+    Relocator,
+    identity,
+)
+
+# program, architecture, seed, states, encodings, the program's identity
+Part = tuple[str, str, int, int, list[bytes], str]
+STEPS = 64  # instructions of a trampoline, beside what the displaced one repeats
+BY_PROGRAM = "by the relocator"
+
+
+class ForeignLaboratory(Laboratory):
+    """:param relocator: is asked what becomes of each encoding."""
+
+    def __init__(self, bench: Bench, trap: GuestTrap, seed: int, relocator: Relocator) -> None:
+        super().__init__(bench, trap, seed)
+        self.relocator = relocator
+
+    def judge_one(self, code: bytes, states: int) -> Finding:
+        """One encoding: what the relocator makes of it, and the first state where that fails."""
+        if self.bench.arch.instruction_length(code) != len(code):
+            return Finding(code, "refuse: is not one instruction")
+        answer = self.relocator.ask(self.bench.arch.name, CODE, code, SLOTS)
+        if isinstance(answer, Refuses):
+            return Finding(code, f"refuse: {answer.reason}")
+        word = "emulate" if isinstance(answer, Emulates) else (
+            "copy" if answer.body.startswith(code) else "rewrite")
+        reason = self.bench.not_executed(code)
+        if reason is not None:
+            return Finding(code, f"not executed: {reason}", verdict=word)
+        ours = self.trap.classify(code, CODE)[1]
+        differs = word == "copy" and not isinstance(ours, Copy | Refuse)
+        halves = range(0) if isinstance(ours, Copy | Rewrite | Refuse) else HALVES
+        told = Told(ours, self.bench.arch.sp)
+        for number in chain(range(states), halves, MIXED):
+            if number in MIXED and told.enough and not differs:
+                break
+            in_place = self._compared(code, answer, number)
+            for how, outcome in self._others:
+                if outcome != in_place:
+                    return finding(word, Mismatch(code, CODE, number, word, in_place, outcome, how),
+                                   code)
+            if in_place.fault in self.bench.unknown:
+                return Finding(code, f"not executed: {UNKNOWN}", verdict=word)
+            told.add(in_place)
+        if told.lacks or differs:
+            why = told.lacks or NOT_TOLD + summary(ours)
+            return Finding(code, not_shown(word, why), verdict=word)
+        return Finding(code, word)
+
+    def _compared(self, code: bytes, answer: Answer, number: int) -> Outcome:
+        return self._until_known(
+            code, number, lambda in_place: [(BY_PROGRAM, self._other(code, answer, number,
+                                                                     in_place))])
+
+    def _other(self, code: bytes, answer: Answer, number: int, in_place: Outcome) -> Outcome:
+        if isinstance(answer, Relocated):
+            return self._in_trampoline(code, answer, number, in_place)
+        if in_place.fault:
+            return in_place  # an emulation says nothing of faults
+        return self._by_program(code, number)
+
+    def _in_trampoline(self, code: bytes, answer: Relocated, number: int, in_place: Outcome
+                       ) -> Outcome:
+        bed = self.probed
+        bed.place(code)
+        self._prepared(bed, code, number)
+        bed.put_slot(answer.body)
+        bed.keep(len(code))
+        after, exits = CODE + len(code), {CODE + len(code), in_place.pc}
+        if answer.back is not None:
+            exits.add(SLOTS + answer.back)
+        pc, fault = bed.run_from(SLOTS, sorted(exits), STEPS + self._steps(code))
+        if answer.back is not None and pc == SLOTS + answer.back and not fault:
+            pc = after
+        if fault and SLOTS <= pc < SLOTS + len(answer.body):
+            pc = CODE  # where the guest has taken it, for whoever knows trampolines
+        registers, vectors = bed.get()
+        return Outcome(registers, vectors, bed.memory(), pc, fault)
+
+    def _by_program(self, code: bytes, number: int) -> Outcome:
+        bed: Bed = self.probed
+        bed.place(code)
+        values, vectors = self._prepared(bed, code, number)
+        bed.keep(len(code))
+        state = EmulatedState(bed, dict(values), vectors)
+
+        def load(address: int, size: int) -> bytes:
+            return state.load(address, size).to_bytes(size, "little")
+
+        try:
+            done = self.relocator.emulate(values, load)
+            for address, data in done.stores:
+                state.store(address, len(data), int.from_bytes(data, "little"))
+        except Unreachable:
+            self.relocator.again()  # it waits for what it wanted to load
+            return Outcome(values, tuple(vectors), {}, 0, "memory that cannot be reached")
+        values |= done.registers
+        for index, value in done.vectors.items():
+            state.set_vector(index, value)
+        name, bits = self.bench.flags
+        if name:
+            values[name] &= bits
+        return Outcome(values, tuple(vectors), bed.memory(), done.pc & MASK, "")
+
+
+def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: int
+           ) -> list[Finding]:
+    """What a program makes of encodings.
+
+    :param program: its command line.
+    :raises KinstError: when it cannot be run, or does not keep to the protocol.
+    """
+    with closing(Relocator(program)) as relocator, closing(
+            ForeignLaboratory(BENCHES[arch](), TRAPS[arch], seed, relocator)) as laboratory:
+        return [laboratory.judge_one(code, states) for code in codes]
+
+
+def judge(part: Part) -> list[Finding]:
+    """``judged``, for workers."""
+    program, arch, seed, states, codes, wanted = part
+    if identity(program) != wanted:
+        raise KinstError(f"--relocator {program}: a worker on {socket.gethostname()} finds other "
+                         "files of it than this machine")
+    return judged(program, arch, codes, seed, states)

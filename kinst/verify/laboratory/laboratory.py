@@ -1,0 +1,351 @@
+"""The laboratory: an instruction in place and displaced, from the same random states.
+
+Both are executed by Unicorn on flat memory, without a kernel: in place at its address, and under a
+breakpoint that the native dispatcher answers, in a trampoline or emulated.  An emulation is also
+carried out by its verdict, in Python.  Registers, flags, memory, the next pc and faults must be
+equal.  Pages appear where the instruction touches them, with contents that depend on the address
+and the seed.
+
+Where it can execute them, the host's own CPU is another judge (``Judge``): it knows instructions
+that Unicorn's model does not.
+"""
+
+import functools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from emu.guests.registry import FREEBSD
+from emu.host.errors import KinstError
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.probes.kinds import TrapPath
+from kinst.relocation.trampoline import SLOT
+from kinst.relocation.trap import GuestTrap
+from kinst.relocation.verdict import ConditionalJump, Copy, Refuse, Rewrite, Verdict, summary
+from kinst.verify.laboratory.architecture import Bench, Judge
+from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
+from kinst.verify.laboratory.finding import FAULTS, ONE_WAY, not_shown
+from kinst.verify.laboratory.flat_cpu import MAX_PAGES, Bed
+from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
+from kinst.verify.laboratory.one_way import goes_one_way
+from kinst.verify.laboratory.outcome import Mismatch, Outcome
+
+MAX_STEPS = 4096
+UNKNOWN = "the CPU model does not know it"
+ON_HOST = "on the host"
+EXECUTED = "executed"  # by the host, without a fault in some state
+# States with these numbers are made where others show nothing: all registers the same, for
+# conditions of registers, also for those that look at too much; aligned addresses and small
+# numbers, for divisions and vectors.
+MADE = 1_000_000
+SAME = (0xFFFFFFFF_00000000, 0xFFFFFFFF, 0, 1)
+HALVES = range(MADE, MADE + len(SAME))
+MIXED = range(HALVES.stop, HALVES.stop + 16)
+
+
+def mixed(number: int, registers: Sequence[str], address: Callable[[], int],
+          small: Callable[[], int]) -> dict[str, int]:
+    """Each register an address or a small number: of any two, in one of the first of these states
+    the first is the address, and in another the second."""
+    bits = (len(registers) - 1).bit_length()
+    return {name: (address if (i >> number // 2 % bits ^ number) & 1 else small)()
+            for i, name in enumerate(registers)}
+
+
+class Told:
+    """What states have told of an instruction.
+
+    :param verdict: ours: a conditional jump is to go both ways, if it can.
+    :param stack: the stack pointer's name.
+    :ivar ways: where it went on, without a fault.
+    :ivar unknown: the CPU does not know it.
+    """
+
+    def __init__(self, verdict: Verdict, stack: str) -> None:
+        self.ways: set[int] = set()
+        self.unknown = False
+        self._verdict, self._stack = verdict, stack
+
+    def add(self, in_place: Outcome) -> None:
+        if not in_place.fault:
+            self.ways.add(in_place.pc)
+
+    @property
+    def lacks(self) -> str:
+        """What no state has told; empty: nothing."""
+        return "" if self.enough else ONE_WAY if self.ways else FAULTS
+
+    @property
+    def enough(self) -> bool:
+        return len(self.ways) > 1 or (bool(self.ways) and self._one_way)
+
+    @functools.cached_property
+    def _one_way(self) -> bool:
+        verdict = self._verdict
+        return not isinstance(verdict, ConditionalJump) or verdict.target == verdict.otherwise or (
+            goes_one_way(verdict.condition, self._stack))
+
+
+class Laboratory:
+    """Executes instructions of one architecture."""
+
+    def __init__(self, bench: Bench, trap: GuestTrap, seed: int, host: bool = False) -> None:
+        self.bench, self.trap, self.seed = bench, trap, seed
+        self.judge: Judge | None = None
+        self.judged: Counter[str] = Counter()  # what became of encodings there
+        self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
+        self._new_beds()
+        if host:
+            self.judge = bench.judge(seed)
+            if self.judge is None:
+                raise KinstError(f"--judge host: the host's CPU does not execute "
+                                 f"{bench.arch.name}'s instructions")
+
+    def _new_beds(self) -> None:
+        self.plain, self.probed = Bed(self.bench, self.seed), Bed(self.bench, self.seed)
+        self.dispatcher, self.templates = new_dispatcher(
+            self.bench.arch, self.trap, FREEBSD[self.bench.arch.name].trap_frame,
+            self.probed.engine
+        )
+        self.dispatcher.choose(TrapPath.DIRECT)
+        self.dispatcher.record("count")
+        self.dispatcher.listen(0, 0, 0)
+
+    # -- states -------------------------------------------------------------------------------
+
+    def state(self, number: int) -> tuple[dict[str, int], list[int]]:
+        """The random state of that number: general registers, vector registers."""
+        if number not in self._states:
+            self._states[number] = self._make_state(number)
+        values, vectors = self._states[number]
+        return dict(values), list(vectors)
+
+    def _make_state(self, number: int) -> tuple[dict[str, int], list[int]]:
+        generator = random.Random(self.seed << 20 ^ number)
+        kinds: tuple[Callable[[], int], ...] = (
+            lambda: DATA + generator.randrange(0, PAGE, 8),
+            lambda: generator.randrange(-8, 300) & MASK,
+            lambda: generator.getrandbits(64),
+            lambda: DATA + generator.randrange(0, PAGE),
+            lambda: generator.getrandbits(32) << 32,  # nothing in the lower half
+            lambda: generator.choice((0, 1, MASK, 1 << 63, 1 << 31)),
+        )
+        if number in HALVES:
+            kinds = (lambda: SAME[number - MADE],)
+        values = {name: generator.choice(kinds)() for name in self.bench.general}
+        if number in MIXED:
+            values = mixed(number - MIXED.start, list(values),
+                           lambda: DATA + generator.randrange(0, PAGE, 64),
+                           lambda: generator.randrange(0, 256, 16))
+        for name in ("rsp", "sp"):
+            if name in values:
+                values[name] = DATA + 0x800
+        name, bits = self.bench.flags
+        if name:
+            values[name] = generator.getrandbits(64) & bits
+        values |= self.bench.control
+        return values, [generator.getrandbits(bits) for _register, bits in self.bench.vectors]
+
+    # -- experiments --------------------------------------------------------------------------
+
+    def test(self, code: bytes, states: int) -> tuple[str, Mismatch | None]:
+        """One encoding: its verdict, and the first state where it fails.
+
+        The verdict is ``copy``, ``rewrite``, ``emulate``, ``refuse: ...`` or ``not executed: ...``.
+        """
+        length, verdict = self.trap.classify(code, CODE)
+        if isinstance(verdict, Refuse) or length != len(code):
+            return summary(verdict if isinstance(verdict, Refuse)
+                           else Refuse("is not one instruction")), None
+        word, mismatch = self._by_model(code, verdict, states)
+        if self.judge is None or mismatch is not None:
+            return word, mismatch
+        how, mismatch = self._by_host(code, verdict, states)
+        self.judged[how] += 1
+        return word if mismatch is None and how != EXECUTED else summary(verdict), mismatch
+
+    def _by_model(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
+        reason = self.bench.not_executed(code)
+        if reason is not None:
+            return f"not executed: {reason}", None
+        word, told = summary(verdict), Told(verdict, self.bench.arch.sp)
+        halves = HALVES if isinstance(verdict, ConditionalJump) else range(0)
+        for number in chain(range(states), halves, MIXED):
+            if number in MIXED and told.enough:
+                break
+            in_place = self._again(code, verdict, number)
+            for how, outcome in self._others:
+                if outcome != in_place:
+                    return word, Mismatch(code, CODE, number, word, in_place, outcome, how)
+            if in_place.fault in self.bench.unknown:
+                return f"not executed: {UNKNOWN}", None
+            told.add(in_place)
+        return not_shown(word, told.lacks) if told.lacks else word, None
+
+    def _by_host(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
+        """What became of an encoding on the host's own CPU."""
+        reason = self.bench.not_judged(code)
+        if reason is not None:
+            return f"not executed: {reason}", None
+        assert self.judge is not None
+        if self.judge.crowded:
+            self.judge.close()
+            self.judge = self.bench.judge(self.seed)
+            assert self.judge is not None
+        judge, executed = self.judge, False
+        slot, body = self._trampoline(code)
+        for number in chain(range(states), MIXED):
+            if executed and number in MIXED:
+                break
+            values, vectors = self.state(number)
+            self.bench.adapt(code, values)
+            values = judge.prepare(values, vectors)
+            repeats = self.bench.repeats(code)
+            in_place = judge.run(values, code, 0, b"", repeats)
+            if in_place.fault == judge.unknown:
+                return "not executed: the host's CPU does not know it", None
+            if isinstance(verdict, Copy | Rewrite):
+                outcome = judge.run(values, code, slot, body, repeats)
+                if outcome != in_place:  # again: a page may have appeared for one alone
+                    in_place = judge.run(values, code, 0, b"", repeats)
+                    outcome = judge.run(values, code, slot, body, repeats)
+            elif in_place.fault:
+                continue  # an emulation says nothing of faults: it is left to the kernel
+            else:
+                in_place, outcome = self._on_host(code, verdict, values, in_place)
+            executed = executed or not in_place.fault
+            if outcome != in_place:
+                return EXECUTED, Mismatch(code, CODE, number, summary(verdict), in_place, outcome,
+                                          ON_HOST)
+        return EXECUTED if executed else "not executed: it faults in every state", None
+
+    def _on_host(self, code: bytes, verdict: Verdict, values: dict[str, int],
+                 in_place: Outcome) -> tuple[Outcome, Outcome]:
+        """In place, and by an emulation on the judge's memory; what both can tell."""
+        assert self.judge is not None
+        assert not isinstance(verdict, Copy | Rewrite | Refuse)
+        judge, bits = self.judge, self.judge.compared
+        before = judge.refill(code)
+        state = EmulatedState(judge, dict(values), [])
+        try:
+            pc = verdict.next_pc(state)
+        except Unreachable:
+            return in_place, replace(in_place, fault="memory that the emulation cannot reach")
+        after = {name: state.values[name] & mask for name, mask in bits.items()}
+        memory = judge.changed(before, len(code))
+        return (replace(in_place, registers={
+                    name: in_place.registers[name] & mask for name, mask in bits.items()}),
+                Outcome(after, in_place.vectors, memory, pc, ""))
+
+    def _trampoline(self, code: bytes) -> tuple[int, bytes]:
+        """Its address and bytes; (0, none) of what is emulated."""
+        bed, dispatcher = self.probed, self.dispatcher
+        bed.place(code)
+        dispatcher.add(CODE, code, 0, 0)
+        dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
+        dispatcher.enable()
+        known = dispatcher.template(CODE)
+        slot = known[1] if known is not None else 0
+        body = bed.read(slot, SLOT) if slot else b""
+        dispatcher.disable()
+        dispatcher.clear()
+        return slot, body
+
+    def close(self) -> None:
+        """End what the judge has started."""
+        if self.judge is not None:
+            self.judge.close()
+            self.judge = None
+
+    def _again(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
+        """In place, and by all other ways."""
+        def ways(_in_place: Outcome) -> list[tuple[str, Outcome]]:
+            found = []
+            if not isinstance(verdict, Copy | Rewrite):
+                found.append(("by the verdict", self._emulated(code, verdict, number)))
+            for page in list(self.plain.pages):
+                self.probed.map(page)
+            return [*found, ("displaced", self._displaced(code, number))]
+
+        return self._until_known(code, number, ways)
+
+    def _until_known(self, code: bytes, number: int,
+                     ways: Callable[[Outcome], list[tuple[str, Outcome]]]) -> Outcome:
+        """In place, and by all other ways (``_others``); until every page is there that one of them
+        touches."""
+        while True:
+            in_place = self._in_place(code, number)
+            if self._appeared():
+                continue
+            self._others = ways(in_place)
+            if not self._appeared():
+                break
+        outcomes = [in_place, *(outcome for _how, outcome in self._others)]
+        if any(o.fault for o in outcomes) or len(self.plain.pages) > MAX_PAGES // 2:
+            # Unicorn never finishes an exception: the next would be a double fault.
+            pages = [] if len(self.plain.pages) > MAX_PAGES // 2 else list(self.plain.pages)
+            self._new_beds()
+            for page in pages:
+                self.plain.map(page)
+                self.probed.map(page)
+        return in_place
+
+    def _appeared(self) -> bool:
+        """Have the pages that were touched and were not there; whether there are new ones.  There
+        is room for so many only: what needs more has faulted."""
+        wanted = self.plain.wanted | self.probed.wanted
+        self.plain.wanted.clear()
+        self.probed.wanted.clear()
+        new = [page for page in sorted(wanted) if page not in self.plain.pages]
+        return bool(new) and all([bed.map(page) for page in new
+                                  for bed in (self.plain, self.probed)])
+
+    def _steps(self, code: bytes) -> int:
+        return MAX_STEPS if self.bench.repeats(code) else 1
+
+    def _prepared(self, bed: Bed, code: bytes, number: int) -> tuple[dict[str, int], list[int]]:
+        values, vectors = self.state(number)
+        self.bench.adapt(code, values)
+        bed.refill()
+        bed.set(values, vectors)
+        return values, vectors
+
+    def _in_place(self, code: bytes, number: int) -> Outcome:
+        bed = self.plain
+        bed.place(code)
+        self._prepared(bed, code, number)
+        bed.keep(len(code))
+        pc, fault = bed.run(CODE + len(code), self._steps(code))
+        registers, vectors = bed.get()
+        return Outcome(registers, vectors, bed.memory(), pc, fault)
+
+    def _displaced(self, code: bytes, number: int) -> Outcome:
+        bed, dispatcher = self.probed, self.dispatcher
+        bed.place(code)
+        self._prepared(bed, code, number)
+        dispatcher.add(CODE, code, 0, 0)
+        dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
+        dispatcher.enable()
+        bed.engine.remove_translations(SLOTS, SLOTS + PAGE)
+        bed.keep(len(code))
+        pc, fault = bed.run(CODE + len(code), 1)
+        registers, vectors = bed.get()
+        memory = bed.memory()
+        dispatcher.disable()
+        dispatcher.clear()
+        return Outcome(registers, vectors, memory, pc, fault)
+
+    def _emulated(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
+        assert not isinstance(verdict, Copy | Rewrite | Refuse)
+        bed = self.plain
+        bed.place(code)
+        values, vectors = self._prepared(bed, code, number)
+        bed.keep(len(code))
+        state = EmulatedState(bed, values, vectors)
+        pc = verdict.next_pc(state)
+        name, bits = self.bench.flags
+        if name:
+            state.values[name] &= bits
+        return Outcome(state.values, tuple(state.vectors), bed.memory(), pc, "")

@@ -1,0 +1,230 @@
+"""The module's own way through a probe, held to the instruction in place."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kinst.relocation.verdict import ConditionalJump, Refuse, Verdict, summary
+from kinst.verify.laboratory.finding import NOT_SHOWN, NOT_TOLD, not_shown
+from kinst.verify.laboratory.laboratory import SAME, UNKNOWN, Told
+from kinst.verify.laboratory.outcome import Mismatch, Outcome
+from kinst.verify.trial.provider_module import KinstModule
+from kinst.verify.trial.trial import (
+    CALM,
+    HALVES,
+    JUMPS,
+    LOST,
+    MIXED,
+    POINTERS,
+    REPEATS,
+    PlacedProbe,
+    Sample,
+    TrialBed,
+)
+from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
+
+INTERRUPTED = 16  # one in so many of those that are copied is also interrupted
+BATCH = 400  # instructions that are placed at once
+NO_STACK = "not executed: it leaves the kernel without its stack, or does not end"
+BY_MODULE = "by the module"
+IN_MODULE = "where it faults, the module's own code faults"
+ROUNDS = 48  # of states that are made where others show nothing
+GONE = 16  # states in which it jumps to where nothing is: it always does
+MADE = tuple(first + 2 * i for i in range(ROUNDS) for first in (JUMPS, POINTERS, MIXED))
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of an encoding.
+
+    :param word: the module's verdict: ``copy``, ``rewrite``, ``emulate``; ``refuse`` with its
+        error; ``not executed: ...``; ``not shown: ...``.
+    :param mismatch: the first state where it goes wrong.
+    :param faults: states in which it faults, in place too.
+    :param note: what else is to be said.
+    :param verdict: the module's, where the word is another.
+    """
+
+    code: bytes
+    word: str
+    mismatch: Mismatch | None = None
+    faults: int = 0
+    note: str = ""
+    verdict: str = ""
+
+
+def tried(bed: TrialBed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
+    """Try encodings: each with so many random states."""
+    length = bed.machine.arch.instruction_length
+    whole = [code for code in codes if length(code) == len(code)]
+    for code in codes:
+        if length(code) != len(code):
+            yield Tried(code, "refuse: is not one instruction")
+    for batch in _batches(bed, whole):
+        yield from _batch(bed, batch, states)
+
+
+def _batches(bed: TrialBed, codes: Sequence[bytes], where: int = 0) -> Iterator[list[bytes]]:
+    batch, size = list[bytes](), 0
+    for code in codes:
+        if batch and (len(batch) == BATCH or size + bed.size_of(code) > bed.room(where)):
+            yield batch
+            batch, size = [], 0
+        batch.append(code)
+        size += bed.size_of(code)
+    if batch:
+        yield batch
+
+
+def _batch(bed: TrialBed, codes: list[bytes], states: int) -> Iterator[Tried]:
+    elsewhere = list[bytes]()
+    for one in bed.place(codes):
+        found = _one(bed, one, states)
+        if found.word.startswith(NOT_SHOWN) and bed.is_placed(one.sample.code):
+            elsewhere.append(one.sample.code)
+        else:
+            yield found
+    for number in range(1, len(bed.functions)):
+        rest, elsewhere = elsewhere, []
+        for batch in _batches(bed, rest, number):
+            for one in bed.place(batch, number):
+                found = _one(bed, one, states)
+                if found.word.startswith(NOT_SHOWN) and number + 1 < len(bed.functions):
+                    elsewhere.append(one.sample.code)
+                else:
+                    yield found
+
+
+def _truths(bed: TrialBed, sample: Sample, states: int, verdict: Verdict, difference: str
+            ) -> tuple[dict[int, Outcome], Told]:
+    """What happens in place, by the states in which the kernel can go on, and it comes to an end.
+
+    :param difference: between what the module has read and we: all states are wanted that may tell.
+    """
+    found, told, gone = dict[int, Outcome](), Told(verdict, bed.machine.arch.sp), 0
+    for number in range(states):
+        for state in (number, CALM + number):
+            # Where it faults, the kernel's handler is left at its begin: its frame lies in the
+            # stack that the next state lays out again; differences are confirmed from a restart.
+            outcome = bed.in_place(sample, state)
+            if outcome.fault == REPEATS:
+                bed.restart()
+                continue
+            went = bed.gone(sample, outcome)
+            told.unknown |= (bool(outcome.fault) and bed.unknown
+                             and bed.fault_at == sample.address)
+            if bed.has_stack(outcome):
+                found[state] = outcome
+                if state % 2 == 0:  # what the module leaves masked does not show in the others
+                    told.add(outcome)
+                    gone += went
+                break
+    if told.unknown and not told.ways:
+        return {}, told
+    halves = (range(HALVES, HALVES + 2 * len(SAME), 2)
+              if isinstance(verdict, ConditionalJump) else ())
+    for state in (*halves, *MADE):
+        if state in MADE and (told.enough or gone >= GONE) and not difference:
+            break
+        outcome = bed.in_place(sample, state)
+        if outcome.fault == REPEATS:
+            bed.restart()
+        elif bed.gone(sample, outcome):
+            if not gone:
+                found[state] = outcome
+            gone += 1
+        elif not outcome.fault and bed.has_stack(outcome):
+            found[state] = outcome
+            told.add(outcome)
+    if gone:  # to where nothing is: no address of code
+        told.ways.add(0)
+    return found, told
+
+
+def _word(bed: TrialBed, one: PlacedProbe) -> str:
+    if one.probe is None and one.error == LOST:
+        return "refuse: the module panics, or does not return"
+    if one.probe is None:
+        return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
+    if not isinstance(bed.module, KinstModule):
+        return "emulate"  # FBT does nothing else
+    return bed.arch.becomes(bed.module.probe, one.probe).word
+
+
+def _difference(bed: TrialBed, one: PlacedProbe, verdict: Verdict) -> str:
+    """How the module's verdict differs from ours; empty: it does not, or one says nothing."""
+    if one.probe is None or not isinstance(bed.module, KinstModule) or isinstance(verdict, Refuse):
+        return ""
+    return kind_of(bed.arch.becomes(bed.module.probe, one.probe),
+                   bed.arch.ours(one.sample.code, verdict), len(one.sample.code), "")
+
+
+def _one(bed: TrialBed, one: PlacedProbe, states: int) -> Tried:
+    sample, word = one.sample, _word(bed, one)
+    if one.probe is None:
+        return Tried(sample.code, word)
+    reason = bed.arch.not_executed(sample.code)
+    if reason is not None:
+        return Tried(sample.code, f"not executed: {reason}", verdict=word)
+    verdict = bed.trap.classify(sample.code, sample.address)[1]
+    difference = _difference(bed, one, verdict)
+    read = difference if difference in (LENGTH, OPERANDS, TARGET) else ""
+    truth, told = _truths(bed, sample, states, verdict, read)
+    if not truth:
+        why = f"not executed: {UNKNOWN}" if told.unknown else NO_STACK
+        return Tried(sample.code, why, verdict=word)
+    faults, note = 0, ""
+    for number, in_place in truth.items():
+        outcome = _displaced(bed, one, number, in_place)
+        faults += bool(in_place.fault)
+        if outcome != in_place:
+            # Again from states that nothing was executed in.
+            bed.restart()
+            in_place = bed.in_place(sample, number)
+            bed.restart()
+            bed.make_way(sample, in_place.pc)
+            outcome = _displaced(bed, one, number, in_place)
+            bed.restart()
+            if in_place.fault and outcome.fault == in_place.fault and (
+                    bed.module.holds(bed.fault_at)):
+                note = IN_MODULE
+            elif outcome != in_place:
+                ours = summary(verdict)
+                return Tried(sample.code, word, Mismatch(
+                    sample.code, sample.address, number, f"{word} (ours: {ours})", in_place,
+                    outcome, BY_MODULE), faults)
+    calm = [number for number, outcome in truth.items()
+            if not outcome.fault and number % 2 == 0]
+    if word in ("copy", "rewrite") and calm and zlib.crc32(sample.code) % INTERRUPTED == 0:
+        wrong = _interrupted(bed, one, calm[0])
+        if wrong is not None:
+            return Tried(sample.code, word, wrong, faults, note)
+    # Another way to do the same is right where it did the same; what was read otherwise is not.
+    if read or told.lacks:
+        why = NOT_TOLD + difference if told.ways and difference else told.lacks
+        return Tried(sample.code, not_shown(word, why), None, faults, note, word)
+    return Tried(sample.code, word, None, faults, note)
+
+
+def _interrupted(bed: TrialBed, one: PlacedProbe, number: int) -> Mismatch | None:
+    """The same, with an interrupt when its trampoline is about to be executed."""
+    bed.restart()
+    in_place = bed.in_place(one.sample, number)
+    bed.restart()
+    bed.enable(one, True)
+    outcome = bed.interrupted(one, number, in_place)
+    bed.restart()
+    if outcome is None or outcome == in_place:
+        return None
+    return Mismatch(one.sample.code, one.sample.address, number, "interrupted in its trampoline",
+                    in_place, outcome, BY_MODULE)
+
+
+def _displaced(bed: TrialBed, one: PlacedProbe, number: int, in_place: Outcome) -> Outcome:
+    bed.enable(one, True)
+    outcome = bed.displaced(one.sample, number, in_place)
+    if outcome.fault:
+        bed.restart()
+    else:
+        bed.enable(one, False)
+    return outcome

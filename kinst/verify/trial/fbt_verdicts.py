@@ -1,0 +1,69 @@
+"""Where FBT's own module finds entries and returns, beside where ours does."""
+
+from collections.abc import Iterator, Sequence
+
+from emu.elf.symbols import Symbol
+from emu.host.errors import MemoryAccessError
+from kinst.code.listing import ProbedInstruction, check_size, instructions
+from kinst.providers import fbt
+from kinst.verify.trial.fbt_module import FbtModule
+from kinst.verify.trial.trial import TrialBed
+from kinst.verify.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
+
+
+def fbt_verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+    """Compare the sites, function by function."""
+    return each(bed, functions, _compare)
+
+
+def sites(bed: TrialBed, function: Symbol) -> tuple[ProbedInstruction | None,
+                                                    list[ProbedInstruction]]:
+    """Where we find a function's entry and its returns.
+
+    :raises MemoryAccessError: when it is not mapped.
+    """
+    check_size(function)
+    code = bed.machine.read(function.address, function.size)
+    table = list(instructions(bed.trap, code, function))
+    return fbt.entry(bed.trap, function, table), fbt.returns(bed.trap, function, table)
+
+
+def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
+    assert isinstance(bed.module, FbtModule)
+    try:
+        entry, returns = sites(bed, function)
+    except MemoryAccessError:
+        found.left_out += 1
+        return 0
+    bed.module.make(function.name, function.address, function.size)
+    probes = bed.module.probes(function.address, function.address + function.size)
+    excluded = bed.machine.guest.exclusions.reason(function.name)
+    if not probes or excluded:
+        if not probes and (excluded or entry is None):
+            found.left_out += 1
+        else:
+            found.differ(OURS_ALONE if probes else LEFT_OUT, Example(
+                function.name, b"", f"{len(probes)} probes", excluded or "probed"))
+        return len(probes)
+    theirs = {address: bed.module.is_return(probe) for address, probe in probes.items()}
+    ours = {i.address: i for i in returns}
+    entries = [address for address, is_return in theirs.items() if not is_return]
+    if entry is not None and entries == [entry.address]:
+        found.agreed["entry"] += 1
+    else:
+        at = f"+{entry.offset}" if entry is not None else "none"
+        text = ", ".join(f"+{address - function.address}" for address in entries)
+        found.differ("another entry", Example(function.name, entry.code if entry else b"", text,
+                                              at))
+    for address, is_return in theirs.items():
+        if is_return and address in ours:
+            found.agreed["return"] += 1
+        elif is_return:
+            found.differ("a return by the module alone", Example(
+                f"{function.name}+{address - function.address}", b"", "return", "none"))
+    for address, i in ours.items():
+        if address not in theirs:
+            kind = ("a return by us alone" if bed.trap.is_return(i.code)
+                    else "a jump out of the function, a return by us alone")
+            found.differ(kind, Example(f"{function.name}+{i.offset}", i.code, "none", "return"))
+    return len(probes)

@@ -1,0 +1,165 @@
+"""What the module would do with every instruction of a function, beside what we would."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from emu.elf.symbols import Symbol
+from emu.host.errors import MemoryAccessError
+from emu.machine.call import CallError
+from kinst.code.listing import check_size, instructions
+from kinst.relocation.verdict import Refuse
+from kinst.verify.trial.architecture import Becomes
+from kinst.verify.trial.trial import TrialBed
+
+EXAMPLES = 5  # of a kind of difference that are kept
+PROBES = 60_000  # that are made before the guest's memory is put back
+LEFT_OUT = "the function is left out by the module alone"
+LOST = "the module panics, or does not return"
+LENGTH, OPERANDS, TARGET = "another length", "other operands", "another target"
+OURS_ALONE = "the function is left out by us alone"
+
+
+@dataclass(frozen=True)
+class Example:
+    """:param place: ``function+offset``."""
+
+    place: str
+    code: bytes
+    theirs: str
+    ours: str
+
+
+@dataclass
+class Verdicts:
+    """:param agreed: instructions of which both say the same, by the word.
+    :param differences: how often they differ, by the kind; ``examples`` has some of each.
+    :param functions: looked at; ``left_out`` of them by both.
+    :param errors: functions for which the module gave an error, by its number.
+    """
+
+    agreed: Counter[str] = field(default_factory=Counter)
+    differences: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+    functions: int = 0
+    left_out: int = 0
+    errors: Counter[int] = field(default_factory=Counter)
+
+    def differ(self, kind: str, example: Example) -> None:
+        self.differences[kind] += 1
+        some = self.examples.setdefault(kind, [])
+        if len(some) < EXAMPLES:
+            some.append(example)
+
+    def merge(self, other: "Verdicts") -> None:
+        self.agreed += other.agreed
+        self.differences += other.differences
+        self.errors += other.errors
+        self.functions += other.functions
+        self.left_out += other.left_out
+        for kind, some in other.examples.items():
+            mine = self.examples.setdefault(kind, [])
+            mine.extend(some[: EXAMPLES - len(mine)])
+
+
+# Looks at one function, and says how many probes the module has made.
+Compare = Callable[[TrialBed, Symbol, Verdicts], int]
+
+
+def verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+    """Compare the verdicts on the functions' instructions, function by function."""
+    return each(bed, functions, _compare)
+
+
+def each(bed: TrialBed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
+    """Compare function by function, with the guest's memory put back in between."""
+    machine = bed.machine
+    machine.restore(bed.base)
+    made = 0
+    for function in functions:
+        if made > PROBES:
+            machine.restore(bed.base)
+            made = 0
+        found = Verdicts(functions=1)
+        try:
+            made += compare(bed, function, found)
+        except CallError as error:
+            machine.restore(bed.base)
+            made = 0
+            found.differ(LOST, Example(function.name, b"", str(error), ""))
+        yield found
+    machine.restore(bed.base)
+
+
+def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
+    """One function; the number of probes that the module has made."""
+    check_size(function)
+    try:
+        code = bed.machine.read(function.address, function.size)
+    except MemoryAccessError:
+        found.left_out += 1
+        return 0
+    error = bed.module.make(function.name, function.address, function.size)
+    probes = bed.module.probes(function.address, function.address + function.size)
+    if error:
+        found.errors[error] += 1
+    excluded = bed.machine.guest.exclusions.reason(function.name)
+    if not probes:
+        if excluded:
+            found.left_out += 1
+        else:
+            found.differ(LEFT_OUT, Example(function.name, b"", f"no probe (error {error})"
+                                           if error else "no probe", "probed"))
+        return 0
+    if excluded:
+        found.differ(OURS_ALONE, Example(function.name, b"", f"{len(probes)} probes", excluded))
+        return len(probes)
+    ours = {i.address: i for i in instructions(bed.trap, code, function)}
+    for address, i in ours.items():
+        place = f"{function.name}+{i.offset}"
+        mine = bed.arch.ours(i.code, i.verdict)
+        reason = i.verdict.reason if isinstance(i.verdict, Refuse) else ""
+        probe = probes.get(address)
+        if probe is None:
+            if mine.word == "refuse":
+                found.agreed["refuse"] += 1
+            else:
+                found.differ(f"no probe by the module, {mine.word} by us",
+                             Example(place, i.code, "no probe", mine.word))
+            continue
+        theirs = bed.arch.becomes(bed.module.probe, probe)
+        kind = kind_of(theirs, mine, len(i.code), reason)
+        if kind:
+            found.differ(kind, Example(place, i.code, _text(theirs), _text(mine)))
+        else:
+            found.agreed[theirs.word] += 1
+    for address, probe in probes.items():
+        if address not in ours:
+            found.differ("a probe where no instruction begins for us", Example(
+                f"{function.name}+{address - function.address}", probe.data[:0],
+                _text(bed.arch.becomes(bed.module.probe, probe)), "no instruction"))
+    return len(probes)
+
+
+def kind_of(theirs: Becomes, ours: Becomes, length: int, reason: str) -> str:
+    """How they differ; empty: they do not."""
+    if theirs.length and theirs.length != length:
+        return LENGTH
+    if None not in (theirs.operands, ours.operands) and theirs.operands != ours.operands:
+        return OPERANDS
+    if None not in (theirs.target, ours.target) and theirs.target != ours.target:
+        return TARGET
+    if theirs.word != ours.word:
+        return f"{theirs.word} by the module, {ours.word} by us" + (f": it {reason}"
+                                                                   if reason else "")
+    return ""
+
+
+def _text(one: Becomes) -> str:
+    parts = [one.word]
+    if one.target is not None:
+        parts.append(f"target {one.target:#x}")
+    if one.operands is not None:
+        base, index, scale, displacement = one.operands
+        parts.append(f"base {base}, index {index} * {scale}, displacement {displacement:#x}")
+    return ", ".join(parts)

@@ -1,0 +1,213 @@
+"""D programs that run on a machine of a Python program."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from dtrace.run.kernel_session import kernel_session
+from dtrace.run.options import OptionError, Options
+from dtrace.run.session import Session
+from dtrace.run.structured import Row
+from dtrace.run.values import Value
+from dtrace.stacks.user_programs import UserPrograms
+from emu.host.errors import KinstError
+from images.shell import program_files
+from kinst.probes.breakpoints import Breakpoints
+from kinst_emu.api.inspected import Inspected
+from kinst_emu.api.turn import Turn, in_turn
+
+if TYPE_CHECKING:
+    from kinst_emu.notebook.flame_graph import FlameGraph
+
+MAX_KEPT = 1_000_000  # records
+MOST_SHOWN = 50  # of them
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a clause has left at a firing.
+
+    :param probe: provider:module:function:name.
+    :param actions: an object for each, as ``kdtrace --json`` prints them (docs/d.md).
+    """
+
+    probe: str
+    actions: list[Row] = field(repr=False)
+
+    @property
+    def values(self) -> list[Value]:
+        """The value of each action; of ``printf`` its text."""
+        return [action.get("text", action.get("value", "")) for action in self.actions]
+
+
+class Program:
+    """A D program, enabled until it is closed; a context manager."""
+
+    def __init__(self, machine: Inspected, remove: "Callable[[Program], None]",
+                 breakpoints: Breakpoints, source: str, arguments: Sequence[object],
+                 options: Mapping[str, object], unsafe: bool, target: str = "",
+                 files: Mapping[str, Path] | None = None) -> None:
+        self._remove = remove
+        self._machine, self._source, self._breakpoints = machine, source, breakpoints
+        self._records: list[Record] = []
+        self._active = False
+        self.printed: list[Row] = []  # what printa() has printed
+        self.errors: list[str] = []  # faults of clauses
+        self.messages: list[str] = []  # what kdtrace says on standard error: faults, drops
+        self._session = self._linked(breakpoints, arguments, options, unsafe, target, files or {})
+
+    def _linked(self, breakpoints: Breakpoints, arguments: Sequence[object],
+                options: Mapping[str, object], unsafe: bool, target: str,
+                files: Mapping[str, Path]) -> Session:
+        chosen = Options()
+        for name, value in options.items():
+            try:
+                chosen.set(name, None if value is True else str(value))
+            except OptionError as error:
+                raise KinstError(f"option '{name}': {error}") from None
+        chosen.set("quiet", None)
+        return kernel_session(
+            breakpoints, self._machine.kernel.prototypes.types(), self._source,
+            ["program", *map(str, arguments)], chosen, unsafe, self.messages.append, self._took,
+            programs=UserPrograms(program_files(breakpoints.image), files), target=target)
+
+    def _took(self, row: Row) -> None:
+        if "actions" in row:
+            actions = row["actions"]
+            if len(self._records) < MAX_KEPT and isinstance(actions, list):
+                self._records.append(Record(
+                    str(row["probe"]), [a for a in actions if isinstance(a, dict)]))
+        elif "printa" in row:
+            self.printed.append(row)
+        elif "error" in row:
+            self.errors.append(str(row.get("error")))
+
+    def _look(self) -> None:
+        if self._active and not self._machine.emulated.running:
+            self._session.look()
+
+    @property
+    def turn(self) -> Turn:
+        """The lock of its machine."""
+        return self._machine.turn
+
+    @property
+    @in_turn
+    def records(self) -> list[Record]:
+        """Those of the firings so far, the first million; while the machine runs, perhaps without
+        the last."""
+        self._look()
+        return self._records
+
+    @property
+    @in_turn
+    def aggregations(self) -> dict[str, dict[tuple[Value, ...], Value]]:
+        """By name, the values by key: a number, or the buckets of a distribution that are not
+        empty, as ``{"from": 64, "count": 2}``."""
+        self._look()
+        found: dict[str, dict[tuple[Value, ...], Value]] = {}
+        for row in self._session.aggregated():
+            rows = row["rows"]
+            assert isinstance(rows, list)
+            found[str(row["aggregation"])] = {
+                _key(one["keys"]): one["value"] for one in rows if isinstance(one, dict)}
+        return found
+
+    @property
+    @in_turn
+    def firings(self) -> int:
+        """Of the kernel's probes that are enabled, D's and Python's, since they are."""
+        return self._breakpoints.dispatcher.firings
+
+    @property
+    @in_turn
+    def ended(self) -> bool:
+        """Whether ``exit()`` was called; nothing is traced any more then."""
+        return self._session.stopped
+
+    @property
+    @in_turn
+    def status(self) -> int:
+        """What ``exit()`` was given."""
+        return self._session.consumer.status
+
+    def begin(self) -> None:
+        """Enable the probes; ``Machine.trace`` does."""
+        self._session.begin()
+        self._active = True
+
+    def end(self) -> None:
+        """Disable them; ``close`` does."""
+        self._session.end()
+        self._active = False
+
+    def moved(self) -> None:
+        """The machine has gone to another time: timers count from there."""
+        self._session.moved()
+
+    def close(self) -> None:
+        """End the trace, after another thread's use of the machine: END fires, and the aggregations
+        are complete."""
+        with self._machine.turn.waited():
+            self._remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<D program: {len(self._records)} records>"
+
+
+    # -- in IPython -------------------------------------------------------------------------------
+
+    def flame_graph(self, name: str = "@") -> "FlameGraph":
+        """An aggregation whose key is a stack, as a flame graph.
+
+        :raises KinstError: when there is none.
+        """
+        from kinst_emu.notebook.flame_graph import FlameGraph
+
+        stacks = dict[tuple[str, ...], int]()
+        for key, count in self.aggregations.get(name, {}).items():
+            found = [part for part in key
+                     if isinstance(part, Sequence) and not isinstance(part, str)]
+            if found and isinstance(count, int):
+                stacks[tuple(str(line) for line in found[0])] = count
+        if not stacks:
+            raise KinstError(f"{name}: is no aggregation of counts by stack(); there are "
+                             f"{', '.join(self.aggregations) or 'none'}")
+        return FlameGraph(name, stacks)
+
+    def _lines(self) -> list[str]:
+        rows = [f"{record.probe}  {'  '.join(map(str, record.values))}".rstrip()
+                for record in self.records[:MOST_SHOWN]]
+        if len(self.records) > MOST_SHOWN:
+            rows.append(f"... and {len(self.records) - MOST_SHOWN} more records")
+        for name, values in self.aggregations.items():
+            rows += [name, *(f"  {' '.join(str(part) for part in key)}  {value}"
+                             for key, value in list(values.items())[:MOST_SHOWN])]
+        return [*rows, *self.errors]
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text("\n".join([repr(self), *self._lines()]))
+
+    def _repr_html_(self) -> str:
+        from kinst_emu.notebook import html
+
+        parts = [html.text([repr(self), *self.errors])]
+        if self.records:
+            parts.append(html.table(("probe", "values"), (
+                (record.probe, "  ".join(map(str, record.values))) for record in self.records)))
+        return "".join([*parts, *(html.aggregation(name, values)
+                                  for name, values in self.aggregations.items())])
+
+
+def _key(parts: Value) -> tuple[Value, ...]:
+    """A key of a dictionary: stacks become tuples."""
+    assert isinstance(parts, list)
+    return tuple(tuple(part) if isinstance(part, list) else part  # type: ignore[misc]
+                 for part in parts)

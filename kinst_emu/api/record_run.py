@@ -1,0 +1,38 @@
+"""Runs that are recorded."""
+
+import contextlib
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from emu.host.errors import KinstError
+from emu.unicorn.machine import UnicornMachine
+from kinst_emu.terminal.terminal import check_writable
+
+
+@contextlib.contextmanager
+def recorded(machine: UnicornMachine, path: Path | None, kind: str, workload: str,
+             quiet: bool = False) -> Iterator[None]:
+    """Record a machine meanwhile, whatever happens, and say how to play it; with no path, not.
+
+    :param kind: what its state was made from (``emu.replay.recording``).
+    """
+    if path is None:
+        yield
+        return
+    check_writable(path, "the recording")
+    if path.exists() and (not path.is_file() or path.samefile(machine.image.path)):
+        raise KinstError(f"{path}: is the kernel, or not a plain file: give the recording another "
+                         "name")
+    from emu.replay.recording import Recorder  # not before it is needed: compression, JSON
+
+    recorder = Recorder(machine, path, kind, workload)
+    try:
+        yield
+    finally:
+        end = recorder.end()
+        if end is not None and not quiet:
+            length = end.position.instructions - recorder.start.position.instructions
+            more = " --to panic" if "panic" in end.stop else ""
+            print(f"recorded {length} instructions in {path} ({recorder.size} bytes); play it by: "
+                  f"kinst replay {shlex.quote(str(path))}{more}")

@@ -1,0 +1,56 @@
+"""The guest's console on the user's terminal, or fed from a pipe."""
+
+import os
+import select
+import sys
+import termios
+import tty
+
+from emu.host.errors import KinstError
+from emu.machine.machine import Machine, Stop, StopReason, Until
+
+SLICE = 20_000_000  # ns of virtual time between looks at the keyboard
+QUIET = 5  # slices without output after the end of a pipe
+LEAVE = 0x1D  # Ctrl-]
+
+
+def interact(machine: Machine) -> Stop | None:
+    """Run with standard input as the keyboard, until Ctrl-] on a terminal, or until the guest has
+    said all it had to after a pipe's end.
+
+    :return: why the guest ended the run, or None when the user did.
+    """
+    if sys.stdin is None:
+        raise KinstError("-i needs standard input as its keyboard")
+    keyboard = sys.stdin.fileno()
+    terminal = os.isatty(keyboard)
+    saved = termios.tcgetattr(keyboard) if terminal else None
+    if terminal:
+        print("\n[the keyboard is the guest's; Ctrl-] leaves]", flush=True)
+        tty.setraw(keyboard)
+        settings = termios.tcgetattr(keyboard)
+        settings[1] |= termios.OPOST
+        termios.tcsetattr(keyboard, termios.TCSANOW, settings)
+    ended, quiet = False, 0
+    try:
+        while quiet < QUIET:
+            if not ended and select.select([keyboard], [], [], 0)[0]:
+                data = os.read(keyboard, 256)
+                if not data:
+                    ended = True
+                if terminal and LEAVE in data:
+                    return None
+                machine.type(data.replace(b"\n", b"\r"))
+            before = len(machine.console.text)
+            stop = machine.run(Until(time=machine.now + SLICE))
+            sys.stdout.flush()
+            if stop.reason is not StopReason.TIME:
+                return stop
+            if machine.console.full():
+                return Stop(StopReason.OUTPUT, machine.pc, "the guest has written more to its "
+                            "console than is kept")
+            quiet = quiet + 1 if ended and len(machine.console.text) == before else 0
+        return None
+    finally:
+        if saved is not None:
+            termios.tcsetattr(keyboard, termios.TCSADRAIN, saved)

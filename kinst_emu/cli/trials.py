@@ -1,0 +1,135 @@
+"""Trials of modules as parts of a sweep: each worker boots the kernel for itself, once."""
+
+from dataclasses import dataclass
+
+from dtrace.debug.debug_data import Sources
+from dtrace.debug.debug_index import debug_index
+from dtrace.debug.kernel_types import kernel_types
+from dtrace.debug.symbols import sized_functions
+from dwarf.debug_file import DebugDataError
+from emu.elf.image import Image
+from emu.elf.symbols import Symbol
+from emu.host.errors import MemoryAccessError
+from emu.machine.call import CallError
+from images import catalog
+from images.boots import booted
+from kinst.verify.laboratory.finding import Finding, finding
+from kinst.verify.sweep.workers import check_identity
+from kinst.verify.trial.deciding import deciding
+from kinst.verify.trial.execution import tried
+from kinst.verify.trial.fbt_module import FbtModule
+from kinst.verify.trial.fbt_verdicts import fbt_verdicts, sites
+from kinst.verify.trial.provider_module import KinstModule, ProviderModule
+from kinst.verify.trial.trial import TrialBed
+from kinst.verify.trial.verdicts import Verdicts, verdicts
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A kernel and modules, as every worker finds them, and the random states.
+
+    :param identity: of the kernel with its modules; a worker that finds another refuses.
+    """
+
+    kernel: str
+    modules: tuple[str, ...]
+    memory: int
+    seed: int
+    states: int
+    provider: str = "kinst"
+    identity: str = ""
+
+
+NO_LINE = "?"
+MERGED = 8  # functions that are named where the compiler gives no line
+PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
+_beds: dict[Setting, TrialBed] = {}  # of this process
+
+
+def bed_of(setting: Setting) -> TrialBed:
+    """A machine with the kernel and its modules, booted and prepared once in a process."""
+    if setting not in _beds:
+        _beds.clear()
+        image = catalog.find(setting.kernel, setting.modules)
+        check_identity(image, setting.identity)
+        _beds[setting] = TrialBed(booted(image, setting.memory), kernel_types(image), setting.seed,
+                             PROVIDERS[setting.provider])
+    return _beds[setting]
+
+
+def execute(part: tuple[Setting, list[bytes]]) -> list[Finding]:
+    """Encodings, executed."""
+    setting, codes = part
+    bed = bed_of(setting)
+    return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
+            for one in tried(bed, codes, setting.states)]
+
+
+def compare(part: tuple[Setting, list[tuple[str, int]]]) -> Verdicts:
+    """Functions, by name and address: the verdicts on them."""
+    setting, names = part
+    bed = bed_of(setting)
+    symbols = bed.machine.image.symbols
+    functions = [symbol for name, address in names for symbol in symbols.named(name)
+                 if symbol.address == address and symbol.size]
+    found = Verdicts()
+    look = fbt_verdicts if setting.provider == "fbt" else verdicts
+    for one in look(bed, functions[: len(names)]):
+        found.merge(one)
+    return found
+
+
+def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
+    """The instructions at which FBT's probes stand, each with its first place."""
+    bed, found = bed_of(setting), dict[bytes, str]()
+    for function in functions:
+        try:
+            entry, returns = sites(bed, function)
+        except MemoryAccessError:
+            continue
+        for one in [*([entry] if entry is not None else ()), *returns]:
+            found.setdefault(one.code, f"{function.name}+{one.offset}")
+    return found
+
+
+def located(setting: Setting, one: Finding, plain: bytes) -> str:
+    """The lines of the module's source that decided, one a row."""
+    bed = bed_of(setting)
+    image = bed.machine.image
+    sources = Sources(image)
+    try:
+        index = debug_index(image)
+    except DebugDataError:
+        return ""
+
+    def describe(pc: int) -> str:
+        frames, line = index.stack(pc), sources.line(pc)
+        if not frames:
+            return ""  # a linker's veneer
+        name = frames[0].name
+        if line == NO_LINE:
+            # What compilers merge from several places loses its line: it may be any of these.
+            inside = [one.name for low, high in frames[-1].pieces
+                      for one in index.inside(low, high)]
+            merged = ", ".join(list(dict.fromkeys(n for n in inside if n != name))[:MERGED])
+            return f"{name} (no line of its own{f'; inlined here: {merged}' * bool(merged)})"
+        return f"{name} ({line.rpartition('/sys/')[2] or line})"
+
+    try:
+        return deciding(bed, one.code, plain, one.state or 0, describe)
+    except (CallError, DebugDataError, MemoryAccessError):
+        return ""
+
+
+def functions_of(image: Image, names: list[str]) -> list[Symbol]:
+    """Those of the names, or all of the kernel; one for each address."""
+    if names:
+        found = [symbol for name in names for symbol in sized_functions(image, name)]
+    else:
+        found = [f for f in image.symbols.functions() if not image.module_at(f.address)]
+    by_address: dict[int, Symbol] = {}
+    for symbol in found:
+        known = by_address.get(symbol.address)
+        if known is None or known.size < symbol.size:
+            by_address[symbol.address] = symbol
+    return list(by_address.values())

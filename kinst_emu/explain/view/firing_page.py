@@ -1,0 +1,37 @@
+"""A firing explained, as a page whose picture moves; done wrong, beside it, where that was asked
+for."""
+
+from kinst_emu.explain.record.what_if import COPY
+from kinst_emu.explain.steps.explained import Explained
+from kinst_emu.explain.steps.steps import up_to_trampoline
+from kinst_emu.explain.view.drawing import Pictures, stills
+from kinst_emu.explain.view.film import alone, film, together
+from kinst_emu.explain.view.page import page
+
+RIGHT, WRONG = "as it is done", {True: "copied as it is", False: "with another's trampoline"}
+
+
+def pictures_of(explained: Explained) -> Pictures:
+    return Pictures(explained.firing, explained.table, explained.words, explained.steps)
+
+
+def firing_page(explained: Explained) -> str:
+    pictures, wrong = pictures_of(explained), explained.wrong
+    if wrong is None:
+        still, showing = pictures.of_steps(), alone(film(pictures))
+    else:  # two films are as large as all pictures
+        steps = up_to_trampoline(explained.steps, wrong)
+        other = Pictures(wrong, explained.table, explained.words, steps)
+        still = {name: one[RIGHT] for name, one in stills(
+            {RIGHT: pictures}, [step.name for step in explained.steps if not step.wrong]).items()}
+        still |= {steps[-1].name: other.of_step(steps[-1].name, "function")}
+        order = [step.name for step in explained.steps]
+        showing = together({RIGHT: film(pictures), WRONG[wrong.what_if == COPY]: film(other)},
+                           order if "trampoline" in order else _with_trampoline(order))
+    return page(explained.title, explained.about, explained.steps, still, showing)
+
+
+def _with_trampoline(order: list[str]) -> list[str]:
+    """What is emulated has none, but for the copy."""
+    at = order.index("verdict") + 1
+    return [*order[:at], "trampoline", *order[at:]]

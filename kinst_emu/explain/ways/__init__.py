@@ -1,1 +1,0 @@
-"""Ways of the kernel that are followed without a probe: a system call, a page fault, a switch."""

@@ -1,0 +1,158 @@
+"""Firings of several runs beside each other, in one order: with a trampoline for each thread, and
+with one that all share."""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from emu.arch.architectures import arch_of
+from emu.elf.image import Image
+from emu.guests.registry import guest_of
+from emu.host.errors import KinstError
+from emu.machine.machine import StopReason
+from emu.unicorn._engine import Flow, FlowKind
+from images import catalog
+from kinst.probes.rewritten_trampolines import PER_THREAD, SHARED
+from kinst.relocation.trap import NO_TRAMPOLINES, trap_of
+from kinst_emu.explain.steps.beside import beside
+from kinst_emu.explain.steps.steps import Step, Table
+from kinst_emu.explain.view.film import film, together
+from kinst_emu.explain.view.lanes import BEGIN, END, LanePictures, LaneRow
+from kinst_emu.explain.view.page import page_beside
+from kinst_emu.explore.exploration import Runs, for_runs, stage_of
+from kinst_emu.explore.order import LETTERS, read_order
+from kinst_emu.explore.stage import Played, Stage
+
+ENTRY = struct.Struct("<QII")  # of Flow
+MAX_ROWS = 400
+MOST_INSTRUCTIONS = 10_000_000  # of an order
+WIDTH = 66
+NAMES = ("a trampoline for each thread", "one for all")
+TITLES = {PER_THREAD: "Each thread has a trampoline of its own, as FreeBSD's kinst gives it",
+          SHARED: "All threads share one trampoline (done wrong)"}
+
+
+@dataclass(frozen=True)
+class FiringRow:
+    """What a run does, at a count of the machine's instructions.
+
+    :param trampoline: that it writes; ``holds`` what is in it then.
+    """
+
+    position: int
+    run: int
+    text: str
+    trampoline: str = ""
+    holds: str = ""
+
+
+@dataclass(frozen=True)
+class PlayedRuns:
+    """What the runs did, with trampolines of one kind."""
+
+    title: str
+    runs: tuple[str, ...]
+    rows: list[FiringRow]
+    outcome: str
+
+    def lines(self, number: int) -> Iterator[str]:
+        """As text."""
+        yield f"{number}. {self.title}"
+        yield ""
+        yield "".join(f"   {LETTERS[n]}  {text}".ljust(WIDTH)
+                      for n, text in enumerate(self.runs)).rstrip()
+        for row in self.rows:
+            yield " " * (3 + WIDTH * row.run) + row.text
+        yield f"   {self.outcome}"
+        yield ""
+
+    def pictures(self) -> LanePictures:
+        return LanePictures(
+            [f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)],
+            [LaneRow(row.run, (row.text,), ((row.trampoline, row.holds),) if row.holds else ())
+             for row in self.rows], self.outcome)
+
+    def steps(self) -> list[Step]:
+        """What was to be done, and what was."""
+        table = Table(tuple(f"{LETTERS[n]}  {text}" for n, text in enumerate(self.runs)), tuple(
+            tuple(row.text if row.run == n else "" for n in range(len(self.runs)))
+            for row in self.rows))
+        return [Step(BEGIN, "The runs begin", (f"{self.title}.",)),
+                Step(END, "What comes of it", (f"{self.outcome}.", table))]
+
+
+def played_runs(image: Image, runs: Runs, schedule: str, memory: int, cpus: int | None
+                ) -> Iterator[PlayedRuns]:
+    """With trampolines of both kinds.
+
+    :param runs: with probes; their ``trampolines`` do not count.
+    :raises KinstError: for runs, an order or probes that there cannot be.
+    """
+    arch = arch_of(image).name
+    if trap_of(guest_of(image, arch), arch).told:
+        raise KinstError(f"{image.path}: {NO_TRAMPOLINES}: there are no trampolines that threads "
+                         "could share")
+    runs.parsed()
+    order = read_order(schedule, len(runs.texts))
+    image = for_runs(image, len(runs.texts), cpus)
+    for trampolines, title in TITLES.items():
+        chosen = Runs(runs.texts, runs.setup, "", runs.probes, trampolines)
+        stage, _judge = stage_of(image, chosen, memory)
+        stage.limit = MOST_INSTRUCTIONS
+        pieces: list[bytes] = []
+        flow = Flow(stage.machine.engine, pieces.append)
+        try:
+            played = stage.play(order)
+            flow.flush()
+        finally:
+            flow.close()
+        rows = sorted(_rows(stage, played, b"".join(pieces)), key=lambda row: row.position)
+        yield PlayedRuns(title, tuple(runs.texts), rows[-MAX_ROWS:], _outcome(stage, played))
+
+
+def runs_page(image: Image, schedule: str, found: Sequence[PlayedRuns]) -> str:
+    """Both beside each other, moving."""
+    steps = {NAMES[number]: one.steps() for number, one in enumerate(found)}
+    films = {NAMES[number]: film(one.pictures()) for number, one in enumerate(found)}
+    return page_beside(
+        f"{' and '.join(found[0].runs)}, in the order {schedule}", f"{catalog.described(image)}; "
+        "every row is of one run.", list(steps), beside(steps), {},
+        together(films, [BEGIN, END]), {}, "The runs, one thing after the other")
+
+
+def _rows(stage: Stage, played: Played, flow: bytes) -> Iterator[FiringRow]:
+    """Where runs go on behind a trampoline, then what they did there: in this order where it is at
+    one position."""
+    assert stage.probed is not None
+    symbols, area = stage.machine.image.symbols, stage.probed.area
+    position, within = stage.begin, set[int]()
+    for value, count, kind in ENTRY.iter_unpack(flow):
+        if kind != FlowKind.FLOW_PIECE:
+            continue
+        run = _run_at(played, position)
+        if run is not None and value in area:
+            within.add(run)
+        elif run in within:
+            within.discard(run)
+            yield FiringRow(position, run, f"goes on at {symbols.where(value)}")
+        position += count
+    # Where each has its own, it is of the run that writes it.
+    alone = {event.at: event.run for event in stage.probed.events if event.holds}
+    own = len(set(alone.values())) == len(alone) > 1
+    for event in stage.probed.events:
+        whose = f"{LETTERS[event.run]}'s trampoline" if own else "the trampoline"
+        yield FiringRow(event.position, event.run, event.text, whose, event.holds)
+
+
+def _run_at(played: Played, position: int) -> int | None:
+    return next((one.run for one in played.stretches if one.begin <= position < one.end), None)
+
+
+def _outcome(stage: Stage, played: Played) -> str:
+    end = played.end
+    if end is None:
+        return "; ".join(f"{LETTERS[n]} gives {value:#x}"
+                         for n, value in sorted(played.results.items()))
+    if end.reason is StopReason.PANIC:
+        return f"the kernel panics: {end.detail or 'at ' + hex(end.pc)}"
+    return f"it ends there: {end}"

@@ -1,0 +1,174 @@
+"""The status line: what is being done, shown on a terminal where nothing is said for a while."""
+
+import contextlib
+import io
+import os
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TextIO, cast
+
+from kinst_emu.terminal.shared_output import SharedOutput
+
+SILENCE, PERIOD = 0.7, 0.2  # seconds
+CLEAR = "\r\x1b[K"
+WIDTH = 80  # where the terminal does not say
+
+
+def drawable(output: TextIO) -> bool:
+    """Whether a line may be drawn while output goes there.  Where it goes into a pipe, the reader
+    writes to the same terminal."""
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    try:
+        return output.isatty() or stat.S_ISREG(os.fstat(output.fileno()).st_mode) or (
+            os.path.samestat(os.fstat(output.fileno()), os.stat(os.devnull)))
+    except (OSError, ValueError):
+        return False
+
+
+class StatusLine:
+    """:param screen: the terminal it is drawn on."""
+
+    def __init__(self, screen: TextIO) -> None:
+        self._screen = screen
+        self._lock = threading.RLock()
+        self._texts: list[tuple[str, float]] = []
+        self._shown = False
+        self._middle = False  # of a line of something else
+        self._said = time.monotonic()
+        self._ended = threading.Event()
+        self._streams: dict[str, TextIO] = {}
+        self._thread = threading.Thread(target=self._draw, name="status line", daemon=True)
+
+    def start(self) -> None:
+        """Draw from now on; what goes to a terminal makes room for the line."""
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if stream is not None and stream.isatty():
+                self._streams[name] = stream
+                setattr(sys, name, cast(TextIO, Screen(stream, self)))
+        self._thread.start()
+
+    def stop(self) -> None:
+        for name, stream in self._streams.items():
+            if isinstance(getattr(sys, name), Screen):  # not what a command has put there
+                setattr(sys, name, stream)
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._clear()
+
+    @contextlib.contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        self._texts.append((text, time.monotonic()))
+        try:
+            yield
+        finally:
+            self._texts.pop()
+            self._clear()
+
+    @contextlib.contextmanager
+    def saying(self, last: str | bytes) -> Iterator[None]:
+        """Something else is written meanwhile.
+
+        :param last: its last character; nothing is drawn in the middle of a line.
+        """
+        with self._lock:
+            self._clear()
+            yield
+            if last:
+                self._middle = last not in ("\n", b"\n")
+            self._said = time.monotonic()
+
+    def _clear(self) -> None:
+        with self._lock:
+            if self._shown:
+                self._shown = False
+                self._write(CLEAR)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._screen.write(text)
+            self._screen.flush()
+        except OSError:  # the terminal is gone; what the command does is not affected
+            self._ended.set()
+
+    def _width(self) -> int:
+        try:
+            return os.get_terminal_size(self._screen.fileno()).columns or WIDTH
+        except (OSError, ValueError):
+            return WIDTH
+
+    def _draw(self) -> None:
+        while not self._ended.wait(PERIOD):
+            now = time.monotonic()
+            with self._lock:
+                texts = self._texts[-1:]
+                if texts and not self._middle and (self._shown or now - self._said > SILENCE):
+                    text, since = texts[0]
+                    plain = "".join(c if c.isprintable() else " " for c in text)
+                    tail = f" ... {now - since:.0f} s"
+                    self._write(CLEAR + (plain[: max(0, self._width() - len(tail) - 1)] + tail)[
+                        : self._width() - 1])
+                    self._shown = True
+
+
+class Screen(io.TextIOBase):
+    """A terminal that makes room before anything is written to it."""
+
+    def __init__(self, stream: TextIO, line: StatusLine) -> None:
+        self._stream, self._line = stream, line
+        self.buffer = _Bytes(stream, line)
+
+    def write(self, text: str) -> int:
+        with self._line.saying(text[-1:]):
+            return self._stream.write(text)
+
+    def console(self, byte: int) -> None:
+        """See ``SharedOutput``."""
+        with self._line.saying(bytes((byte,))):
+            cast(SharedOutput, self._stream).console(byte)
+
+    def end_line(self) -> None:
+        """See ``SharedOutput``."""
+        with self._line.saying("\n"):
+            cast(SharedOutput, self._stream).end_line()
+
+    @property
+    def stream(self) -> TextIO:
+        """What it writes to."""
+        return self._stream
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self._stream.errors
+
+
+class _Bytes:
+    """The same for bytes."""
+
+    def __init__(self, stream: TextIO, line: StatusLine) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, data: bytes) -> int:
+        with self._line.saying(data[-1:]):
+            return self._stream.buffer.write(data)
+
+    def flush(self) -> None:
+        self._stream.buffer.flush()

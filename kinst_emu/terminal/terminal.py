@@ -1,0 +1,189 @@
+"""What the commands share: one line for an error, the console on the terminal, sizes."""
+
+import errno
+import gc
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn, TypeVar, cast
+
+from emu.host.errors import KinstError
+from emu.host.printable import plain, printable
+from emu.host.progress import PROGRESS
+from kinst_emu.terminal.shared_output import SharedOutput, shared
+from kinst_emu.terminal.status import Screen, StatusLine, drawable
+
+Item = TypeVar("Item")
+# Commands make objects by the hundred thousand that stay: probes, names, types.
+COLLECT_AFTER = 100_000
+# Of a file that is written; all but standard output say which (emu/host/atomic_file.py and
+# append_file.py).
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def run_command(program: str, main: Callable[[], int]) -> NoReturn:
+    """Run a command; a KinstError becomes one line and exit status 1."""
+    gc.set_threshold(COLLECT_AFTER)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if sys.stderr is None:  # closed by the shell: "2>&-"
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lasts as long as the process)
+    if sys.stdout is None:
+        print(f"{program}: standard output is closed", file=sys.stderr)
+        sys.exit(1)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names come from files
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout = shared(sys.stdout)
+    line: StatusLine | None = None
+    if sys.stderr.isatty() and drawable(sys.stdout):
+        line = StatusLine(sys.stderr)
+        line.start()
+        PROGRESS.working = line.working
+    try:
+        try:
+            status = main()
+        finally:
+            if line is not None:
+                line.stop()
+            end_line()
+    except KinstError as error:
+        text = "\n".join(plain(line) for line in str(error).split("\n"))  # it may quote a file
+        print(f"{program}: {text}", file=sys.stderr)
+        status = 1
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        status = 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else (
+            "standard output: " if error.errno in FULL else "")
+        print(f"{program}: {where}{error.strerror or error}", file=sys.stderr)
+        status = 1
+    output = _shared_output()
+    if output is not None and output.changed:
+        print(f"{program}: what would have controlled the terminal is shown, as ^[; --raw lets it "
+              "through", file=sys.stderr)
+    try:
+        sys.stdout.close()
+    except OSError:  # what could not be written was said above
+        status = status or 1
+    gc.freeze()  # nothing is looked through once more before all of it goes
+    sys.exit(status)
+
+
+RAW = "print the guest's text unchanged on a terminal, even sequences that control the terminal"
+
+
+def let_through() -> None:
+    """``--raw``: a terminal is given what the guest says as it is."""
+    output = _shared_output()
+    if output is not None:
+        output.raw = True
+
+
+def _shared_output() -> SharedOutput | None:
+    output = sys.stdout.stream if isinstance(sys.stdout, Screen) else sys.stdout
+    return output if isinstance(output, SharedOutput) else None
+
+
+def show_byte(byte: int) -> None:
+    """Write a byte of the guest's console to standard output as it comes."""
+    if byte != 0x0D:
+        cast(SharedOutput, sys.stdout).console(byte)
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, with a bar on a terminal."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(items, f"{len(items)} {what}", console=Console(stderr=True),
+                     transient=True)
+
+
+def parse_size(text: str) -> int:
+    """``512M``, ``1G``, or a number of MiB.
+
+    :raises KinstError: for anything else.
+    """
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    number, unit = (text[:-1], units.get(text[-1:].upper())) if text else ("", None)
+    if unit is None:
+        number, unit = text, 1 << 20
+    if not number.isdecimal() or len(number) > 12:
+        raise KinstError(f"'{text[:40]}' is not a memory size; give one like 512M or 1G")
+    return int(number) * unit
+
+
+def parse_count(text: str, what: str) -> int:
+    """A positive number of at most 18 digits.
+
+    :raises KinstError: for anything else, naming ``what``.
+    """
+    if not text.isdecimal() or len(text) > 18 or int(text) == 0:
+        raise KinstError(f"{what} must be a positive number, not '{text[:40]}'")
+    return int(text)
+
+
+def hexdump(address: int, data: bytes) -> str:
+    """Sixteen bytes a line, as ``hexdump -C`` shows them."""
+    lines = []
+    for at in range(0, len(data), 16):
+        row = data[at : at + 16]
+        cells = " ".join(f"{byte:02x}" for byte in row[:8])
+        if len(row) > 8:
+            cells += "  " + " ".join(f"{byte:02x}" for byte in row[8:])
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{address + at:016x}  {cells:<49} |{text}|")
+    return "\n".join(lines)
+
+
+def show_console(text: bytes) -> None:
+    if text:
+        shown = text.replace(b"\r", b"").decode("utf-8", "replace")
+        print(shown, end="" if shown.endswith("\n") else "\n")
+        sys.stdout.flush()
+
+
+def end_line() -> None:
+    """Before something is said on standard error: what is on standard output comes first, and a
+    line of the guest's console does not go on with it."""
+    if isinstance(sys.stdout, SharedOutput | Screen):
+        sys.stdout.end_line()
+    else:
+        sys.stdout.flush()
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Before work is done whose result goes there.
+
+    :raises KinstError: when a file cannot be made there, naming ``option``.
+    """
+    try:
+        why = _unwritable(path)
+    except OSError as error:  # as for a name that is too long
+        why = error.strerror or str(error)
+    if why:
+        raise KinstError(f"{option} {printable(path)}: {why}")
+
+
+def _unwritable(path: Path) -> str:
+    """Why a file cannot be made there; empty: it can."""
+    if "\0" in str(path):
+        return "no file has a NUL in its name"
+    if path.is_dir():
+        return "is a directory; give a file"
+    if not path.parent.is_dir():
+        return "there is no such directory"
+    if path.exists() and not path.is_file():  # as /dev/stdout: it is written to
+        return "" if os.access(path, os.W_OK) else "cannot be written to"
+    return "" if os.access(path.parent, os.W_OK) else "the directory cannot be written to"

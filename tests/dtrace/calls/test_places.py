@@ -1,0 +1,136 @@
+"""Every tool that asks for a place in code takes every spelling of it, and takes what it prints."""
+
+import json
+
+import pytest
+
+import kinst_emu
+from images import catalog
+from tests.conftest import ARCHES
+from tests.kinst_emu.commands.test_commands import refused, run
+
+KERNEL = "teaching/amd64"
+CALLS = 'strlen("abc"); account(4); strlen("abcd")'
+SPELLINGS = ("strlen+0x4", "strlen+4", "strlen:4", "strlen:0x4", "kernel`strlen+0x4",
+             "kinst::strlen:4", "kinst:kernel:strlen:0x4", "kinst::strlen+0x4:")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    path = tmp_path_factory.mktemp("places") / "calls.rec"
+    assert run("kinst", "record", "-k", KERNEL, "-o", str(path), CALLS).returncode == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def address():
+    return catalog.find(KERNEL).symbols.find("strlen").address + 4
+
+
+def replayed(recording, *options):
+    done = run("kinst", "replay", str(recording), *options, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_a_place_is_taken_by_every_tool(recording, address, text):
+    assert json.loads(run("kinst", "line", "-k", KERNEL, text, "--json").stdout) == [
+        {"at": "strlen+0x4", "function": "strlen", "source": "./string.c:6"}]
+    asked = [row for row in json.loads(run(
+        "kinst", "disas", "-k", KERNEL, text, "--json").stdout) if row["asked"]]
+    assert [row["address"] for row in asked] == [address]
+    told = run("kinst", "explain", "-k", KERNEL, text, "-c", 'strlen("ab")', "--steps")
+    assert "1. The instruction at strlen:4" in told.stdout
+    assert replayed(recording, "--to", text)["pc"] == address
+    second = replayed(recording, "--to", f"{text}#2")
+    assert second["pc"] == address
+    assert replayed(recording, "--origin", f"rax@{text}#2")["instructions"] == second["position"][
+        "instructions"]
+
+
+def test_addresses_and_lines_are_places_everywhere(recording, address):
+    for text in (f"{address:#x}", "string.c:6"):
+        assert run("kinst", "line", "-k", KERNEL, text).stdout.startswith("strlen")
+        assert "->" in run("kinst", "disas", "-k", KERNEL, text).stdout
+        assert replayed(recording, "--to", text)["pc"] in (address, address - 4)
+
+
+def test_probes_are_made_at_lines_and_hexadecimal_offsets():
+    for text in ("kinst::strlen:0x4", "kinst::strlen+0x4:", "kinst::strlen+4:", "kinst::strlen:4"):
+        done = run("kdtrace", "-k", KERNEL, "-qn", f'{text} {{ trace(probename); }}', "-c",
+                   'strlen("ab")')
+        assert done.stdout.startswith("4") and not done.stderr, text
+    listed = run("kdtrace", "-k", KERNEL, "-l", "-n", "kinst::lesson.c@18:").stdout.splitlines()[1:]
+    lines = run("kinst", "line", "-k", KERNEL, "lesson.c:18").stdout.split()
+    assert [":".join(row.split()[3:]) for row in listed] == lines
+
+
+def test_a_pattern_finds_inline_functions_too():
+    for end in ("entry", "return"):
+        one, pattern = (run("kdtrace", "-k", KERNEL, "-l", "-n", f"kinst::{name}:{end}").stdout
+                        for name in ("charge", "*har?e"))
+        assert one.count("\n") > 3 and one == pattern
+
+
+def test_what_is_only_inline_is_told_alike_by_every_tool(recording):
+    said = "it is inline in 5 places"
+    for command in (("line", "-k", KERNEL, "charge:0"), ("disas", "-k", KERNEL, "charge"),
+                    ("explain", "-k", KERNEL, "charge:0", "-c", "account(4)"),
+                    ("call", "-k", KERNEL, "charge(4)"),
+                    ("replay", str(recording), "--to", "charge")):
+        refused(run("kinst", *command), said)
+    refused(run("kdtrace", "-k", KERNEL, "-n", "kinst::charge:0"), said, "dtrace")
+    refused(run("kdtrace", "-k", KERNEL, "-n", "fbt::charge:entry"), said, "dtrace")
+    refused(run("kdtrace", "-k", KERNEL, "-n", "fbt:tcp*::"), "a function is the third part",
+            "dtrace")
+
+
+def test_a_recording_goes_to_ends_of_inline_copies(recording):
+    entered = replayed(recording, "--to", "charge:entry")
+    left = replayed(recording, "--to", "kinst::charge:return")
+    assert entered["at"].startswith("account+") and left["at"].startswith("account+")
+    assert entered["position"]["instructions"] < left["position"]["instructions"]
+
+
+def test_memory_is_named_as_the_tools_print_it(recording):
+    for where in ("balance", "balance+0x0", "kernel`balance"):
+        (write,) = replayed(recording, "--who-wrote", where)["writes"]
+        assert write["by"].startswith("account+") and write["by"].endswith("lesson.c:18")
+        links = replayed(recording, "--to", "end", "--origin", where)["links"]
+        assert links[0]["pc"] == write["pc"] and links[0]["line"].endswith("lesson.c:18")
+    assert not replayed(recording, "--to", "strlen", "--who-wrote", "balance")["writes"]
+    refused(run("kinst", "replay", str(recording), "--who-wrote", "curthread"), "struct thread")
+    refused(run("kinst", "replay", str(recording), "--to", "end", "--origin", "rax@start"),
+            "give one")
+
+
+def test_python_takes_places_and_numbers(recording, address):
+    machine = kinst_emu.open(KERNEL).boot()
+    for text in (*SPELLINGS, f"{address:#x}"):
+        machine.run(text, instructions=0)
+    played = kinst_emu.Recording(str(recording))
+    played.go("strlen:0x4")
+    assert played.machine.pc == address
+    played.go("end")
+    (link,) = played.origin("balance")
+    assert played.machine.where(link.pc).startswith("account+")
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_recording_goes_to_where_a_function_returns_whose_last_call_is_a_jump(arch, tmp_path):
+    path, kernel = tmp_path / "tail.rec", f"teaching/{arch}"
+    made = run("kinst", "record", "-k", kernel, "-o", str(path), "tail_even(5)")
+    result = int(made.stdout.split("=")[1].split()[0])
+    there = replayed(path, "--to", "fbt::tail_even:return")
+    machine = kinst_emu.Recording(str(path)).machine
+    assert there["registers"][machine.emulated.arch.result] == result
+    jumped = replayed(path, "--to", "tail_odd")
+    assert jumped["registers"][machine.emulated.arch.result] != result  # it was stale there
+    links = replayed(path, "--to", "fbt::tail_even:return", "--origin",
+                     machine.emulated.arch.result)
+    assert links["value"] == result
+    moments = [moment.registers[machine.emulated.arch.result]
+               for moment in kinst_emu.Recording(str(path)).firings("fbt::tail_even:return")]
+    assert moments[-1] == result
+    refused(run("kinst", "replay", str(path), "--reverse-to", "fbt::tail_even:return"), "tail call")

@@ -1,0 +1,156 @@
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emu.arch.architectures import arch_of
+from emu.elf.image import load_image
+from emu.elf.symbols import FEW_QUESTIONS, SYMBOL, SymbolTable
+from emu.host.errors import ImageError, MemoryAccessError
+from images import catalog
+from images.boots import unbooted
+from tests.elfwriter import Elf
+
+QUIET = settings(max_examples=300, deadline=None,
+                 suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def load(tmp_path, data, name="kernel"):
+    path = tmp_path / name
+    path.write_bytes(data)
+    return load_image(path)
+
+
+def test_segments_symbols_and_build_id_are_read(tmp_path):
+    image = load(tmp_path, Elf(segments=[(0x1000, b"abc", 16), (0x3000, b"xy", 2)],
+                               build_id=b"\x12\x34").build())
+    assert [(s.virtual, bytes(s.data), s.memory_size) for s in image.segments] == [
+        (0x1000, b"abc", 16), (0x3000, b"xy", 2)]
+    assert image.build_id == "1234" and image.identity.startswith("1234-")
+    assert image.symbols.find("start").address == 0x1000
+    assert image.virtual_to_file(0x1001, 4) == b"bc\0\0"
+
+
+def test_every_function_of_a_shared_name_is_found(tmp_path):
+    image = load(tmp_path, Elf(segments=[(0x1000, bytes(8), 8)], symbols=[
+        ("f", 0x1000, 1, 2), ("g", 0x1001, 1, 2), ("f", 0x1002, 4, 2)]).build())
+    assert [s.address for s in image.symbols.named("f")] == [0x1000, 0x1002]
+    assert image.symbols.function_at(0x1004).name == "f"
+    assert image.symbols.function_at(0x1006) is None
+
+
+def test_a_name_that_is_the_tail_of_another_is_found(tmp_path):
+    image = load(tmp_path, Elf(symbols=[("xstrlen", 0x1000, 1, 2), ("strlen", 0x1001, 1, 2)])
+                 .build())
+    assert image.symbols.find("strlen").address == 0x1001
+    assert image.symbols.find("len") is None
+
+
+def test_an_image_changed_in_place_is_another_one(tmp_path):
+    one = load(tmp_path, Elf(build_id=b"id").build(), "one")
+    two = load(tmp_path, Elf(build_id=b"id", segments=[(0x1000, b"\x91", 1)]).build(), "two")
+    assert one.build_id == two.build_id and one.identity != two.identity
+
+
+def test_an_image_without_a_build_id_is_known_by_its_content(tmp_path):
+    one = load(tmp_path, Elf().build(), "one")
+    two = load(tmp_path, Elf(segments=[(0x1000, b"\x91", 1)]).build(), "two")
+    assert one.identity != two.identity
+
+
+@pytest.mark.parametrize("data, says", [
+    (b"", "empty"),
+    (b"#!/bin/sh\n", "not an ELF file"),
+    (Elf(elf_class=1).build(), "ELF"),
+    (Elf(kind=1).build(), "not an executable kernel"),
+    (Elf(symbols=[]).build(), "no symbols"),
+    (Elf(segments=[]).build(), "nothing to load"),
+    (Elf(segments=[(0x1000, b"a" * 32, 32), (0x1010, b"b", 1)]).build(), "overlap"),
+    (Elf(segments=[(0x1000, b"a" * 32, 16)]).build(), "damaged"),
+    (Elf(segments=[((1 << 64) - 8, b"a", 64)]).build(), "wraps"),
+    (Elf(segments=[(0x1000, b"a", 1 << 50)]).build(), "damaged"),
+    (Elf().build()[:100], ""),
+    (Elf().build()[:-10], ""),
+])
+def test_an_unusable_image_is_refused_with_one_line(tmp_path, data, says):
+    with pytest.raises(ImageError) as error:
+        load(tmp_path, data)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_directory_and_a_missing_file_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ImageError):
+            load_image(path)
+
+
+def test_another_architecture_is_refused(tmp_path):
+    with pytest.raises(ImageError, match="kernels of amd64, arm64, riscv64"):
+        arch_of(load(tmp_path, Elf(arch="mips").build()))
+
+
+def test_symbols_come_from_a_debug_file_beside_the_image(tmp_path):
+    (tmp_path / "kernel.debug").write_bytes(Elf(build_id=b"same").build())
+    image = load(tmp_path, Elf(symbols=[], build_id=b"same").build())
+    assert image.symbols.find("start") is not None
+
+
+def test_a_debug_file_of_another_build_is_refused(tmp_path):
+    (tmp_path / "kernel.debug").write_bytes(Elf(build_id=b"othe").build())
+    with pytest.raises(ImageError, match="another build"):
+        load(tmp_path, Elf(symbols=[], build_id=b"same").build())
+
+
+@QUIET
+@given(st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), min_size=1, max_size=8),
+       st.integers(0, 700))
+def test_a_mutated_image_loads_or_is_refused_with_one_line(tmp_path, changes, length):
+    data = bytearray(Elf(build_id=b"id", segments=[(0x1000, b"abc", 16)]).build())
+    for at, value in changes:
+        data[at % len(data)] = value
+    if length < len(data):
+        del data[length:]
+    try:
+        image = load(tmp_path, bytes(data))
+        list(image.symbols.functions())
+        image.symbols.find("start")
+        arch_of(image)
+    except ImageError as error:
+        assert "\n" not in str(error)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "ba", "aba", "c", "", "\u00e9", "x" * 40]),
+                          st.integers(0, 3)), max_size=12),
+       st.sampled_from(["a", "ba", "c", "", "z", "\u00e9", "x" * 40, "a\0b"]))
+def test_the_index_of_names_and_the_search_for_one_give_the_same(symbols, name):
+    table = [SYMBOL.pack(0, 0, 0, 0, 0, 0)]
+    strings = b"\0"
+    for text, kind in symbols:
+        table.append(SYMBOL.pack(len(strings), kind, 0, 1, len(table), 1))
+        strings += text.encode() + b"\0"
+    for text in (strings, strings[:-1]):  # the last name may lack its end
+        few, many = (SymbolTable(b"".join(table), text) for _ in range(2))
+        for _ in range(FEW_QUESTIONS):
+            many.named("z")
+        assert few.named(name) == many.named(name)
+
+
+def test_a_function_ends_with_its_segment_and_too_many_bytes_of_functions_are_refused(tmp_path):
+    path = tmp_path / "kernel"
+    code = b"\x90" * 64
+    symbols = [("start", 0x1000, 16, 2), ("long", 0x1010, (1 << 63) - 1, 2)]
+    path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
+    found = load_image(path).symbols
+    assert found.find("long").size == found.named("long")[0].size == 48
+    assert found.function_at(0x1020).size == 48 and found.function_at(0x1040) is None
+    assert [f.size for f in found.functions()] == [16, 48] and found.where(0x1100) == "0x1100"
+    symbols = [(f"f{n}", 0x1000, 64, 2) for n in range(17)]
+    path.write_bytes(Elf(segments=[(0x1000, code, 64)], symbols=symbols).build())
+    with pytest.raises(ImageError, match=f"{path}: its functions are many times longer than"):
+        load_image(path).symbols.function_at(0x1000)
+
+
+@pytest.mark.parametrize("size", [-1, 1 << 62, (1 << 64) - 1])
+def test_a_read_is_of_what_can_be_mapped(size):
+    machine = unbooted(catalog.find("teaching/amd64"), 64 << 20)
+    with pytest.raises(MemoryAccessError, match=f"^{size} bytes at guest address 0x"):
+        machine.read(machine.pc, size)

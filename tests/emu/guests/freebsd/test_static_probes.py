@@ -1,0 +1,138 @@
+"""Linker sets are built here in a kernel's memory, by the layout that sdt.h has on LP64."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from emu.elf.image import load_image
+from emu.guest.static_probe import StaticProbeError, Tracepoint
+from emu.guests.freebsd.static_probes import static_probes
+from emu.host.errors import MemoryAccessError
+from tests.elfwriter import Elf
+
+BASE = 0xFFFFFFFF80000000
+SIZE = 1 << 16
+SETS = ("providers", "probes", "argtypes", "tracepoint")
+
+
+class Memory:
+    def __init__(self):
+        self.data, self.used = bytearray(SIZE), 64
+
+    def read(self, address, size):
+        at = address - BASE
+        if at < 0 or size < 0 or at + size > SIZE:
+            raise MemoryAccessError(f"{address:#x}: there is nothing")
+        return bytes(self.data[at : at + size])
+
+    def put(self, data):
+        at = self.used
+        self.data[at : at + len(data)] = data
+        self.used += len(data) + 7 & ~7
+        return BASE + at
+
+    def text(self, text):
+        return self.put(text.encode() + b"\0")
+
+
+def built(tmp_path, declared, size=112):
+    """A kernel and its memory.
+
+    :param declared: (provider, module, function, name, [(type, translated)], [(address, target)]).
+    """
+    memory = Memory()
+    providers, sets = {}, {name: b"" for name in SETS}
+    for provider, module, function, name, arguments, points in declared:
+        if provider not in providers:
+            providers[provider] = memory.put(struct.pack("<5Q", memory.text(provider), 0, 0, 0, 0))
+            sets["providers"] += struct.pack("<Q", providers[provider])
+        probe = memory.put(struct.pack(
+            "<i4x10Qqi4xQ", size, providers[provider], *[0] * 6, memory.text(module),
+            memory.text(function), memory.text(name), 0, 0, 0))
+        sets["probes"] += struct.pack("<Q", probe)
+        # The linker's order is none.
+        for index, (kind, translated) in reversed(list(enumerate(arguments))):
+            sets["argtypes"] += struct.pack("<Q", memory.put(struct.pack(
+                "<i4x5Q", index, memory.text(kind), memory.text(translated) if translated else 0, 0,
+                0, probe)))
+        for address, target in points:
+            sets["tracepoint"] += struct.pack("<4Q", probe, address, target, 0)
+    symbols = [("start", 0x1000, 1, 2)]
+    for name, content in sets.items():
+        begin = memory.put(content)
+        symbols += [(f"__start_set_sdt_{name}_set", begin, 0, 0),
+                    (f"__stop_set_sdt_{name}_set", begin + len(content), 0, 0)]
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf(symbols=symbols).build())
+    return load_image(path), memory
+
+
+EXEC = ("proc", "", "", "exec__success", [("char *", "")], [(0x1000, 0x2000)])
+START = ("io", "", "", "start",
+         [("struct bio *", "bufinfo_t *"), ("struct devstat *", "devinfo_t *")],
+         [(0x1010, 0x2010), (0x1020, 0x2020)])
+LOOKUP = ("vfs", "namei", "lookup", "entry", [], [])
+
+
+def test_probes_have_dtrace_s_names_their_arguments_in_order_and_their_tracepoints(tmp_path):
+    success, start, lookup = static_probes(*built(tmp_path, [EXEC, START, LOOKUP]))
+    assert (success.provider, success.module, success.function, success.name) == (
+        "proc", "kernel", "none", "exec-success")
+    assert [a.type for a in success.arguments] == ["char *"]
+    assert success.tracepoints == (Tracepoint(0x1000, 0x2000),)
+    assert [(a.type, a.translated) for a in start.arguments] == START[4]
+    assert [t.target for t in start.tracepoints] == [0x2010, 0x2020]
+    assert (lookup.module, lookup.function, lookup.arguments, lookup.tracepoints) == (
+        "namei", "lookup", (), ())
+
+
+def test_a_kernel_without_the_sets_has_none(tmp_path):
+    path = tmp_path / "kernel"
+    path.write_bytes(Elf().build())
+    assert static_probes(load_image(path), Memory()) == []
+
+
+def test_probes_of_another_layout_are_refused(tmp_path):
+    with pytest.raises(StaticProbeError, match="a static probe of 120 bytes, not 112"):
+        static_probes(*built(tmp_path, [EXEC], size=120))
+
+
+@pytest.mark.parametrize(("index", "said"), [(7, "argument number 7"), (-1, "number -1"),
+                                             (3, r"arguments are \[0, 3\]")])
+def test_arguments_that_leave_gaps_are_refused(tmp_path, index, said):
+    image, memory = built(tmp_path, [START])
+    begin = image.symbols.find("__start_set_sdt_argtypes_set").address - BASE
+    (first,) = struct.unpack_from("<Q", memory.data, begin)
+    struct.pack_into("<i", memory.data, first - BASE, index)  # it was 1
+    with pytest.raises(StaticProbeError, match=said):
+        static_probes(image, memory)
+
+
+def test_a_kernel_that_was_not_started_is_said_to_be_so(tmp_path):
+    image, memory = built(tmp_path, [EXEC])
+    begin = image.symbols.find("__start_set_sdt_probes_set").address - BASE
+    struct.pack_into("<Q", memory.data, begin, 0)  # what its own relocation will set
+    with pytest.raises(StaticProbeError, match="has it been started"):
+        static_probes(image, memory)
+
+
+def test_a_name_without_an_end_is_not_looked_for_for_ever(tmp_path):
+    image, memory = built(tmp_path, [EXEC])
+    memory.data[SIZE - 4096 :] = b"x" * 4096
+    begin = image.symbols.find("__start_set_sdt_providers_set").address - BASE
+    (provider,) = struct.unpack_from("<Q", memory.data, begin)
+    struct.pack_into("<Q", memory.data, provider - BASE, BASE + SIZE - 4096)
+    with pytest.raises(StaticProbeError, match="no end"):
+        static_probes(image, memory)
+
+
+@given(st.integers(0, SIZE - 1), st.binary(min_size=1, max_size=16))
+def test_damaged_sets_are_read_or_refused_in_a_line(tmp_path_factory, at, garbage):
+    image, memory = built(tmp_path_factory.mktemp("damaged"), [EXEC, START, LOOKUP])
+    memory.data[at % memory.used : at % memory.used + len(garbage)] = garbage
+    try:
+        assert len(static_probes(image, memory)) == 3
+    except StaticProbeError as error:
+        assert "\n" not in str(error)

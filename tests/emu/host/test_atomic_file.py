@@ -1,0 +1,72 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from emu.host.append_file import appending
+from emu.host.atomic_file import replacing
+
+
+def test_a_file_is_there_when_all_went_well(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with replacing(path) as file:
+        file.write(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.stat().st_mode & 0o400
+
+
+def test_a_file_that_failed_leaves_the_old_one_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError), replacing(path) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_killed_writers_have_left_is_removed_by_the_next(tmp_path):
+    path = tmp_path / "a[b].json"
+    old, new, other = (tmp_path / name for name in (
+        ".a[b].json.old.part", ".a[b].json.new.part", ".ab.json.old.part"))
+    for file in (old, new, other):
+        file.write_bytes(b"")
+    for file in (old, other):
+        os.utime(file, (1_000_000, 1_000_000))
+    with replacing(path) as file:
+        file.write(b"x")
+    assert not old.exists() and new.exists() and other.exists() and path.read_bytes() == b"x"
+
+
+def test_an_error_names_the_file_and_not_a_temporary_one(tmp_path):
+    path = tmp_path / "no" / "file"
+    with pytest.raises(FileNotFoundError) as raised, replacing(path):
+        pass
+    assert raised.value.filename == str(path)
+    with pytest.raises(OSError, match="No space") as raised, replacing(Path("/dev/full")) as file:
+        file.write(b"x")
+        file.flush()
+    assert raised.value.filename == "/dev/full"
+
+
+def test_an_error_of_another_file_keeps_its_name(tmp_path):
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError) as raised, replacing(tmp_path / "file"):
+        other.read_bytes()
+    assert raised.value.filename == str(other)
+
+
+def test_what_is_added_to_a_file_names_it_when_it_is_full(tmp_path):
+    path = tmp_path / "file"
+    for text in ("one\n", "two \udcff\n"):
+        with appending(str(path), "surrogateescape") as file:
+            file.write(text)
+    assert path.read_bytes() == b"one\ntwo \xff\n"
+    file = appending("/dev/full", "strict")
+    file.write("x")
+    with pytest.raises(OSError, match="No space") as raised:
+        file.close()
+    assert raised.value.filename == "/dev/full"

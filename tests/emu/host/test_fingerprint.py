@@ -1,0 +1,71 @@
+import importlib
+import importlib.metadata
+import sys
+
+import pytest
+
+from emu.host.fingerprint import fingerprint, version_of
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    folder = tmp_path / "made_for_this"
+    (folder / "below").mkdir(parents=True)
+    for path in (folder, folder / "below"):
+        (path / "__init__.py").write_text("")
+    (folder / "one.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    fingerprint.cache_clear()
+    yield folder
+    for name in [n for n in sys.modules if n.startswith("made_for_this")]:
+        del sys.modules[name]
+    fingerprint.cache_clear()
+
+
+def taken(*modules, distributions=()):
+    fingerprint.cache_clear()
+    return fingerprint(modules, distributions)
+
+
+def test_it_is_of_the_content_of_the_files(package):
+    before = taken("made_for_this")
+    assert before == taken("made_for_this") and len(before) == 16
+    (package / "one.py").write_text("ONE = 2\n")
+    changed = taken("made_for_this")
+    assert changed != before
+    (package / "two.py").write_text("")
+    assert taken("made_for_this") not in (before, changed)
+
+
+def test_only_what_is_named_counts(package):
+    before = taken("made_for_this.one")
+    (package / "__init__.py").write_text("OTHER = 1\n")
+    (package / "below" / "__init__.py").write_text("OTHER = 1\n")
+    (package / "notes.txt").write_text("no code")
+    assert taken("made_for_this.one") == before
+    whole = taken("made_for_this")
+    (package / "below" / "__init__.py").write_text("OTHER = 2\n")
+    assert taken("made_for_this") == whole
+    assert taken("made_for_this.below") != whole
+
+
+@pytest.mark.parametrize("name", ["unicorn", "capstone", "keystone-engine", "pyelftools"])
+def test_a_version_is_that_of_the_distributions_metadata(name):
+    assert version_of(name) == importlib.metadata.version(name)
+
+
+def test_versions_of_others_count(monkeypatch):
+    before = taken(distributions=("unicorn",))
+    monkeypatch.setattr("emu.host.fingerprint.version_of", lambda name: "0.0")
+    assert taken(distributions=("unicorn",)) != before
+
+
+def test_a_distribution_that_is_not_there_is_told():
+    with pytest.raises(ImportError):
+        version_of("no-such-distribution")
+
+
+def test_a_module_that_is_not_there_is_told(package):
+    with pytest.raises(ImportError, match=r"made_for_this\.none"):
+        taken("made_for_this.none")

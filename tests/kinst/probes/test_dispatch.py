@@ -1,0 +1,485 @@
+"""The native core, held to its twins in Python."""
+
+import pytest
+import unicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emu.arch.architectures import ARCHITECTURES
+from emu.guests.registry import FREEBSD
+from emu.host.errors import MachineError, SnapshotError
+from emu.machine.call import Caller, CallError
+from emu.machine.machine import Until
+from emu.unicorn import snapshot
+from emu.unicorn.machine import UnicornMachine
+from images import boots
+from kinst.code.listing import image_code
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.dispatcher import new_dispatcher
+from kinst.probes.probe_table import ProbeError
+from kinst.providers import fbt, kinst_provider
+from kinst.relocation.trap import TRAPS
+from kinst.relocation.verdict import Copy, Refuse, Rewrite
+from tests.kinst.providers.test_provider import CALLS, WAYS, run
+from tests.kinst.verify.test_upstream_mistakes import (
+    assemble,
+    call,
+    machine_with,
+    the_same_on_every_path,
+    words,
+)
+
+
+def dispatcher(arch):
+    return new_dispatcher(ARCHITECTURES[arch], TRAPS[arch], FREEBSD[arch].trap_frame, None)[0]
+
+
+def test_the_decoder_sees_the_instructions_the_tables_see(booted):
+    breakpoints = Breakpoints(booted)
+    for function in booted.image.symbols.functions():
+        table = [i for i in breakpoints.instructions(function)
+                 if i.verdict != Refuse("is not an instruction")]
+        lengths = breakpoints.dispatcher.lengths(breakpoints.code(function))
+        assert lengths[: len(table)] == [len(i.code) for i in table], function.name
+
+
+@settings(max_examples=3000, deadline=None)
+@given(st.binary(min_size=15, max_size=15))
+def test_amd64_lengths_are_those_of_capstone(code):
+    length, verdict = TRAPS["amd64"].classify(code, 0x1000)
+    native = dispatcher("amd64").lengths(code)
+    assert (native[0] if native else 0) == length, code.hex()
+    theirs = ARCHITECTURES["amd64"].instruction_length(code)
+    if theirs not in (0, length):  # UD0, and jumps with an operand-size prefix
+        assert isinstance(verdict, Refuse) and verdict.reason in (
+            "raises an exception", "is a jump with an operand-size prefix"), code.hex()
+
+
+def test_function_boundaries_are_those_of_the_tables(booted):
+    breakpoints = Breakpoints(booted)
+    for function in booted.image.symbols.functions():
+        table = breakpoints.instructions(function)
+        first = fbt.entry(breakpoints.trap, function, table)
+        offset, left, framed, leaving = breakpoints.boundaries(function)
+        assert leaving == [i.offset for i in fbt.leaving(breakpoints.trap, function, table)]
+        assert offset == (first.offset if first else -1), function.name
+        assert left == [i.offset for i in fbt.returns(breakpoints.trap, function, table)]
+        assert framed == any(breakpoints.trap.is_prologue(i.code) for i in table)
+
+
+def test_trampolines_are_those_the_architecture_describes(booted):
+    breakpoints = Breakpoints(booted)
+    for function in booted.image.symbols.functions():
+        if function.name in ("strlen", "classify", "cnputs", "print_number", "clock_interrupt"):
+            kinst_provider.create(breakpoints, function.name, "")
+    breakpoints.enable()
+    seen = 0
+    for probe in breakpoints.probes:
+        i = probe.instruction
+        known = breakpoints.dispatcher.template(i.address)
+        if isinstance(i.verdict, Copy | Rewrite):
+            expected, _second = breakpoints.trap.trampoline(
+                known[1], i.code, i.verdict, i.address + len(i.code))
+            assert booted.read(known[1], len(expected)) == expected
+            assert known[1] % 32 == 0
+            seen += isinstance(i.verdict, Rewrite) or len(i.code) > 4
+        else:
+            assert known[1] == 0
+    breakpoints.disable()
+    assert seen or booted.arch.name == "riscv64"
+
+
+def test_records_tell_what_a_callback_is_told(booted):
+    plain = booted.snapshot()
+    told = []
+    breakpoints = Breakpoints(booted, lambda probe, state: told.append(
+        (probe.id, state.get(booted.arch.arguments[0]))))
+    fbt.create(breakpoints, "fibonacci", "")
+    breakpoints.enable()
+    run(booted, "fibonacci", [5])
+    breakpoints.disable()
+    booted.restore(plain)
+    recorded = Breakpoints(booted, records=True)
+    fbt.create(recorded, "fibonacci", "")
+    recorded.enable()
+    run(booted, "fibonacci", [5])
+    recorded.disable()
+    firings = list(recorded.firings())
+    assert [f.probe.id for f in firings] == [number for number, _argument in told]
+    times = [f.instructions for f in firings]
+    assert times == sorted(times) and len(set(times)) == len(times)
+    assert not list(recorded.firings())
+    counts = [recorded.dispatcher.probe(n)[4] for n in range(len(recorded.probes))]
+    assert sum(counts) == len(firings) == recorded.dispatcher.firings
+    entries = [f.registers[0] for f in firings if f.probe.name == "entry"]
+    assert entries[0] == 5 and min(entries) in (0, 1)
+    assert firings[-1].probe.name == "return"
+    assert firings[-1].registers[1] == 5
+
+
+@pytest.mark.parametrize("name, arguments", CALLS[::3], ids=lambda v: str(v))
+def test_trampolines_of_threads_come_to_the_same(name, arguments):
+    machine = machine_with("amd64", "strlen", b"")
+    plain = machine.snapshot()
+    value = run(machine, name, arguments)
+    left = machine.registers(), machine.instructions, bytes(machine.console.text)
+    for path in ("guest", "direct"):
+        machine.restore(plain)
+        breakpoints = Breakpoints(machine, path=path, trampolines="thread")
+        kinst_provider.create(breakpoints, name, "")
+        breakpoints.enable()
+        assert run(machine, name, arguments) == value
+        assert breakpoints.dispatcher.firings
+        breakpoints.disable()
+        # Not the digest: to read the thread's number sets an accessed bit in a page table.
+        assert (machine.registers(), machine.instructions, bytes(machine.console.text)) == left
+
+
+@pytest.mark.parametrize("arch", ["arm64", "riscv64"])
+def test_trampolines_of_threads_are_amd64s(arch):
+    with pytest.raises(ProbeError, match="one for each probe"):
+        Breakpoints(machine_with(arch, "strlen", b""), trampolines="thread")
+
+
+def test_an_interrupt_comes_between_the_repetitions_of_a_displaced_instruction():
+    machine = machine_with("amd64", "fibonacci", assemble(
+        "amd64", "push rbp; mov rbp, rsp; mov ecx, 3000000; rep stosb; mov rax, rdi; pop rbp; ret"))
+    at = 0xFFFFFFFF80000000 + (24 << 20)  # memory that nothing uses
+    assert the_same_on_every_path(machine, "fibonacci", at) == at + 3_000_000
+
+
+FAULTING = {
+    "amd64": assemble("amd64", "push rbp; mov rbp, rsp; call qword ptr [rdi]; pop rbp; ret"),
+    "arm64": words(0xF9400000, 0xD65F03C0),  # ldr x0, [x0]; ret
+    "riscv64": words(0x00053503, 0x00008067),  # ld a0, 0(a0); ret
+}
+
+
+def test_a_fault_in_a_displaced_instruction_is_seen_where_it_belongs(arch):
+    """By the guest's handler, to the last bit; on amd64 the instruction is an emulated call."""
+    machine = machine_with(arch, "strtoul", FAULTING[arch])
+    plain = machine.snapshot()
+    with pytest.raises(CallError) as error:
+        call(machine, "strtoul", 0x40_0000_0000)
+    console, digest = error.value.console, machine.digest()
+    assert str(hex(machine.symbol("strtoul").address)[2:])[:-1].encode() in console + str(
+        error.value).encode()
+    said = str(error.value)
+    for name, way in WAYS.items():
+        if arch == "amd64" and name == "python":
+            continue  # the twin in Python leaves faults of emulated instructions to the native one
+        machine.restore(plain)
+        breakpoints = Breakpoints(machine, **way)
+        kinst_provider.create(breakpoints, "strtoul", "")
+        breakpoints.enable()
+        with pytest.raises(CallError) as error:
+            call(machine, "strtoul", 0x40_0000_0000)
+        breakpoints.disable()
+        assert error.value.console == console and str(error.value) == said
+        assert machine.digest() == digest
+
+
+def test_a_probe_on_the_breakpoints_own_way_is_told_and_works_directly(booted, arch):
+    name = {"arm64": "do_el1h_sync", "riscv64": "do_trap_supervisor"}.get(arch)
+    if name is None:
+        return  # amd64: the jump to the seam comes before any function with a size
+    plain = booted.snapshot()
+    for way, fails in (("guest", True), ("double", True), ("direct", False)):
+        booted.restore(plain)
+        breakpoints = Breakpoints(booted, path=way)
+        kinst_provider.create(breakpoints, name, "", unsafe=True)
+        fbt.create(breakpoints, "strlen", "entry")
+        breakpoints.enable()
+        if fails:
+            with pytest.raises(ProbeError, match="--trap-path=direct"):
+                run(booted, "strlen", ["hello"])
+        else:
+            assert run(booted, "strlen", ["hello"]) == 5
+        breakpoints.disable()
+
+
+def test_code_that_the_guest_has_changed_meanwhile_is_left_alone(booted):
+    breakpoints = Breakpoints(booted)
+    kinst_provider.create(breakpoints, "strlen", "0")
+    breakpoints.enable()
+    address = booted.symbol("strlen").address
+    booted.write(address, b"\x55\x55\x55\x55")
+    breakpoints.disable()
+    assert booted.read(address, 4) == b"\x55\x55\x55\x55"
+
+
+def test_code_that_has_changed_since_the_probe_was_made_is_not_patched(booted):
+    breakpoints = Breakpoints(booted)
+    kinst_provider.create(breakpoints, "strlen", "0")
+    booted.write(booted.symbol("strlen").address, b"\x90\x90\x90\x90")
+    with pytest.raises(ProbeError, match=r"strlen\+0x0: the code has changed"):
+        breakpoints.enable()
+
+
+def test_removed_probes_neither_fire_nor_patch(booted):
+    breakpoints = Breakpoints(booted)
+    one, other = (kinst_provider.create(breakpoints, "strlen", "0")[0],
+                  fbt.create(breakpoints, "strcmp", "entry")[0])
+    breakpoints.dispatcher.remove(one)
+    breakpoints.enable()
+    run(booted, "strlen", ["x"])
+    run(booted, "strcmp", ["x", "y"])
+    breakpoints.disable()
+    assert [breakpoints.dispatcher.probe(n)[4] for n in (one, other)] == [0, 1]
+    with pytest.raises(IndexError):
+        breakpoints.dispatcher.remove(99)
+
+
+@pytest.mark.parametrize("pattern, some, others", [
+    ("str*", {"strlen", "strcmp", "strtoul"}, {"memcmp"}),
+    ("[ms]*cmp", {"strcmp", "memcmp"}, {"strlen"}), ("fibonacc?", {"fibonacci"}, {"collatz"}),
+    ("", {"strlen", "memcmp"}, {"trap", "do_el1h_sync", "do_trap_supervisor"}),
+])
+def test_patterns_match_as_a_shells_do(booted, pattern, some, others):
+    breakpoints = Breakpoints(booted)
+    fbt.create(breakpoints, pattern, "entry")
+    names = {p.function for p in breakpoints.probes}
+    assert some <= names and not others & names
+
+
+def test_a_pattern_leaves_functions_without_a_frame_to_those_who_name_them(booted):
+    breakpoints = Breakpoints(booted)
+    kinst_provider.create(breakpoints, "*", "")
+    patterned = {p.function for p in breakpoints.probes}
+    frameless = {f.name for f in booted.image.symbols.functions()
+                 if not breakpoints.boundaries(f)[2]}
+    assert patterned and not patterned & frameless
+    insisting = Breakpoints(booted)
+    kinst_provider.create(insisting, "*", "", unsafe=True)
+    assert {p.function for p in insisting.probes} >= patterned
+
+
+def test_a_slot_is_used_again_when_its_probe_is_gone(booted):
+    before = booted.digest()
+    for _ in range(3):
+        breakpoints = Breakpoints(booted)
+        kinst_provider.create(breakpoints, "cnputs", "")
+        breakpoints.enable()
+        used = breakpoints.dispatcher.slots_used
+        breakpoints.disable()
+        assert used > breakpoints.dispatcher.slots_used == 2
+        assert booted.digest() == before
+
+
+def test_a_survey_counts_every_instruction_once(image, arch):
+    from kinst.code.survey import survey
+    functions = list(image.symbols.functions())
+    result = survey(ARCHITECTURES[arch], TRAPS[arch], image, functions)
+    lengths = [dispatcher(arch).lengths(image_code(image, f))
+               for f in {f.address: f for f in functions}.values()]
+    endings = result.verdicts["refuse: is not an instruction"]
+    assert 0 <= sum(result.verdicts.values()) - sum(map(len, lengths)) <= endings
+    good, every = result.probeable
+    assert 0.9 * every < good <= every
+
+
+def test_a_snapshot_from_before_the_probes_waits_until_they_are_gone(booted, tmp_path):
+    before = booted.snapshot()
+    breakpoints = Breakpoints(booted)
+    kinst_provider.create(breakpoints, "strlen", "")
+    breakpoints.enable()
+    with pytest.raises(MachineError, match="since the snapshot"):
+        booted.restore(before)
+    with pytest.raises(SnapshotError, match="probes are enabled"):
+        snapshot.save(booted, tmp_path / "s.kinst")
+    within = booted.snapshot()
+    booted.restore(within)
+    assert run(booted, "strlen", ["abc"]) == 3 and breakpoints.dispatcher.firings
+    breakpoints.disable()
+    booted.restore(before)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_second_breakpoint_comes_to_the_seam_where_that_is_asked_for(booted, arch, path):
+    probes = Breakpoints(booted, path=path)
+    kinst_provider.create(probes, "strlen", "")
+    copied = next(p for p in probes.probes if isinstance(p.instruction.verdict, Copy | Rewrite))
+    probes.remove_all()
+    kinst_provider.create(probes, "strlen", str(copied.instruction.offset))
+    probes.enable()
+    seam, seen = probes._trampolines.seam, []
+    hook = booted.uc.hook_add(
+        unicorn.UC_HOOK_CODE, lambda *_: seen.append(1), begin=seam, end=seam)
+    booted.forget_translations()
+    run(booted, "strlen", [b"four"])
+    booted.uc.hook_del(hook)
+    times = {"direct": 0, "guest": 1, "double": 1 if arch == "amd64" else 2}[path]
+    assert probes.dispatcher.firings
+    assert len(seen) == times * probes.dispatcher.firings
+
+
+def test_two_sets_of_probes_are_not_enabled_at_once(booted):
+    one, other = Breakpoints(booted), Breakpoints(booted)
+    kinst_provider.create(one, "strlen", "")
+    kinst_provider.create(other, "strcmp", "")
+    one.enable()
+    within = booted.snapshot()
+    for again in (one, other):
+        with pytest.raises(ProbeError, match="other probes are enabled"):
+            again.enable()
+    assert run(booted, "strlen", ["abc"]) == 3 and one.dispatcher.firings
+    one.disable()
+    other.enable()
+    with pytest.raises(MachineError, match="since the snapshot"):
+        booted.restore(within)
+    other.disable()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_callback_that_fails_leaves_the_guest_before_the_instruction(booted, path):
+    def fail(probe, state):
+        raise KeyError(probe.name)
+
+    breakpoints = Breakpoints(booted, fail, path=path)
+    at = breakpoints.instructions(booted.symbol("strlen"))[1]
+    kinst_provider.create(breakpoints, "strlen", str(at.offset))
+    breakpoints.enable()
+    plain = booted.snapshot()
+    with pytest.raises(KeyError):
+        run(booted, "strlen", ["abc"])
+    assert booted.pc == at.address
+    booted.restore(plain)
+    breakpoints.fire = lambda probe, state: None
+    assert run(booted, "strlen", ["abc"]) == 3
+    breakpoints.disable()
+
+
+@pytest.mark.parametrize("change", [
+    lambda b: b.disable(), lambda b: b.dispatcher.clear(), lambda b: b.dispatcher.remove(0),
+    lambda b: kinst_provider.create(b, "strcmp", ""),
+])
+def test_probes_are_not_changed_while_one_fires(booted, change):
+    breakpoints = Breakpoints(booted)
+    breakpoints.fire = lambda probe, state: change(breakpoints)
+    kinst_provider.create(breakpoints, "strlen", "0")
+    breakpoints.enable()
+    plain = booted.snapshot()
+    with pytest.raises((RuntimeError, ProbeError), match="while one fires"):
+        run(booted, "strlen", ["abc"])
+    booted.restore(plain)
+    breakpoints.fire = lambda probe, state: None
+    assert run(booted, "strlen", ["abc"]) == 3
+    breakpoints.disable()
+
+
+@pytest.mark.parametrize("options", [{"path": "direct"}, {"records": True},
+                                     {"trampolines": "thread"}])
+def test_python_answers_the_double_path_only(options):
+    with pytest.raises(ProbeError, match="double path only"):
+        Breakpoints(machine_with("amd64", "strlen", b""), python=True, **options)
+
+
+def test_a_wait_for_an_interrupt_ends_where_it_does_unprobed(booted, image):
+    """riscv64's WFI does not end a block of the CPU model's."""
+    function = booted.symbol("machine_idle")
+    machine = UnicornMachine(image, 64 << 20)
+    machine.boot()
+    boots.at_start(machine)
+    start = machine.snapshot()
+    boots.boot_to_prompt(machine)
+    digest = machine.digest()
+    for i in Breakpoints(machine).instructions(function):
+        if isinstance(i.verdict, Refuse):
+            continue
+        for path in PATHS:
+            machine.restore(start)
+            breakpoints = Breakpoints(machine, path=path)
+            kinst_provider.create(breakpoints, "machine_idle", str(i.offset))
+            breakpoints.enable()
+            boots.boot_to_prompt(machine)
+            breakpoints.disable()
+            assert breakpoints.dispatcher.firings
+            assert machine.digest() == digest, (i.offset, path)
+
+
+NOWHERE = 0x40_0000_0000
+CALLS_OF_IT = {
+    "amd64": assemble("amd64", "push rbp; mov rbp, rsp; call rdi; pop rbp; ret"),
+    "arm64": words(0xAA1E03E9, 0xD63F0000, 0xD61F0120),  # mov x9, x30; blr x0; br x9
+    "riscv64": words(0x00008293, 0x000500E7, 0x00028067),  # mv t0, ra; jalr a0; jr t0
+}
+
+
+@pytest.mark.parametrize("target", [NOWHERE, 0x10])
+def test_a_call_into_nowhere_has_been_executed_when_that_faults(arch, target):
+    machine = machine_with(arch, "strtoul", CALLS_OF_IT[arch])
+    plain = machine.snapshot()
+    ends = []
+    for way in (None, {"path": "guest"}, {"path": "direct"}):
+        machine.restore(plain)
+        breakpoints = Breakpoints(machine, **way) if way else None
+        if breakpoints:
+            kinst_provider.create(breakpoints, "strtoul", "")
+            breakpoints.enable()
+        with pytest.raises(CallError) as error:
+            call(machine, "strtoul", target)
+        if breakpoints:
+            breakpoints.disable()
+        ends.append((str(error.value), error.value.console, machine.instructions,
+                     machine.registers()))
+    assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.parametrize("behind", [1, 5, 6, 7])
+def test_a_run_that_ends_by_count_ends_alike_with_probes(booted, behind):
+    """At every instruction of the function, the probed ones among them."""
+    plain = booted.snapshot()
+
+    def stop():
+        machine = booted
+        machine.arch.prepare_call(machine, (27,), machine.guest.entry_address(machine.image))
+        machine.pc = machine.symbol("collatz").address
+        machine.run(Until(instructions=machine.instructions + behind))
+        return machine.digest(), machine.now
+
+    unprobed = stop()
+    for path in PATHS:
+        booted.restore(plain)
+        breakpoints = Breakpoints(booted, path=path)
+        kinst_provider.create(breakpoints, "collatz", "")
+        breakpoints.enable()
+        stop()
+        breakpoints.disable()
+        assert (booted.digest(), booted.now) == unprobed
+
+
+def test_blocks_begin_at_every_page_of_the_cpu_models(booted, arch):
+    """arm64's is 1 KiB: a probe on the last instruction before it."""
+    if arch != "arm64":
+        return
+    address = (booted.symbol("strtoul").address + 1023) & ~1023
+    # add x0, x0, 1 (four times) around the boundary, then ret
+    booted.write_code(address - 8, words(*[0x91000400] * 4, 0xD65F03C0))
+    owner = booted.image.symbols.function_at(address - 4)
+    plain = booted.snapshot()
+    value = Caller(booted).call(address - 8, [5], "it")
+    digest = booted.digest()
+    booted.restore(plain)
+    breakpoints = Breakpoints(booted, path="direct")
+    kinst_provider.create(breakpoints, owner.name, str(address - 4 - owner.address), unsafe=True)
+    breakpoints.enable()
+    assert Caller(booted).call(address - 8, [5], "it") == value == 9
+    breakpoints.disable()
+    assert breakpoints.dispatcher.firings == 1
+    assert booted.digest() == digest
+
+
+def test_a_stack_at_the_edge_of_memory_keeps_cr2():
+    machine = machine_with("amd64", "fibonacci", assemble("amd64", "push rbp; nop; pop rbp; ret"))
+    machine.write_register("cr2", 0x1234)
+    breakpoints = Breakpoints(machine)
+    kinst_provider.create(breakpoints, "fibonacci", "")
+    breakpoints.enable()
+    machine.write_register("rsp", 0xFFFFFFFF80000000 + 600)
+    call_at = machine.symbol("fibonacci").address
+    machine.write_u64(machine.sp, machine.guest.entry_address(machine.image))
+    machine.pc = call_at
+    machine.run(Until(addresses=[machine.guest.entry_address(machine.image)]))
+    breakpoints.disable()
+    assert breakpoints.dispatcher.firings == 4
+    assert machine.read_register("cr2") == 0x1234

@@ -1,0 +1,136 @@
+"""Static probes on the teaching kernels, which declare none: one is declared here.
+
+``describe`` is overwritten with a tracepoint and a return, ``note_letters`` with the way to the
+gate: it spills a register above the stack pointer, loses others, has a frame, and makes two
+arguments: what it was given, and 42.  The gate is ``machine_off``, which would end the machine.
+"""
+
+import dataclasses
+import struct
+
+import pytest
+
+from emu.guest.static_probe import Argument, StaticProbe, Tracepoint
+from emu.host.errors import MachineError
+from kinst.probes.breakpoints import PATHS, Breakpoints
+from kinst.probes.probe_table import ProbeError
+from kinst.probes.seam_breakpoints import SeamBreakpoints
+from kinst.providers.kinst_provider import create
+from tests.kinst.providers.test_provider import run
+
+# The tracepoint; what follows it; the way to the gate; the call, for the distance to it.
+CODE = {
+    "amd64": ("660f1f0400", "89f8c3",  # mov %edi, %eax; ret
+              "48897c2410" "4889fe" "48c7c22a000000" "31ff" "53" "48c7c307000000",
+              lambda distance: b"\xe8" + struct.pack("<i", distance - 5)),
+    "arm64": ("1f2003d5", "c0035fd6",
+              "e00b00f9" "e10300aa" "420580d2" "000080d2" "fd7bbfa9" "f30080d2",
+              lambda distance: struct.pack("<I", 0x94000000 | distance >> 2 & 0x3FFFFFF)),
+    "riscv64": ("13000000", "67800000",
+                "2338a100" "93050500" "1306a002" "13050000" "130101ff" "23341100" "93047000",
+                lambda distance: struct.pack(
+                    "<I", (distance & 0x100000) << 11 | (distance & 0x7FE) << 20
+                    | (distance & 0x800) << 9 | distance & 0xFF000 | 0xEF)),
+}
+CALLS = [("describe", [99]), ("strlen", ["hello"]), ("describe", [7]), ("crc32", [0, "hello", 5])]
+
+
+@pytest.fixture
+def machine(booted):
+    point, rest, way, call = CODE[booted.arch.name]
+    site, target, gate = (booted.symbol(name).address
+                          for name in ("describe", "note_letters", "machine_off"))
+    booted.write(site, bytes.fromhex(point + rest))
+    code = bytes.fromhex(way)
+    booted.write(target, code + call(gate - target - len(code)))
+    start = StaticProbe("lesson", "kernel", "none", "start", (Argument("int", ""),) * 2,
+                        (Tracepoint(site, target),))
+    never = StaticProbe("lesson", "kernel", "none", "never", (), ())
+    booted.guest = dataclasses.replace(
+        booted.guest, static_probes=lambda image, memory: [start, never],
+        gates={"machine_off": 5}, tracepoint=bytes.fromhex(point))
+    return booted
+
+
+def calls(machine):
+    return [run(machine, name, arguments) for name, arguments in CALLS]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("beside", ["", "describe", "note_letters", "machine_off"])
+def test_the_guest_makes_the_arguments_and_nothing_is_left_of_it(machine, path, beside):
+    """Also with breakpoints of others at the tracepoint, on the way to the gate, and on it."""
+    plain = machine.snapshot()
+    values = calls(machine)
+    assert values[0] == 99
+    untraced = machine.digest()
+    machine.restore(plain)
+    breakpoints = Breakpoints(machine, path=path, records=True)
+    number, never = breakpoints.add_static(0), breakpoints.add_static(1)
+    assert breakpoints.add_static(0) == number and len(breakpoints.addresses(number)) == 1
+    assert breakpoints.addresses(never) == []
+    others = create(breakpoints, beside, "") if beside else []
+    breakpoints.enable()
+    assert calls(machine) == values
+    breakpoints.disable()
+    assert machine.digest() == untraced
+    fired = [record for record in breakpoints.firings() if record.probe.id - 1 == number]
+    assert [record.registers for record in fired] == [
+        (99, 42, *fired[0].registers[2:]), (7, 42, *fired[1].registers[2:])]
+    count = [breakpoints.dispatcher.probe(n)[4] for n in (number, never, *others)]
+    assert count[:2] == [2, 0]
+    assert any(count[2:]) == (beside == "describe")  # on the way to a gate nothing fires
+    assert breakpoints.names(number) == ("lesson", "kernel", "none", "start")
+    assert breakpoints.probe(never).name == "never"
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_function_that_is_told_of_a_firing_sees_the_tracepoint_s_registers(machine, path):
+    plain = machine.snapshot()
+    calls(machine)
+    untraced = machine.digest()
+    machine.restore(plain)
+    first, second = machine.arch.arguments[:2]
+    seen = []
+
+    def fire(probe, state):
+        seen.append((probe.name, state.get(first), state.get(second)))
+
+    breakpoints = Breakpoints(machine, fire, path=path)
+    breakpoints.add_static(0)
+    breakpoints.enable()
+    calls(machine)
+    breakpoints.disable()
+    assert machine.digest() == untraced
+    assert [s[:2] for s in seen] == [("start", 99), ("start", 7)]
+    assert 42 not in [s[2] for s in seen]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_gate_to_which_no_tracepoint_leads_ends_the_run(machine, path):
+    breakpoints = Breakpoints(machine, path=path)
+    breakpoints.add_static(0)
+    breakpoints.enable()
+    with pytest.raises(MachineError, match="arguments of a static probe"):
+        run(machine, "machine_off", [])
+
+
+def test_a_tracepoint_that_another_has_patched_is_refused(machine):
+    machine.write(machine.symbol("describe").address, b"\x01\x02\x03\x04\x05")
+    with pytest.raises(ProbeError, match=r"describe.*another has patched it"):
+        Breakpoints(machine).add_static(0)
+
+
+def test_what_cannot_answer_static_probes_has_none_or_says_so(machine):
+    with pytest.raises(ProbeError, match="no static probes"):
+        Breakpoints(machine, lambda probe, state: None, python=True).add_static(0)
+    assert SeamBreakpoints(machine).declared == []
+
+
+def test_a_static_probe_is_not_taken_away_alone(machine):
+    breakpoints = Breakpoints(machine)
+    number = breakpoints.add_static(0)
+    with pytest.raises(ValueError, match="all together"):
+        breakpoints.dispatcher.remove(number)
+    breakpoints.remove_all()
+    assert breakpoints.add_static(0) == number

@@ -1,0 +1,177 @@
+"""Relocators in other processes: good ones, mistaken ones, and what is no relocator."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from emu.host.errors import KinstError
+from kinst.verify.laboratory import protocol
+from kinst.verify.laboratory.foreign import judged
+from kinst.verify.laboratory.protocol import Relocator, identity
+
+EXAMPLE = f"{sys.executable} {Path(__file__).parents[4] / 'examples' / 'relocator.py'}"
+MISTAKEN = f"{sys.executable} {Path(__file__).parent / 'mistaken.py'}"
+
+
+def program(tmp_path, body):
+    path = tmp_path / "relocator.py"
+    path.write_text("import json, sys\nfor line in sys.stdin:\n    row = json.loads(line)\n"
+                    + "".join(f"    {line}\n" for line in body.splitlines()))
+    return f"{sys.executable} {path}"
+
+
+CODES = {
+    "amd64": "90 5d c3 ff542408 41ff542408 e810000000 7402 0f8400010000 eb05 e9fbffffff e2fe "
+             "488b0510000000 c7050400000001000000 488d0d00000000 ff2500000000 4889d8 f3a4 ff10",
+    "arm64": "1f2003d5 c0035fd6 00013fd6 20001fd6 88000058 01000010 41000090 40000054 80000034 "
+             "880078b7 0800f837 0000008b e00740f9 41000018 4100001c",
+    "riscv64": "0100 13000000 6f000001 97020000 e7800500 8280 82 94 0545 99e8 63f45501 23b0a500",
+}
+
+
+def codes(arch):
+    if arch == "riscv64":
+        return [bytes.fromhex(x) for x in ("0100 13000000 6f000001 97020000 e7800500 8280 8294 "
+                                           "0545 99e8 63f45501 23b0a500").split()]
+    return [bytes.fromhex(x) for x in CODES[arch].split()]
+
+
+@pytest.mark.parametrize("arch", sorted(CODES))
+def test_our_own_tables_in_the_protocol_have_nothing_to_report(arch):
+    found = judged(EXAMPLE, arch, codes(arch), 1, 6)
+    assert not [(one.code.hex(), one.differences()) for one in found if one.wrong]
+    assert {"copy", "emulate"} <= {one.word for one in found}
+
+
+# What FreeBSD's kinst does wrong, as docs/upstream.md has it.
+UPSTREAM = [
+    ("amd64", "41ff542408", "call through %r12"), ("amd64", "ff542408", "call through %rsp"),
+    ("amd64", "ff142510000000", "call through an address"), ("amd64", "e205", "LOOP"),
+    ("arm64", "8800c0b7", "tbnz of bit 32 and above"), ("arm64", "0800f837", "tbnz of bit 31"),
+    ("arm64", "88000058", "a literal load"), ("arm64", "88000034", "cbz of half a register"),
+    ("riscv64", "8294", "c.jalr to an odd address"),
+]
+
+
+@pytest.mark.parametrize("arch, code, what", UPSTREAM, ids=[what for _a, _c, what in UPSTREAM])
+def test_what_upstream_does_wrong_is_found_by_execution(arch, code, what):
+    (one,) = judged(MISTAKEN, arch, [bytes.fromhex(code)], 1, 2)
+    assert one.wrong and one.differences(), what
+
+
+@pytest.mark.parametrize("arch", sorted(CODES))
+def test_what_upstream_does_right_is_not_reported(arch):
+    good = {"amd64": "90 5d 7402 0f8400010000 eb05 488b0510000000 e810000000 ff10",
+            "arm64": "1f2003d5 40000054 0800a836 0000008b e00740f9",
+            "riscv64": "0100 13000000 97020000 63f45501 23b0a500"}[arch]
+    found = judged(MISTAKEN, arch, [bytes.fromhex(x) for x in good.split()], 1, 20)
+    assert not [(one.code.hex(), one.differences()) for one in found if one.wrong]
+
+
+@pytest.mark.parametrize("body, says", [
+    ("print('hello', flush=True)", "an answer that is no JSON object"),
+    ("print(json.dumps({'id': 7, 'refuse': 'x'}), flush=True)", "an answer with the id 7"),
+    ("print(json.dumps({'id': row['id']}), flush=True)", "an answer without 'bytes'"),
+    ("print(json.dumps({'id': row['id'], 'bytes': 'xx'}), flush=True)", "without 'bytes'"),
+    ("print(json.dumps({'id': row['id'], 'bytes': '90', 'back': 5}), flush=True)", "'back' is not"),
+    ("sys.exit(3)", "it has ended, with status 3"),
+    ("print(json.dumps({'id': row['id'], 'bytes': '90' * 600}), flush=True)", "1 to 512"),
+    ("print('x' * 200000, flush=True)", "a line of more than 65536 bytes"),
+    ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else {'pc': 'a'}),"
+     " flush=True)", "without 'pc'"),
+    ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else "
+     "{'pc': 1, 'registers': {'nothing': 1}}), flush=True)", "changes 'nothing'"),
+    ("print(json.dumps({'id': row['id'], 'emulate': True} if 'state' not in row else "
+     "{'pc': 1, 'vectors': {'1' * 5000: 1}}), flush=True)", "'vectors' that are not"),
+])
+def test_what_is_no_answer_is_one_clear_line(tmp_path, body, says):
+    with pytest.raises(KinstError, match=says) as error:
+        judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("command", ["cat", "tee /dev/null"])
+def test_a_program_that_gives_back_the_question_is_no_relocator(command):
+    with pytest.raises(KinstError, match="answers with the question itself"):
+        judged(command, "amd64", [b"\x90"], 1, 1)
+
+
+COPIES = "print(json.dumps({'id': row['id'], 'bytes': row['bytes'], 'back': 3}), flush=True)"
+EMULATES = """if 'state' in row:
+    print(json.dumps({'id': row['id'], 'pc': 0}), flush=True)
+else:
+    print(json.dumps({'id': row['id'], 'emulate': True}), flush=True)"""
+
+
+def test_an_emulation_that_was_never_asked_for_a_state_is_not_shown(tmp_path):
+    """What faults in place in every state says nothing of an emulation."""
+    (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("6c")], 1, 2)
+    assert one.word.startswith("not executed") and one.verdict == "emulate"
+    (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("cd03")], 1, 2)
+    assert one.unshown and one.verdict == "emulate" and "faults in every state" in one.word
+
+
+def test_states_are_made_in_which_a_division_does_not_fault(tmp_path):
+    for seed in range(8):
+        (one,) = judged(program(tmp_path, COPIES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
+        assert one.word == "copy"  # div rcx
+        (one,) = judged(program(tmp_path, EMULATES), "amd64", [bytes.fromhex("48f7f1")], seed, 1)
+        assert one.wrong  # it goes nowhere
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_copied_loop_is_found_whichever_way_the_first_state_goes(seed):
+    found = judged(MISTAKEN, "amd64", [bytes.fromhex(code) for code in ("e005", "e105")], seed, 1)
+    assert all(one.wrong for one in found)
+
+
+def test_a_program_that_is_not_there_or_silent_is_one_clear_line(tmp_path, monkeypatch):
+    with pytest.raises(KinstError, match="cannot be run"):
+        Relocator(str(tmp_path / "none"))
+    monkeypatch.setattr(protocol, "PATIENCE", 0.2)
+    with pytest.raises(KinstError, match="no answer within"):
+        judged(program(tmp_path, "pass"), "amd64", [b"\x90"], 1, 1)
+
+
+def test_a_program_that_does_not_read_does_not_hold_us(tmp_path, monkeypatch):
+    path = tmp_path / "relocator.py"
+    path.write_text("import time\nwhile True:\n"
+                    "    print('{\"id\": 1, \"emulate\": true}', flush=True)\n    time.sleep(60)\n")
+    monkeypatch.setattr(protocol, "PATIENCE", 0.3)
+    relocator = Relocator(f"{sys.executable} {path}")
+    monkeypatch.setattr(protocol, "PATIENCE", 5.0)
+    assert relocator.ask("amd64", 0, b"\x90", 0) == protocol.Emulates()
+    monkeypatch.setattr(protocol, "PATIENCE", 0.3)
+    with pytest.raises(KinstError, match="does not read what it is sent within"):
+        relocator.emulate({"x" * 300_000: 1}, lambda address, size: b"")
+    relocator.close()
+
+
+def test_what_a_refusal_says_is_printed_as_one_line(tmp_path):
+    body = "print(json.dumps({'id': row['id'], 'refuse': 'no\\n\\x1b[31m'}), flush=True)"
+    (found,) = judged(program(tmp_path, body), "amd64", [b"\x90"], 1, 1)
+    assert found.word == "refuse: no??[31m"
+
+
+def test_a_load_that_cannot_be_is_wrong_and_the_next_instruction_is_judged(tmp_path):
+    body = """if 'state' in row:
+    for page in range(60):
+        print(json.dumps({'load': (page << 32) + 4092, 'size': 8}), flush=True)
+        if not sys.stdin.readline():
+            sys.exit(0)
+    print(json.dumps({'pc': 1}), flush=True)
+elif row['bytes'] == '90':
+    print(json.dumps({'id': row['id'], 'emulate': True}), flush=True)
+else:
+    print(json.dumps({'id': row['id'], 'refuse': 'the next'}), flush=True)"""
+    first, second = judged(program(tmp_path, body), "amd64", [b"\x90", b"\xcc"], 1, 1)
+    assert first.wrong and "memory that cannot be reached" in "".join(first.differences())
+    assert second.word == "refuse: the next"
+
+
+def test_a_relocator_s_results_are_of_the_files_that_it_is_made_of(tmp_path):
+    command = program(tmp_path, "pass")
+    before = identity(command)
+    program(tmp_path, "sys.exit(0)")
+    assert identity(command) != before and identity(command).startswith(command)

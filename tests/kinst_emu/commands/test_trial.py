@@ -1,0 +1,70 @@
+"""``kinst trial`` where it is asked for what it cannot do."""
+
+import json
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from kinst.verify.laboratory.comparing import compare
+from kinst.verify.laboratory.finding import Finding, not_shown
+from tests.kinst_emu.commands.test_front import refused, run
+
+K = ["-k", "teaching/amd64"]
+
+
+@pytest.mark.parametrize("words, says", [
+    ([*K], "say what is to be judged"),
+    ([*K, "--all", "memcpy"], "say what is to be judged"),
+    ([*K, "memcpy", "--copies", "5"], "--copies is for --all"),
+    ([*K, "--all", "--part", "verdicts", "--store", "x.db"], "--store keeps what is executed"),
+    ([*K, "memcpy"], "kinst.ko: no such module"),
+    (["memcpy"], "give a kernel"),
+    ([*K, "memcpy", "--arch", "amd64"], "--arch is for --relocator"),
+    (["--arch", "amd64", "--relocator", "x", "--assemble", "nop", "--memory", "1G"],
+     "--memory: is not for --relocator"),
+    (["--arch", "amd64", "--relocator", "/nowhere/x", "--assemble", "nop"], "cannot be run"),
+    (["--arch", "amd64", "--relocator", "'", "--assemble", "nop"], "--relocator '"),
+])
+def test_what_cannot_be_judged_is_one_clear_line(words, says):
+    refused(run("kinst", "trial", *words), says)
+
+
+EMULATES = """import json, sys
+for line in sys.stdin:
+    row = json.loads(line)
+    print(json.dumps({"id": row["id"], "emulate": True}), flush=True)
+"""
+
+
+def test_what_faults_in_every_state_is_listed_and_the_exit_status_says_so(tmp_path):
+    """A breakpoint faults in place: an emulation of it is never asked for a state."""
+    program, codes, report = tmp_path / "emulates.py", tmp_path / "codes", tmp_path / "report.xml"
+    program.write_text(EMULATES)
+    codes.write_text("cd03\n")
+    words = ["trial", "--arch", "amd64", "--encodings", str(codes), "--relocator",
+             f"{sys.executable} {program}"]
+    result = run("kinst", *words, "--junit", str(report))
+    assert result.returncode == 3 and "0 mismatches, 1 not shown" in result.stdout
+    assert "not shown: emulate, which faults in every state" in result.stdout
+    suite = ElementTree.parse(report).getroot()[0]
+    assert suite.get("skipped") == "1" and suite.find("testcase/skipped") is not None
+    found = json.loads(run("kinst", *words, "--json").stdout)
+    assert [(one["bytes"], one["verdict"]) for one in found["not_shown"]] == [("cd03", "emulate")]
+
+
+def test_json_has_a_verdict_and_a_result_for_each_encoding(tmp_path):
+    codes = tmp_path / "codes"
+    codes.write_text("90\n6c\n0f0b\n")
+    result = run("kinst", "relocate", "--arch", "amd64", "--encodings", str(codes), "--json")
+    verdicts = {one["bytes"]: (one["verdict"], one["result"].partition(":")[0])
+                for one in json.loads(result.stdout)["encodings"]}
+    assert verdicts == {"90": ("copy", "copy"), "6c": ("copy", "not executed"),
+                        "0f0b": ("refuse: raises an exception", "refuse")}
+
+
+def test_what_is_not_shown_any_more_is_not_fixed():
+    wrong = Finding(b"\xc3", "copy", 0, "copy", "displaced", ("rax: 0 in place, 1 displaced",))
+    unshown = Finding(b"\xc3", not_shown("copy", "which faults in every state"))
+    found = compare([("f", wrong)], [("f", unshown)])
+    assert not found.fixed and sum(found.changed.values()) == 1

@@ -1,0 +1,90 @@
+"""``--plot``: pictures of aggregations."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.dtrace.programs import command, run
+
+PROGRAM = """
+    BEGIN { @n["one"] = count(); @n["t$w_o"] = sum(5); @q = quantize(9); @q = quantize(-70);
+            @l["key"] = lquantize(3, 0, 10);
+            @l["key"] = lquantize(-3, 0, 10); }
+    tick-1ms { @heat[timestamp / 1000000] = lquantize(timestamp / 1000000 % 7, 0, 7); }
+    tick-20ms { exit(0); }"""
+
+
+def drawn(path, program):
+    return run("-q", "--plot", str(path), "-n", program.replace("@n[\"t$w_o\"] = sum(5);",
+                                                                '@m["t$w_o"] = sum(5);'))
+
+
+def test_each_kind_of_aggregation_is_drawn(tmp_path):
+    path = tmp_path / "trace.svg"
+    status, out, said = drawn(path, PROGRAM)
+    assert status == 0 and not said and "one" in out  # the text is there as ever
+    text = path.read_text()
+    assert text.startswith("<?xml") and "</svg>" in text
+    for comment in ("@n = count()", "@m = sum()", "@q = quantize()", "@l = lquantize() key",
+                    "@heat = lquantize() over time", "t$w_o", "-64", "-16", "below"):
+        assert f"<!-- {comment}" in text, comment
+
+
+@pytest.mark.parametrize(("key", "texts"), [
+    ("timestamp", ("4 ms", "10 ms", "since 1 ms")),
+    ("timestamp - 1000000", ("4 ms", "10 ms", "since 0 ns")),
+    ("timestamp / 1000", ("4 ms", "10 ms", "since 1 ms")),
+    ("(int)(timestamp / 1000000)", ("4 ms", "10 ms", "since 1 ms")),
+    ("timestamp * 3", ("the key, since 3000000",))])
+def test_a_time_axis_says_its_unit(tmp_path, key, texts):
+    path = tmp_path / "trace.svg"
+    status, _out, said = drawn(path, f"tick-1ms {{ @heat[{key}] = quantize(7); }} "
+                               "tick-12ms { exit(0); }")
+    assert status == 0 and not said
+    for words in texts:
+        assert f"<!-- {words} -->" in path.read_text(), words
+
+
+def test_the_same_trace_gives_the_same_picture(tmp_path):
+    for name in ("a.svg", "b.svg"):
+        drawn(tmp_path / name, PROGRAM)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_png_is_one(tmp_path):
+    drawn(tmp_path / "trace.png", PROGRAM)
+    assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("program", [
+    'BEGIN { @[timestamp ? "yes" : "no"] = quantize(1); @["x"] = quantize(2); exit(0); }',
+    '''BEGIN { @[strjoin("a", lltostr(timestamp))] = quantize(1); @["\u65e5"] = quantize(1);
+             exit(0); }''',
+    "tick-1ms { @[timestamp] = quantize(1); } tick-5ms { clear(@); exit(0); }"])
+def test_a_key_that_is_no_time_and_counts_that_are_none_are_drawn_too(tmp_path, program):
+    status, _out, said = drawn(tmp_path / "trace.svg", program)
+    assert status == 0 and not said and (tmp_path / "trace.svg").exists()
+
+
+def test_a_trace_without_aggregations_says_so(tmp_path):
+    status, _out, _said = drawn(tmp_path / "trace.svg", "BEGIN { exit(3); }")
+    assert status == 3 and "nothing was aggregated" in (tmp_path / "trace.svg").read_text()
+
+
+@pytest.mark.parametrize("path, says", [
+    ("trace.pdf", ".svg or .png"), ("trace", ".svg or .png"),
+    ("no/trace.svg", "no such")])
+def test_a_place_that_is_none_is_said_before_the_trace(tmp_path, path, says):
+    status, out, said = command("--plot", str(tmp_path / path), "-n",
+                                'BEGIN { printf("ran"); exit(0); }')
+    assert status == 1 and says in said and "ran" not in out and "Traceback" not in said
+
+
+def test_what_is_missing_is_named():
+    code = ("import sys; sys.modules['matplotlib'] = None\n"
+            "from kinst_emu.cli.script import trace\n"
+            "trace(['--plot', 'x.svg', '-n', 'BEGIN{exit(0);}'])")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                           check=False)
+    assert "pip install 'kinst-emu[plot]'" in found.stderr

@@ -1,0 +1,110 @@
+"""On a terminal, what a guest says does not control it; in files and pipes it is byte for byte."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from emu.host.printable import visible
+
+# What a program prints, and what a terminal shows of it.
+SAID = {
+    "\x1b[2J": "^[[2J", "\x1b]0;title\x07": "^[]0;title^G", "a\x7fb": "a^?b", "\x9b31m": "\\x9b31m",
+    "a\rb": "a^Mb", "\u202eabc": "\\u202eabc", "\tx": "\tx", "na\u00efve": "na\u00efve",
+    "\u4e16": "\u4e16"}
+
+
+def on_terminal(*words):
+    """What a command writes to a terminal: its standard output."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", "import sys; from kinst_emu import entry; "
+                           "getattr(entry, sys.argv.pop(1))()", *words], stdin=subprocess.DEVNULL,
+                          stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        found = b""
+        while True:
+            try:
+                data = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            found += data
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    os.close(ours)
+    assert process.returncode == 0, said
+    return found.decode().replace("\r\n", "\n"), said
+
+
+def program(text):
+    spelled = "".join(f"\\{byte:03o}" for byte in text.encode())
+    return f'BEGIN {{ printf("%s|", "{spelled}"); exit(0); }}'
+
+
+@pytest.mark.parametrize("text", SAID, ids=range(len(SAID)))
+def test_what_controls_a_terminal_is_seen(text):
+    assert visible(text) == SAID[text]
+
+
+def test_bytes_that_are_no_text_are_seen():
+    assert visible(b"a\x9bb\xff".decode("utf-8", "surrogateescape")) == "a\\x9bb\\xff"
+
+
+def test_what_a_d_program_prints_does_not_control_the_terminal():
+    whole = "".join(SAID)
+    shown, said = on_terminal("kdtrace", "-qn", program(whole))
+    assert shown.startswith("".join(SAID.values()) + "|") and "--raw" in said
+    shown, said = on_terminal("kdtrace", "--raw", "-qn", program(whole))
+    assert shown.startswith(whole + "|") and "--raw" not in said
+
+
+def test_what_needs_no_change_is_not_spoken_of():
+    shown, said = on_terminal("kdtrace", "-qn", program("plain \u4e16"))
+    assert shown.startswith("plain \u4e16|") and "--raw" not in said
+
+
+def test_what_the_guest_says_on_its_console_does_not_control_the_terminal():
+    words = "kinst", "boot", "-k", "teaching/amd64", "--type", "keep a\\x1b[2Jb\\xc2\\x9b1m\\r"
+    shown, said = on_terminal(*words)
+    assert "\x1b" not in shown and "\x9b" not in shown and "--raw" in said
+    assert "^[[2Jb\\x9b1m" in shown
+    assert "\x1b[2Jb\x9b1m" in on_terminal(*words, "--raw")[0]
+
+
+def test_commands_that_print_nothing_of_the_guest_s_speak_of_no_option():
+    shown, said = on_terminal("kinst", "type", "-k", "teaching/amd64", "struct note")
+    assert "struct note {" in shown and not said
+
+
+def test_a_session_s_own_colours_reach_the_terminal():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", "from kinst_emu import entry; entry.kinst()",
+                           "shell", "-k", "teaching/amd64"], stdin=theirs, stdout=theirs,
+                          stderr=subprocess.PIPE, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(theirs)
+        found, asked = b"", False
+        while True:
+            try:
+                found += os.read(ours, 4096)
+            except OSError:  # it has ended
+                break
+            if b"In [" in found and not asked:
+                asked = True
+                os.write(ours, b"1/0\rexit\r")
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+    os.close(ours)
+    assert b"\x1b[" in found and b"^[[" not in found and "--raw" not in said
+
+
+def test_the_beginning_of_a_character_is_not_lost():
+    shown, _said = on_terminal("kinst", "boot", "-k", "teaching/amd64", "--type",
+                               "keep a\\xe2\\x82\\r")
+    assert "a\\xe2\\x82" in shown
+
+
+def test_a_pipe_is_given_the_bytes():
+    done = subprocess.run([sys.executable, "-m", "kinst_emu.commands.kdtrace", "-qn",
+                           program("\x1b[2J\x9b")], capture_output=True, check=True)
+    assert done.stdout.startswith("\x1b[2J\x9b|".encode())
