@@ -39,7 +39,7 @@ cdef list merged(list ranges):
 cdef class CodeReader:
     """The code of one architecture.
 
-    :param shape: what the architecture is like (``kinst/code/reader.py``, ``Shape``).
+    :param shape: what the architecture is like (``kinst/relocation/shape.py``).
     :param classify: gives the number of a template for (bytes, length, displacement).
     """
 

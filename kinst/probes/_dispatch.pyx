@@ -365,7 +365,7 @@ cdef class Dispatcher(CodeReader):
     """Sites and probes of one machine.
 
     :param engine: the machine's.
-    :param shape: what the architecture is like (``kinst/code/reader.py``, ``Shape``).
+    :param shape: what the architecture is like (``kinst/relocation/shape.py``).
     :param classify: gives the number of a template for (bytes, length, displacement).
     """
 

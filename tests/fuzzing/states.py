@@ -2,7 +2,7 @@
 
 A state is JSON: a value anywhere in it is replaced by one of another kind or size, a key is taken
 away or added.  The checksums are right: the change is not found by them.  Left out: the compressed
-memory, which ``tests/emu/replay`` and ``tests/emu/unicorn/test_snapshot.py`` damage.
+memory, which ``tests/emu/replay`` and ``tests/emu/unicorn/test_state_files.py`` damage.
 """
 
 import hashlib
