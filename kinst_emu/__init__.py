@@ -31,18 +31,16 @@ if TYPE_CHECKING:
     from kinst_emu.api.kernel import Kernel, images
     from kinst_emu.api.kernel import open_kernel as open
     from kinst_emu.api.kernel_file import Instruction
-    from kinst_emu.api.machine import SavedState as State
-    from kinst_emu.api.machine import TracedMachine as Machine
+    from kinst_emu.api.machine import Machine, State
     from kinst_emu.api.probes import Probes
     from kinst_emu.api.program import Program, Record
-    from kinst_emu.api.recording import Moment, Written
-    from kinst_emu.api.recording import OpenRecording as Recording
+    from kinst_emu.api.recording import Moment, Recording, Written
 
 _FROM = {
     "dwarf.values": ("CArray", "CEnum", "CPointer", "CStruct", "addressof", "sizeof", "typeof"),
     "emu.machine.call": ("CallError",),
     "emu.host.errors": ("ImageError", "KinstError", "MachineError", "MemoryAccessError",
-                   "SnapshotError"),
+                        "SnapshotError"),
     "emu.machine.machine": ("Stop", "StopReason"),
     "emu.guests.registry": ("PROMPTS",),
     "images.boots": ("BootError",),
@@ -56,9 +54,6 @@ _FROM = {
     "kinst_emu.api.recording": ("Moment", "Recording", "Written"),
     "kinst_emu.api.assert_relocates": ("assert_relocates",),
 }
-#: public names of classes whose names below mean the machine and the recording under them
-_NAMED = {"open": "open_kernel", "Machine": "TracedMachine", "Recording": "OpenRecording",
-          "State": "SavedState"}
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
@@ -74,7 +69,7 @@ def __getattr__(name: str) -> object:
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    found = getattr(importlib.import_module(module), _NAMED.get(name, name))
+    found = getattr(importlib.import_module(module), "open_kernel" if name == "open" else name)
     globals()[name] = found
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 if TYPE_CHECKING:
-    from kinst_emu.api.machine import SavedState, TracedMachine
+    from kinst_emu.api.machine import Machine, State
 
 DEFAULT = ["teaching/amd64"]
 
@@ -36,10 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     class Kernels:
         """The fixture, for the kernels of this run."""
 
-        machines: ClassVar[dict[str, "tuple[TracedMachine, SavedState]"]] = {}
+        machines: ClassVar[dict[str, "tuple[Machine, State]"]] = {}
 
         @pytest.fixture(params=names)
-        def kernel(self, request: pytest.FixtureRequest) -> "Iterator[TracedMachine]":
+        def kernel(self, request: pytest.FixtureRequest) -> "Iterator[Machine]":
             """A machine at its prompt (kinst_emu.Machine), the same for each test."""
             import kinst_emu
 

@@ -6,7 +6,7 @@ from emu.arch.architectures import ARCHITECTURES
 from kinst.code.survey import survey
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import Laboratory
 from kinst.verify.laboratory.memory_map import CODE
 
@@ -119,7 +119,7 @@ def missed(arch, codes, mutation, states, most):
     there are; kinds that are not executed do not count."""
     wanted, change = MUTATIONS[mutation]
     trap = Mutated(TRAPS[arch], lambda v: change(v) if wanted(v) else v)
-    laboratory = Laboratory(BENCHES[arch](), trap, 1)
+    laboratory = Laboratory(LABORATORIES[arch](), trap, 1)
     lost, every = {}, kinds(arch, codes, wanted)
     for kind, encodings in every.items():
         words = set()

@@ -337,7 +337,7 @@ class Host:
         present, = struct.unpack_from("<Q", state, XSTATE_BV)
         present |= X87_SSE
         generator = random.Random(vectors[0])
-        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # those that a bed has not
+        state[XMM0 + 128 : XMM0 + 256] = generator.randbytes(128)  # those that a cpu has not
         for number, (begin, end) in self._parts.items():
             state[begin:end] = generator.randbytes(end - begin)
             present |= 1 << number

@@ -23,7 +23,7 @@ TOLD = {
 RETURN_POINTER = 8  # bytes: what dtrace_invop's stack has before struct regs
 
 
-class ToldTrap(Amd64Trap):
+class IllumosTrap(Amd64Trap):
     called: ClassVar[bool] = True
     told: ClassVar[Mapping[bytes, KernelEffect]] = TOLD
     seam_code: ClassVar[bytes] = b"\xc3"  # ret
@@ -70,4 +70,4 @@ class ToldTrap(Amd64Trap):
         self.tell(machine, 0)
 
 
-TRAP = ToldTrap()
+TRAP = IllumosTrap()

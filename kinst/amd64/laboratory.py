@@ -11,7 +11,7 @@ from capstone import x86_const as x86
 from emu.amd64 import registers
 from emu.amd64.arch import Amd64
 from kinst.amd64.host import Host
-from kinst.verify.laboratory.architecture import Bench
+from kinst.verify.laboratory.architecture import LaboratoryArch
 
 # Instructions that would change the laboratory's own machine, or wait for one around it.
 PRIVILEGED = {
@@ -42,7 +42,7 @@ CR4_OSFXSR, CR4_OSXMMEXCPT = 1 << 9, 1 << 10
 STATUS = 0x8D5  # CF PF AF ZF SF OF
 
 
-class Amd64Bench(Bench):
+class Amd64Laboratory(LaboratoryArch):
     arch = Amd64()
     uc_arch, uc_mode = unicorn.UC_ARCH_X86, unicorn.UC_MODE_64
     cpu_model = uc.UC_CPU_X86_QEMU64
@@ -131,4 +131,4 @@ class Amd64Bench(Bench):
         return None
 
 
-BENCH = Amd64Bench
+LABORATORY = Amd64Laboratory

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from emu.amd64.registers import RFLAGS_IF
 from kinst.amd64.classify import DirectCall, Indirect
-from kinst.amd64.laboratory import PREFIXES, STATUS, Amd64Bench
+from kinst.amd64.laboratory import PREFIXES, STATUS, Amd64Laboratory
 from kinst.relocation.verdict import ConditionalJump, Copy, Jump, Refuse, Rewrite, Verdict
 from kinst.verify.trial.architecture import Becomes, TrialArch
 from kinst.verify.trial.layout import Layout
@@ -33,10 +33,10 @@ class Amd64Trial(TrialArch):
     fault_address: ClassVar[str] = "cr2"
     unknown: ClassVar[tuple[str, int] | None] = "trapno", 1  # T_PRIVINFLT
     protection: ClassVar[tuple[str, int] | None] = "cr0", 1 << 16  # WP
-    vectors: ClassVar[Sequence[tuple[int, int]]] = Amd64Bench.vectors[:8]
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Amd64Laboratory.vectors[:8]
 
     def __init__(self) -> None:
-        self._bench = Amd64Bench()
+        self._bench = Amd64Laboratory()
 
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         data = probe.data

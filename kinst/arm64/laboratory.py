@@ -8,10 +8,10 @@ import unicorn.arm64_const as uc
 
 from emu.arm64 import registers
 from emu.arm64.arch import Arm64
-from kinst.verify.laboratory.architecture import Bench
+from kinst.verify.laboratory.architecture import LaboratoryArch
 
 
-class Arm64Bench(Bench):
+class Arm64Laboratory(LaboratoryArch):
     arch = Arm64()
     uc_arch, uc_mode = unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM
     cpu_model = uc.UC_CPU_ARM64_A57
@@ -38,4 +38,4 @@ class Arm64Bench(Bench):
         return None
 
 
-BENCH = Arm64Bench
+LABORATORY = Arm64Laboratory

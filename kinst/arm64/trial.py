@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kinst.arm64.laboratory import Arm64Bench
+from kinst.arm64.laboratory import Arm64Laboratory
 from kinst.arm64.trap import PSTATE_I
 from kinst.verify.trial.architecture import Becomes, TrialArch
 from kinst.verify.trial.layout import Layout
@@ -26,10 +26,10 @@ class Arm64Trial(TrialArch):
         "data_abort": "x1", "align_abort": "x1", "external_abort": "x1",
         "vpanic": None}
     fault_address: ClassVar[str] = "far_el1"
-    vectors: ClassVar[Sequence[tuple[int, int]]] = Arm64Bench.vectors[:4]
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Arm64Laboratory.vectors[:4]
 
     def __init__(self) -> None:
-        self._bench = Arm64Bench()
+        self._bench = Arm64Laboratory()
 
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy", 4)

@@ -8,12 +8,12 @@ import unicorn.riscv_const as uc
 
 from emu.riscv64 import registers
 from emu.riscv64.arch import Riscv64
-from kinst.verify.laboratory.architecture import Bench
+from kinst.verify.laboratory.architecture import LaboratoryArch
 
 FS_DIRTY = 3 << 13
 
 
-class Riscv64Bench(Bench):
+class Riscv64Laboratory(LaboratoryArch):
     arch = Riscv64()
     uc_arch, uc_mode = unicorn.UC_ARCH_RISCV, unicorn.UC_MODE_RISCV64
     cpu_model = uc.UC_CPU_RISCV64_SIFIVE_U54
@@ -38,4 +38,4 @@ class Riscv64Bench(Bench):
         return None
 
 
-BENCH = Riscv64Bench
+LABORATORY = Riscv64Laboratory

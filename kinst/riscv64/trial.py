@@ -4,7 +4,7 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from kinst.riscv64.laboratory import Riscv64Bench
+from kinst.riscv64.laboratory import Riscv64Laboratory
 from kinst.riscv64.trap import SIE
 from kinst.verify.trial.architecture import Becomes, TrialArch
 from kinst.verify.trial.layout import Layout
@@ -25,10 +25,10 @@ class Riscv64Trial(TrialArch):
                                                   "vpanic": None}
     fault_address: ClassVar[str] = "stval"
     fault_mask: ClassVar[int] = ~1 & (1 << 64) - 1  # the model keeps bit 0 of sepc, hardware not
-    vectors: ClassVar[Sequence[tuple[int, int]]] = Riscv64Bench.vectors[:4]
+    vectors: ClassVar[Sequence[tuple[int, int]]] = Riscv64Laboratory.vectors[:4]
 
     def __init__(self) -> None:
-        self._bench = Riscv64Bench()
+        self._bench = Riscv64Laboratory()
 
     def becomes(self, layout: Layout, probe: MadeProbe) -> Becomes:
         return Becomes("emulate" if layout.get(probe.data, "kp_md.emulate") else "copy",

@@ -9,7 +9,7 @@ from emu.unicorn.machine import UnicornMachine
 from images import boots, catalog
 from images.shell import with_folder, with_userland
 from kinst_emu.api.kernel_file import KernelFile
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from kinst_emu.cli.boot_words import with_cpus
 from kinst_emu.terminal.terminal import parse_size
 
@@ -22,7 +22,7 @@ MEMORY = "512M"
 class Kernel(KernelFile):
     """A kernel, and the machines that it runs on."""
 
-    def boot(self, memory: str = MEMORY, limit: int = boots.LIMIT) -> TracedMachine:
+    def boot(self, memory: str = MEMORY, limit: int = boots.LIMIT) -> Machine:
         """A machine at the kernel's prompt: restored from the user's cache, or booted and kept
         there.
 
@@ -30,34 +30,34 @@ class Kernel(KernelFile):
         :param limit: instructions after which a boot that has to be made is given up.
         :raises BootError: when the kernel does not get there; its ``console`` is what it wrote.
         """
-        return TracedMachine(self, boots.booted(self._image, parse_size(memory), limit))
+        return Machine(self, boots.booted(self._image, parse_size(memory), limit))
 
-    def start(self, memory: str = MEMORY) -> TracedMachine:
+    def start(self, memory: str = MEMORY) -> Machine:
         """A machine early in its boot: vectors and page tables are there, devices are not looked
         for yet.  ``machine.run(console=kinst_emu.PROMPTS)`` boots on from there, with probes.
         """
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
         boots.at_start(machine)
-        return TracedMachine(self, machine)
+        return Machine(self, machine)
 
-    def reset(self, memory: str = MEMORY) -> TracedMachine:
+    def reset(self, memory: str = MEMORY) -> Machine:
         """A machine at the kernel's first instruction."""
         machine = UnicornMachine(self._image, parse_size(memory))
         machine.boot()
-        return TracedMachine(self, machine)
+        return Machine(self, machine)
 
-    def unbooted(self, memory: str = MEMORY) -> TracedMachine:
+    def unbooted(self, memory: str = MEMORY) -> Machine:
         """A machine with the kernel in memory, mapped where it was linked, and nothing executed:
         enough for calls of functions that need nothing else."""
-        return TracedMachine(self, boots.unbooted(self._image, parse_size(memory)))
+        return Machine(self, boots.unbooted(self._image, parse_size(memory)))
 
-    def restore(self, path: str | Path) -> TracedMachine:
+    def restore(self, path: str | Path) -> Machine:
         """A machine from a snapshot file (``machine.save``, ``kinst boot --save``).
 
         :raises SnapshotError: when it is none, or of another kernel.
         """
-        return TracedMachine(self, snapshot.restore(Path(path), self._image))
+        return Machine(self, snapshot.restore(Path(path), self._image))
 
 
     def explore(self, *runs: str, **asked: Any) -> "Explored":

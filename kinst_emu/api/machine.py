@@ -38,7 +38,7 @@ MOST = 1 << 62  # instructions, or nanoseconds, of a run
 
 
 @dataclass(frozen=True)
-class SavedState:
+class State:
     """A state of a machine, kept in memory.
 
     :param of: the kernel's identity and the bytes of RAM: it is for such machines alone.
@@ -50,7 +50,7 @@ class SavedState:
     placed: tuple[int, int, int] | None
 
 
-class TracedMachine(Inspected):
+class Machine(Inspected):
     """A computer that runs a kernel, and stands still between what it is asked to do.
 
     :param emulated: the machine below, ours or QEMU's.
@@ -401,17 +401,17 @@ class TracedMachine(Inspected):
     # -- states -----------------------------------------------------------------------------------
 
     @in_turn
-    def keep(self) -> SavedState:
+    def keep(self) -> State:
         """Keep the present state, in memory."""
         with self._bare() as machine:
             placed = self._caller.placed() if self._caller is not None else None
-            return SavedState(machine.snapshot(), self._of(), placed)
+            return State(machine.snapshot(), self._of(), placed)
 
     def _of(self) -> tuple[str, int]:
         return self.emulated.image.identity, self.emulated.memory
 
     @in_turn
-    def restore(self, state: SavedState) -> None:
+    def restore(self, state: State) -> None:
         """Go back to a state that was kept.  Probes stay as they are now.
 
         :raises KinstError: when the state is of another kernel, or of a machine of another size;
@@ -469,13 +469,13 @@ class TracedMachine(Inspected):
             return machine.digest()
 
     @contextlib.contextmanager
-    def on_qemu(self) -> Iterator["TracedMachine"]:
+    def on_qemu(self) -> Iterator["Machine"]:
         """A machine on QEMU in the same state, for calls and probes; its CPU is QEMU's, it counts
         no instructions, and it ends with the ``with``."""
         with contextlib.ExitStack() as stack:
             with self.turn, self._bare() as machine:
                 other = stack.enter_context(QemuMachine.carry(machine))
-            carried = TracedMachine(self.kernel, other)
+            carried = Machine(self.kernel, other)
             carried._placed(self._caller.placed() if self._caller is not None else None)
             yield carried
 

@@ -18,7 +18,7 @@ from emu.replay.writes import MAX_SIZE, last_write, physical_of
 from images.boots import LIMIT
 from images.recordings import from_start, played
 from kinst_emu.api.kernel import Kernel
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from kinst_emu.api.registers import Registers
 from kinst_emu.api.turn import Turn, in_turn
 
@@ -51,7 +51,7 @@ class Written:
     new: bytes
 
 
-class RecordedMachine(TracedMachine):
+class RecordedMachine(Machine):
     """The machine of a recording: it is looked at, and goes where the recording goes."""
 
     def _refuse(self, *_arguments: object, **_options: object) -> NoReturn:
@@ -70,7 +70,7 @@ class RecordedMachine(TracedMachine):
         return Registers(tuple(self.emulated.arch.registers), self.emulated.read_register)
 
 
-class OpenRecording:
+class Recording:
     """A recording that is opened; it stands at its start.
 
     :param path: the file.
@@ -115,7 +115,7 @@ class OpenRecording:
         return self._player.recording.last
 
     @in_turn
-    def go(self, position: str | int | Position) -> "OpenRecording":
+    def go(self, position: str | int | Position) -> "Recording":
         """Go to a position, forwards or back.
 
         :param position: as ``kinst replay --to`` takes it: an instruction count, ``"50%"``,
@@ -127,12 +127,12 @@ class OpenRecording:
         return self
 
     @in_turn
-    def step(self, count: int = 1) -> "OpenRecording":
+    def step(self, count: int = 1) -> "Recording":
         """Execute instructions."""
         return self.go(self.position.instructions + count)
 
     @in_turn
-    def back(self, count: int = 1) -> "OpenRecording":
+    def back(self, count: int = 1) -> "Recording":
         """Go back so many instructions."""
         return self.go(self.position.instructions - count)
 

@@ -12,9 +12,9 @@ from typing import cast
 from emu.host.errors import KinstError
 from emu.unicorn.machine import UnicornMachine
 from kinst_emu.api.kernel import Kernel
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 
-Workload = Callable[[TracedMachine], object]
+Workload = Callable[[Machine], object]
 
 WORKLOAD, PROGRAM = "workload", "PROGRAM"  # its function, and what that wants to run
 
@@ -75,7 +75,7 @@ def run_program(path: Path, workload: Workload, kernel: Kernel, machine: Unicorn
     :raises KinstError: when it raises.
     """
     with _said(path):
-        workload(TracedMachine(kernel, machine))
+        workload(Machine(kernel, machine))
 
 
 @contextlib.contextmanager

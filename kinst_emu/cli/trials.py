@@ -20,7 +20,7 @@ from kinst.verify.trial.execution import tried
 from kinst.verify.trial.fbt_module import FbtModule
 from kinst.verify.trial.fbt_verdicts import fbt_verdicts, sites
 from kinst.verify.trial.provider_module import KinstModule, ProviderModule
-from kinst.verify.trial.trial import TrialBed
+from kinst.verify.trial.trial import Trial
 from kinst.verify.trial.verdicts import Verdicts, verdicts
 
 
@@ -43,16 +43,16 @@ class Setting:
 NO_LINE = "?"
 MERGED = 8  # functions that are named where the compiler gives no line
 PROVIDERS: dict[str, type[ProviderModule]] = {"kinst": KinstModule, "fbt": FbtModule}
-_beds: dict[Setting, TrialBed] = {}  # of this process
+_beds: dict[Setting, Trial] = {}  # of this process
 
 
-def bed_of(setting: Setting) -> TrialBed:
+def trial_of(setting: Setting) -> Trial:
     """A machine with the kernel and its modules, booted and prepared once in a process."""
     if setting not in _beds:
         _beds.clear()
         image = catalog.find(setting.kernel, setting.modules)
         check_identity(image, setting.identity)
-        _beds[setting] = TrialBed(booted(image, setting.memory), kernel_types(image), setting.seed,
+        _beds[setting] = Trial(booted(image, setting.memory), kernel_types(image), setting.seed,
                              PROVIDERS[setting.provider])
     return _beds[setting]
 
@@ -60,31 +60,31 @@ def bed_of(setting: Setting) -> TrialBed:
 def execute(part: tuple[Setting, list[bytes]]) -> list[Finding]:
     """Encodings, executed."""
     setting, codes = part
-    bed = bed_of(setting)
+    trial = trial_of(setting)
     return [finding(one.word, one.mismatch, one.code, one.note, verdict=one.verdict)
-            for one in tried(bed, codes, setting.states)]
+            for one in tried(trial, codes, setting.states)]
 
 
 def compare(part: tuple[Setting, list[tuple[str, int]]]) -> Verdicts:
     """Functions, by name and address: the verdicts on them."""
     setting, names = part
-    bed = bed_of(setting)
-    symbols = bed.machine.image.symbols
+    trial = trial_of(setting)
+    symbols = trial.machine.image.symbols
     functions = [symbol for name, address in names for symbol in symbols.named(name)
                  if symbol.address == address and symbol.size]
     found = Verdicts()
     look = fbt_verdicts if setting.provider == "fbt" else verdicts
-    for one in look(bed, functions[: len(names)]):
+    for one in look(trial, functions[: len(names)]):
         found.merge(one)
     return found
 
 
 def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
     """The instructions at which FBT's probes stand, each with its first place."""
-    bed, found = bed_of(setting), dict[bytes, str]()
+    trial, found = trial_of(setting), dict[bytes, str]()
     for function in functions:
         try:
-            entry, returns = sites(bed, function)
+            entry, returns = sites(trial, function)
         except MemoryAccessError:
             continue
         for one in [*([entry] if entry is not None else ()), *returns]:
@@ -94,8 +94,8 @@ def sites_of(setting: Setting, functions: list[Symbol]) -> dict[bytes, str]:
 
 def located(setting: Setting, one: Finding, plain: bytes) -> str:
     """The lines of the module's source that decided, one a row."""
-    bed = bed_of(setting)
-    image = bed.machine.image
+    trial = trial_of(setting)
+    image = trial.machine.image
     sources = Sources(image)
     try:
         index = debug_index(image)
@@ -116,7 +116,7 @@ def located(setting: Setting, one: Finding, plain: bytes) -> str:
         return f"{name} ({line.rpartition('/sys/')[2] or line})"
 
     try:
-        return deciding(bed, one.code, plain, one.state or 0, describe)
+        return deciding(trial, one.code, plain, one.state or 0, describe)
     except (CallError, DebugDataError, MemoryAccessError):
         return ""
 

@@ -26,8 +26,8 @@ from kinst_emu.explore.explorer import (
     MOST_PREEMPTIONS,
     Explored,
     Explorer,
+    Finding,
     Search,
-    WrongOrder,
 )
 from kinst_emu.explore.order import Order, order_title, read_order
 from kinst_emu.explore.races import MAX_RACES
@@ -299,7 +299,7 @@ def _told(stage: Stage, explored: Explored, one: bool) -> Iterator[str]:
             ", but for data races" if explored.findings else "")
 
 
-def _lines(stage: Stage, finding: WrongOrder) -> Iterator[str]:
+def _lines(stage: Stage, finding: Finding) -> Iterator[str]:
     """The two sides by source lines."""
     from dtrace.debug.debug_data import Sources
     from dwarf.debug_file import DebugDataError
@@ -368,7 +368,7 @@ def _as_json(explored: Explored) -> dict[str, object]:
         "waited": explored.waited, "unmet": explored.unmet, "ended": explored.ended}
 
 
-def _finding(stage: Stage, finding: WrongOrder) -> dict[str, object]:
+def _finding(stage: Stage, finding: Finding) -> dict[str, object]:
     return {"kind": finding.kind, "said": finding.said, "schedule": finding.schedule,
             "preemptions": finding.preemptions, "lines": list(_lines(stage, finding))}
 

@@ -51,7 +51,7 @@ Judged = tuple[Order, list[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
-class WrongOrder:
+class Finding:
     """:param kind: one of KINDS.
     :param said: what is wrong, in a line.
     :param preemptions: that the order needs.
@@ -120,7 +120,7 @@ class Explored:
     interrupted: bool = False
     cut: int = 0
     space: dict[int, int] = field(default_factory=dict)
-    findings: list[WrongOrder] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     results: set[tuple[int, ...]] = field(default_factory=set)
     shared: int = 0
     not_compared: list[str] = field(default_factory=list)
@@ -346,7 +346,7 @@ class Explorer:
         if key not in self._known:
             self._known.add(key)
             self.explored.findings.append(
-                WrongOrder(kind, said, order, preemptions_of(order), race))
+                Finding(kind, said, order, preemptions_of(order), race))
 
     # -- data races -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from emu.host.errors import KinstError
 from kinst_emu.explain.view.film import alone, film
 from kinst_emu.explain.view.lanes import LanePictures, LaneRow
 from kinst_emu.explain.view.page import movable
-from kinst_emu.explore.explorer import Explored, WrongOrder
+from kinst_emu.explore.explorer import Explored, Finding
 from kinst_emu.explore.order import LETTERS
 from kinst_emu.explore.stage import Stage
 from kinst_emu.explore.telling import Row, of_race, rows
@@ -71,7 +71,7 @@ def _pictures(runs: Sequence[str], part: FindingPart) -> LanePictures:
         part.said)
 
 
-def _part(stage: Stage, finding: WrongOrder, runs: int, sources: Sources | None,
+def _part(stage: Stage, finding: Finding, runs: int, sources: Sources | None,
           trees: SourceText) -> FindingPart:
     table: list[tuple[int, list[Cell | None]]] = []
     lines: list[str] = []

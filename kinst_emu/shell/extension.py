@@ -10,14 +10,14 @@ from emu.host.errors import KinstError
 from kinst_emu.shell.completion import KernelCompletion
 from kinst_emu.shell.lesson import Lesson
 from kinst_emu.shell.magics import KernelMagics
-from kinst_emu.shell.session import ShellSession
+from kinst_emu.shell.session import Session
 
 MATCHER = "kinst_emu"
 
 
-def load(ipython: InteractiveShell) -> ShellSession:
+def load(ipython: InteractiveShell) -> Session:
     """Give a running IPython the session; ``%load_ext kinst_emu`` does."""
-    session = ShellSession(ipython.user_ns)
+    session = Session(ipython.user_ns)
     ipython.user_ns.update({"kinst_emu": kinst_emu, **session.verbs()})
     ipython.register_magics(KernelMagics(ipython, session))
     ipython.set_custom_exc((KinstError,), _one_line)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def unload(ipython: InteractiveShell) -> None:
         if getattr(one, "matcher_identifier", "") != MATCHER]
 
 
-def teach(ipython: Any, session: ShellSession) -> None:
+def teach(ipython: Any, session: Session) -> None:
     """Begin the lesson: each line that is executed is looked at."""
     lesson = Lesson(session, ipython.user_ns)
     ipython.events.register("post_run_cell", lambda result: lesson.look(result.result))

@@ -11,7 +11,7 @@ from typing import Any
 
 from kinst_emu.api.probes import Probes
 from kinst_emu.api.program import Program
-from kinst_emu.shell.session import ShellSession
+from kinst_emu.shell.session import Session
 
 FUNCTION, WORD = "strlen", "hello"
 
@@ -25,7 +25,7 @@ class Pupil:
     :param digest: of the machine behind the call without probes.
     """
 
-    session: ShellSession
+    session: Session
     names: Mapping[str, Any]
     digest: str
     result: object = None
@@ -138,7 +138,7 @@ TASKS = (
 class Lesson:
     """:param names: the user's namespace, in which the session has its kernel and machine."""
 
-    def __init__(self, session: ShellSession, names: dict[str, Any]) -> None:
+    def __init__(self, session: Session, names: dict[str, Any]) -> None:
         machine = session.machine
         state = machine.keep()
         machine.call(FUNCTION, WORD)

@@ -17,7 +17,7 @@ from emu.host.errors import KinstError
 from kinst_emu.api.program import Program
 from kinst_emu.api.recording import Written
 from kinst_emu.shell.opening import open_with, opening
-from kinst_emu.shell.session import COMMAND, ShellSession
+from kinst_emu.shell.session import COMMAND, Session
 from kinst_emu.shell.shown import Disassembly, Explanation, Lines
 from kinst_emu.terminal.terminal import parse_count
 
@@ -33,7 +33,7 @@ class MagicWords(argparse.ArgumentParser):
 class KernelMagics(Magics):
     """:param session: what they work with."""
 
-    def __init__(self, shell: InteractiveShell, session: ShellSession) -> None:
+    def __init__(self, shell: InteractiveShell, session: Session) -> None:
         super().__init__(shell)
         self._session, self._names = session, shell.user_ns
 

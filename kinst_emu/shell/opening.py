@@ -5,9 +5,9 @@ from pathlib import Path
 
 from emu.host.errors import KinstError
 from kinst_emu.api.kernel import MEMORY, open_kernel
-from kinst_emu.api.recording import OpenRecording
+from kinst_emu.api.recording import Recording
 from kinst_emu.cli.completion import kernel_option
-from kinst_emu.shell.session import ShellSession
+from kinst_emu.shell.session import Session
 from kinst_emu.terminal.terminal import parse_size
 
 
@@ -24,13 +24,13 @@ def opening(parser: argparse.ArgumentParser) -> None:
                         help="a folder whose files it has in /files; then with our userland, too")
 
 
-def open_with(session: ShellSession, given: argparse.Namespace) -> None:
+def open_with(session: Session, given: argparse.Namespace) -> None:
     """:raises KinstError: when it cannot be opened."""
     if given.recording is not None:
         for name in ("module", "userland", "files", "memory", "cpus"):
             if getattr(given, name) not in (None, False, []):
                 raise KinstError(f"--{name}: a recording has its own machine")
-        session.open_recording(OpenRecording(given.recording, given.kernel))
+        session.open_recording(Recording(given.recording, given.kernel))
         return
     if given.kernel is None:
         raise KinstError("give a kernel (-k IMAGE; kinst images lists some), or a recording's file")

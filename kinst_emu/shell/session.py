@@ -14,10 +14,10 @@ from emu.host.errors import KinstError
 from emu.machine.call import DEFAULT_LIMIT
 from kinst_emu.api.kernel import Kernel
 from kinst_emu.api.kernel_file import Instruction
-from kinst_emu.api.machine import SavedState, TracedMachine
+from kinst_emu.api.machine import Machine, State
 from kinst_emu.api.probes import Fire, Probes
 from kinst_emu.api.program import Program
-from kinst_emu.api.recording import OpenRecording, Written
+from kinst_emu.api.recording import Recording, Written
 from kinst_emu.cli.type_lines import lines
 from kinst_emu.explain.steps.explained import Asked, explain
 from kinst_emu.shell.shown import AROUND, Disassembly, Explanation, Lines, Standing
@@ -34,21 +34,21 @@ class Moved:
     :param ran: whether it has only executed: then any instruction in it can be gone back to.
     """
 
-    before: SavedState
+    before: State
     what: str
     ran: bool
     first: int
     last: int
 
 
-class ShellSession:
+class Session:
     """:param names: the user's namespace."""
 
     def __init__(self, names: MutableMapping[str, Any]) -> None:
         self._names = names
         self.stepped = self.gone_back = 0  # instructions, by step() and back()
         self._moves: list[Moved] = []
-        self._moved_machine: TracedMachine | None = None
+        self._moved_machine: Machine | None = None
 
     # -- what there is ----------------------------------------------------------------------------
 
@@ -62,25 +62,25 @@ class ShellSession:
         return found
 
     @property
-    def machine(self) -> TracedMachine:
+    def machine(self) -> Machine:
         """:raises KinstError: when none is there."""
         found = self._names.get("machine")
-        if not isinstance(found, TracedMachine):
+        if not isinstance(found, Machine):
             raise KinstError("no kernel is booted: boot()")
         return found
 
     @property
-    def recording(self) -> OpenRecording | None:
+    def recording(self) -> Recording | None:
         """The one whose machine is looked at."""
         found = self._names.get("recording")
-        return (found if isinstance(found, OpenRecording)
+        return (found if isinstance(found, Recording)
                 and found.machine is self._names.get("machine") else None)
 
     def open_kernel(self, kernel: Kernel, memory: str) -> None:
         """Boot a kernel, and give the names."""
         self._names.update(kernel=kernel, machine=kernel.boot(memory), recording=None)
 
-    def open_recording(self, recording: OpenRecording) -> None:
+    def open_recording(self, recording: Recording) -> None:
         self._names.update(recording=recording, machine=recording.machine,
                            kernel=recording.machine.kernel)
 
@@ -92,7 +92,7 @@ class ShellSession:
 
     # -- what is done -----------------------------------------------------------------------------
 
-    def boot(self, memory: str = "512M") -> TracedMachine:
+    def boot(self, memory: str = "512M") -> Machine:
         """A machine with the kernel at its prompt; it is ``machine`` from now on."""
         machine = self.kernel.boot(memory)
         self._names.update(machine=machine, recording=None)
@@ -213,7 +213,7 @@ class ShellSession:
         """The instructions of a function, and what a probe would do with each."""
         found = self.kernel.instructions(function)
         at = [number for number, one in enumerate(found)
-              if isinstance(self._names.get("machine"), TracedMachine)
+              if isinstance(self._names.get("machine"), Machine)
               and one.address == self.machine.pc]
         return Disassembly(function, found, at[0] if at else None)
 
@@ -255,14 +255,14 @@ class ShellSession:
     def _moving(self, what: str, ran: bool) -> "_Moving":
         return _Moving(self, what, ran)
 
-    def begin(self) -> tuple[SavedState, int] | None:
+    def begin(self) -> tuple[State, int] | None:
         """What back() needs; None: nothing is moved here but by the recording."""
         if self.recording is not None:
             return None
         self._known_moves()
         return self.machine.keep(), self.machine.instructions
 
-    def moved(self, begun: tuple[SavedState, int] | None, what: str, ran: bool) -> None:
+    def moved(self, begun: tuple[State, int] | None, what: str, ran: bool) -> None:
         if begun is None or self.machine.instructions == begun[1]:  # it was refused
             return
         self._moves.append(Moved(begun[0], what, ran, begun[1], self.machine.instructions))
@@ -288,7 +288,7 @@ class ShellSession:
                    if now.get(name, value) != value}
         return Standing(machine.where(machine.pc), said, self._around(machine), changed)
 
-    def _around(self, machine: TracedMachine) -> Disassembly | None:
+    def _around(self, machine: Machine) -> Disassembly | None:
         name = machine.where(machine.pc).partition("+")[0]
         try:
             found: list[Instruction] = machine.kernel.instructions(name)
@@ -313,7 +313,7 @@ def _check(count: int) -> None:
 class _Moving:
     """What moves the machine is remembered, also when it fails on the way."""
 
-    def __init__(self, session: ShellSession, what: str, ran: bool) -> None:
+    def __init__(self, session: Session, what: str, ran: bool) -> None:
         self._session, self._what, self._ran = session, what, ran
 
     def __enter__(self) -> None:

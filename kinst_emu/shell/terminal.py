@@ -5,10 +5,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from emu.host.errors import KinstError
-from kinst_emu.shell.session import ShellSession
+from kinst_emu.shell.session import Session
 
 
-def started() -> tuple[Any, ShellSession]:
+def started() -> tuple[Any, Session]:
     """:return: IPython's shell, whose ``mainloop`` has not begun, and the session.
     :raises KinstError: when IPython is not installed.
     """

@@ -18,7 +18,7 @@ from typing import Any
 import kinst_emu
 from emu.unicorn.machine import UnicornMachine
 from images import catalog
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from tests.conftest import ARCHES
 from tests.fuzzing.changes import NUMBERS
 
@@ -50,7 +50,7 @@ class Booted:
     :param parts: of it: offsets of bytes that are used, by what they are.
     """
 
-    machine: TracedMachine
+    machine: Machine
     state: kinst_emu.State
     digest: str
     disk: int

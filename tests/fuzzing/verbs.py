@@ -16,14 +16,14 @@ from typing import Any
 import kinst_emu
 from dwarf.values import CArray, CPointer, CStruct
 from kinst_emu.api.kernel import Kernel
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from kinst_emu.api.probes import Probes
 from kinst_emu.api.program import Program
-from kinst_emu.api.recording import OpenRecording
+from kinst_emu.api.recording import Recording
 from tests.conftest import ARCHES
 
 RIGHT = (kinst_emu.KinstError, TypeError, ValueError, OverflowError, KeyError)
-CLASSES = (Kernel, TracedMachine, Probes, Program, OpenRecording)
+CLASSES = (Kernel, Machine, Probes, Program, Recording)
 LEFT_OUT = {
     "explore": "boots machines of its own (tests/kinst_emu/explore)",
     "on_qemu": "starts a process (tests/emu/qemu)",
@@ -51,10 +51,10 @@ class Ground:
     """Machines, by architecture, and their states; a folder for what is written."""
 
     folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
-    machines: dict[str, tuple[TracedMachine, kinst_emu.State, str]] = field(default_factory=dict)
+    machines: dict[str, tuple[Machine, kinst_emu.State, str]] = field(default_factory=dict)
     junk: bool = False  # whether something was given that no annotation asks for
 
-    def machine(self, arch: str) -> tuple[TracedMachine, kinst_emu.State, str]:
+    def machine(self, arch: str) -> tuple[Machine, kinst_emu.State, str]:
         if arch not in self.machines:
             made = kinst_emu.open(f"teaching/{arch}").boot("64M")
             self.machines[arch] = made, made.keep(), made.digest()
@@ -154,7 +154,7 @@ def once(rng: Any, made: Ground) -> str:
     return told
 
 
-def target(rng: Any, kind: type, machine: TracedMachine, made: Ground,
+def target(rng: Any, kind: type, machine: Machine, made: Ground,
            stack: contextlib.ExitStack) -> object:
     """An object of a class."""
     if kind is Kernel:
@@ -163,7 +163,7 @@ def target(rng: Any, kind: type, machine: TracedMachine, made: Ground,
         return machine.probe("kinst::strlen:")
     if kind is Program:
         return machine.program or machine.trace("fbt::strlen:entry { @ = count(); trace(arg0); }")
-    if kind is OpenRecording:
+    if kind is Recording:
         path = Path(made.folder.name) / "a.rec"
         with machine.record(path):
             machine.call("strlen", "hello")

@@ -18,7 +18,7 @@ from images.shell import run_command, with_userland
 from kinst.probes import system_calls
 from kinst.probes.breakpoints import PATHS, Breakpoints
 from kinst_emu.api.kernel import Kernel
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from kinst_emu.cli.boot_words import with_disks
 from tests.conftest import ARCHES, real_kernel
 from tests.kinst_emu.commands.test_commands import run
@@ -204,7 +204,7 @@ def test_a_disks_requests_are_those_of_io(kernel, monkeypatch):
         return carry_out(device, chain)
 
     disk = catalog.userland(guest_arch(kernel))
-    machine = TracedMachine(Kernel(with_disks(real_kernel(guest_arch(kernel)), [disk])),
+    machine = Machine(Kernel(with_disks(real_kernel(guest_arch(kernel)), [disk])),
                             boots.booted(with_disks(real_kernel(guest_arch(kernel)), [disk])))
     monkeypatch.setattr(VirtioBlock, "_carry_out", counted)
     with machine.trace('io:::start /stringof(args[1]->device_name) == "vtbd"/ {'

@@ -9,7 +9,7 @@ from emu.arch.parts import Parts
 from kinst.verify.laboratory.outcome import ChangedPages, Outcome
 
 
-class Bench(ABC):
+class LaboratoryArch(ABC):
     """What the laboratory must know of an architecture."""
 
     uc_arch: ClassVar[int]
@@ -56,7 +56,7 @@ class Bench(ABC):
 
 
 class Judge(Protocol):
-    """A CPU that executes instructions by itself, on memory like a bed's."""
+    """A CPU that executes instructions by itself, on memory like a cpu's."""
 
     unknown: ClassVar[str]  # the fault of what it does not know
     compared: ClassVar[Mapping[str, int]]  # registers that an emulation may change: their bits
@@ -87,4 +87,4 @@ class Judge(Protocol):
     def close(self) -> None: ...
 
 
-BENCHES: Parts[type[Bench]] = Parts("kinst.{}.laboratory", "BENCH")
+LABORATORIES: Parts[type[LaboratoryArch]] = Parts("kinst.{}.laboratory", "LABORATORY")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kinst.verify.laboratory.architecture import Judge
-from kinst.verify.laboratory.flat_cpu import Bed
+from kinst.verify.laboratory.flat_cpu import FlatCpu
 from kinst.verify.laboratory.memory_map import MASK
 
 
@@ -13,9 +13,9 @@ class Unreachable(Exception):
 
 @dataclass
 class EmulatedState:
-    """The State of an emulation: registers of a random state, memory of a bed."""
+    """The State of an emulation: registers of a random state, memory of a cpu."""
 
-    bed: Bed | Judge
+    cpu: FlatCpu | Judge
     values: dict[str, int]
     vectors: list[int]
 
@@ -32,12 +32,12 @@ class EmulatedState:
 
     def load(self, address: int, size: int) -> int:
         self._reach(address, size)
-        return int.from_bytes(self.bed.read(address, size), "little")
+        return int.from_bytes(self.cpu.read(address, size), "little")
 
     def store(self, address: int, size: int, value: int) -> None:
         self._reach(address, size)
-        self.bed.write(address, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
+        self.cpu.write(address, (value & (1 << 8 * size) - 1).to_bytes(size, "little"))
 
     def _reach(self, address: int, size: int) -> None:
-        if not (self.bed.map(address) and self.bed.map(address + size - 1)):
+        if not (self.cpu.map(address) and self.cpu.map(address + size - 1)):
             raise Unreachable

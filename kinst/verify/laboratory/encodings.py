@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from emu.host.fingerprint import fingerprint, machine_modules
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import summary
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.finding import NOT_SHOWN, Finding, finding
 from kinst.verify.laboratory.laboratory import Laboratory
 from kinst.verify.laboratory.memory_map import CODE
@@ -79,7 +79,7 @@ def tested(
     arch: str, codes: Sequence[bytes], seed: int, states: int, host: bool = False
 ) -> list[Finding]:
     """What becomes of each encoding."""
-    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], seed, host)
+    laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], seed, host)
     found = []
     try:
         for code in codes:

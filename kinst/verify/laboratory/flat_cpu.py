@@ -10,23 +10,23 @@ from emu.unicorn._engine import Engine, EngineStop
 from emu.unicorn.guest_memory import GuestMemory
 from emu.unicorn.machine import library_symbols
 from emu.unicorn.new_engine import new_engine
-from kinst.verify.laboratory.architecture import Bench
+from kinst.verify.laboratory.architecture import LaboratoryArch
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.outcome import ChangedPages
 
 MAX_PAGES = 64
 
 
-class Bed:
+class FlatCpu:
     """A CPU on flat memory; one for each side of an experiment."""
 
-    def __init__(self, bench: Bench, seed: int) -> None:
-        self.bench, self.seed = bench, seed
-        self.uc = new_engine(bench.uc_arch, bench.uc_mode)
-        self.uc.ctl_set_cpu_model(bench.cpu_model)
+    def __init__(self, facts: LaboratoryArch, seed: int) -> None:
+        self.facts, self.seed = facts, seed
+        self.uc = new_engine(facts.uc_arch, facts.uc_mode)
+        self.uc.ctl_set_cpu_model(facts.cpu_model)
         self.uc.ctl_set_tlb_mode(unicorn.UC_TLB_VIRTUAL)
-        bench.prepare(self.uc)
-        self.engine = Engine(self.uc, library_symbols(), bench.pc, bench.fixed)
+        facts.prepare(self.uc)
+        self.engine = Engine(self.uc, library_symbols(), facts.pc, facts.fixed)
         self.engine.set_flat()
         self.area = GuestMemory((MAX_PAGES + 1) * PAGE)
         self.pages: dict[int, int] = {}  # guest address -> offset in the area
@@ -113,21 +113,21 @@ class Bed:
         return found
 
     def set(self, values: dict[str, int], vectors: Sequence[int]) -> None:
-        for register, value in self.bench.preset:
+        for register, value in self.facts.preset:
             self.engine.write(register, value)
         for name, value in values.items():
-            self.engine.write(self.bench.general[name], value)
-        for (register, bits), value in zip(self.bench.vectors, vectors, strict=True):
+            self.engine.write(self.facts.general[name], value)
+        for (register, bits), value in zip(self.facts.vectors, vectors, strict=True):
             self.engine.write_bytes(register, value.to_bytes(bits // 8, "little"))
 
     def get(self) -> tuple[dict[str, int], tuple[int, ...]]:
-        name, bits = self.bench.flags
-        values = {n: self.engine.read(r) for n, r in self.bench.general.items()}
+        name, bits = self.facts.flags
+        values = {n: self.engine.read(r) for n, r in self.facts.general.items()}
         if name:
             values[name] &= bits
         return values, tuple(
             int.from_bytes(self.engine.read_bytes(register, size // 8), "little")
-            for register, size in self.bench.vectors
+            for register, size in self.facts.vectors
         )
 
     def put_slot(self, body: bytes) -> None:
@@ -149,7 +149,7 @@ class Bed:
 
         :return: the next pc, and the fault or an empty string.
         """
-        engine, bench = self.engine, self.bench
+        engine, facts = self.engine, self.facts
         after = exits[0]
         engine.detour.thaw()
         engine.instructions = 0
@@ -162,13 +162,13 @@ class Bed:
             begin, size = engine.unknown_block
             if begin != start and not (start == SLOTS <= begin < SLOTS + PAGE):
                 break  # where it leads to
-            count = 1 if begin == CODE else len(bench.arch.split(self.read(begin, size)))
+            count = 1 if begin == CODE else len(facts.arch.split(self.read(begin, size)))
             engine.learn(begin, size, max(1, count))
             why, detail = engine.run(begin)
-        pc = engine.read(bench.pc)
+        pc = engine.read(facts.pc)
         fault = ""
         if why == EngineStop.STOP_EXCEPTION:
-            fault, pc = f"exception {detail}", pc - bench.trap_pc_offset
+            fault, pc = f"exception {detail}", pc - facts.trap_pc_offset
         elif why == EngineStop.STOP_INVALID:
             fault = "invalid instruction"
         elif why == EngineStop.STOP_IN_PLACE:

@@ -9,10 +9,10 @@ from itertools import chain
 from emu.host.errors import KinstError
 from kinst.relocation.trap import TRAPS, GuestTrap
 from kinst.relocation.verdict import Copy, Refuse, Rewrite, summary
-from kinst.verify.laboratory.architecture import BENCHES, Bench
+from kinst.verify.laboratory.architecture import LABORATORIES, LaboratoryArch
 from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
 from kinst.verify.laboratory.finding import NOT_TOLD, Finding, finding, not_shown
-from kinst.verify.laboratory.flat_cpu import Bed
+from kinst.verify.laboratory.flat_cpu import FlatCpu
 from kinst.verify.laboratory.laboratory import HALVES, MIXED, UNKNOWN, Laboratory, Told
 from kinst.verify.laboratory.memory_map import CODE, MASK, SLOTS
 from kinst.verify.laboratory.outcome import Mismatch, Outcome
@@ -34,26 +34,27 @@ BY_PROGRAM = "by the relocator"
 class ForeignLaboratory(Laboratory):
     """:param relocator: is asked what becomes of each encoding."""
 
-    def __init__(self, bench: Bench, trap: GuestTrap, seed: int, relocator: Relocator) -> None:
-        super().__init__(bench, trap, seed)
+    def __init__(self, facts: LaboratoryArch, trap: GuestTrap, seed: int, relocator: Relocator
+                 ) -> None:
+        super().__init__(facts, trap, seed)
         self.relocator = relocator
 
     def judge_one(self, code: bytes, states: int) -> Finding:
         """One encoding: what the relocator makes of it, and the first state where that fails."""
-        if self.bench.arch.instruction_length(code) != len(code):
+        if self.facts.arch.instruction_length(code) != len(code):
             return Finding(code, "refuse: is not one instruction")
-        answer = self.relocator.ask(self.bench.arch.name, CODE, code, SLOTS)
+        answer = self.relocator.ask(self.facts.arch.name, CODE, code, SLOTS)
         if isinstance(answer, Refuses):
             return Finding(code, f"refuse: {answer.reason}")
         word = "emulate" if isinstance(answer, Emulates) else (
             "copy" if answer.body.startswith(code) else "rewrite")
-        reason = self.bench.not_executed(code)
+        reason = self.facts.not_executed(code)
         if reason is not None:
             return Finding(code, f"not executed: {reason}", verdict=word)
         ours = self.trap.classify(code, CODE)[1]
         differs = word == "copy" and not isinstance(ours, Copy | Refuse)
         halves = range(0) if isinstance(ours, Copy | Rewrite | Refuse) else HALVES
-        told = Told(ours, self.bench.arch.sp)
+        told = Told(ours, self.facts.arch.sp)
         for number in chain(range(states), halves, MIXED):
             if number in MIXED and told.enough and not differs:
                 break
@@ -62,7 +63,7 @@ class ForeignLaboratory(Laboratory):
                 if outcome != in_place:
                     return finding(word, Mismatch(code, CODE, number, word, in_place, outcome, how),
                                    code)
-            if in_place.fault in self.bench.unknown:
+            if in_place.fault in self.facts.unknown:
                 return Finding(code, f"not executed: {UNKNOWN}", verdict=word)
             told.add(in_place)
         if told.lacks or differs:
@@ -84,28 +85,28 @@ class ForeignLaboratory(Laboratory):
 
     def _in_trampoline(self, code: bytes, answer: Relocated, number: int, in_place: Outcome
                        ) -> Outcome:
-        bed = self.probed
-        bed.place(code)
-        self._prepared(bed, code, number)
-        bed.put_slot(answer.body)
-        bed.keep(len(code))
+        cpu = self.probed
+        cpu.place(code)
+        self._prepared(cpu, code, number)
+        cpu.put_slot(answer.body)
+        cpu.keep(len(code))
         after, exits = CODE + len(code), {CODE + len(code), in_place.pc}
         if answer.back is not None:
             exits.add(SLOTS + answer.back)
-        pc, fault = bed.run_from(SLOTS, sorted(exits), STEPS + self._steps(code))
+        pc, fault = cpu.run_from(SLOTS, sorted(exits), STEPS + self._steps(code))
         if answer.back is not None and pc == SLOTS + answer.back and not fault:
             pc = after
         if fault and SLOTS <= pc < SLOTS + len(answer.body):
             pc = CODE  # where the guest has taken it, for whoever knows trampolines
-        registers, vectors = bed.get()
-        return Outcome(registers, vectors, bed.memory(), pc, fault)
+        registers, vectors = cpu.get()
+        return Outcome(registers, vectors, cpu.memory(), pc, fault)
 
     def _by_program(self, code: bytes, number: int) -> Outcome:
-        bed: Bed = self.probed
-        bed.place(code)
-        values, vectors = self._prepared(bed, code, number)
-        bed.keep(len(code))
-        state = EmulatedState(bed, dict(values), vectors)
+        cpu: FlatCpu = self.probed
+        cpu.place(code)
+        values, vectors = self._prepared(cpu, code, number)
+        cpu.keep(len(code))
+        state = EmulatedState(cpu, dict(values), vectors)
 
         def load(address: int, size: int) -> bytes:
             return state.load(address, size).to_bytes(size, "little")
@@ -120,10 +121,10 @@ class ForeignLaboratory(Laboratory):
         values |= done.registers
         for index, value in done.vectors.items():
             state.set_vector(index, value)
-        name, bits = self.bench.flags
+        name, bits = self.facts.flags
         if name:
             values[name] &= bits
-        return Outcome(values, tuple(vectors), bed.memory(), done.pc & MASK, "")
+        return Outcome(values, tuple(vectors), cpu.memory(), done.pc & MASK, "")
 
 
 def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: int
@@ -134,7 +135,7 @@ def judged(program: str, arch: str, codes: Sequence[bytes], seed: int, states: i
     :raises KinstError: when it cannot be run, or does not keep to the protocol.
     """
     with closing(Relocator(program)) as relocator, closing(
-            ForeignLaboratory(BENCHES[arch](), TRAPS[arch], seed, relocator)) as laboratory:
+            ForeignLaboratory(LABORATORIES[arch](), TRAPS[arch], seed, relocator)) as laboratory:
         return [laboratory.judge_one(code, states) for code in codes]
 
 

@@ -24,10 +24,10 @@ from kinst.probes.kinds import TrapPath
 from kinst.relocation.trampoline import SLOT
 from kinst.relocation.trap import GuestTrap
 from kinst.relocation.verdict import ConditionalJump, Copy, Refuse, Rewrite, Verdict, summary
-from kinst.verify.laboratory.architecture import Bench, Judge
+from kinst.verify.laboratory.architecture import Judge, LaboratoryArch
 from kinst.verify.laboratory.emulated_state import EmulatedState, Unreachable
 from kinst.verify.laboratory.finding import FAULTS, ONE_WAY, not_shown
-from kinst.verify.laboratory.flat_cpu import MAX_PAGES, Bed
+from kinst.verify.laboratory.flat_cpu import MAX_PAGES, FlatCpu
 from kinst.verify.laboratory.memory_map import CODE, DATA, MASK, PAGE, SLOTS
 from kinst.verify.laboratory.one_way import goes_one_way
 from kinst.verify.laboratory.outcome import Mismatch, Outcome
@@ -91,22 +91,23 @@ class Told:
 class Laboratory:
     """Executes instructions of one architecture."""
 
-    def __init__(self, bench: Bench, trap: GuestTrap, seed: int, host: bool = False) -> None:
-        self.bench, self.trap, self.seed = bench, trap, seed
+    def __init__(self, facts: LaboratoryArch, trap: GuestTrap, seed: int, host: bool = False
+                 ) -> None:
+        self.facts, self.trap, self.seed = facts, trap, seed
         self.judge: Judge | None = None
         self.judged: Counter[str] = Counter()  # what became of encodings there
         self._states: dict[int, tuple[dict[str, int], list[int]]] = {}
         self._new_beds()
         if host:
-            self.judge = bench.judge(seed)
+            self.judge = facts.judge(seed)
             if self.judge is None:
                 raise KinstError(f"--judge host: the host's CPU does not execute "
-                                 f"{bench.arch.name}'s instructions")
+                                 f"{facts.arch.name}'s instructions")
 
     def _new_beds(self) -> None:
-        self.plain, self.probed = Bed(self.bench, self.seed), Bed(self.bench, self.seed)
+        self.plain, self.probed = FlatCpu(self.facts, self.seed), FlatCpu(self.facts, self.seed)
         self.dispatcher, self.templates = new_dispatcher(
-            self.bench.arch, self.trap, FREEBSD[self.bench.arch.name].trap_frame,
+            self.facts.arch, self.trap, FREEBSD[self.facts.arch.name].trap_frame,
             self.probed.engine
         )
         self.dispatcher.choose(TrapPath.DIRECT)
@@ -134,7 +135,7 @@ class Laboratory:
         )
         if number in HALVES:
             kinds = (lambda: SAME[number - MADE],)
-        values = {name: generator.choice(kinds)() for name in self.bench.general}
+        values = {name: generator.choice(kinds)() for name in self.facts.general}
         if number in MIXED:
             values = mixed(number - MIXED.start, list(values),
                            lambda: DATA + generator.randrange(0, PAGE, 64),
@@ -142,11 +143,11 @@ class Laboratory:
         for name in ("rsp", "sp"):
             if name in values:
                 values[name] = DATA + 0x800
-        name, bits = self.bench.flags
+        name, bits = self.facts.flags
         if name:
             values[name] = generator.getrandbits(64) & bits
-        values |= self.bench.control
-        return values, [generator.getrandbits(bits) for _register, bits in self.bench.vectors]
+        values |= self.facts.control
+        return values, [generator.getrandbits(bits) for _register, bits in self.facts.vectors]
 
     # -- experiments --------------------------------------------------------------------------
 
@@ -167,10 +168,10 @@ class Laboratory:
         return word if mismatch is None and how != EXECUTED else summary(verdict), mismatch
 
     def _by_model(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
-        reason = self.bench.not_executed(code)
+        reason = self.facts.not_executed(code)
         if reason is not None:
             return f"not executed: {reason}", None
-        word, told = summary(verdict), Told(verdict, self.bench.arch.sp)
+        word, told = summary(verdict), Told(verdict, self.facts.arch.sp)
         halves = HALVES if isinstance(verdict, ConditionalJump) else range(0)
         for number in chain(range(states), halves, MIXED):
             if number in MIXED and told.enough:
@@ -179,20 +180,20 @@ class Laboratory:
             for how, outcome in self._others:
                 if outcome != in_place:
                     return word, Mismatch(code, CODE, number, word, in_place, outcome, how)
-            if in_place.fault in self.bench.unknown:
+            if in_place.fault in self.facts.unknown:
                 return f"not executed: {UNKNOWN}", None
             told.add(in_place)
         return not_shown(word, told.lacks) if told.lacks else word, None
 
     def _by_host(self, code: bytes, verdict: Verdict, states: int) -> tuple[str, Mismatch | None]:
         """What became of an encoding on the host's own CPU."""
-        reason = self.bench.not_judged(code)
+        reason = self.facts.not_judged(code)
         if reason is not None:
             return f"not executed: {reason}", None
         assert self.judge is not None
         if self.judge.crowded:
             self.judge.close()
-            self.judge = self.bench.judge(self.seed)
+            self.judge = self.facts.judge(self.seed)
             assert self.judge is not None
         judge, executed = self.judge, False
         slot, body = self._trampoline(code)
@@ -200,9 +201,9 @@ class Laboratory:
             if executed and number in MIXED:
                 break
             values, vectors = self.state(number)
-            self.bench.adapt(code, values)
+            self.facts.adapt(code, values)
             values = judge.prepare(values, vectors)
-            repeats = self.bench.repeats(code)
+            repeats = self.facts.repeats(code)
             in_place = judge.run(values, code, 0, b"", repeats)
             if in_place.fault == judge.unknown:
                 return "not executed: the host's CPU does not know it", None
@@ -241,14 +242,14 @@ class Laboratory:
 
     def _trampoline(self, code: bytes) -> tuple[int, bytes]:
         """Its address and bytes; (0, none) of what is emulated."""
-        bed, dispatcher = self.probed, self.dispatcher
-        bed.place(code)
+        cpu, dispatcher = self.probed, self.dispatcher
+        cpu.place(code)
         dispatcher.add(CODE, code, 0, 0)
         dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
         dispatcher.enable()
         known = dispatcher.template(CODE)
         slot = known[1] if known is not None else 0
-        body = bed.read(slot, SLOT) if slot else b""
+        body = cpu.read(slot, SLOT) if slot else b""
         dispatcher.disable()
         dispatcher.clear()
         return slot, body
@@ -299,53 +300,53 @@ class Laboratory:
         self.plain.wanted.clear()
         self.probed.wanted.clear()
         new = [page for page in sorted(wanted) if page not in self.plain.pages]
-        return bool(new) and all([bed.map(page) for page in new
-                                  for bed in (self.plain, self.probed)])
+        return bool(new) and all([cpu.map(page) for page in new
+                                  for cpu in (self.plain, self.probed)])
 
     def _steps(self, code: bytes) -> int:
-        return MAX_STEPS if self.bench.repeats(code) else 1
+        return MAX_STEPS if self.facts.repeats(code) else 1
 
-    def _prepared(self, bed: Bed, code: bytes, number: int) -> tuple[dict[str, int], list[int]]:
+    def _prepared(self, cpu: FlatCpu, code: bytes, number: int) -> tuple[dict[str, int], list[int]]:
         values, vectors = self.state(number)
-        self.bench.adapt(code, values)
-        bed.refill()
-        bed.set(values, vectors)
+        self.facts.adapt(code, values)
+        cpu.refill()
+        cpu.set(values, vectors)
         return values, vectors
 
     def _in_place(self, code: bytes, number: int) -> Outcome:
-        bed = self.plain
-        bed.place(code)
-        self._prepared(bed, code, number)
-        bed.keep(len(code))
-        pc, fault = bed.run(CODE + len(code), self._steps(code))
-        registers, vectors = bed.get()
-        return Outcome(registers, vectors, bed.memory(), pc, fault)
+        cpu = self.plain
+        cpu.place(code)
+        self._prepared(cpu, code, number)
+        cpu.keep(len(code))
+        pc, fault = cpu.run(CODE + len(code), self._steps(code))
+        registers, vectors = cpu.get()
+        return Outcome(registers, vectors, cpu.memory(), pc, fault)
 
     def _displaced(self, code: bytes, number: int) -> Outcome:
-        bed, dispatcher = self.probed, self.dispatcher
-        bed.place(code)
-        self._prepared(bed, code, number)
+        cpu, dispatcher = self.probed, self.dispatcher
+        cpu.place(code)
+        self._prepared(cpu, code, number)
         dispatcher.add(CODE, code, 0, 0)
         dispatcher.use_slots(SLOTS, SLOTS, PAGE, 2, False)
         dispatcher.enable()
-        bed.engine.remove_translations(SLOTS, SLOTS + PAGE)
-        bed.keep(len(code))
-        pc, fault = bed.run(CODE + len(code), 1)
-        registers, vectors = bed.get()
-        memory = bed.memory()
+        cpu.engine.remove_translations(SLOTS, SLOTS + PAGE)
+        cpu.keep(len(code))
+        pc, fault = cpu.run(CODE + len(code), 1)
+        registers, vectors = cpu.get()
+        memory = cpu.memory()
         dispatcher.disable()
         dispatcher.clear()
         return Outcome(registers, vectors, memory, pc, fault)
 
     def _emulated(self, code: bytes, verdict: Verdict, number: int) -> Outcome:
         assert not isinstance(verdict, Copy | Rewrite | Refuse)
-        bed = self.plain
-        bed.place(code)
-        values, vectors = self._prepared(bed, code, number)
-        bed.keep(len(code))
-        state = EmulatedState(bed, values, vectors)
+        cpu = self.plain
+        cpu.place(code)
+        values, vectors = self._prepared(cpu, code, number)
+        cpu.keep(len(code))
+        state = EmulatedState(cpu, values, vectors)
         pc = verdict.next_pc(state)
-        name, bits = self.bench.flags
+        name, bits = self.facts.flags
         if name:
             state.values[name] &= bits
-        return Outcome(state.values, tuple(state.vectors), bed.memory(), pc, "")
+        return Outcome(state.values, tuple(state.vectors), cpu.memory(), pc, "")

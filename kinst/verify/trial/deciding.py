@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from emu.elf.kernel_module import Module
 from emu.machine.machine import Until
 from kinst.verify.trial.provider_module import MadeProbe
-from kinst.verify.trial.trial import NAME, Sample, TrialBed
+from kinst.verify.trial.trial import NAME, Sample, Trial
 
 FUNCTIONS = 4  # that are named
 WRITERS = 3  # lines that wrote a member, that are named
@@ -33,23 +33,23 @@ class _Steps:
     probe: bytes = b""
 
 
-def deciding(bed: TrialBed, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
+def deciding(trial: Trial, code: bytes, plain: bytes, state: int, describe: Describe) -> str:
     """The lines that made the probe what it is, and that carried it out, one a row.
 
     :param plain: an instruction that can be copied, for comparison.
     """
-    made, done = _steps(bed, code, state, describe)
-    made_plain, done_plain = _steps(bed, plain, state, describe)
+    made, done = _steps(trial, code, state, describe)
+    made_plain, done_plain = _steps(trial, plain, state, describe)
     rows = [f"{word} {', '.join(lines)}" for word, lines in (
         ("decided in", _own(made.lines, made_plain.lines)),
         ("carried out in", _own(done.lines, done_plain.lines))) if lines]
-    return "\n".join(rows + _kept(bed, made, made_plain))
+    return "\n".join(rows + _kept(trial, made, made_plain))
 
 
-def _kept(bed: TrialBed, made: _Steps, plain: _Steps) -> list[str]:
+def _kept(trial: Trial, made: _Steps, plain: _Steps) -> list[str]:
     """The members of the probe that are not those of the other one, each with who wrote it."""
     rows = []
-    for path, offset, size in bed.module.probe.members():
+    for path, offset, size in trial.module.probe.members():
         value, other = (one.probe[offset : offset + size] for one in (made, plain))
         if value == other or path not in made.writers:
             continue
@@ -70,42 +70,42 @@ def _own(lines: list[str], others: list[str]) -> list[str]:
     return list(found.values())[:FUNCTIONS] or lines[-1:]
 
 
-def _steps(bed: TrialBed, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
+def _steps(trial: Trial, code: bytes, state: int, describe: Describe) -> tuple[_Steps, _Steps]:
     """Making the probe, and carrying it out."""
-    machine, (before, after) = bed.machine, bed.around(code)
-    begin = bed.function.address
+    machine, (before, after) = trial.machine, trial.around(code)
+    begin = trial.function.address
     sample = Sample(code, begin + len(before))
     content = before + code + after
     size = len(content)
 
     def make(watch: MadeProbe | None) -> _Steps:
-        machine.restore(bed.base)
-        machine.write_code(begin, content.ljust(size + 16, bed.trap.breakpoint(4)[:1]))
-        return _stepped(bed, {bed.module.enter(NAME, begin, size)}, describe, watch)
+        machine.restore(trial.base)
+        machine.write_code(begin, content.ljust(size + 16, trial.trap.breakpoint(4)[:1]))
+        return _stepped(trial, {trial.module.enter(NAME, begin, size)}, describe, watch)
 
     made = make(None)
-    probe = bed.module.probes(sample.address, sample.after).get(sample.address)
+    probe = trial.module.probes(sample.address, sample.after).get(sample.address)
     if probe is not None:
         made = make(probe)  # it is there again: nothing else has happened
-    placed = bed.place([code])[0]
+    placed = trial.place([code])[0]
     if placed.probe is None:
         return made, _Steps()
-    bed.enable(placed, True)
-    bed.prepare(sample, state)
-    done = _stepped(bed, {sample.after}, describe, None)
-    bed.restart()
+    trial.enable(placed, True)
+    trial.prepare(sample, state)
+    done = _stepped(trial, {sample.after}, describe, None)
+    trial.restart()
     return made, done
 
 
-def _stepped(bed: TrialBed, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
+def _stepped(trial: Trial, ends: set[int], describe: Describe, watch: MadeProbe | None) -> _Steps:
     """:param watch: the probe whose members' writers are looked for."""
-    machine, found = bed.machine, _Steps()
-    size = bed.module.probe.size
-    members = bed.module.probe.members()
-    module = _module(bed)
+    machine, found = trial.machine, _Steps()
+    size = trial.module.probe.size
+    members = trial.module.probe.members()
+    module = _module(trial)
     line, last = "", 0
     before = machine.read(watch.place, size) if watch is not None else b""
-    for pc in _addresses(bed, ends):
+    for pc in _addresses(trial, ends):
         if watch is not None and (now := machine.read(watch.place, size)) != before:
             # What the kernel writes (malloc, memcpy) is of the module's line that called it.
             line = describe(last) if last else line
@@ -124,19 +124,19 @@ def _stepped(bed: TrialBed, ends: set[int], describe: Describe, watch: MadeProbe
     return found
 
 
-def _module(bed: TrialBed) -> Module:
-    return next(m for m in bed.machine.image.modules if m.name == bed.module.file)
+def _module(trial: Trial) -> Module:
+    return next(m for m in trial.machine.image.modules if m.name == trial.module.file)
 
 
-def _addresses(bed: TrialBed, ends: set[int]) -> Iterator[int]:
+def _addresses(trial: Trial, ends: set[int]) -> Iterator[int]:
     """Where it is, instruction by instruction; what the module calls is one."""
-    machine, module, stops = bed.machine, _module(bed), [*ends, *bed.faults]
+    machine, module, stops = trial.machine, _module(trial), [*ends, *trial.faults]
     for _ in range(STEPS):
         before = machine.pc
         yield before
         machine.run(Until(instructions=machine.instructions + 1))
         if module.address <= before < module.end and not module.address <= machine.pc < module.end:
-            back = _return_address(bed)
+            back = _return_address(trial)
             if module.address <= back < module.end and machine.pc not in stops:
                 machine.run(Until(addresses=[back, *stops],
                                   instructions=machine.instructions + AWAY))
@@ -144,7 +144,7 @@ def _addresses(bed: TrialBed, ends: set[int]) -> Iterator[int]:
             return
 
 
-def _return_address(bed: TrialBed) -> int:
+def _return_address(trial: Trial) -> int:
     """Where a function goes on that has just been called."""
-    machine = bed.machine
+    machine = trial.machine
     return machine.arch.return_address(machine)

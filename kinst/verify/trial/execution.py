@@ -19,7 +19,7 @@ from kinst.verify.trial.trial import (
     REPEATS,
     PlacedProbe,
     Sample,
-    TrialBed,
+    Trial,
 )
 from kinst.verify.trial.verdicts import LENGTH, OPERANDS, TARGET, kind_of
 
@@ -53,67 +53,67 @@ class Tried:
     verdict: str = ""
 
 
-def tried(bed: TrialBed, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
+def tried(trial: Trial, codes: Sequence[bytes], states: int) -> Iterator[Tried]:
     """Try encodings: each with so many random states."""
-    length = bed.machine.arch.instruction_length
+    length = trial.machine.arch.instruction_length
     whole = [code for code in codes if length(code) == len(code)]
     for code in codes:
         if length(code) != len(code):
             yield Tried(code, "refuse: is not one instruction")
-    for batch in _batches(bed, whole):
-        yield from _batch(bed, batch, states)
+    for batch in _batches(trial, whole):
+        yield from _batch(trial, batch, states)
 
 
-def _batches(bed: TrialBed, codes: Sequence[bytes], where: int = 0) -> Iterator[list[bytes]]:
+def _batches(trial: Trial, codes: Sequence[bytes], where: int = 0) -> Iterator[list[bytes]]:
     batch, size = list[bytes](), 0
     for code in codes:
-        if batch and (len(batch) == BATCH or size + bed.size_of(code) > bed.room(where)):
+        if batch and (len(batch) == BATCH or size + trial.size_of(code) > trial.room(where)):
             yield batch
             batch, size = [], 0
         batch.append(code)
-        size += bed.size_of(code)
+        size += trial.size_of(code)
     if batch:
         yield batch
 
 
-def _batch(bed: TrialBed, codes: list[bytes], states: int) -> Iterator[Tried]:
+def _batch(trial: Trial, codes: list[bytes], states: int) -> Iterator[Tried]:
     elsewhere = list[bytes]()
-    for one in bed.place(codes):
-        found = _one(bed, one, states)
-        if found.word.startswith(NOT_SHOWN) and bed.is_placed(one.sample.code):
+    for one in trial.place(codes):
+        found = _one(trial, one, states)
+        if found.word.startswith(NOT_SHOWN) and trial.is_placed(one.sample.code):
             elsewhere.append(one.sample.code)
         else:
             yield found
-    for number in range(1, len(bed.functions)):
+    for number in range(1, len(trial.functions)):
         rest, elsewhere = elsewhere, []
-        for batch in _batches(bed, rest, number):
-            for one in bed.place(batch, number):
-                found = _one(bed, one, states)
-                if found.word.startswith(NOT_SHOWN) and number + 1 < len(bed.functions):
+        for batch in _batches(trial, rest, number):
+            for one in trial.place(batch, number):
+                found = _one(trial, one, states)
+                if found.word.startswith(NOT_SHOWN) and number + 1 < len(trial.functions):
                     elsewhere.append(one.sample.code)
                 else:
                     yield found
 
 
-def _truths(bed: TrialBed, sample: Sample, states: int, verdict: Verdict, difference: str
+def _truths(trial: Trial, sample: Sample, states: int, verdict: Verdict, difference: str
             ) -> tuple[dict[int, Outcome], Told]:
     """What happens in place, by the states in which the kernel can go on, and it comes to an end.
 
     :param difference: between what the module has read and we: all states are wanted that may tell.
     """
-    found, told, gone = dict[int, Outcome](), Told(verdict, bed.machine.arch.sp), 0
+    found, told, gone = dict[int, Outcome](), Told(verdict, trial.machine.arch.sp), 0
     for number in range(states):
         for state in (number, CALM + number):
             # Where it faults, the kernel's handler is left at its begin: its frame lies in the
             # stack that the next state lays out again; differences are confirmed from a restart.
-            outcome = bed.in_place(sample, state)
+            outcome = trial.in_place(sample, state)
             if outcome.fault == REPEATS:
-                bed.restart()
+                trial.restart()
                 continue
-            went = bed.gone(sample, outcome)
-            told.unknown |= (bool(outcome.fault) and bed.unknown
-                             and bed.fault_at == sample.address)
-            if bed.has_stack(outcome):
+            went = trial.gone(sample, outcome)
+            told.unknown |= (bool(outcome.fault) and trial.unknown
+                             and trial.fault_at == sample.address)
+            if trial.has_stack(outcome):
                 found[state] = outcome
                 if state % 2 == 0:  # what the module leaves masked does not show in the others
                     told.add(outcome)
@@ -126,14 +126,14 @@ def _truths(bed: TrialBed, sample: Sample, states: int, verdict: Verdict, differ
     for state in (*halves, *MADE):
         if state in MADE and (told.enough or gone >= GONE) and not difference:
             break
-        outcome = bed.in_place(sample, state)
+        outcome = trial.in_place(sample, state)
         if outcome.fault == REPEATS:
-            bed.restart()
-        elif bed.gone(sample, outcome):
+            trial.restart()
+        elif trial.gone(sample, outcome):
             if not gone:
                 found[state] = outcome
             gone += 1
-        elif not outcome.fault and bed.has_stack(outcome):
+        elif not outcome.fault and trial.has_stack(outcome):
             found[state] = outcome
             told.add(outcome)
     if gone:  # to where nothing is: no address of code
@@ -141,52 +141,53 @@ def _truths(bed: TrialBed, sample: Sample, states: int, verdict: Verdict, differ
     return found, told
 
 
-def _word(bed: TrialBed, one: PlacedProbe) -> str:
+def _word(trial: Trial, one: PlacedProbe) -> str:
     if one.probe is None and one.error == LOST:
         return "refuse: the module panics, or does not return"
     if one.probe is None:
         return f"refuse: error {one.error}" if one.error else "refuse: it makes no probe"
-    if not isinstance(bed.module, KinstModule):
+    if not isinstance(trial.module, KinstModule):
         return "emulate"  # FBT does nothing else
-    return bed.arch.becomes(bed.module.probe, one.probe).word
+    return trial.arch.becomes(trial.module.probe, one.probe).word
 
 
-def _difference(bed: TrialBed, one: PlacedProbe, verdict: Verdict) -> str:
+def _difference(trial: Trial, one: PlacedProbe, verdict: Verdict) -> str:
     """How the module's verdict differs from ours; empty: it does not, or one says nothing."""
-    if one.probe is None or not isinstance(bed.module, KinstModule) or isinstance(verdict, Refuse):
+    if (one.probe is None or not isinstance(trial.module, KinstModule)
+            or isinstance(verdict, Refuse)):
         return ""
-    return kind_of(bed.arch.becomes(bed.module.probe, one.probe),
-                   bed.arch.ours(one.sample.code, verdict), len(one.sample.code), "")
+    return kind_of(trial.arch.becomes(trial.module.probe, one.probe),
+                   trial.arch.ours(one.sample.code, verdict), len(one.sample.code), "")
 
 
-def _one(bed: TrialBed, one: PlacedProbe, states: int) -> Tried:
-    sample, word = one.sample, _word(bed, one)
+def _one(trial: Trial, one: PlacedProbe, states: int) -> Tried:
+    sample, word = one.sample, _word(trial, one)
     if one.probe is None:
         return Tried(sample.code, word)
-    reason = bed.arch.not_executed(sample.code)
+    reason = trial.arch.not_executed(sample.code)
     if reason is not None:
         return Tried(sample.code, f"not executed: {reason}", verdict=word)
-    verdict = bed.trap.classify(sample.code, sample.address)[1]
-    difference = _difference(bed, one, verdict)
+    verdict = trial.trap.classify(sample.code, sample.address)[1]
+    difference = _difference(trial, one, verdict)
     read = difference if difference in (LENGTH, OPERANDS, TARGET) else ""
-    truth, told = _truths(bed, sample, states, verdict, read)
+    truth, told = _truths(trial, sample, states, verdict, read)
     if not truth:
         why = f"not executed: {UNKNOWN}" if told.unknown else NO_STACK
         return Tried(sample.code, why, verdict=word)
     faults, note = 0, ""
     for number, in_place in truth.items():
-        outcome = _displaced(bed, one, number, in_place)
+        outcome = _displaced(trial, one, number, in_place)
         faults += bool(in_place.fault)
         if outcome != in_place:
             # Again from states that nothing was executed in.
-            bed.restart()
-            in_place = bed.in_place(sample, number)
-            bed.restart()
-            bed.make_way(sample, in_place.pc)
-            outcome = _displaced(bed, one, number, in_place)
-            bed.restart()
+            trial.restart()
+            in_place = trial.in_place(sample, number)
+            trial.restart()
+            trial.make_way(sample, in_place.pc)
+            outcome = _displaced(trial, one, number, in_place)
+            trial.restart()
             if in_place.fault and outcome.fault == in_place.fault and (
-                    bed.module.holds(bed.fault_at)):
+                    trial.module.holds(trial.fault_at)):
                 note = IN_MODULE
             elif outcome != in_place:
                 ours = summary(verdict)
@@ -196,7 +197,7 @@ def _one(bed: TrialBed, one: PlacedProbe, states: int) -> Tried:
     calm = [number for number, outcome in truth.items()
             if not outcome.fault and number % 2 == 0]
     if word in ("copy", "rewrite") and calm and zlib.crc32(sample.code) % INTERRUPTED == 0:
-        wrong = _interrupted(bed, one, calm[0])
+        wrong = _interrupted(trial, one, calm[0])
         if wrong is not None:
             return Tried(sample.code, word, wrong, faults, note)
     # Another way to do the same is right where it did the same; what was read otherwise is not.
@@ -206,25 +207,25 @@ def _one(bed: TrialBed, one: PlacedProbe, states: int) -> Tried:
     return Tried(sample.code, word, None, faults, note)
 
 
-def _interrupted(bed: TrialBed, one: PlacedProbe, number: int) -> Mismatch | None:
+def _interrupted(trial: Trial, one: PlacedProbe, number: int) -> Mismatch | None:
     """The same, with an interrupt when its trampoline is about to be executed."""
-    bed.restart()
-    in_place = bed.in_place(one.sample, number)
-    bed.restart()
-    bed.enable(one, True)
-    outcome = bed.interrupted(one, number, in_place)
-    bed.restart()
+    trial.restart()
+    in_place = trial.in_place(one.sample, number)
+    trial.restart()
+    trial.enable(one, True)
+    outcome = trial.interrupted(one, number, in_place)
+    trial.restart()
     if outcome is None or outcome == in_place:
         return None
     return Mismatch(one.sample.code, one.sample.address, number, "interrupted in its trampoline",
                     in_place, outcome, BY_MODULE)
 
 
-def _displaced(bed: TrialBed, one: PlacedProbe, number: int, in_place: Outcome) -> Outcome:
-    bed.enable(one, True)
-    outcome = bed.displaced(one.sample, number, in_place)
+def _displaced(trial: Trial, one: PlacedProbe, number: int, in_place: Outcome) -> Outcome:
+    trial.enable(one, True)
+    outcome = trial.displaced(one.sample, number, in_place)
     if outcome.fault:
-        bed.restart()
+        trial.restart()
     else:
-        bed.enable(one, False)
+        trial.enable(one, False)
     return outcome

@@ -7,37 +7,37 @@ from emu.host.errors import MemoryAccessError
 from kinst.code.listing import ProbedInstruction, check_size, instructions
 from kinst.providers import fbt
 from kinst.verify.trial.fbt_module import FbtModule
-from kinst.verify.trial.trial import TrialBed
+from kinst.verify.trial.trial import Trial
 from kinst.verify.trial.verdicts import LEFT_OUT, OURS_ALONE, Example, Verdicts, each
 
 
-def fbt_verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+def fbt_verdicts(trial: Trial, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the sites, function by function."""
-    return each(bed, functions, _compare)
+    return each(trial, functions, _compare)
 
 
-def sites(bed: TrialBed, function: Symbol) -> tuple[ProbedInstruction | None,
+def sites(trial: Trial, function: Symbol) -> tuple[ProbedInstruction | None,
                                                     list[ProbedInstruction]]:
     """Where we find a function's entry and its returns.
 
     :raises MemoryAccessError: when it is not mapped.
     """
     check_size(function)
-    code = bed.machine.read(function.address, function.size)
-    table = list(instructions(bed.trap, code, function))
-    return fbt.entry(bed.trap, function, table), fbt.returns(bed.trap, function, table)
+    code = trial.machine.read(function.address, function.size)
+    table = list(instructions(trial.trap, code, function))
+    return fbt.entry(trial.trap, function, table), fbt.returns(trial.trap, function, table)
 
 
-def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
-    assert isinstance(bed.module, FbtModule)
+def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
+    assert isinstance(trial.module, FbtModule)
     try:
-        entry, returns = sites(bed, function)
+        entry, returns = sites(trial, function)
     except MemoryAccessError:
         found.left_out += 1
         return 0
-    bed.module.make(function.name, function.address, function.size)
-    probes = bed.module.probes(function.address, function.address + function.size)
-    excluded = bed.machine.guest.exclusions.reason(function.name)
+    trial.module.make(function.name, function.address, function.size)
+    probes = trial.module.probes(function.address, function.address + function.size)
+    excluded = trial.machine.guest.exclusions.reason(function.name)
     if not probes or excluded:
         if not probes and (excluded or entry is None):
             found.left_out += 1
@@ -45,7 +45,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
             found.differ(OURS_ALONE if probes else LEFT_OUT, Example(
                 function.name, b"", f"{len(probes)} probes", excluded or "probed"))
         return len(probes)
-    theirs = {address: bed.module.is_return(probe) for address, probe in probes.items()}
+    theirs = {address: trial.module.is_return(probe) for address, probe in probes.items()}
     ours = {i.address: i for i in returns}
     entries = [address for address, is_return in theirs.items() if not is_return]
     if entry is not None and entries == [entry.address]:
@@ -63,7 +63,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
                 f"{function.name}+{address - function.address}", b"", "return", "none"))
     for address, i in ours.items():
         if address not in theirs:
-            kind = ("a return by us alone" if bed.trap.is_return(i.code)
+            kind = ("a return by us alone" if trial.trap.is_return(i.code)
                     else "a jump out of the function, a return by us alone")
             found.differ(kind, Example(f"{function.name}+{i.offset}", i.code, "none", "return"))
     return len(probes)

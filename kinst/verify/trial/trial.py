@@ -31,7 +31,7 @@ AROUND = 128  # pages of zeros before, between and behind them, for displacement
 STACK = DATA_PAGES + AROUND  # the stack's first page, from the data's
 ABOVE_STACK = 2 * PAGE + 0x800  # bytes of the stack's pages above the stack pointer
 LEAST_STACK = 3 * PAGE  # bytes of stack that the kernel's way through a breakpoint is given
-LANDING, CODE_SHARE = 64, 0.4  # bytes at the bed's end that are jumped to; share of such words
+LANDING, CODE_SHARE = 64, 0.4  # bytes at the function's end that are jumped to; share of such words
 LONG = 5_000_000  # and of one that is interrupted
 LIMIT = 50_000  # instructions of one execution
 # States from these numbers on have addresses in the stack alone, of code, of data, of data among
@@ -50,7 +50,7 @@ MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Sample:
-    """An instruction at its place in the bed."""
+    """An instruction at its place in the function."""
 
     code: bytes
     address: int
@@ -97,10 +97,10 @@ class _Lost(Exception):
         self.sample = sample
 
 
-class TrialBed:
+class Trial:
     """A machine prepared for executions.
 
-    :param machine: booted, with the module; it is this bed's alone.
+    :param machine: booted, with the module; it is this trial's alone.
     :raises KinstError: when the module cannot be used.
     """
 
@@ -164,7 +164,7 @@ class TrialBed:
     # -- states -------------------------------------------------------------------------------
 
     def _landing(self, generator: random.Random) -> int:
-        """An address of code that may be jumped to: at the bed's end."""
+        """An address of code that may be jumped to: at the function's end."""
         return self.function.address + self.function.size - LANDING + 4 * generator.randrange(8)
 
     def _random_page(self, generator: random.Random) -> bytes:
@@ -236,7 +236,7 @@ class TrialBed:
                                   self.trap.is_prologue(code))
 
     def place(self, codes: Sequence[bytes], where: int = 0) -> list[PlacedProbe]:
-        """Put instructions into the bed and let the module make and enable their probes.
+        """Put instructions into the function and let the module make and enable their probes.
 
         :param where: in which of the functions.
         """
@@ -511,7 +511,7 @@ class TrialBed:
 class _Guess:
     """A random state that an emulation is carried out on; memory as it is, and not written."""
 
-    bed: TrialBed
+    trial: Trial
     values: dict[str, int]
 
     def get(self, register: str) -> int:
@@ -519,7 +519,7 @@ class _Guess:
             return 0
         if register in self.values:
             return self.values[register]
-        return self.bed.machine.read_register(register)
+        return self.trial.machine.read_register(register)
 
     def set(self, register: str, value: int) -> None:
         self.values[register] = value & MASK
@@ -528,7 +528,7 @@ class _Guess:
         return None
 
     def load(self, address: int, size: int) -> int:
-        return int.from_bytes(self.bed.machine.read(address & MASK, size), "little")
+        return int.from_bytes(self.trial.machine.read(address & MASK, size), "little")
 
     def store(self, address: int, size: int, value: int) -> None:
         return None

@@ -10,7 +10,7 @@ from emu.machine.call import CallError
 from kinst.code.listing import check_size, instructions
 from kinst.relocation.verdict import Refuse
 from kinst.verify.trial.architecture import Becomes
-from kinst.verify.trial.trial import TrialBed
+from kinst.verify.trial.trial import Trial
 
 EXAMPLES = 5  # of a kind of difference that are kept
 PROBES = 60_000  # that are made before the guest's memory is put back
@@ -63,47 +63,47 @@ class Verdicts:
 
 
 # Looks at one function, and says how many probes the module has made.
-Compare = Callable[[TrialBed, Symbol, Verdicts], int]
+Compare = Callable[[Trial, Symbol, Verdicts], int]
 
 
-def verdicts(bed: TrialBed, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
+def verdicts(trial: Trial, functions: Sequence[Symbol]) -> Iterator[Verdicts]:
     """Compare the verdicts on the functions' instructions, function by function."""
-    return each(bed, functions, _compare)
+    return each(trial, functions, _compare)
 
 
-def each(bed: TrialBed, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
+def each(trial: Trial, functions: Sequence[Symbol], compare: Compare) -> Iterator[Verdicts]:
     """Compare function by function, with the guest's memory put back in between."""
-    machine = bed.machine
-    machine.restore(bed.base)
+    machine = trial.machine
+    machine.restore(trial.base)
     made = 0
     for function in functions:
         if made > PROBES:
-            machine.restore(bed.base)
+            machine.restore(trial.base)
             made = 0
         found = Verdicts(functions=1)
         try:
-            made += compare(bed, function, found)
+            made += compare(trial, function, found)
         except CallError as error:
-            machine.restore(bed.base)
+            machine.restore(trial.base)
             made = 0
             found.differ(LOST, Example(function.name, b"", str(error), ""))
         yield found
-    machine.restore(bed.base)
+    machine.restore(trial.base)
 
 
-def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
+def _compare(trial: Trial, function: Symbol, found: Verdicts) -> int:
     """One function; the number of probes that the module has made."""
     check_size(function)
     try:
-        code = bed.machine.read(function.address, function.size)
+        code = trial.machine.read(function.address, function.size)
     except MemoryAccessError:
         found.left_out += 1
         return 0
-    error = bed.module.make(function.name, function.address, function.size)
-    probes = bed.module.probes(function.address, function.address + function.size)
+    error = trial.module.make(function.name, function.address, function.size)
+    probes = trial.module.probes(function.address, function.address + function.size)
     if error:
         found.errors[error] += 1
-    excluded = bed.machine.guest.exclusions.reason(function.name)
+    excluded = trial.machine.guest.exclusions.reason(function.name)
     if not probes:
         if excluded:
             found.left_out += 1
@@ -114,10 +114,10 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
     if excluded:
         found.differ(OURS_ALONE, Example(function.name, b"", f"{len(probes)} probes", excluded))
         return len(probes)
-    ours = {i.address: i for i in instructions(bed.trap, code, function)}
+    ours = {i.address: i for i in instructions(trial.trap, code, function)}
     for address, i in ours.items():
         place = f"{function.name}+{i.offset}"
-        mine = bed.arch.ours(i.code, i.verdict)
+        mine = trial.arch.ours(i.code, i.verdict)
         reason = i.verdict.reason if isinstance(i.verdict, Refuse) else ""
         probe = probes.get(address)
         if probe is None:
@@ -127,7 +127,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
                 found.differ(f"no probe by the module, {mine.word} by us",
                              Example(place, i.code, "no probe", mine.word))
             continue
-        theirs = bed.arch.becomes(bed.module.probe, probe)
+        theirs = trial.arch.becomes(trial.module.probe, probe)
         kind = kind_of(theirs, mine, len(i.code), reason)
         if kind:
             found.differ(kind, Example(place, i.code, _text(theirs), _text(mine)))
@@ -137,7 +137,7 @@ def _compare(bed: TrialBed, function: Symbol, found: Verdicts) -> int:
         if address not in ours:
             found.differ("a probe where no instruction begins for us", Example(
                 f"{function.name}+{address - function.address}", probe.data[:0],
-                _text(bed.arch.becomes(bed.module.probe, probe)), "no instruction"))
+                _text(trial.arch.becomes(trial.module.probe, probe)), "no instruction"))
     return len(probes)
 
 

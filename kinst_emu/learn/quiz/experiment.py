@@ -14,7 +14,7 @@ from kinst.code.listing import ProbedInstruction
 from kinst.probes.probe_table import ProbeTable
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Refuse, summary
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst_emu.explain.record.recorder import FiringRecorder, SeenFiring
 
 MAX_STEPS = 5_000  # of a breakpoint, there and back
@@ -54,15 +54,15 @@ class Experimenter:
 
     def __init__(self, machine: UnicornMachine) -> None:
         self.machine, self.trap = machine, TRAPS[machine.arch.name]
-        self.bench = BENCHES[machine.arch.name]()
+        self.facts = LABORATORIES[machine.arch.name]()
         self._base = machine.snapshot()
         self._memory = (machine.sp - BELOW - ROOM) & ~15  # where random pointers lead to
         # The stack pointer and what the kernel keeps in others stay.
         arch = machine.arch
-        self._flags, self._bits = self.bench.flags
+        self._flags, self._bits = self.facts.flags
         kept = {arch.sp, arch.pc, machine.guest.per_cpu, self.trap.status, self._flags,
-                *self.bench.control}
-        self._random = [name for name in self.bench.general
+                *self.facts.control}
+        self._random = [name for name in self.facts.general
                         if name in arch.registers and name not in kept]
         self._table = ProbeTable(machine)
         exclusions = machine.guest.exclusions
@@ -93,7 +93,7 @@ class Experimenter:
         except KinstError:
             return []
         return [i for i in table if isinstance(i.verdict, Refuse)
-                or (self.bench.not_executed(i.code) is None and not self.bench.repeats(i.code))]
+                or (self.facts.not_executed(i.code) is None and not self.facts.repeats(i.code))]
 
     def run(self, generator: random.Random, function: Symbol, instruction: ProbedInstruction
             ) -> Experiment | None:

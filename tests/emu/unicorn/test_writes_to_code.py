@@ -30,7 +30,7 @@ from kinst.probes.breakpoints import PATHS, Breakpoints
 from kinst.probes.probe_table import ProbeError
 from kinst.providers import kinst_provider
 from kinst_emu.api.kernel import Kernel
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from tests.conftest import ARCHES, MEMORY
 from tests.kinst.verify.test_upstream_mistakes import words
 
@@ -82,7 +82,7 @@ def as_code(machine, address, data):
 
 
 def by_front(machine, address, data):
-    TracedMachine(Kernel(machine.image), machine).write(address, data)
+    Machine(Kernel(machine.image), machine).write(address, data)
 
 
 def by_debugger(machine, address, data):

@@ -13,7 +13,7 @@ from kinst.probes.dispatcher import new_dispatcher
 from kinst.relocation.lowering import HERE, template
 from kinst.relocation.trap import TRAPS
 from kinst.riscv64.classify import COMPRESSED, WIDE
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import Laboratory
 
 ROWS = {"arm64": ARM64, "riscv64": (*WIDE, *COMPRESSED)}
@@ -36,7 +36,7 @@ BRANCHES = [
 def test_a_branch_is_one_template_and_leads_where_it_does_in_place(arch, word, field, size):
     """In place by the CPU model, displaced by the native core, emulated by the verdict."""
     generator = random.Random(word)
-    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], 1)
+    laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     extremes = [0, field, field & -field, field ^ 1 << field.bit_length() - 1]
     words = [word | n & field for n in (*extremes, *(generator.getrandbits(32) for _ in range(20)))]
     for chosen in words:
@@ -90,7 +90,7 @@ def test_a_row_stands_for_its_instructions_only_where_it_decides_alone(arch, wor
 def test_an_address_relative_to_its_place_is_one_template(arch, code, leads):
     """ADR and ADRP of one register; ADRP beyond 2 GB keeps its displacement in the key."""
     generator = random.Random(code)
-    laboratory = Laboratory(BENCHES[arch](), TRAPS[arch], 1)
+    laboratory = Laboratory(LABORATORIES[arch](), TRAPS[arch], 1)
     for lead, expected in leads:
         field = lead >> 12 if code >> 31 else lead
         word = code | (field & 3) << 29 | (field >> 2 & 0x7FFFF) << 5 | generator.randrange(1, 2)

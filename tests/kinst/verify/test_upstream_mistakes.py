@@ -14,7 +14,7 @@ from kinst.probes.breakpoints import Breakpoints
 from kinst.providers import kinst_provider
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy, Refuse
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import Laboratory
 from tests.conftest import MEMORY
 from tests.kinst.providers.test_provider import WAYS
@@ -36,9 +36,9 @@ def words(*codes):
 
 def same(arch, *codes, states=24):
     """The laboratory finds no difference, and nothing was refused."""
-    bench = Laboratory(BENCHES[arch](), TRAPS[arch], 5)
+    lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 5)
     for code in codes:
-        verdict, mismatch = bench.test(code, states)
+        verdict, mismatch = lab.test(code, states)
         assert verdict in ("copy", "rewrite", "emulate"), (code.hex(), verdict)
         assert mismatch is None, (code.hex(), mismatch.differences())
 

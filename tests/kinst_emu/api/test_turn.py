@@ -11,9 +11,9 @@ import pytest
 
 import kinst_emu
 from kinst_emu.api.inspected import Inspected
-from kinst_emu.api.machine import TracedMachine
+from kinst_emu.api.machine import Machine
 from kinst_emu.api.program import Program
-from kinst_emu.api.recording import OpenRecording, RecordedMachine
+from kinst_emu.api.recording import RecordedMachine, Recording
 
 # How each verb of a machine is used.
 USES = {
@@ -77,8 +77,8 @@ def machine(arch, tmp_path):
 
 
 def test_every_verb_of_a_machine_is_known_here():
-    assert public(TracedMachine) == set(USES) | ELSEWHERE - {"turn", "kernel", "emulated"}
-    assert public(Inspected) <= public(TracedMachine)
+    assert public(Machine) == set(USES) | ELSEWHERE - {"turn", "kernel", "emulated"}
+    assert public(Inspected) <= public(Machine)
 
 
 @pytest.mark.parametrize("verb", USES)
@@ -243,7 +243,7 @@ def test_the_machine_of_a_recording_is_only_looked_at(machine, tmp_path):
         with pytest.raises(kinst_emu.KinstError, match="belongs to a recording"):
             use(looks)
         assert looks.digest() == before and played.position == position, verb
-    assert public(RecordedMachine) == public(TracedMachine)
+    assert public(RecordedMachine) == public(Machine)
     assert played.same()
 
 
@@ -261,7 +261,7 @@ def test_a_recording_is_used_by_one_thread_at_a_time(machine, tmp_path):
             assert isinstance(error, kinst_emu.MachineError), verb
             assert "another thread" in str(error), verb
     # What the file says needs no machine.
-    assert public(OpenRecording) == set(uses) | {"start", "end", "turn"}
+    assert public(Recording) == set(uses) | {"start", "end", "turn"}
 
 
 def test_a_program_is_asked_by_one_thread_at_a_time(machine):

@@ -6,7 +6,7 @@ import pytest
 
 import kinst_emu
 from emu.host.errors import KinstError
-from kinst_emu.shell.session import MOST_KEPT, ShellSession
+from kinst_emu.shell.session import MOST_KEPT, Session
 
 MEMORY = "64M"
 
@@ -14,13 +14,13 @@ MEMORY = "64M"
 @pytest.fixture
 def names(arch):
     names = {}
-    ShellSession(names).open_kernel(kinst_emu.open(f"teaching/{arch}"), MEMORY)
+    Session(names).open_kernel(kinst_emu.open(f"teaching/{arch}"), MEMORY)
     return names
 
 
 @pytest.fixture
 def session(names):
-    return ShellSession(names)
+    return Session(names)
 
 
 def test_every_verb_answers(session, names):
@@ -54,7 +54,7 @@ def test_every_verb_answers(session, names):
 
 
 def test_without_a_kernel_it_says_what_to_do():
-    session = ShellSession({})
+    session = Session({})
     for verb, why in ((session.here, "no kernel is booted"), (session.boot, "no kernel is open")):
         with pytest.raises(KinstError, match=why):
             verb()

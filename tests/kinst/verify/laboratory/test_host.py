@@ -11,7 +11,7 @@ from emu.host.errors import KinstError
 from kinst.amd64.host import Host, HostError
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.laboratory import EXECUTED, Laboratory
 from kinst.verify.laboratory.memory_map import CODE, DATA
 from tests.mutation import Mutated, OffByOne, is_emulation, is_rewrite
@@ -21,7 +21,7 @@ from tests.mutation import Mutated, OffByOne, is_emulation, is_rewrite
 def laboratory():
     def make(trap=TRAPS["amd64"]):
         try:
-            made.append(Laboratory(BENCHES["amd64"](), trap, 1, True))
+            made.append(Laboratory(LABORATORIES["amd64"](), trap, 1, True))
         except HostError as error:
             pytest.skip(str(error))
         return made[-1]
@@ -166,7 +166,7 @@ def test_a_gather_is_executed_to_its_end(laboratory):
     values, vectors = lab.state(0)
     vectors[1], vectors[2] = 0, (1 << 128) - 1  # one address, and all of them
     values = lab.judge.prepare(values | {"rax": DATA}, vectors)
-    outcome = lab.judge.run(values, code, 0, b"", lab.bench.repeats(code))
+    outcome = lab.judge.run(values, code, 0, b"", lab.facts.repeats(code))
     area = b"".join(one.to_bytes(64, "little") for one in outcome.vectors)
     assert not outcome.fault and outcome.pc == CODE + len(code)
     assert not any(area[192:208])  # its mask, which says what is left
@@ -179,17 +179,17 @@ def test_a_loop_whose_condition_a_prefix_changes_on_some_processors_is_refused(c
 
 
 def test_lock_of_a_register_does_not_end_the_laboratory():
-    lab = Laboratory(BENCHES["amd64"](), TRAPS["amd64"], 1)
+    lab = Laboratory(LABORATORIES["amd64"](), TRAPS["amd64"], 1)
     word, _mismatch = lab.test(bytes.fromhex("f0f2460fbaeac7"), 2)  # the CPU model calls abort()
     assert word.startswith(("not executed", "refuse"))
 
 
 def test_what_x87_did_before_is_not_seen_in_the_next_encoding():
-    lab = Laboratory(BENCHES["amd64"](), TRAPS["amd64"], 1)
+    lab = Laboratory(LABORATORIES["amd64"](), TRAPS["amd64"], 1)
     for code in ("d9c1", "dd00", "6441d9727b", "d930"):  # fnstenv after others
         assert lab.test(bytes.fromhex(code), 4)[1] is None
 
 
 def test_other_architectures_have_no_judge():
     with pytest.raises(KinstError, match="does not execute arm64's"):
-        Laboratory(BENCHES["arm64"](), TRAPS["arm64"], 1, True)
+        Laboratory(LABORATORIES["arm64"](), TRAPS["arm64"], 1, True)

@@ -10,9 +10,9 @@ from kinst.code.survey import survey
 from kinst.relocation.trap import TRAPS
 from kinst.relocation.verdict import Copy, Jump, Rewrite, SetRegister
 from kinst.riscv64.trap import Riscv64Trap
-from kinst.verify.laboratory.architecture import BENCHES
+from kinst.verify.laboratory.architecture import LABORATORIES
 from kinst.verify.laboratory.encodings import relocate
-from kinst.verify.laboratory.flat_cpu import Bed
+from kinst.verify.laboratory.flat_cpu import FlatCpu
 from kinst.verify.laboratory.laboratory import MIXED, Laboratory, mixed
 from kinst.verify.laboratory.memory_map import CODE
 from kinst.verify.sweep.workers import Here, Processes
@@ -24,7 +24,7 @@ def encodings(arch, image):
 
 
 def laboratory(arch, trap=None, seed=1):
-    return Laboratory(BENCHES[arch](), trap or TRAPS[arch], seed)
+    return Laboratory(LABORATORIES[arch](), trap or TRAPS[arch], seed)
 
 
 def test_every_encoding_of_the_teaching_kernel_is_displaced_without_a_difference(image, arch):
@@ -52,13 +52,13 @@ CORNERS = {
 
 
 def test_the_corners_of_the_tables_are_displaced_without_a_difference(arch):
-    bench = laboratory(arch)
+    lab = laboratory(arch)
     executed = 0
     for text in CORNERS[arch].split():
         code = bytes.fromhex(text)
         if arch == "arm64":
             code = code[::-1]
-        verdict, mismatch = bench.test(code, 6)
+        verdict, mismatch = lab.test(code, 6)
         assert mismatch is None, (text, verdict, mismatch.differences())
         executed += verdict in ("copy", "rewrite", "emulate")
     assert executed > 20
@@ -109,8 +109,8 @@ class WrongRegister(Riscv64Trap):
     ("riscv64", WrongRegister(), "17150000", "a0: 0x40001000 in place"),
 ])
 def test_a_fault_in_the_relocation_is_found_and_told(arch, trap, code, says):
-    bench = laboratory(arch, trap)
-    _verdict, mismatch = bench.test(bytes.fromhex(code), 60)
+    lab = laboratory(arch, trap)
+    _verdict, mismatch = lab.test(bytes.fromhex(code), 60)
     assert mismatch is not None
     assert any(says in line for line in mismatch.differences())
     assert mismatch.address == CODE
@@ -142,8 +142,8 @@ class RewritesBecomeCopies(Amd64Trap):
     "48890510000000", "c70510000000efbeadde", "660f7f0510000000",  # a store to its own page
 ])
 def test_the_laboratory_sees_a_rewrite_that_became_a_copy(text):
-    bench = laboratory("amd64", RewritesBecomeCopies())
-    assert any(bench.test(bytes.fromhex(text), 1)[1] is not None for _ in range(3)), text
+    lab = laboratory("amd64", RewritesBecomeCopies())
+    assert any(lab.test(bytes.fromhex(text), 1)[1] is not None for _ in range(3)), text
     assert laboratory("amd64").test(bytes.fromhex(text), 6) == ("rewrite", None)
 
 
@@ -158,21 +158,21 @@ def test_what_the_model_does_not_know_is_not_executed(arch, text):
 
 
 def test_floating_point_state_does_not_leak_into_the_next_encoding():
-    bench = laboratory("amd64")
+    lab = laboratory("amd64")
     codes = [bytes.fromhex(text) for text in ("d9e8", "dbe3", "d9c0", "d9f7", "0f77", "d9e1")]
     for _ in range(2):
         for code in codes:
-            verdict, mismatch = bench.test(code, 4)
+            verdict, mismatch = lab.test(code, 4)
             assert (verdict, mismatch) == ("copy", None), (code.hex(), mismatch)
 
 
 def test_memory_never_appears_while_the_cpu_runs(arch, monkeypatch):
     """Unicorn goes on with what it has looked up before: one that maps then may write anywhere."""
-    lab = Laboratory(BENCHES[arch](), TRAPS[arch], 3)
+    lab = Laboratory(LABORATORIES[arch](), TRAPS[arch], 3)
     told = []
-    mapped = Bed.map
-    monkeypatch.setattr(Bed, "map", lambda bed, address: (
-        told.append(bed.engine.running), mapped(bed, address))[1])
+    mapped = FlatCpu.map
+    monkeypatch.setattr(FlatCpu, "map", lambda cpu, address: (
+        told.append(cpu.engine.running), mapped(cpu, address))[1])
     store = {"amd64": "488903", "arm64": "410000f9", "riscv64": "23b0b500"}[arch]
     for _ in range(2):
         assert lab.test(bytes.fromhex(store), 6) == ("copy", None)
