@@ -10,6 +10,8 @@ Everything here is loaded when it is first asked for: the commands live in this 
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,6 +65,33 @@ __all__ = [
     "SnapshotError", "State", "Stop", "StopReason", "Written", "addressof", "assert_relocates",
     "images", "open", "sizeof", "typeof",
 ]
+
+
+def _check_rooms() -> None:
+    """Refuse to go on when another file hides a package of ours, as a script's ``images.py`` does.
+
+    :raises ImportError: with the file that hides it; in a command the line alone is printed.
+    """
+    ours = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    for room in ("dtrace", "dwarf", "emu", "images", "kinst"):
+        if room in sys.modules:
+            found = [getattr(sys.modules[room], "__file__", None) or ""]
+        else:  # as Python looks for it; importlib.util would take longer than all else here
+            found = [path for folder in sys.path
+                     for path in (os.path.join(folder, room, "__init__.py"),
+                                  os.path.join(folder, f"{room}.py")) if os.path.isfile(path)]
+        place = os.path.realpath(found[0]) if found else ""
+        if not place or place == os.path.join(ours, room, "__init__.py"):
+            continue
+        line = (f"{place} hides the package '{room}' of kinst-emu: rename that file, or start "
+                "Python where it is not found")
+        # While ``python -m`` looks for a command, sys.argv[0] is -m.
+        if sys.argv and os.path.basename(sys.argv[0]) in ("-m", "kinst", "kdtrace"):
+            sys.exit(f"kinst-emu: {line}")
+        raise ImportError(line)
+
+
+_check_rooms()
 
 
 def __getattr__(name: str) -> object:
